@@ -1,0 +1,43 @@
+"""Time, injected: a wall clock for stamps, a monotonic one for durations, the boot for "same boot?"."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the rest of the code may ask about time.
+
+    `wall()` may step in either direction (NTP, an admin); `monotonic()` never goes back
+    and starts anew at boot. Neither is comparable with the other.
+    """
+
+    def wall(self) -> float:
+        """UTC epoch seconds."""
+
+    def monotonic(self) -> float:
+        """Seconds since boot, the clock of /proc/uptime, so that a shell hook can stamp with it too."""
+
+    def boot_id(self) -> str:
+        """A name for this boot of the machine: durations count only within one."""
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def __init__(self, boot_id_file: Path = Path("/proc/sys/kernel/random/boot_id")) -> None:
+        self._boot_id = boot_id_file.read_text().strip()
+
+    def wall(self) -> float:
+        """UTC epoch seconds (CLOCK_REALTIME)."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """CLOCK_BOOTTIME in seconds."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> str:
+        """The kernel's boot id."""
+        return self._boot_id

@@ -1,0 +1,262 @@
+"""slurm-gpu.yaml, the one site file, without secrets (docs/contracts.md, section 7)."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.units import parse_duration
+from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
+
+DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
+PATH_VARIABLE = "SLURM_GPU_CONF"
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """Who sees every job in full: users and members of UNIX groups, besides root and SlurmUser."""
+
+    users: tuple[str, ...] = ()
+    unix_groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerType:
+    """A kind of GPU server: its nodes as a Slurm hostlist, its price per GPU-hour."""
+
+    nodes: str
+    rate_per_gpu_hour: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Zone:
+    """A group of nodes with a role in placement."""
+
+    nodes: str
+    role: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How often the node looks (seconds), and the coverage below which nothing is judged."""
+
+    interval_s: float = 1.0
+    min_coverage: float = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """For how long detail is kept (seconds); aggregates are kept for ever."""
+
+    timelines_s: float = 90 * 86400.0
+    windows_s: float = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteConfig:
+    """The whole of slurm-gpu.yaml, checked.
+
+    `database` is slurm-gpudbd's base URL; `database_socket` its Unix socket, used instead where it exists
+    (on its own host); `munge_socket` is munged's where it is not the default.
+    """
+
+    cluster: str
+    database: str = "http://localhost:6829"
+    database_socket: Path = Path("/run/slurm-gpu/slurm-gpudbd.sock")
+    munge_socket: str | None = None
+    timezone: str = "UTC"
+    import_interval_s: float = 60.0
+    operators: Operators = field(default_factory=Operators)
+    team: str | Mapping[str, str] = "account"
+    server_types: Mapping[str, ServerType] = field(default_factory=dict)
+    zones: Mapping[str, Zone] = field(default_factory=dict)
+    sampling: Sampling = field(default_factory=Sampling)
+    retention: Retention = field(default_factory=Retention)
+
+
+def default_path(environ: Mapping[str, str] = os.environ) -> Path:
+    """The site file: $SLURM_GPU_CONF, else /etc/slurm-gpu/slurm-gpu.yaml."""
+    return Path(environ.get(PATH_VARIABLE) or DEFAULT_PATH)
+
+
+def load_config(path: Path | None = None) -> SiteConfig:
+    """Read and check slurm-gpu.yaml; raises InvalidFileError with every mistake and its place."""
+    return check_config(read_yaml(path if path is not None else default_path()))
+
+
+def check_config(source: YamlSource) -> SiteConfig:
+    """Turn a parsed slurm-gpu.yaml into a SiteConfig; raises InvalidFileError with every mistake in it."""
+    return _Check(source).site()
+
+
+_DURATIONS = {"timelines": "timelines_s", "windows": "windows_s"}
+
+
+class _Check:
+    """One pass over the file, collecting errors instead of stopping at the first."""
+
+    def __init__(self, source: YamlSource) -> None:
+        self.source = source
+        self.errors: list[InputError] = []
+
+    def site(self) -> SiteConfig:
+        known = {f.name for f in fields(SiteConfig)} - {"import_interval_s"} | {"import_interval"}
+        top = self.mapping((), self.source.value, known)
+        values: dict[str, Any] = {}
+        if "cluster" in top:
+            values["cluster"] = self.text(("cluster",), top["cluster"], "neuron")
+        else:
+            self.fail((), "cluster is missing; write the ClusterName of slurm.conf, such as cluster: neuron")
+            values["cluster"] = ""
+        if "database" in top:
+            values["database"] = self.url(("database",), top["database"])
+        if "database_socket" in top:
+            values["database_socket"] = Path(
+                self.text(("database_socket",), top["database_socket"], "/run/x.sock")
+            )
+        if "munge_socket" in top:
+            values["munge_socket"] = self.text(
+                ("munge_socket",), top["munge_socket"], "/run/munge/munge.socket.2"
+            )
+        if "timezone" in top:
+            values["timezone"] = self.zone_name(("timezone",), top["timezone"])
+        if "import_interval" in top:
+            values["import_interval_s"] = self.duration(("import_interval",), top["import_interval"])
+        if "operators" in top:
+            values["operators"] = self.operators(top["operators"])
+        if "team" in top:
+            values["team"] = self.team(top["team"])
+        if "server_types" in top:
+            values["server_types"] = self.named("server_types", top["server_types"], self.server_type)
+        if "zones" in top:
+            values["zones"] = self.named("zones", top["zones"], self.zone)
+        if "sampling" in top:
+            values["sampling"] = self.sampling(top["sampling"])
+        if "retention" in top:
+            values["retention"] = self.retention(top["retention"])
+        if self.errors:
+            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+        return SiteConfig(**values)
+
+    def fail(self, location: Location, message: str, *, key: bool = False) -> None:
+        self.errors.append(self.source.error(location, message, key=key))
+
+    def mapping(self, location: Location, value: Any, known: Iterable[str] | None) -> dict[str, Any]:
+        name = ".".join(map(str, location)) or "the file"
+        if not isinstance(value, dict):
+            self.fail(location, f"{name} must hold `key: value` lines, not {value!r}")
+            return {}
+        if known is None:
+            return value
+        allowed = sorted(known)
+        for key in value:
+            if key not in allowed:
+                close = difflib.get_close_matches(str(key), allowed, 1)
+                hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
+                self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
+        return {key: item for key, item in value.items() if key in allowed}
+
+    def text(self, location: Location, value: Any, example: str) -> str:
+        if isinstance(value, str) and value:
+            return value
+        self.fail(location, f"{location[-1]}: {value!r} must be a text such as {example}")
+        return ""
+
+    def url(self, location: Location, value: Any) -> str:
+        try:
+            parts = urlsplit(value)
+            if parts.scheme == "http" and parts.hostname and parts.path in ("", "/") and parts.port != 0:
+                return str(value).rstrip("/")
+        except (ValueError, AttributeError, TypeError):
+            pass
+        self.fail(location, f"database: {value!r} must be slurm-gpudbd's address, such as http://dbhost:6829")
+        return ""
+
+    def zone_name(self, location: Location, value: Any) -> str:
+        try:
+            ZoneInfo(value)
+        except (KeyError, ValueError, TypeError, OSError):
+            self.fail(
+                location, f"timezone: {value!r} is not a time zone; write one such as Asia/Seoul or UTC"
+            )
+            return "UTC"
+        return str(value)
+
+    def duration(self, location: Location, value: Any) -> float:
+        try:
+            seconds = parse_duration(value)
+            if seconds > 0:
+                return seconds
+        except (ValueError, AttributeError, TypeError):
+            pass
+        self.fail(location, f"{location[-1]}: {value!r} must be a duration such as 1s, 10m or 90d")
+        return 1.0
+
+    def names(self, location: Location, value: Any) -> tuple[str, ...]:
+        if isinstance(value, list) and all(isinstance(item, str) and item for item in value):
+            return tuple(value)
+        self.fail(location, f"{location[-1]}: {value!r} must be a list of names, such as [carol, dave]")
+        return ()
+
+    def operators(self, value: Any) -> Operators:
+        table = self.mapping(("operators",), value, ("users", "unix_groups"))
+        return Operators(**{key: self.names(("operators", key), item) for key, item in table.items()})
+
+    def team(self, value: Any) -> str | Mapping[str, str]:
+        if value == "account":
+            return "account"
+        if isinstance(value, dict) and all(isinstance(v, str) for pair in value.items() for v in pair):
+            return dict(value)
+        self.fail(("team",), f"team: {value!r} must be the word account, or a map of account: team")
+        return "account"
+
+    def named(self, section: str, value: Any, build: Any) -> dict[str, Any]:
+        table = self.mapping((section,), value, None)
+        return {str(name): build((section, name), item) for name, item in table.items()}
+
+    def server_type(self, location: Location, value: Any) -> ServerType:
+        table = self.mapping(location, value, ("nodes", "rate_per_gpu_hour"))
+        rate = table.get("rate_per_gpu_hour")
+        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0):
+            self.fail((*location, "rate_per_gpu_hour"), f"rate_per_gpu_hour: {rate!r} must be a number ≥ 0")
+            rate = None
+        return ServerType(self.nodes(location, table), rate)
+
+    def zone(self, location: Location, value: Any) -> Zone:
+        table = self.mapping(location, value, ("nodes", "role"))
+        role = table.get("role")
+        if role is not None:
+            role = self.text((*location, "role"), role, "small, medium or large")
+        return Zone(self.nodes(location, table), role)
+
+    def nodes(self, location: Location, table: dict[str, Any]) -> str:
+        if "nodes" not in table:
+            self.fail(location, f"{location[-1]} lacks nodes; write a hostlist such as nodes: n[1-4]")
+            return ""
+        return self.text((*location, "nodes"), table["nodes"], "n[1-4]")
+
+    def sampling(self, value: Any) -> Sampling:
+        table = self.mapping(("sampling",), value, ("interval", "min_coverage"))
+        values: dict[str, float] = {}
+        if "interval" in table:
+            values["interval_s"] = self.duration(("sampling", "interval"), table["interval"])
+        if "min_coverage" in table:
+            share = table["min_coverage"]
+            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+                self.fail(
+                    ("sampling", "min_coverage"), f"min_coverage: {share!r} must be a number from 0 to 1"
+                )
+            else:
+                values["min_coverage"] = float(share)
+        return Sampling(**values)
+
+    def retention(self, value: Any) -> Retention:
+        table = self.mapping(("retention",), value, ("timelines", "windows"))
+        return Retention(**{_DURATIONS[k]: self.duration(("retention", k), v) for k, v in table.items()})

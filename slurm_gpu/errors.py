@@ -1,0 +1,79 @@
+"""Every error that slurm-gpu raises on purpose.
+
+SlurmGpuError           exit code 3 unless a subclass says otherwise
+├── UsageError          2: the command line or a request was wrong
+├── InputError          2: a file is wrong; names file:line:column, the value, what would be right
+│   └── InvalidFileError 2: several of them, in the order of the file
+├── RecordError         a wire record is malformed; names the field
+└── OutsideError        3: Slurm, the database, MUNGE or NVML failed
+    ├── SlurmError
+    ├── DatabaseError
+    ├── MungeError
+    └── NvmlError
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class SlurmGpuError(Exception):
+    """Base of all errors raised on purpose; `str()` is fit for a user's eyes."""
+
+    exit_code = 3
+
+
+class UsageError(SlurmGpuError):
+    """The command line or a request cannot be carried out as written."""
+
+    exit_code = 2
+
+
+class InputError(SlurmGpuError):
+    """A file holds something that cannot be used.
+
+    `line` and `column` count from 1, as editors do; 0 means the whole file.
+    """
+
+    exit_code = 2
+
+    def __init__(self, path: str, line: int, column: int, message: str) -> None:
+        self.path, self.line, self.column, self.message = path, line, column, message
+        where = f"{path}:{line}:{column}" if line else path
+        super().__init__(f"{where}: {message}")
+
+
+class InvalidFileError(InputError):
+    """All that is wrong with one file, so that it can be mended in one go."""
+
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        first = errors[0]
+        super().__init__(first.path, first.line, first.column, first.message)
+        self.errors = tuple(errors)
+
+    def __str__(self) -> str:
+        return "\n".join(str(error) for error in self.errors)
+
+
+class RecordError(SlurmGpuError):
+    """A record on the wire is malformed; the message names the field and the value."""
+
+
+class OutsideError(SlurmGpuError):
+    """Something outside slurm-gpu failed: Slurm, the database, MUNGE or NVML."""
+
+
+class SlurmError(OutsideError):
+    """A Slurm command failed or printed what we cannot read."""
+
+
+class DatabaseError(OutsideError):
+    """slurm-gpudbd or its database could not be reached or refused the request."""
+
+
+class MungeError(OutsideError):
+    """MUNGE could not make or check a credential."""
+
+
+class NvmlError(OutsideError):
+    """The NVIDIA driver library failed as a whole (not one reading of one GPU)."""

@@ -1,0 +1,123 @@
+"""MUNGE credentials through libmunge: who sent this request, as the site's key vouches.
+
+A few lines of ctypes: the one Python wrapper on PyPI is an unmaintained alpha.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.errors import MungeError
+
+_OPT_SOCKET = 6  # MUNGE_OPT_SOCKET in munge.h
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A decoded credential: its sender and the payload that the sender bound to it."""
+
+    uid: int
+    gid: int
+    payload: bytes
+
+
+def request_digest(method: str, target: str, body: bytes) -> bytes:
+    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and the body as sent."""
+    return hashlib.sha256(b"\n".join((method.encode(), target.encode(), body))).hexdigest().encode()
+
+
+def encode(payload: bytes, socket: str | None = None) -> str:
+    """A fresh credential of the calling user over `payload`; `socket` is munged's if not the default."""
+    lib = _library()
+    credential = ctypes.c_char_p()
+    with _Context(lib, socket) as context:
+        code = lib.munge_encode(ctypes.byref(credential), context, payload, len(payload))
+        _check(lib, code, context)
+    try:
+        return (credential.value or b"").decode("ascii")
+    finally:
+        _free(credential)
+
+
+def decode(credential: str, socket: str | None = None) -> Credential:
+    """Check a credential: signature, age, and that it was not seen before on this host."""
+    lib = _library()
+    payload, length = ctypes.c_void_p(), ctypes.c_int()
+    uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
+    with _Context(lib, socket) as context:
+        code = lib.munge_decode(
+            credential.encode("ascii", "replace"),
+            context,
+            ctypes.byref(payload),
+            ctypes.byref(length),
+            ctypes.byref(uid),
+            ctypes.byref(gid),
+        )
+        try:
+            _check(lib, code, context)
+            data = ctypes.string_at(payload, length.value) if payload else b""
+        finally:
+            _free(payload)  # munge hands out the payload even with an error
+    return Credential(uid.value, gid.value, data)
+
+
+class _Context:
+    """A munge_ctx_t for the length of one call; NULL when the default socket will do."""
+
+    def __init__(self, lib: ctypes.CDLL, socket: str | None) -> None:
+        self._lib, self._socket = lib, socket
+        self._context: ctypes.c_void_p | None = None
+
+    def __enter__(self) -> ctypes.c_void_p | None:
+        if self._socket is not None:
+            self._context = ctypes.c_void_p(self._lib.munge_ctx_create())
+            self._lib.munge_ctx_set(self._context, _OPT_SOCKET, self._socket.encode())
+        return self._context
+
+    def __exit__(self, *exc: object) -> None:
+        if self._context is not None:
+            self._lib.munge_ctx_destroy(self._context)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    name = ctypes.util.find_library("munge") or "libmunge.so.2"
+    try:
+        lib = ctypes.CDLL(name)
+    except OSError as error:
+        raise MungeError(f"libmunge is missing ({error}); install the package munge") from None
+    lib.munge_ctx_create.restype = ctypes.c_void_p
+    lib.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
+    lib.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
+    lib.munge_ctx_strerror.restype = ctypes.c_char_p
+    lib.munge_strerror.restype = ctypes.c_char_p
+    # munge_ctx_set is variadic, so its fixed arguments alone are declared.
+    lib.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    lib.munge_encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    lib.munge_decode.argtypes = [ctypes.c_char_p] + [ctypes.c_void_p] * 5
+    return lib
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None)
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.free.restype = None
+    return libc
+
+
+def _free(pointer: Any) -> None:
+    _libc().free(ctypes.cast(pointer, ctypes.c_void_p))
+
+
+def _check(lib: ctypes.CDLL, code: int, context: ctypes.c_void_p | None) -> None:
+    if code == 0:
+        return
+    detail = lib.munge_ctx_strerror(context) if context is not None else None
+    text = (detail or lib.munge_strerror(code) or b"unknown error").decode("utf-8", "replace")
+    raise MungeError(f"MUNGE: {text}")

@@ -1,0 +1,91 @@
+"""Amounts as admins and Slurm write them: memory in MiB, durations in seconds."""
+
+from __future__ import annotations
+
+import re
+
+# Slurm's own time formats (man sbatch, --time): M, M:S, H:M:S, D-H, D-H:M, D-H:M:S.
+_SLURM_TIME = re.compile(
+    r"(?:(?P<days>\d+)-(?P<dhours>\d+)(?::(?P<dminutes>\d+)(?::(?P<dseconds>\d+))?)?"
+    r"|(?P<a>\d+)(?::(?P<b>\d+)(?::(?P<c>\d+))?)?)"
+)
+_DURATION = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[smhdw])")
+_DURATION_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_MEMORY = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[KMGT])(?:i?B)?", re.IGNORECASE)
+_MEMORY_MIB = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in "90s", "10m", "4h", "7d", "2w", or Slurm's own D-HH:MM:SS forms with a colon or dash.
+
+    A bare number is refused: 60 is minutes to Slurm and seconds to most other programs.
+    """
+    stripped = text.strip()
+    if match := _DURATION.fullmatch(stripped):
+        return float(match["number"]) * _DURATION_S[match["unit"]]
+    if "-" in stripped or ":" in stripped:
+        return parse_slurm_time(stripped)
+    raise ValueError(f"{text!r} is not a duration; write a number with s, m, h, d or w, such as 4h or 7d")
+
+
+def parse_slurm_time(text: str) -> float:
+    """Seconds in a time limit as sbatch reads it: M, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    match = _SLURM_TIME.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a Slurm time; write minutes, H:MM:SS or D-HH:MM:SS")
+    if match["days"] is not None:
+        days, hours = int(match["days"]), int(match["dhours"])
+        return days * 86400.0 + hours * 3600 + int(match["dminutes"] or 0) * 60 + int(match["dseconds"] or 0)
+    first, second, third = match["a"], match["b"], match["c"]
+    if second is None:
+        return int(first) * 60.0
+    if third is None:
+        return int(first) * 60.0 + int(second)
+    return int(first) * 3600.0 + int(second) * 60 + int(third)
+
+
+def parse_memory_mib(text: str) -> float:
+    """MiB in "64G", "512M", "1.5T" (powers of 1024, as Slurm counts). A bare number is refused."""
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not an amount of memory; write a number with K, M, G or T, such as 64G"
+        )
+    return float(match["number"]) * _MEMORY_MIB[match["unit"].upper()]
+
+
+def format_slurm_time(seconds: float) -> str:
+    """A time limit that sbatch accepts and a person reads: "7-00:00:00", "04:00:00"."""
+    whole = int(seconds)
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
+    return f"{days}-{clock}" if days else clock
+
+
+def format_duration(seconds: float) -> str:
+    """The shortest exact spelling for people: "7d", "4h", "90s"."""
+    whole = int(seconds)
+    for unit in ("d", "h", "m"):
+        size = _DURATION_S[unit]
+        if whole >= size and whole % size == 0:
+            return f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def format_memory_mib(mib: float) -> str:
+    """The largest unit with at most one decimal: "64G", "1.5T", "512M"."""
+    for unit in ("T", "G"):
+        size = _MEMORY_MIB[unit]
+        if mib >= size:
+            return f"{mib / size:.1f}".removesuffix(".0") + unit
+    return f"{mib:.0f}M"
+
+
+def parse_mgpu(count: float) -> int:
+    """GPUs as thousandths, the unit in which whole GPUs and shards add up."""
+    return round(count * 1000)
+
+
+def format_mgpu(mgpu: int) -> str:
+    """GPUs for people: 2000 → "2", 250 → "0.25"."""
+    return f"{mgpu / 1000:.3f}".rstrip("0").rstrip(".")
