@@ -27,7 +27,7 @@ class Credential:
 
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
-    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and the body as sent."""
+    """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and body as sent."""
     return hashlib.sha256(b"\n".join((method.encode(), target.encode(), body))).hexdigest().encode()
 
 

@@ -1,0 +1,152 @@
+"""What the rest of slurm-gpu asks of Slurm: one protocol, answered by every backend alike.
+
+Times are UTC epoch seconds; None where Slurm says Unknown or None. Memory is MiB. GPU amounts are
+thousandths of a GPU (`mgpu`), so that whole GPUs and shards add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSettings:
+    """The part of slurm.conf that slurm-gpu reads (`scontrol show config`); `raw` has every key as printed."""
+
+    cluster: str
+    version: str
+    slurm_user: str
+    slurm_user_uid: int
+    conf_path: str
+    raw: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmNode:
+    """A node as slurmctld sees it now."""
+
+    name: str
+    address: str
+    state: str
+    """Base state and flags in lower case, joined by "+": idle, mixed, allocated, down, idle+drain …"""
+    reason: str | None
+    cpus: int
+    cpus_allocated: int
+    memory_mib: int
+    memory_allocated_mib: int
+    gpus: Mapping[str, int]
+    """GPUs by type ("" where untyped)."""
+    gpus_allocated: Mapping[str, int]
+    shards: int
+    shards_allocated: int
+    features: Sequence[str]
+    partitions: Sequence[str]
+
+    @property
+    def n_gpus(self) -> int:
+        """All GPUs of the node."""
+        return sum(self.gpus.values())
+
+    @property
+    def shards_per_gpu(self) -> int | None:
+        """Shards of one GPU; None where the node has none."""
+        return self.shards // self.n_gpus if self.shards and self.n_gpus else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuedJob:
+    """A job that slurmctld still knows: pending, running, or ended within MinJobAge.
+
+    An array whose tasks have not been split off yet is one entry with `n_tasks` > 1.
+    """
+
+    job_id: int
+    array_job_id: int | None
+    array_task: str | None
+    """Task id of a split-off task, or the expression ("0-9%4") of an array not yet split."""
+    n_tasks: int
+    het_job_id: int | None
+    name: str
+    user: str
+    uid: int
+    account: str
+    qos: str
+    partition: str
+    state: str
+    """Upper case base state, such as PENDING or RUNNING."""
+    reason: str
+    restarts: int
+    submit_s: int | None
+    eligible_s: int | None
+    start_s: int | None
+    end_s: int | None
+    time_limit_s: int | None
+    n_nodes: int
+    nodes: Sequence[str]
+    tres_requested: Mapping[str, float]
+    """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "node": 1, "gres/gpu": 2, "gres/gpu:a100": 2}."""
+    tres_allocated: Mapping[str, float]
+    gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
+    """Allocated positions by node and gres name, {"n1": {"gpu": [0, 1]}}; for shards {"n1": {"shard": [3]}}."""
+    gres_per_node: str
+    """TresPerNode/TresPerJob as printed, to show what was asked for."""
+    features: str
+    admin_comment: str
+    work_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccountingRun:
+    """One row of Slurm's accounting: one execution of a job (with duplicates, so each requeue has its own)."""
+
+    cluster: str
+    job_id: int
+    array_job_id: int | None
+    array_task: int | None
+    het_job_id: int | None
+    het_offset: int | None
+    sluid: str | None
+    name: str
+    user: str
+    uid: int | None
+    account: str
+    qos: str
+    partition: str
+    state: str
+    """COMPLETED, FAILED, CANCELLED, TIMEOUT, NODE_FAIL, REQUEUED, PREEMPTED, RUNNING, PENDING …"""
+    exit_code: str
+    restarts: int | None
+    submit_s: int
+    eligible_s: int | None
+    start_s: int | None
+    end_s: int | None
+    elapsed_s: int
+    suspended_s: int
+    time_limit_s: int | None
+    n_nodes: int
+    nodes: str
+    """As a hostlist expression; "" where none was assigned."""
+    tres_requested: Mapping[str, float]
+    tres_allocated: Mapping[str, float]
+    admin_comment: str
+
+
+class SlurmClient(Protocol):
+    """Read access to a running Slurm. Every method raises SlurmError with the reason when Slurm does not answer."""
+
+    def settings(self) -> SlurmSettings:
+        """The configuration that slurmctld runs with."""
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        """All nodes, in slurmctld's order."""
+
+    def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
+        """Jobs in slurmctld's memory, all or the named raw ids; unknown ids are simply not returned."""
+
+    def accounting(self, since_s: int, until_s: int | None = None) -> Iterator[AccountingRun]:
+        """Runs of all users that were pending, running or ended within [since, until], in no order.
+
+        Read from slurmdbd; empty where the cluster has no accounting storage.
+        """
