@@ -145,8 +145,12 @@ class SlurmClient(Protocol):
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
         """Jobs in slurmctld's memory, all or the named raw ids; unknown ids are simply not returned."""
 
-    def accounting(self, since_s: int, until_s: int | None = None) -> Iterator[AccountingRun]:
+    def accounting(
+        self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
+    ) -> Iterator[AccountingRun]:
         """Runs of all users that were pending, running or ended within [since, until], in no order.
+
+        With `job_ids` (raw ids), only those jobs; others that slurmdbd adds (old array tasks) may come too.
 
         Read from slurmdbd; empty where the cluster has no accounting storage.
         """
