@@ -1,0 +1,125 @@
+"""The commands lab/up, lab/down, lab/env, lab/as, lab/status and lab/restart."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+
+import click
+
+from lab import people, services
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.layout import DIRECTORY_VARIABLE, Layout
+from lab.options import JobSubmit, Options
+
+
+def _say(line: str) -> None:
+    click.echo(f"lab: {line}", err=True)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def lab() -> None:
+    """A real Slurm cluster on this host, with simulated GPUs."""
+
+
+@lab.command()
+@click.option("--nodes", type=click.IntRange(1, 64), help="Number of nodes (4).")
+@click.option("--job-submit", type=click.Choice([choice.value for choice in JobSubmit]), help="ours")
+@click.option("--native-limits/--no-native-limits", default=None, help="Slurm's own limits (on).")
+@click.option("--services/--no-services", default=None, help="slurm-gpud, slurm-gpudbd, hooks (on).")
+@click.option("-v", "--verbose", is_flag=True, help="Print what took how long.")
+def up(
+    nodes: int | None,
+    job_submit: str | None,
+    native_limits: bool | None,
+    services: bool | None,
+    verbose: bool,
+) -> None:
+    """Bring the lab up, or start what does not run."""
+    chosen: dict[str, object] = {"nodes": nodes, "native_limits": native_limits, "services": services}
+    if job_submit is not None:
+        chosen["job_submit"] = JobSubmit(job_submit)
+    given = {name: value for name, value in chosen.items() if value is not None}
+    options = Options(**given) if given else None  # type: ignore[arg-type]
+    start = time.monotonic()
+    cluster = Lab(options=options, report=_say)
+    cluster.up()
+    if verbose:
+        for name, seconds in cluster.phases.items():
+            _say(f"{seconds:6.1f} s  {name}")
+    _say(f'up after {time.monotonic() - start:.1f} s; use it with: eval "$(lab/env)"')
+
+
+@lab.command()
+def down() -> None:
+    """Remove every trace of the lab."""
+    start = time.monotonic()
+    Lab(report=_say).down()
+    _say(f"down after {time.monotonic() - start:.1f} s")
+
+
+@lab.command()
+def env() -> None:
+    """Print what to eval in a shell to use the lab."""
+    layout = Layout.from_environment()
+    for name, value in services.environment(layout).items():
+        if name == "PATH":
+            click.echo(f'export PATH={shlex.quote(str(layout.bin))}:"$PATH"')
+        elif name != "LANG":
+            click.echo(f"export {name}={shlex.quote(value)}")
+    if layout != Layout():
+        click.echo(f"export {DIRECTORY_VARIABLE}={shlex.quote(str(layout.root))}")
+
+
+@lab.command("as", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("user")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def as_user(user: str, command: tuple[str, ...]) -> None:
+    """Run COMMAND as USER (alice, bob, carol, root) in that user's home directory."""
+    cluster = Lab()
+    identity = people.identity(user)
+    environment = cluster.environment_of(user)
+    os.chdir(environment["HOME"])
+    os.setgroups(identity.groups)
+    os.setgid(identity.gid)
+    os.setuid(identity.uid)
+    try:
+        os.execvpe(command[0], command, environment)
+    except OSError as error:
+        raise LabError(f"{command[0]}: {error.strerror}") from error
+
+
+@lab.command()
+def status() -> None:
+    """Print which daemons run; exit 1 if one does not."""
+    states = Lab().status()
+    for name, running in states.items():
+        click.echo(f"{name:20} {'running' if running else 'not running'}")
+    if not all(states.values()):
+        sys.exit(1)
+
+
+@lab.command()
+@click.argument("name")
+def restart(name: str) -> None:
+    """Restart the daemon NAME (lab/status lists them)."""
+    daemons = Lab().daemons
+    if name not in daemons:
+        raise click.UsageError(f"no daemon {name!r}; there are {', '.join(daemons)}")
+    daemons[name].restart()
+
+
+def main() -> None:
+    """Run the command line: exit 0 done, 1 not all running, 2 wrong usage, 3 something failed."""
+    try:
+        lab.main(prog_name="lab")
+    except LabError as error:
+        _say(str(error))
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()

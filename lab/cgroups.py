@@ -1,0 +1,125 @@
+"""Which control groups this host lets the lab use, and removing those that its jobs leave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+MOUNT_POINT = Path("/sys/fs/cgroup")
+_V1_CONTROLLERS = ("freezer", "devices")
+_PROBE = "slurm-gpu-lab-probe"
+
+
+class CgroupVersion(StrEnum):
+    """Which of Slurm's cgroup plugins can work here."""
+
+    V1 = "cgroup/v1"
+    V2 = "cgroup/v2"
+    NONE = "disabled"
+
+
+@dataclass(frozen=True)
+class CgroupSupport:
+    """What the probe found; ``reason`` says in one line why there is no fencing."""
+
+    version: CgroupVersion
+    reason: str = ""
+
+
+def probe(mount_point: Path = MOUNT_POINT) -> CgroupSupport:
+    """Try what Slurm will do: make a group, deny a device in it, remove it."""
+    if (mount_point / "cgroup.controllers").exists():
+        return _probe_v2(mount_point)
+    missing = [name for name in _V1_CONTROLLERS if not (mount_point / name / "cgroup.procs").exists()]
+    if missing:
+        return CgroupSupport(
+            CgroupVersion.NONE, f"no cgroup {' and '.join(missing)} controller at {mount_point}"
+        )
+    for name in _V1_CONTROLLERS:
+        group = mount_point / name / _PROBE
+        try:
+            group.mkdir(exist_ok=True)
+            if name == "devices":
+                (group / "devices.deny").write_text("c 195:0 rwm")
+        except OSError as error:
+            return CgroupSupport(CgroupVersion.NONE, f"cgroup {name} cannot be used: {error}")
+        finally:
+            if group.exists():
+                group.rmdir()
+    return CgroupSupport(CgroupVersion.V1)
+
+
+def _probe_v2(mount_point: Path) -> CgroupSupport:
+    group = mount_point / _PROBE
+    needed = {"cpu", "cpuset", "memory"}
+    missing = needed - set((mount_point / "cgroup.controllers").read_text().split())
+    if missing:
+        return CgroupSupport(CgroupVersion.NONE, f"cgroup v2 lacks {', '.join(sorted(missing))}")
+    try:
+        group.mkdir(exist_ok=True)
+    except OSError as error:
+        return CgroupSupport(CgroupVersion.NONE, f"cgroup v2 cannot be used: {error}")
+    finally:
+        if group.exists():
+            group.rmdir()
+    return CgroupSupport(CgroupVersion.V2)
+
+
+def node_groups(nodes: Sequence[str], mount_point: Path = MOUNT_POINT) -> list[Path]:
+    """Return the top groups that slurmd makes for these nodes: those that exist now."""
+    if (mount_point / "cgroup.controllers").exists():
+        parents = [mount_point / "system.slice"]
+        names = [f"{node}_slurmstepd.scope" for node in nodes]
+    else:
+        parents = sorted(mount_point.iterdir()) if mount_point.is_dir() else []
+        names = [f"slurm_{node}" for node in nodes]
+    return [group for parent in parents for name in names if (group := parent / name).is_dir()]
+
+
+def processes(groups: Sequence[Path]) -> set[int]:
+    """Return the ids of all processes in these groups and below."""
+    found: set[int] = set()
+    for directory in _deepest_first(groups):
+        try:
+            found.update(map(int, (directory / "cgroup.procs").read_text().split()))
+        except OSError:
+            continue
+    return found
+
+
+def thaw(groups: Sequence[Path]) -> None:
+    """Let frozen processes run, or SIGKILL never reaches them."""
+    for directory in _deepest_first(groups):
+        for name, value in (("freezer.state", "THAWED"), ("cgroup.freeze", "0")):
+            try:
+                with (directory / name).open("r+") as file:
+                    file.write(value)
+            except OSError:
+                continue
+
+
+def remove(groups: Sequence[Path], deadline_s: float = 5.0) -> None:
+    """Remove these groups with all below them; their processes must be dead."""
+    end = time.monotonic() + deadline_s
+    for directory in _deepest_first(groups):
+        while True:
+            try:
+                directory.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:  # busy for a moment after its last process died
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+                continue
+            break
+
+
+def _deepest_first(groups: Sequence[Path]) -> Iterator[Path]:
+    for group in groups:
+        for directory, _, _ in os.walk(group, topdown=False):
+            yield Path(directory)

@@ -1,0 +1,118 @@
+"""Writing every directory and file that the lab's daemons start from."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from lab import hooks, programs, slurm_config
+from lab.cgroups import CgroupVersion
+from lab.layout import REPOSITORY, Layout
+from lab.mariadb import Passwords
+from lab.options import JobSubmit, Node, Options
+
+MUNGE_USER = "munge"
+_NOOP_LUA = """\
+-- Does nothing: what a slurmctld with the Lua plugin costs without a policy.
+function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+
+
+def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> Passwords:
+    """Write all of it; return the fresh database passwords."""
+    passwords = Passwords(secrets.token_hex(16), secrets.token_hex(16))
+    _directories(layout, nodes)
+    _munge_key(layout)
+    layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
+    (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
+    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups))
+    (layout.etc / "plugstack.conf").write_text("")
+    _secret(layout.etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(layout, passwords.slurm), "slurm")
+    job_submit_script(layout, options.job_submit)
+    hooks.install(layout, ours=options.services)
+    _slurm_gpu(layout, nodes, passwords)
+    programs.install(layout)
+    options.save(layout.options_file)
+    return passwords
+
+
+def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
+    """Put a script that does nothing where slurmctld looks; `policy apply` replaces it by ours."""
+    path = layout.etc / "job_submit.lua"
+    if choice is JobSubmit.NONE:
+        path.unlink(missing_ok=True)
+    else:
+        path.write_text(_NOOP_LUA)
+
+
+def _directories(layout: Layout, nodes: Sequence[Node]) -> None:
+    for directory in (layout.root, layout.etc, layout.bin, layout.lib, layout.pids, layout.home):
+        directory.mkdir(parents=True, exist_ok=True)
+    slurmdbd = layout.root / "slurmdbd"
+    for directory in (layout.log, layout.slurmctld, slurmdbd, layout.database, layout.controller_run):
+        directory.mkdir(exist_ok=True)
+        _own(directory, slurm_config.SLURM_USER)
+    for node in nodes:
+        paths = layout.node(node.name)
+        paths.spool.mkdir(parents=True, exist_ok=True)
+        for private in (paths.run, paths.hook_events, paths.state):
+            private.mkdir(exist_ok=True)
+        paths.hook_events.chmod(0o700)
+        paths.state.chmod(0o700)
+
+
+def _munge_key(layout: Layout) -> None:
+    layout.munge.mkdir(exist_ok=True)
+    layout.munge.chmod(0o755)  # users reach the socket in it
+    _own(layout.munge, MUNGE_USER)
+    key = layout.munge / "munge.key"
+    key.touch(mode=0o600)
+    key.write_bytes(secrets.token_bytes(128))
+    _own(key, MUNGE_USER)
+
+
+def _slurm_gpu(layout: Layout, nodes: Sequence[Node], passwords: Passwords) -> None:
+    zones = {
+        name: {"nodes": ",".join(node.name for node in nodes if node.zone == name), "role": role}
+        for name, role in (("zone1", "small"), ("zone2", "large"))
+        if any(node.zone == name for node in nodes)
+    }
+    site = {
+        "cluster": slurm_config.CLUSTER,
+        "database": f"http://127.0.0.1:{layout.database_port}",
+        "database_socket": str(layout.database_socket),
+        "munge_socket": str(layout.munge_socket),
+        "import_interval": "5s",
+        "operators": {"users": ["carol"], "unix_groups": ["gpuops"]},
+        "server_types": {"a100": {"nodes": ",".join(node.name for node in nodes), "rate_per_gpu_hour": 1.2}},
+        "zones": zones,
+    }
+    layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
+    url = (
+        f"mysql+pymysql://slurm_gpu:{passwords.slurm_gpu}@localhost/slurm_gpu"
+        f"?unix_socket={layout.mariadb_socket}&charset=utf8mb4"
+    )
+    _secret(layout.database_file, yaml.safe_dump({"url": url}), slurm_config.SLURM_USER)
+    policy = REPOSITORY / "lab" / "policy.yaml"
+    if policy.exists():
+        shutil.copyfile(policy, layout.policy_file)
+
+
+def _secret(path: Path, text: str, owner: str) -> None:
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    _own(path, owner)
+    path.write_text(text)
+
+
+def _own(path: Path, user: str) -> None:
+    account = pwd.getpwnam(user)
+    os.chown(path, account.pw_uid, account.pw_gid)

@@ -1,0 +1,85 @@
+"""Prolog and epilog of the lab: our hooks, and a stamp of its own that tests can trust."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.layout import REPOSITORY, Layout
+
+EVENTS = ("prolog", "epilog")
+_HOOK = "10-slurm-gpu"
+_STAMP = "20-truth"
+
+
+@dataclass(frozen=True)
+class Held:
+    """One interval in which a job held GPUs of a node, by the clock of the lab's own hooks."""
+
+    node: str
+    restart: int
+    positions: tuple[int, ...]
+    """As in SLURM_JOB_GPUS; empty for a job without GPUs."""
+    start_s: float
+    end_s: float | None
+
+
+def install(layout: Layout, *, ours: bool) -> None:
+    """Write the directories that Prolog= and Epilog= of slurm.conf name."""
+    layout.truth.mkdir(exist_ok=True)
+    for event in EVENTS:
+        directory = layout.etc / f"{event}.d"
+        directory.mkdir(exist_ok=True)
+        _executable(directory / _STAMP, _stamp_script(layout, event))
+        hook = REPOSITORY / event / _HOOK
+        if ours and hook.exists():
+            _executable(directory / _HOOK, _hook_script(layout, hook))
+        else:
+            (directory / _HOOK).unlink(missing_ok=True)
+
+
+def _hook_script(layout: Layout, hook: Path) -> str:
+    return f"""\
+#!/bin/sh
+# All nodes share this host, so each has a run directory of its own.
+SLURM_GPU_RUN_DIR={layout.root}/nodes/$SLURMD_NODENAME/run
+export SLURM_GPU_RUN_DIR
+exec /bin/sh {hook}
+"""
+
+
+def _stamp_script(layout: Layout, event: str) -> str:
+    return f"""\
+#!/bin/sh
+echo {event} "$(date +%s.%N)" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
+    >>{layout.truth}/$SLURM_JOB_ID.$SLURMD_NODENAME
+exit 0
+"""
+
+
+def _executable(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def held(layout: Layout, job_id: int) -> list[Held]:
+    """Return the intervals in which raw job ``job_id`` held its allocation, by node and time.
+
+    A requeued job has one per run and node. An epilog closes the open interval, whatever restart count it
+    names: Slurm's epilog of run 0 says 1.
+    """
+    found: list[Held] = []
+    for path in sorted(layout.truth.glob(f"{job_id}.*")):
+        node = path.name.partition(".")[2]
+        opened: tuple[float, int, tuple[int, ...]] | None = None
+        for line in path.read_text().splitlines():
+            event, at, restart, *gpus = line.split(" ")
+            positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
+            if event == "prolog":
+                opened = (float(at), int(restart), positions)
+            elif opened is not None:
+                found.append(Held(node, opened[1], opened[2], opened[0], float(at)))
+                opened = None
+        if opened is not None:
+            found.append(Held(node, opened[1], opened[2], opened[0], None))
+    return found

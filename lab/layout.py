@@ -1,0 +1,207 @@
+"""Where everything of the lab lies: one directory, one directory of devices, one range of ports."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+DIRECTORY_VARIABLE = "SLURM_GPU_LAB_DIR"
+PORT_VARIABLE = "SLURM_GPU_LAB_PORT"
+TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
+"""Set in the environment of every process that the lab starts, so that down() finds it again.
+
+``lab/env`` does not print it: an editor started from such a shell is not the lab's to kill.
+"""
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class NodePaths:
+    """Files of one simulated node."""
+
+    root: Path
+    devices: Path
+
+    @property
+    def spool(self) -> Path:
+        """The spool directory of slurmd."""
+        return self.root / "spool"
+
+    @property
+    def run(self) -> Path:
+        """What /run/slurm-gpu is on a real node."""
+        return self.root / "run"
+
+    @property
+    def hook_events(self) -> Path:
+        """Where the prolog and epilog hooks write their event files."""
+        return self.run / "jobs"
+
+    @property
+    def state(self) -> Path:
+        """What /var/lib/slurm-gpu is on a real node."""
+        return self.root / "state"
+
+    @property
+    def world(self) -> Path:
+        """The state of the node's simulated GPUs."""
+        return self.root / "gpus.world"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Paths and ports of one lab; derived files are properties, nothing is created here."""
+
+    root: Path = Path("/run/slurm-gpu-lab")
+    devices: Path = Path("/dev/slurm-gpu-lab")
+    port: int = 17000
+
+    @classmethod
+    def from_environment(cls) -> Layout:
+        """Return the layout that SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT ask for."""
+        default = cls()
+        return cls(
+            root=Path(os.environ.get(DIRECTORY_VARIABLE, str(default.root))).absolute(),
+            port=int(os.environ.get(PORT_VARIABLE, str(default.port))),
+        )
+
+    def node(self, name: str) -> NodePaths:
+        """Return the paths of node ``name``."""
+        return NodePaths(self.root / "nodes" / name, self.devices / name)
+
+    # Directories
+
+    @property
+    def etc(self) -> Path:
+        """Configuration: the lab's /etc/slurm and /etc/slurm-gpu in one."""
+        return self.root / "etc"
+
+    @property
+    def bin(self) -> Path:
+        """Commands that ``lab/env`` puts first in PATH."""
+        return self.root / "bin"
+
+    @property
+    def lib(self) -> Path:
+        """The simulated libnvidia-ml.so.1."""
+        return self.root / "lib"
+
+    @property
+    def log(self) -> Path:
+        """One log file per daemon."""
+        return self.root / "log"
+
+    @property
+    def pids(self) -> Path:
+        """One file per daemon: process id and start time."""
+        return self.root / "pids"
+
+    @property
+    def home(self) -> Path:
+        """Home directories of the lab's users."""
+        return self.root / "home"
+
+    @property
+    def truth(self) -> Path:
+        """When each job held its GPUs, stamped by the lab's own hook."""
+        return self.root / "truth"
+
+    @property
+    def munge(self) -> Path:
+        """Key, socket and seed of the lab's munged."""
+        return self.root / "munge"
+
+    @property
+    def mariadb(self) -> Path:
+        """Data directory, socket and configuration of the lab's MariaDB."""
+        return self.root / "mariadb"
+
+    @property
+    def slurmctld(self) -> Path:
+        """What slurmctld saves."""
+        return self.root / "slurmctld"
+
+    @property
+    def database(self) -> Path:
+        """slurm-gpudbd's sockets and state."""
+        return self.root / "slurm-gpudbd"
+
+    @property
+    def controller_run(self) -> Path:
+        """What /run/slurm-gpu is on a real controller."""
+        return self.root / "run"
+
+    # Files
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What SLURM_CONF names."""
+        return self.etc / "slurm.conf"
+
+    @property
+    def site_file(self) -> Path:
+        """The site file of slurm-gpu."""
+        return self.etc / "slurm-gpu.yaml"
+
+    @property
+    def database_file(self) -> Path:
+        """The file with slurm-gpudbd's database URL, mode 0600."""
+        return self.etc / "slurm-gpudbd.yaml"
+
+    @property
+    def policy_file(self) -> Path:
+        """The policy that the lab applies."""
+        return self.etc / "policy.yaml"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Socket of the lab's munged."""
+        return self.munge / "munge.socket"
+
+    @property
+    def mariadb_socket(self) -> Path:
+        """Socket of the lab's MariaDB."""
+        return self.mariadb / "mariadb.sock"
+
+    @property
+    def database_socket(self) -> Path:
+        """Unix socket of slurm-gpudbd."""
+        return self.database / "slurm-gpudbd.sock"
+
+    @property
+    def options_file(self) -> Path:
+        """The options of the running lab."""
+        return self.root / "options.json"
+
+    @property
+    def finished_file(self) -> Path:
+        """Exists once up() has gone through."""
+        return self.root / "up.finished"
+
+    # Ports
+
+    @property
+    def slurmctld_port(self) -> int:
+        """Port of slurmctld."""
+        return self.port + 1
+
+    @property
+    def slurmdbd_port(self) -> int:
+        """Port of slurmdbd."""
+        return self.port + 2
+
+    @property
+    def mariadb_port(self) -> int:
+        """Port of MariaDB: slurmdbd cannot be told a socket."""
+        return self.port + 3
+
+    @property
+    def database_port(self) -> int:
+        """Port of slurm-gpudbd."""
+        return self.port + 4
+
+    def slurmd_port(self, node_number: int) -> int:
+        """Port of the slurmd of node ``node_number`` (1, 2, …)."""
+        return self.port + 10 + node_number

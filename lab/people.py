@@ -1,0 +1,141 @@
+"""The lab's UNIX users and groups: real ones, made by up() and removed by down()."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.errors import LabError
+
+_MARK = "slurm-gpu lab user"
+"""In the comment field of /etc/passwd: what bears it was made by a lab."""
+
+
+@dataclass(frozen=True)
+class Person:
+    """A user of the lab, with a UNIX account and a Slurm association."""
+
+    name: str
+    uid: int
+    account: str
+    unix_groups: tuple[str, ...] = ()
+    operator: bool = False
+
+
+PEOPLE = (
+    Person("alice", 60901, "vision"),
+    Person("bob", 60902, "nlp", ("undergrad",)),
+    Person("carol", 60903, "vision", ("gpuops",), operator=True),
+)
+ACCOUNTS = ("vision", "nlp")
+UNIX_GROUPS = {"undergrad": 60911, "gpuops": 60912}
+_UIDS = {person.name: person.uid for person in PEOPLE}
+_GIDS = _UIDS | UNIX_GROUPS
+
+
+def person(name: str) -> Person:
+    """Return the lab's user ``name``."""
+    for candidate in PEOPLE:
+        if candidate.name == name:
+            return candidate
+    raise LabError(f"{name!r} is not a user of the lab: {', '.join(_UIDS)} are")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a process needs to run as somebody."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+
+
+def identity(name: str) -> Identity:
+    """Return the identity of root or of a user of the lab."""
+    if name == "root":
+        return Identity(0, 0)
+    one = person(name)
+    return Identity(one.uid, one.uid, tuple(UNIX_GROUPS[group] for group in one.unix_groups))
+
+
+def lab_uids() -> set[int]:
+    """Return the uids of the users that a lab made on this host."""
+    return {uid for name, uid in _UIDS.items() if _is_ours(name)}
+
+
+def create(home: Path) -> None:
+    """Make users, groups and home directories; LabError if a name belongs to somebody else."""
+    _refuse_strangers()
+    for name, gid in _GIDS.items():
+        if not _group_exists(name):
+            _run("groupadd", "--gid", str(gid), name)
+    for one in PEOPLE:
+        directory = home / one.name
+        if not _is_ours(one.name):
+            groups = ("--groups", ",".join(one.unix_groups)) if one.unix_groups else ()
+            _run(
+                *("useradd", "--no-create-home", "--no-log-init", "--no-user-group", "--shell", "/bin/sh"),
+                *("--uid", str(one.uid), "--gid", one.name, "--home-dir", str(directory)),
+                *("--comment", _MARK, *groups, one.name),
+            )
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)
+        os.chown(directory, one.uid, one.uid)
+
+
+def remove() -> None:
+    """Remove what ``create`` made; their processes must be dead. Strangers are left alone."""
+    for name, uid in _UIDS.items():
+        if _is_ours(name):
+            _run("userdel", name)
+            mail = Path("/var/mail") / name
+            if mail.exists() and mail.stat().st_uid == uid:
+                mail.unlink()
+    for name, gid in _GIDS.items():
+        if _group_exists(name) and grp.getgrnam(name).gr_gid == gid:
+            _run("groupdel", name)
+
+
+def _refuse_strangers() -> None:
+    for name, uid in _UIDS.items():
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if entry.pw_uid != uid or entry.pw_gecos != _MARK:
+            raise LabError(
+                f"a user {name} (uid {entry.pw_uid}) exists here and is not the lab's, which needs the "
+                f"names {', '.join(_UIDS)}: run it in a container or on another host"
+            )
+    for name, gid in _GIDS.items():
+        if _group_exists(name) and grp.getgrnam(name).gr_gid != gid:
+            raise LabError(
+                f"a UNIX group {name} (gid {grp.getgrnam(name).gr_gid}) exists here and is not the lab's; "
+                "run the lab in a container or on another host"
+            )
+
+
+def _is_ours(name: str) -> bool:
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return entry.pw_gecos == _MARK and entry.pw_uid == _UIDS[name]
+
+
+def _group_exists(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _run(*argv: str) -> None:
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise LabError(f"{' '.join(argv)}: {result.stderr.strip() or f'exit {result.returncode}'}")

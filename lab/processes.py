@@ -1,0 +1,135 @@
+"""Finding and ending the lab's processes, and no others."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from lab.errors import LabError
+from lab.layout import TAG_VARIABLE, Layout
+
+PROC = Path("/proc")
+
+started_here: set[int] = set()
+"""Daemons that are children of this process."""
+
+
+def process_ids() -> Iterator[int]:
+    """Yield the ids of all processes that can be seen."""
+    return (int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit())
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when ``pid`` started (clock ticks since boot), None if it is gone or a zombie.
+
+    Together with the id this names a process for good: ids are used again.
+    """
+    try:
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def _environment(pid: int) -> frozenset[bytes]:
+    try:
+        return frozenset((PROC / str(pid) / "environ").read_bytes().split(b"\0"))
+    except OSError:
+        return frozenset()
+
+
+def _uid(pid: int) -> int | None:
+    try:
+        return (PROC / str(pid)).stat().st_uid
+    except OSError:
+        return None
+
+
+def _is_stepd_of(pid: int, root: Path) -> bool:
+    """Whether ``pid`` is a slurmstepd with a file open in the lab; its title overwrites its environment."""
+    try:
+        if (PROC / str(pid) / "exe").readlink().name != "slurmstepd":
+            return False
+        opened = [entry.readlink() for entry in (PROC / str(pid) / "fd").iterdir()]
+    except OSError:
+        return False
+    return any(path.is_relative_to(root) for path in opened)
+
+
+def _ancestors() -> set[int]:
+    """Return this process and those above it, which must survive whatever they carry."""
+    found, pid = set(), os.getpid()
+    while pid > 0:
+        found.add(pid)
+        pid = _parent(pid)
+    return found
+
+
+def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[int]) -> set[int]:
+    """Return the ids of all live processes of the lab.
+
+    They are: what inherited the lab's tag, jobs submitted to its slurmctld, its slurmstepd, what runs as
+    one of its users (``uids``) or in one of its cgroups (``in_cgroups``), and the children of all those.
+    """
+    tag = f"{TAG_VARIABLE}={layout.root}".encode()
+    submitted = f"SLURM_CONF={layout.slurm_conf}".encode()
+    found = set(in_cgroups)
+    children: dict[int, list[int]] = {}
+    for pid in process_ids():
+        children.setdefault(_parent(pid), []).append(pid)
+        environment = _environment(pid)
+        if (
+            tag in environment
+            or (submitted in environment and any(item.startswith(b"SLURM_JOB_ID=") for item in environment))
+            or _uid(pid) in uids
+            or _is_stepd_of(pid, layout.root)
+        ):
+            found.add(pid)
+    spared = _ancestors()
+    pending = list(found - spared)
+    while pending:
+        for child in children.get(pending.pop(), []):
+            if child not in found:
+                found.add(child)
+                pending.append(child)
+    return {pid for pid in found - spared if start_ticks(pid) is not None}
+
+
+def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 20.0) -> int:
+    """SIGKILL what ``find`` returns until it returns nothing; return how many were killed."""
+    killed: set[int] = set()
+    end = time.monotonic() + deadline_s
+    while alive := find():
+        if time.monotonic() > end:
+            raise LabError(f"processes {sorted(alive)} do not die, even of SIGKILL; look at them with ps -fp")
+        for pid in alive:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            killed.add(pid)
+        reap()
+        time.sleep(0.02)
+    reap()
+    return len(killed)
+
+
+def reap() -> None:
+    """Collect daemons started by this very process that have ended, so that they do not stay as zombies."""
+    for pid in tuple(started_here):
+        try:
+            ended = os.waitpid(pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            ended = True
+        if ended:
+            started_here.discard(pid)

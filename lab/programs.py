@@ -1,0 +1,95 @@
+"""Our commands in the lab's bin directory, runnable by users who cannot read where they are installed.
+
+A checkout or an interpreter in root's home is closed to alice; so are its commands, then. What lies behind
+such a directory is bind-mounted, read-only, into the lab's own directory.
+"""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+from lab.errors import LabError
+from lab.layout import REPOSITORY, Layout
+
+PROGRAMS = {
+    "slurm-gpu": "slurm_gpu.cli.main",
+    "slurm-gpud": "slurm_gpu.node.main",
+    "slurm-gpudbd": "slurm_gpu.database.main",
+    "simgpu": "lab.simgpu.main",
+}
+"""Command → module with a function main() → exit code."""
+
+
+def install(layout: Layout) -> None:
+    """Write one executable per command."""
+    interpreter = Path(sys.executable).resolve()
+    prefix = Path(sys.base_prefix).resolve()
+    seen_prefix = _view(layout, prefix, "python")
+    path = [
+        _view(layout, REPOSITORY, "repository"),
+        _view(layout, Path(sysconfig.get_path("purelib")), "site-packages"),
+    ]
+    python = seen_prefix / interpreter.relative_to(prefix)
+    for name, module in PROGRAMS.items():
+        main = layout.root / "programs" / f"{name}.py"
+        main.parent.mkdir(exist_ok=True)
+        main.write_text(
+            "import sys\n"
+            f"sys.path[:0] = {[str(directory) for directory in path]!r}\n"
+            f"sys.argv[0] = {name!r}\n"
+            f"from {module} import main\n"
+            "sys.exit(main())\n"
+        )
+        command = layout.bin / name
+        command.write_text(f'#!/bin/sh\n{_libraries(prefix, seen_prefix)}exec {python} -I {main} "$@"\n')
+        command.chmod(0o755)
+
+
+def _libraries(prefix: Path, seen_prefix: Path) -> str:
+    """Say where libpython is, as the interpreter itself only knows its own, closed, place."""
+    if seen_prefix == prefix:
+        return ""
+    return f'export LD_LIBRARY_PATH="{seen_prefix}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n'
+
+
+def _view(layout: Layout, directory: Path, name: str) -> Path:
+    """Return ``directory`` if everybody can read it, else where it is mounted for everybody."""
+    if _open_to_all(directory):
+        return directory
+    target = layout.root / "view" / name
+    target.mkdir(parents=True, exist_ok=True)
+    if not target.is_mount():
+        result = subprocess.run(
+            ["mount", "--bind", "-o", "ro", str(directory), str(target)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if result.returncode != 0:
+            raise LabError(
+                f"{directory} is closed to the lab's users and cannot be mounted for them "
+                f"({result.stderr.strip()}); move it to where everybody can read it, such as /opt"
+            )
+    return target
+
+
+def _open_to_all(directory: Path) -> bool:
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (directory, *directory.parents))
+
+
+def unmount(layout: Layout) -> None:
+    """Undo the mounts, so that removing the lab's directory removes nothing behind it."""
+    for target in mounts(layout):
+        subprocess.run(["umount", str(target)], check=False, capture_output=True)
+    if left := mounts(layout):
+        raise LabError(f"cannot unmount {', '.join(map(str, left))}; nothing below it was removed")
+
+
+def mounts(layout: Layout) -> list[Path]:
+    """Return what is mounted in the lab's directory, innermost first."""
+    targets = [Path(line.split()[4]) for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return sorted((target for target in targets if target.is_relative_to(layout.root)), reverse=True)

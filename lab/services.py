@@ -1,0 +1,165 @@
+"""The daemons of the lab, by name: command line, environment, and how each shows that it is ready."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from lab import mariadb
+from lab.configuration import MUNGE_USER
+from lab.daemons import Daemon
+from lab.layout import REPOSITORY, TAG_VARIABLE, Layout
+from lab.options import Node, Options
+from lab.slurm_config import SLURM_USER
+
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def environment(layout: Layout) -> dict[str, str]:
+    """Return what a shell needs to use the lab; nothing of the caller's environment."""
+    return {
+        "PATH": f"{layout.bin}:{_SYSTEM_PATH}",
+        "LANG": "C.UTF-8",
+        "SLURM_CONF": str(layout.slurm_conf),
+        "SLURM_GPU_CONF": str(layout.site_file),
+    }
+
+
+def tagged_environment(layout: Layout) -> dict[str, str]:
+    """Return the environment of everything that the lab itself starts."""
+    return environment(layout) | {TAG_VARIABLE: str(layout.root)}
+
+
+def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict[str, Daemon]:
+    """Return the daemons in the order in which they start."""
+    make = _Factory(layout)
+    daemons = [
+        make.munged(),
+        make.mariadb(),
+        make.slurmdbd(),
+        make.slurmctld(),
+        *(make.slurmd(node) for node in nodes),
+    ]
+    if options.services and (REPOSITORY / "slurm_gpu" / "node" / "main.py").exists():
+        daemons += [make.slurm_gpudbd(), *(make.slurm_gpud(node) for node in nodes)]
+    return {daemon.name: daemon for daemon in daemons}
+
+
+class _Factory:
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def _daemon(
+        self,
+        name: str,
+        argv: Sequence[str],
+        is_ready: Callable[[], bool],
+        *,
+        user: str | None = None,
+        extra: Mapping[str, str] | None = None,
+        log_file: bool = False,
+    ) -> Daemon:
+        logs = self.layout.log
+        return Daemon(
+            name=name,
+            argv=argv,
+            environment=tagged_environment(self.layout) | dict(extra or {}),
+            log=logs / f"{name}.out",
+            pid_file=self.layout.pids / name,
+            is_ready=is_ready,
+            user=user,
+            other_logs=(logs / f"{name}.log",) if log_file else (),
+        )
+
+    def munged(self) -> Daemon:
+        directory = self.layout.munge
+        argv = [
+            "munged",
+            "--foreground",
+            f"--socket={self.layout.munge_socket}",
+            f"--key-file={directory}/munge.key",
+            f"--pid-file={directory}/munged.pid",
+            f"--seed-file={directory}/munged.seed",
+            "--num-threads=4",
+        ]
+        return self._daemon("munged", argv, lambda: accepts(self.layout.munge_socket), user=MUNGE_USER)
+
+    def mariadb(self) -> Daemon:
+        return self._daemon(
+            "mariadb",
+            mariadb.server_argv(self.layout),
+            lambda: accepts(self.layout.mariadb_socket),
+            user=mariadb.SYSTEM_USER,
+        )
+
+    def slurmdbd(self) -> Daemon:
+        address = ("127.0.0.1", self.layout.slurmdbd_port)
+        return self._daemon(
+            "slurmdbd", ["slurmdbd", "-D"], lambda: accepts(address), user=SLURM_USER, log_file=True
+        )
+
+    def slurmctld(self) -> Daemon:
+        def pings() -> bool:
+            return (
+                subprocess.run(
+                    ["scontrol", "ping"],
+                    env=environment(self.layout),
+                    capture_output=True,
+                    check=False,
+                ).returncode
+                == 0
+            )
+
+        address = ("127.0.0.1", self.layout.slurmctld_port)
+        return self._daemon(
+            "slurmctld",
+            ["slurmctld", "-D"],
+            lambda: accepts(address) and pings(),
+            user=SLURM_USER,
+            log_file=True,
+        )
+
+    def slurmd(self, node: Node) -> Daemon:
+        address = (node.address, self.layout.slurmd_port(node.number))
+        return self._daemon(
+            f"slurmd-{node.name}",
+            ["slurmd", "-D", "-N", node.name],
+            lambda: accepts(address),
+            log_file=True,
+        )
+
+    def slurm_gpudbd(self) -> Daemon:
+        argv = [
+            str(self.layout.bin / "slurm-gpudbd"),
+            f"--config={self.layout.site_file}",
+            f"--database-config={self.layout.database_file}",
+            "--foreground",
+        ]
+        return self._daemon(
+            "slurm-gpudbd", argv, lambda: accepts(self.layout.database_socket), user=SLURM_USER
+        )
+
+    def slurm_gpud(self, node: Node) -> Daemon:
+        paths = self.layout.node(node.name)
+        argv = [
+            str(self.layout.bin / "slurm-gpud"),
+            f"--config={self.layout.site_file}",
+            f"--node={node.name}",
+            f"--run-dir={paths.run}",
+            f"--state-dir={paths.state}",
+            f"--source-address={node.address}",
+            "--foreground",
+        ]
+        extra = {"LD_LIBRARY_PATH": str(self.layout.lib), "SIMGPU_WORLD": str(paths.world)}
+        return self._daemon(f"slurm-gpud-{node.name}", argv, lambda: True, extra=extra)
+
+
+def accepts(address: Path | tuple[str, int]) -> bool:
+    """Whether something listens at a Unix socket or a TCP address."""
+    family = socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1.0)
+        target = str(address) if isinstance(address, Path) else address
+        return connection.connect_ex(target) == 0

@@ -1,0 +1,121 @@
+"""The lab's slurm.conf, gres.conf, cgroup.conf and slurmdbd.conf as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lab.cgroups import CgroupVersion
+from lab.layout import Layout
+from lab.options import GPUS_PER_NODE, SHARDS_PER_NODE, JobSubmit, Node, Options
+
+CLUSTER = "lab"
+SLURM_USER = "slurm"
+
+
+def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
+    """Return slurm.conf. Settings that are not obvious are explained in docs, where they were measured."""
+    fenced = cgroups is not CgroupVersion.NONE
+    enforce = "associations,limits,qos" if options.native_limits else "none"
+    lines = [
+        f"ClusterName={CLUSTER}",
+        "SlurmctldHost=localhost(127.0.0.1)",
+        f"SlurmctldPort={layout.slurmctld_port}",
+        f"SlurmUser={SLURM_USER}",
+        "SlurmdUser=root",
+        "AuthType=auth/munge",
+        "CredType=cred/munge",
+        # A requeued job waits until its credential has expired: 120 s by default.
+        f"AuthInfo=socket={layout.munge_socket},cred_expire=10",
+        f"StateSaveLocation={layout.slurmctld}",
+        f"SlurmdSpoolDir={layout.root}/nodes/%n/spool",
+        f"SlurmctldPidFile={layout.slurmctld}/slurmctld.pid",
+        f"SlurmdPidFile={layout.root}/nodes/%n/slurmd.pid",
+        f"SlurmctldLogFile={layout.log}/slurmctld.log",
+        f"SlurmdLogFile={layout.log}/slurmd-%n.log",
+        "SlurmdParameters=config_overrides",  # more CPUs than this host has
+        "MailProg=/bin/true",
+        "MpiDefault=none",
+        "ReturnToService=2",
+        "KillWait=2",
+        "MessageTimeout=30",
+        "MinJobAge=300",
+        "MaxJobCount=200000",
+        "MaxArraySize=10001",
+        # Hooks on every node of a job at its start, also for a bare salloc.
+        "PrologFlags=Alloc",
+        f"Prolog={layout.etc}/prolog.d/*",
+        f"Epilog={layout.etc}/epilog.d/*",
+        f"ProctrackType=proctrack/{'cgroup' if fenced else 'linuxproc'}",
+        f"TaskPlugin=task/{'cgroup' if fenced else 'none'}",
+        "JobAcctGatherType=jobacct_gather/linux",
+        "SchedulerType=sched/backfill",
+        "SchedulerParameters=bf_interval=5",
+        "PriorityType=priority/multifactor",
+        "SelectType=select/cons_tres",
+        "SelectTypeParameters=CR_Core_Memory",
+        # Without these a job that does not say --mem takes the whole node's memory.
+        "DefMemPerGPU=16384",
+        "DefMemPerCPU=1024",
+        "GresTypes=gpu,shard",
+        "AccountingStorageType=accounting_storage/slurmdbd",
+        "AccountingStorageHost=127.0.0.1",
+        f"AccountingStoragePort={layout.slurmdbd_port}",
+        f"AccountingStoragePass={layout.munge_socket}",
+        f"AccountingStorageEnforce={enforce}",
+        "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/shard",
+        "AccountingStoreFlags=job_comment",
+    ]
+    if options.job_submit is not JobSubmit.NONE:
+        lines.append("JobSubmitPlugins=lua")
+    lines += [_node_line(layout, node) for node in nodes]
+    lines.append("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+    lines += options.extra_slurm_conf
+    return "\n".join(lines) + "\n"
+
+
+def _node_line(layout: Layout, node: Node) -> str:
+    return (
+        f"NodeName={node.name} NodeHostname=localhost NodeAddr={node.address} "
+        f"Port={layout.slurmd_port(node.number)} CPUs=32 RealMemory=100000 "
+        f"Gres=gpu:a100:{GPUS_PER_NODE},shard:{SHARDS_PER_NODE} Feature={node.zone},a100 State=UNKNOWN"
+    )
+
+
+def gres_conf(nodes: Sequence[Node]) -> str:
+    """Return gres.conf: one line per GPU, in the order that becomes Slurm's position."""
+    lines = ["AutoDetect=off"]
+    for node in nodes:
+        for gpu in sorted(node.gpus, key=lambda gpu: gpu.position):
+            lines.append(f"NodeName={node.name} Name=gpu Type=a100 File={gpu.file}")
+        lines.append(f"NodeName={node.name} Name=shard Count={SHARDS_PER_NODE}")
+    return "\n".join(lines) + "\n"
+
+
+def cgroup_conf(cgroups: CgroupVersion) -> str:
+    """Return cgroup.conf: devices are fenced, CPUs and memory are not, as they are not this host's."""
+    lines = [f"CgroupPlugin={cgroups}"]
+    if cgroups is not CgroupVersion.NONE:
+        lines += ["CgroupMountpoint=/sys/fs/cgroup", "ConstrainDevices=yes"]
+    if cgroups is CgroupVersion.V2:
+        lines.append("IgnoreSystemd=yes")  # a scope of its own, without asking the host's systemd
+    return "\n".join(lines) + "\n"
+
+
+def slurmdbd_conf(layout: Layout, password: str) -> str:
+    """Return slurmdbd.conf, which holds the database password."""
+    return f"""\
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={layout.slurmdbd_port}
+SlurmUser={SLURM_USER}
+AuthType=auth/munge
+AuthInfo=socket={layout.munge_socket}
+LogFile={layout.log}/slurmdbd.log
+PidFile={layout.root}/slurmdbd/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={layout.mariadb_port}
+StorageUser=slurm
+StoragePass={password}
+StorageLoc=slurm
+"""
