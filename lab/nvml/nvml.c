@@ -1,0 +1,238 @@
+/* The library itself, and who a device is. */
+#include "call.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+/* A handle is an address in this array; its position is the device's index. */
+static struct nvmlDevice_st {
+    char unused;
+} handles[MAX_DEVICES];
+
+static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned int n_users;
+
+static void count(enum function function)
+{
+    if (world != NULL)
+        __atomic_fetch_add(&world->calls[function].count, 1, __ATOMIC_RELAXED);
+}
+
+nvmlReturn_t enter_library(enum function function)
+{
+    count(function);
+    return world == NULL ? NVML_ERROR_UNINITIALIZED : NVML_SUCCESS;
+}
+
+static bool has_bit(const uint64_t *bits, unsigned int bit)
+{
+    return bits[bit / 64] >> (bit % 64) & 1;
+}
+
+static bool is_lost(const struct world_device *device)
+{
+    return device->faults.lost_at_ns != 0 && world_now() >= device->faults.lost_at_ns;
+}
+
+nvmlReturn_t enter_device(enum function function, nvmlDevice_t handle, const void *out, struct world_device **device)
+{
+    nvmlReturn_t entered = enter_library(function);
+
+    if (entered != NVML_SUCCESS)
+        return entered;
+    if (out == NULL || handle < handles || handle >= handles + world->n_devices)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *device = &world->devices[handle - handles];
+    if ((*device)->faults.latency_ns != 0)
+        sleep_ns((*device)->faults.latency_ns);
+    if (is_lost(*device))
+        return NVML_ERROR_GPU_IS_LOST;
+    return has_bit((*device)->faults.unsupported, function) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
+{
+    nvmlReturn_t result = NVML_SUCCESS;
+
+    (void)flags;
+    pthread_mutex_lock(&init_lock);
+    if (n_users == 0)
+        result = world_attach();
+    if (result == NVML_SUCCESS)
+        n_users++;
+    pthread_mutex_unlock(&init_lock);
+    count(FN_nvmlInitWithFlags);
+    return result;
+}
+
+API nvmlReturn_t nvmlShutdown(void)
+{
+    nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+
+    count(FN_nvmlShutdown);
+    pthread_mutex_lock(&init_lock);
+    if (n_users > 0) {
+        result = NVML_SUCCESS;
+        if (--n_users == 0)
+            world_detach();
+    }
+    pthread_mutex_unlock(&init_lock);
+    return result;
+}
+
+API const char *nvmlErrorString(nvmlReturn_t result)
+{
+    count(FN_nvmlErrorString);
+    switch (result) {
+    case NVML_SUCCESS: return "Success";
+    case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
+    case NVML_ERROR_INVALID_ARGUMENT: return "Invalid Argument";
+    case NVML_ERROR_NOT_SUPPORTED: return "Not Supported";
+    case NVML_ERROR_NO_PERMISSION: return "Insufficient Permissions";
+    case NVML_ERROR_NOT_FOUND: return "Not Found";
+    case NVML_ERROR_INSUFFICIENT_SIZE: return "Insufficient Size";
+    case NVML_ERROR_DRIVER_NOT_LOADED: return "Driver Not Loaded";
+    case NVML_ERROR_TIMEOUT: return "Timeout";
+    case NVML_ERROR_FUNCTION_NOT_FOUND: return "Function Not Found";
+    case NVML_ERROR_GPU_IS_LOST: return "GPU is lost";
+    case NVML_ERROR_LIB_RM_VERSION_MISMATCH: return "Driver/library version mismatch";
+    case NVML_ERROR_ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
+    case NVML_ERROR_UNKNOWN: return "Unknown Error";
+    }
+    return "Unknown Error";
+}
+
+static nvmlReturn_t copy_text(char *to, unsigned int size, const char *text)
+{
+    if (strlen(text) >= size)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    strcpy(to, text);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned int length)
+{
+    ENTER(nvmlSystemGetDriverVersion, version);
+    return copy_text(version, length, "550.54.15");
+}
+
+API nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned int length)
+{
+    ENTER(nvmlSystemGetNVMLVersion, version);
+    return copy_text(version, length, "12.550.54.15");
+}
+
+API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
+{
+    ENTER(nvmlDeviceGetCount_v2, deviceCount);
+    *deviceCount = world->n_devices;
+    return NVML_SUCCESS;
+}
+
+static nvmlReturn_t give_handle(uint32_t index, nvmlDevice_t *handle)
+{
+    if (is_lost(&world->devices[index]))
+        return NVML_ERROR_GPU_IS_LOST;
+    *handle = &handles[index];
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle)
+{
+    ENTER(nvmlDeviceGetHandleByIndex_v2, handle);
+    return index < world->n_devices ? give_handle(index, handle) : NVML_ERROR_INVALID_ARGUMENT;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
+{
+    ENTER(nvmlDeviceGetHandleByUUID, handle);
+    if (uuid == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < world->n_devices; i++)
+        if (strcmp(world->devices[i].uuid, uuid) == 0)
+            return give_handle(i, handle);
+    return NVML_ERROR_NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevice_t *handle)
+{
+    unsigned int domain, bus, slot;
+
+    ENTER(nvmlDeviceGetHandleByPciBusId_v2, handle);
+    if (pciBusId == NULL || sscanf(pciBusId, "%x:%x:%x", &domain, &bus, &slot) != 3)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < world->n_devices; i++) {
+        const struct world_device *device = &world->devices[i];
+
+        if (device->pci_domain == domain && device->pci_bus == bus && device->pci_device == slot)
+            return give_handle(i, handle);
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index)
+{
+    ENTER_DEVICE(nvmlDeviceGetIndex, handle, index);
+    *index = index_of(device);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned int length)
+{
+    ENTER_DEVICE(nvmlDeviceGetName, handle, name);
+    return copy_text(name, length, device->name);
+}
+
+API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length)
+{
+    ENTER_DEVICE(nvmlDeviceGetUUID, handle, uuid);
+    return copy_text(uuid, length, device->uuid);
+}
+
+API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int *minorNumber)
+{
+    ENTER_DEVICE(nvmlDeviceGetMinorNumber, handle, minorNumber);
+    *minorNumber = device->minor_number;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci)
+{
+    ENTER_DEVICE(nvmlDeviceGetPciInfo_v3, handle, pci);
+    memset(pci, 0, sizeof *pci);
+    pci->domain = device->pci_domain;
+    pci->bus = device->pci_bus;
+    pci->device = device->pci_device;
+    pci->pciDeviceId = device->pci_device_id;
+    pci->pciSubSystemId = device->pci_device_id;
+    snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xffff,
+             pci->bus & 0xff, pci->device & 0xff);
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *currentMode, unsigned int *pendingMode)
+{
+    ENTER_DEVICE(nvmlDeviceGetMigMode, handle, currentMode);
+    if (pendingMode == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->mig_mode > 1)
+        return NVML_ERROR_NOT_SUPPORTED;
+    *currentMode = *pendingMode = device->mig_mode;
+    return NVML_SUCCESS;
+}
+
+/* The four that tell one fixed number each. */
+#define LINK_FACT(name, member)                                                 \
+    API nvmlReturn_t name(nvmlDevice_t handle, unsigned int *value)             \
+    {                                                                           \
+        ENTER_DEVICE(name, handle, value);                                      \
+        *value = device->member;                                                \
+        return NVML_SUCCESS;                                                    \
+    }
+
+LINK_FACT(nvmlDeviceGetCurrPcieLinkGeneration, pcie_generation)
+LINK_FACT(nvmlDeviceGetMaxPcieLinkGeneration, pcie_generation)
+LINK_FACT(nvmlDeviceGetCurrPcieLinkWidth, pcie_width)
+LINK_FACT(nvmlDeviceGetMaxPcieLinkWidth, pcie_width)

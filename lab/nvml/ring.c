@@ -1,0 +1,186 @@
+/* The driver's sample rings, computed from the schedules when they are read. */
+#include "ring.h"
+#include "call.h"
+
+static uint64_t tick_end_ns(uint64_t number)
+{
+    return number * NS_PER_S / TICKS_PER_S;
+}
+
+static uint64_t tick_at(uint64_t at_ns)
+{
+    return at_ns * TICKS_PER_S / NS_PER_S;
+}
+
+/* Compute one tick; `parts` must hold all processes that ran in it. */
+static double compute(struct part *parts, size_t n, uint64_t number)
+{
+    return load_mean(parts, n, tick_end_ns(number - 1), tick_end_ns(number));
+}
+
+struct tick last_tick(const struct world_device *device, struct part parts[MAX_PROCESSES])
+{
+    struct tick tick = {.number = tick_at(world_now())};
+
+    tick.n_parts = load_parts(index_of(device), tick_end_ns(tick.number - 1), tick_end_ns(tick.number), parts);
+    tick.util_pct = compute(parts, tick.n_parts, tick.number);
+    return tick;
+}
+
+unsigned int whole_percent(double percent, uint64_t tick)
+{
+    /* Multiples of the golden ratio, modulo 1: any run of them is spread evenly. */
+    double threshold = (double)(uint32_t)(tick * 2654435769u) / 4294967296.0;
+    unsigned int whole = (unsigned int)(percent + threshold);
+
+    return whole < 100 ? whole : 100;
+}
+
+unsigned int power_mw(const struct world_device *device, double util_pct)
+{
+    double range = (double)device->power_limit_mw - device->idle_power_mw;
+
+    return device->idle_power_mw + (unsigned int)(range * util_pct / 100 + 0.5);
+}
+
+unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes)
+{
+    return n_processes > 0 ? device->max_sm_clock_mhz : device->idle_sm_clock_mhz;
+}
+
+/* The ticks in the ring that ended after `last_seen_us`. */
+struct range {
+    uint64_t first, last; /* none if first > last */
+};
+
+static struct range unseen_ticks(uint64_t last_seen_us)
+{
+    struct range range = {.last = tick_at(world_now())};
+
+    range.first = range.last - RING_TICKS + 1;
+    if (range.first < tick_at(world->boot_ns) + 1)
+        range.first = tick_at(world->boot_ns) + 1;
+    while (range.first <= range.last && tick_end_ns(range.first) / 1000 <= last_seen_us)
+        range.first++;
+    return range;
+}
+
+static unsigned int sample(const struct world_device *device, int type, struct part *parts, size_t n, uint64_t number)
+{
+    double util_pct = compute(parts, n, number);
+    size_t n_running = 0;
+
+    switch (type) {
+    case NVML_TOTAL_POWER_SAMPLES:
+        return power_mw(device, util_pct);
+    case NVML_GPU_UTILIZATION_SAMPLES:
+        return whole_percent(util_pct, number);
+    case NVML_MEMORY_UTILIZATION_SAMPLES:
+        return whole_percent(util_pct * device->memory_util_factor, number);
+    case NVML_PROCESSOR_CLK_SAMPLES:
+        for (size_t i = 0; i < n; i++)
+            n_running += parts[i].start_ns <= tick_end_ns(number) && parts[i].end_ns > tick_end_ns(number - 1);
+        return sm_clock_mhz(device, n_running);
+    case NVML_MEMORY_CLK_SAMPLES:
+        return device->memory_clock_mhz;
+    default: /* encoder and decoder are never used */
+        return 0;
+    }
+}
+
+API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned long long lastSeenTimeStamp,
+                                      int *sampleValType, unsigned int *sampleCount, nvmlSample_t *samples)
+{
+    struct part parts[MAX_PROCESSES];
+    unsigned int filled = 0;
+    size_t n;
+
+    ENTER_DEVICE(nvmlDeviceGetSamples, handle, sampleCount);
+    if (sampleValType == NULL || type < NVML_TOTAL_POWER_SAMPLES || type > NVML_MEMORY_CLK_SAMPLES)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    struct range ticks = unseen_ticks(lastSeenTimeStamp);
+    if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
+        return NVML_ERROR_NOT_FOUND;
+    n = load_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
+    if (n == 0 && device->faults.samples == SAMPLES_MISSING_IF_IDLE)
+        return NVML_ERROR_NOT_FOUND;
+    *sampleValType = NVML_VALUE_TYPE_UNSIGNED_INT;
+    if (samples == NULL) { /* the caller asks for how many to make room */
+        *sampleCount = RING_TICKS;
+        return NVML_SUCCESS;
+    }
+    for (; ticks.first <= ticks.last && filled < *sampleCount; ticks.first++, filled++) {
+        samples[filled].timeStamp = tick_end_ns(ticks.first) / 1000;
+        samples[filled].sampleValue.ullVal = sample(device, type, parts, n, ticks.first);
+    }
+    *sampleCount = filled;
+    return NVML_SUCCESS;
+}
+
+/* One record per process and tick in which it did anything. Prefix sums are rounded, not shares, so
+ * that the processes of a tick add up to what the device's own ring says. */
+API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t *utilization,
+                                                 unsigned int *processSamplesCount,
+                                                 unsigned long long lastSeenTimeStamp)
+{
+    struct part parts[MAX_PROCESSES];
+    unsigned int found = 0;
+    size_t n;
+
+    ENTER_DEVICE(nvmlDeviceGetProcessUtilization, handle, processSamplesCount);
+    struct range ticks = unseen_ticks(lastSeenTimeStamp);
+    if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
+        return NVML_ERROR_NOT_FOUND;
+    n = load_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
+    for (uint64_t tick = ticks.first; tick <= ticks.last; tick++) {
+        double sum = 0;
+
+        compute(parts, n, tick);
+        for (size_t i = 0; i < n; i++) {
+            double before = sum;
+            nvmlProcessUtilizationSample_t record = {.pid = parts[i].process->pid,
+                                                     .timeStamp = tick_end_ns(tick) / 1000};
+
+            if (parts[i].mean_pct <= 0)
+                continue;
+            sum += parts[i].mean_pct;
+            record.smUtil = whole_percent(sum, tick) - whole_percent(before, tick);
+            record.memUtil = whole_percent(sum * device->memory_util_factor, tick) -
+                             whole_percent(before * device->memory_util_factor, tick);
+            if (utilization != NULL && found < *processSamplesCount)
+                utilization[found] = record;
+            found++;
+        }
+    }
+    if (found == 0)
+        return NVML_ERROR_NOT_FOUND;
+    if (utilization == NULL || found > *processSamplesCount) {
+        *processSamplesCount = found + (unsigned int)n; /* a tick may pass before the caller is back */
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    *processSamplesCount = found;
+    return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned int *infoCount,
+                                                         nvmlProcessInfo_t *infos)
+{
+    struct part parts[MAX_PROCESSES];
+    uint64_t now;
+    unsigned int n;
+
+    ENTER_DEVICE(nvmlDeviceGetComputeRunningProcesses_v3, handle, infoCount);
+    now = world_now();
+    n = (unsigned int)load_parts(index_of(device), now, now, parts);
+    if (n > *infoCount || (n > 0 && infos == NULL)) {
+        *infoCount = n;
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (unsigned int i = 0; i < n; i++)
+        infos[i] = (nvmlProcessInfo_t){.pid = parts[i].process->pid,
+                                       .usedGpuMemory = (uint64_t)(part_memory(&parts[i], now) * MIB),
+                                       .gpuInstanceId = NVML_NO_INSTANCE,
+                                       .computeInstanceId = NVML_NO_INSTANCE};
+    *infoCount = n;
+    return NVML_SUCCESS;
+}

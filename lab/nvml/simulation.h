@@ -1,0 +1,60 @@
+/* What lies behind the functions of NVML: access to the world (attach.c) and what happened on a device
+ * between two instants (load.c). */
+#ifndef SIMGPU_SIMULATION_H
+#define SIMGPU_SIMULATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "types.h"
+#include "world.h"
+
+#define X(name) FN_##name,
+enum function {
+#include "functions.def"
+    N_FUNCTIONS
+};
+#undef X
+
+static_assert((int)N_FUNCTIONS <= (int)MAX_FUNCTIONS, "raise MAX_FUNCTIONS and WORLD_VERSION");
+
+#define NS_PER_S 1000000000ull
+#define MIB 1048576ull
+
+extern struct world *world; /* NULL until attached */
+
+/* Map the file that SIMGPU_WORLD names; says on stderr what is wrong with it. */
+nvmlReturn_t world_attach(void);
+void world_detach(void);
+
+/* Wall-clock time in ns, or the world's own stopped clock. */
+uint64_t world_now(void);
+
+/* Give up to `ns` of real time. */
+void sleep_ns(uint64_t ns);
+
+/* End the schedule of each process that is there no more; looks at most every 100 ms. */
+void world_end_vanished(void);
+
+/* The part of a device's load that one process is responsible for. */
+struct part {
+    const struct world_process *process;
+    uint64_t start_ns, end_ns;
+    uint32_t cursor;
+    double mean_pct; /* set by load_mean */
+};
+
+/* Collect the processes on a device at any time in (from, to], in the order of their slots. */
+size_t load_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES]);
+
+/* Mean utilisation in (from, to], at most 100, and each part's share of it: where processes ask for
+ * more than 100 together, each is cut in proportion. */
+double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to);
+
+/* MiB that a process holds at an instant. */
+double part_memory(const struct part *part, uint64_t at);
+
+/* Utilisation integrated since boot, percent × ns; never goes back. */
+uint64_t load_busy(uint32_t device, uint64_t now);
+
+#endif

@@ -1,0 +1,139 @@
+/* The world: one memory-mapped file per simulated node, shared by whoever simulates work on its GPUs
+ * (lab/simgpu) and by the simulated libnvidia-ml.so.1 that reports it.
+ *
+ *   header | devices[] in NVML order | calls[] | history[2] | processes[]
+ *
+ * lab/simgpu/layout.py mirrors these structures; magic, version and sizes are checked on both sides.
+ *
+ * Who writes what, and how that survives a kill -9 of any writer at any instant:
+ * - Python writers hold flock(2) on the file, which the kernel drops with its holder. The library never
+ *   takes that lock, so that a stopped job cannot stop a monitor.
+ * - A process slot is filled first and published last (`state`); it is never changed afterwards, but for
+ *   `end_ns` (0 until it ends), until it is freed.
+ * - Slots are freed once they ended longer ago than any sample ring reaches. What they did until
+ *   `until_ns` is then kept as an integral: written to the history entry not in use, published by
+ *   incrementing `folds`, whose parity says which entry counts. A reader that saw `folds` change retries.
+ *
+ * Times are ns of CLOCK_REALTIME, as NVML's own stamps are wall-clock time; a test may stop that clock
+ * by setting `fake_now_ns`.
+ */
+#ifndef SIMGPU_WORLD_H
+#define SIMGPU_WORLD_H
+
+#include <assert.h>
+#include <stdint.h>
+
+#define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
+#define WORLD_VERSION 1u
+
+enum {
+    MAX_DEVICES = 16,
+    MAX_FUNCTIONS = 128,
+    MAX_FIELDS = 512,
+    MAX_PROCESSES = 256, /* process slots: one per process and device */
+    MAX_POINTS = 512
+};
+
+enum slot_state { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
+
+enum samples_fault { SAMPLES_PRESENT = 0, SAMPLES_MISSING = 1, SAMPLES_MISSING_IF_IDLE = 2 };
+
+/* One vertex of a piecewise linear schedule; two vertices at one time make a step. */
+struct world_point {
+    uint64_t time_ns;
+    double util_pct;
+    double memory_mib;
+};
+
+/* What is injected into one device; all zero = healthy. */
+struct world_faults {
+    uint64_t lost_at_ns;       /* from then on GPU_IS_LOST; 0 = never */
+    uint64_t latency_ns;       /* every call on the device takes this much longer */
+    uint64_t energy_offset_mj; /* added to the energy counter, modulo 2^64 */
+    uint64_t pcie_tx_offset;   /* added to the byte counters, modulo 2^pcie_counter_bits */
+    uint64_t pcie_rx_offset;
+    uint64_t clocks_event_reasons; /* bits added to the reported reasons */
+    uint64_t ecc_corrected;
+    uint64_t ecc_uncorrected;
+    uint64_t unsupported[MAX_FUNCTIONS / 64];     /* bit = number of the function */
+    uint64_t unsupported_fields[MAX_FIELDS / 64]; /* bit = field id */
+    uint32_t samples;                             /* enum samples_fault */
+    uint32_t pcie_counter_bits;                   /* 32 or 64; 0 = 64 */
+};
+
+struct world_device {
+    char uuid[64];
+    char name[64];
+    uint32_t minor_number;
+    uint32_t pci_domain;
+    uint32_t pci_bus;
+    uint32_t pci_device;
+    uint32_t pci_device_id;
+    uint32_t pcie_generation;
+    uint32_t pcie_width;
+    uint32_t idle_power_mw;
+    uint32_t power_limit_mw; /* drawn at 100 % */
+    uint32_t idle_temperature_c;
+    uint32_t full_temperature_c; /* at 100 % */
+    uint32_t idle_sm_clock_mhz;
+    uint32_t max_sm_clock_mhz;
+    uint32_t memory_clock_mhz;
+    uint32_t mig_mode; /* 0 disabled, 1 enabled, 2 not supported */
+    uint32_t ecc_mode; /* 0 off, 1 on */
+    uint64_t memory_mib;
+    uint64_t reserved_mib; /* held by the driver, counted as used by the first MemoryInfo */
+    uint64_t pcie_tx_bytes_per_s; /* at 100 % */
+    uint64_t pcie_rx_bytes_per_s;
+    double memory_util_factor; /* memory controller's utilisation per utilisation */
+    uint64_t busy_high_pct_ns; /* highest values told so far: counters never go back */
+    uint64_t energy_high_mj;
+    struct world_faults faults;
+};
+
+/* One process on one device. */
+struct world_process {
+    uint32_t state; /* enum slot_state */
+    uint32_t device;
+    uint32_t pid;
+    uint32_t n_points;
+    uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, never looked for */
+    uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
+    struct world_point points[MAX_POINTS];
+};
+
+/* Sum over all that happened before until_ns, per device, in percent × ns. */
+struct world_history {
+    uint64_t until_ns;
+    double busy_pct_ns[MAX_DEVICES];
+};
+
+struct world_call {
+    char name[56];
+    uint64_t count;
+};
+
+struct world {
+    uint64_t magic;
+    uint32_t version;
+    uint32_t size; /* of this structure */
+    uint32_t n_devices;
+    uint32_t n_functions;
+    uint64_t boot_ns; /* counters start here */
+    uint64_t fake_now_ns;
+    uint32_t driver_loaded;
+    uint32_t folds;
+    uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last look for vanished processes */
+    struct world_device devices[MAX_DEVICES];
+    struct world_call calls[MAX_FUNCTIONS];
+    struct world_history history[2];
+    struct world_process processes[MAX_PROCESSES];
+};
+
+static_assert(sizeof(struct world_point) == 24, "world_point");
+static_assert(sizeof(struct world_faults) == 152, "world_faults");
+static_assert(sizeof(struct world_device) == 400, "world_device");
+static_assert(sizeof(struct world_process) == 32 + 24 * MAX_POINTS, "world_process");
+static_assert(sizeof(struct world_history) == 8 + 8 * MAX_DEVICES, "world_history");
+static_assert(sizeof(struct world_call) == 64, "world_call");
+
+#endif
