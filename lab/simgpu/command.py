@@ -1,0 +1,150 @@
+"""simgpu: pretend to compute on the GPUs that CUDA would see here, by a schedule.
+
+The process registers itself in the node's world, waits, and ends; the simulated NVML tells the rest.
+SIMGPU_WORLD, or SLURM_GPU_LAB_DIR and SLURMD_NODENAME, say where the world is; SIMGPU_DEVICES where the
+node's device files are (/dev/slurm-gpu-lab/$SLURMD_NODENAME).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from .devices import openable, selected, visible
+from .errors import RequestError, WorldError
+from .load import Point
+from .schedule import PROFILES, Phase, from_profile, parse_phases, parse_ramp, parse_seconds, to_points
+from .truth import ProcessTruth, default_directory, job_of_environment, lab_directory
+from .world import Device, World
+
+DONE, WRONG_USAGE, FAILED = 0, 2, 3
+
+_DEFAULT_SECONDS = "10"
+_ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status; an ending signal ends the process as it would others."""
+    options = _parser().parse_args(arguments)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    try:
+        phases = _phases(options)
+        world = World(_world_path())
+        devices = selected(_seen(world), options.gpus)
+        _check_memory(phases, devices)
+        stopped_by = _run(world, devices, phases)
+    except RequestError as error:
+        print(f"simgpu: {error}", file=sys.stderr)
+        return WRONG_USAGE
+    except (WorldError, OSError) as error:
+        print(f"simgpu: {error}", file=sys.stderr)
+        return FAILED
+    if stopped_by is not None:
+        signal.signal(stopped_by, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
+        os.kill(os.getpid(), stopped_by)
+    return DONE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="simgpu",
+        description="Simulated work on the GPUs that CUDA would see here.",
+        epilog="profiles: " + "; ".join(f"{name} ({profile.about})" for name, profile in PROFILES.items()),
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--util", metavar="PCT", help="utilisation, as 40, or as 10:90 for a ramp (default 0)")
+    what.add_argument("--phases", metavar="LIST", help="as 'util=80,mem=4000,s=5; util=10:0,mem=4000,s=3'")
+    what.add_argument("--profile", metavar="NAME", help="a built-in application, see below")
+    parser.add_argument(
+        "--mem-mib", metavar="MIB", help="memory on each GPU, as 5000 or 100:5000 (default 0)"
+    )
+    parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
+    parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")
+    return parser
+
+
+def _phases(options: argparse.Namespace) -> list[Phase]:
+    if options.phases is not None:
+        if options.seconds is not None or options.mem_mib is not None:
+            raise RequestError("--phases: says seconds and memory itself, leave out --seconds and --mem-mib")
+        return parse_phases(options.phases)
+    seconds = parse_seconds(_DEFAULT_SECONDS if options.seconds is None else options.seconds, "--seconds")
+    if options.profile is not None:
+        if options.mem_mib is not None:
+            raise RequestError("--profile: says the memory itself, leave out --mem-mib")
+        return from_profile(options.profile, seconds)
+    util = parse_ramp("0" if options.util is None else options.util, "--util", highest=100)
+    memory = parse_ramp("0" if options.mem_mib is None else options.mem_mib, "--mem-mib")
+    return [Phase(seconds, util, memory)]
+
+
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME", os.uname().nodename)
+
+
+def _world_path() -> Path:
+    path = os.environ.get("SIMGPU_WORLD")
+    return lab_directory() / "nodes" / _node() / "gpus.world" if path is None else Path(path)
+
+
+def _seen(world: World) -> list[Device]:
+    directory = os.environ.get("SIMGPU_DEVICES", f"/dev/slurm-gpu-lab/{_node()}")
+    cuda = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = visible(openable(world.devices, Path(directory)), cuda)
+    if not seen:
+        raise WorldError(
+            f"no CUDA-capable device is visible (CUDA_VISIBLE_DEVICES={cuda}, devices in {directory})"
+        )
+    return seen
+
+
+def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
+    wanted = max(max(phase.memory_mib) for phase in phases)
+    for device in devices:
+        free = device.memory_mib - device.reserved_mib
+        if wanted > free:
+            raise RequestError(f"out of memory: {wanted:g} MiB wanted, {device.uuid} has {free}")
+
+
+def _run(world: World, devices: Sequence[Device], phases: Sequence[Phase]) -> signal.Signals | None:
+    """Be what the schedule says until it is over, and return None; or the signal that came first."""
+    points = to_points(phases, time.time_ns())
+    slots = [world.register(device.index, points, os.getpid()) for device in devices]
+    truths = [_truth(device, points) for device in devices]
+    _write(truths)
+    left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)
+    received = signal.sigtimedwait(_ENDING, left_s)
+    end_ns = points[-1].time_ns if received is None else time.time_ns()
+    stopped_by = None if received is None else signal.Signals(received.si_signo)
+    for slot in slots:
+        world.end(slot, end_ns)
+    ended_by = "schedule" if stopped_by is None else stopped_by.name
+    _write([replace(truth, end_ns=end_ns, ended_by=ended_by) for truth in truths])
+    return stopped_by
+
+
+def _truth(device: Device, points: tuple[Point, ...]) -> ProcessTruth:
+    job_id, restart = job_of_environment(dict(os.environ))
+    return ProcessTruth(
+        job_id=job_id,
+        restart=restart,
+        node=_node(),
+        uuid=device.uuid,
+        memory_mib=device.memory_mib,
+        pid=os.getpid(),
+        points=points,
+    )
+
+
+def _write(truths: Sequence[ProcessTruth]) -> None:
+    directory = default_directory()
+    if directory.is_dir():
+        for truth in truths:
+            truth.write(directory)

@@ -1,0 +1,79 @@
+"""Which devices a CUDA program would see here.
+
+As CUDA does it: of the devices that the process may open, in PCI order, those that CUDA_VISIBLE_DEVICES
+names, by index or UUID. Fenced by a device cgroup the indices are thereby relative, else global.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from .errors import RequestError
+from .world import Device
+
+
+def openable(devices: Sequence[Device], directory: Path | None) -> list[Device]:
+    """Return the devices that this process may open, in PCI order.
+
+    ``directory`` holds one device file per GPU, its name ending in the minor number. Without a driver an
+    allowed open() fails with ENXIO, a fenced one with EPERM. Without a directory nothing is fenced.
+    """
+    ordered = sorted(devices, key=lambda device: device.pci)
+    if directory is None or not directory.is_dir():
+        return ordered
+    files = {int(match[0]): path for path in directory.iterdir() if (match := re.search(r"\d+$", path.name))}
+    return [device for device in ordered if device.minor in files and _may_open(files[device.minor])]
+
+
+def _may_open(path: Path) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno in (errno.ENXIO, errno.ENODEV)
+    return True
+
+
+def visible(candidates: Sequence[Device], cuda_visible_devices: str | None) -> list[Device]:
+    """Return what CUDA_VISIBLE_DEVICES leaves of ``candidates``, in its order.
+
+    Unset (None) leaves all. The list ends at the first entry that names no device (``-1``, ``NoDevFiles``);
+    a device named twice leaves none.
+    """
+    if cuda_visible_devices is None:
+        return list(candidates)
+    chosen: list[Device] = []
+    for entry in cuda_visible_devices.split(","):
+        device = _named(candidates, entry.strip())
+        if device is None:
+            break
+        if device in chosen:
+            return []
+        chosen.append(device)
+    return chosen
+
+
+def _named(candidates: Sequence[Device], entry: str) -> Device | None:
+    if re.fullmatch(r"\d+", entry):
+        return candidates[int(entry)] if int(entry) < len(candidates) else None
+    if not entry.startswith("GPU-"):
+        return None
+    matches = [device for device in candidates if device.uuid.startswith(entry)]
+    return matches[0] if len(matches) == 1 else None
+
+
+def selected(seen: Sequence[Device], request: str) -> list[Device]:
+    """Return the devices of ``--gpus``: ``all`` or CUDA ordinals as ``0,1``."""
+    if request == "all":
+        return list(seen)
+    if not re.fullmatch(r"\d+(,\d+)*", request):
+        raise RequestError(f"--gpus {request!r}: must be all or CUDA ordinals, as 0,1")
+    ordinals = sorted({int(text) for text in request.split(",")})
+    if ordinals[-1] >= len(seen):
+        raise RequestError(
+            f"--gpus {request!r}: there is no GPU {ordinals[-1]}, CUDA would see {len(seen)} here"
+        )
+    return [seen[ordinal] for ordinal in ordinals]

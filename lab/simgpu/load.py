@@ -1,0 +1,106 @@
+"""Piecewise linear load of processes on one device, and its exact integral; lab/nvml/load.c in Python."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+FULL_PCT = 100.0
+_STEPS = 16
+"""Simpson steps over a piece in which processes ask for more than a full device."""
+
+
+class Point(NamedTuple):
+    """One vertex of a schedule; two vertices at one time make a step."""
+
+    time_ns: int
+    util_pct: float
+    memory_mib: float
+
+
+class Part:
+    """One process's schedule on a device; from ``end_ns`` on (if given) it counts as nothing."""
+
+    def __init__(self, points: Sequence[Point], end_ns: int | None = None) -> None:
+        self.points = points
+        self.times = [point.time_ns for point in points]
+        self.start_ns = self.times[0]
+        self.end_ns = self.times[-1] if end_ns is None else min(end_ns, self.times[-1])
+
+    def line(self, start_ns: int, end_ns: int) -> tuple[Point, Point]:
+        """Return the values at both ends of an interval that contains no vertex."""
+        if start_ns < self.start_ns or end_ns > self.end_ns:
+            return Point(start_ns, 0.0, 0.0), Point(end_ns, 0.0, 0.0)
+        index = min(bisect_right(self.times, start_ns), len(self.times) - 1)
+        left, right = self.points[index - 1], self.points[index]
+        return _between(left, right, start_ns), _between(left, right, end_ns)
+
+
+def _between(left: Point, right: Point, at_ns: int) -> Point:
+    x = (at_ns - left.time_ns) / (right.time_ns - left.time_ns) if right.time_ns > left.time_ns else 1.0
+    return Point(
+        at_ns,
+        left.util_pct + (right.util_pct - left.util_pct) * x,
+        left.memory_mib + (right.memory_mib - left.memory_mib) * x,
+    )
+
+
+class Integral(NamedTuple):
+    """Integrals over an interval, in percent × ns and MiB × ns; shares and memory by part."""
+
+    busy: float
+    """The device's utilisation: the sum of the parts, at most 100 at any time."""
+    shares: list[float]
+    """Each part's share of it: where the sum exceeds 100, each is cut in proportion."""
+    memory: list[float]
+
+
+def integrate(parts: Sequence[Part], start_ns: int, end_ns: int) -> Integral:
+    """Integrate what ``parts`` do to one device between two instants."""
+    busy = 0.0
+    shares = [0.0] * len(parts)
+    memory = [0.0] * len(parts)
+    for left_ns, right_ns in _pieces(parts, start_ns, end_ns):
+        lines = [part.line(left_ns, right_ns) for part in parts]
+        width = right_ns - left_ns
+        for index, (left, right) in enumerate(lines):
+            memory[index] += (left.memory_mib + right.memory_mib) / 2 * width
+        busy += _add_busy(lines, width, shares)
+    return Integral(busy, shares, memory)
+
+
+def _pieces(parts: Sequence[Part], start_ns: int, end_ns: int) -> Iterator[tuple[int, int]]:
+    """Cut an interval where any part begins, bends or ends."""
+    cuts = {start_ns, end_ns}
+    for part in parts:
+        cuts.update(time for time in (*part.times, part.end_ns) if start_ns < time < end_ns)
+    ordered = sorted(cuts)
+    return pairwise(ordered)
+
+
+def _add_busy(lines: Sequence[tuple[Point, Point]], width: float, shares: list[float]) -> float:
+    """Add the shares of one piece and return the device's integral over it."""
+    left = sum(line[0].util_pct for line in lines)
+    right = sum(line[1].util_pct for line in lines)
+    cuts = [0.0, 1.0]
+    if (left < FULL_PCT) != (right < FULL_PCT):
+        cuts.insert(1, (FULL_PCT - left) / (right - left))
+    busy = 0.0
+    for begin, end in pairwise(cuts):
+        for x, weight in _simpson(begin, end):
+            total = left + (right - left) * x
+            scale = min(1.0, FULL_PCT / total) if total > 0 else 1.0
+            busy += weight * width * min(total, FULL_PCT)
+            for index, (one, other) in enumerate(lines):
+                shares[index] += weight * width * scale * (one.util_pct + (other.util_pct - one.util_pct) * x)
+    return busy
+
+
+def _simpson(begin: float, end: float) -> Iterator[tuple[float, float]]:
+    """Yield (x, weight) of the composite Simpson rule: exact for lines, 1e-9 for shares of a full device."""
+    step = (end - begin) / _STEPS
+    for index in range(_STEPS + 1):
+        factor = 1 if index in (0, _STEPS) else 4 if index % 2 else 2
+        yield begin + step * index, step / 3 * factor

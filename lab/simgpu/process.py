@@ -1,0 +1,23 @@
+"""Whether a process is still that process: its number together with its start time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_STATE, _START_TICKS = 0, 19
+"""Positions among the fields of /proc/PID/stat that follow the name."""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when ``pid`` started, in clock ticks since boot; None if there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text.rpartition(")")[2].split()
+    return None if fields[_STATE] in "ZX" else int(fields[_START_TICKS])
+
+
+def is_alive(pid: int, started: int) -> bool:
+    """Whether the process that started at ``started`` is there, and no zombie."""
+    return start_ticks(pid) == started

@@ -1,0 +1,144 @@
+"""The truth about simulated work: what each process did to each GPU, from its schedule alone.
+
+simgpu writes one file per process and GPU when it starts and again when it ends; nothing in it was read
+through NVML. ``usage`` integrates the files over an interval: what records are compared with.
+
+Definitions, as in docs/contracts.md: utilisation is each process's share of the device's (processes that
+ask for more than 100 % together are cut in proportion); used memory is a fraction of the whole memory and
+leaves out what the driver reserves (MemoryInfo_v2 counts the same way). Outside its schedule a process
+counts as 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from .load import Part, Point, integrate
+
+_PREFIX = "simgpu-"
+
+
+@dataclass(frozen=True)
+class ProcessTruth:
+    """One process on one GPU."""
+
+    job_id: int | None
+    restart: int
+    node: str
+    uuid: str
+    memory_mib: int
+    """The whole memory of the GPU."""
+    pid: int
+    points: tuple[Point, ...]
+    """Absolute wall-clock times in ns."""
+    end_ns: int | None = None
+    """None while it runs, and for ever if it was killed by SIGKILL."""
+    ended_by: str | None = None
+    """``schedule``, or the name of the signal."""
+
+    def killed_at(self, end_s: float) -> ProcessTruth:
+        """Return this with an end at ``end_s`` (epoch seconds) if it has none."""
+        return self if self.end_ns is not None else replace(self, end_ns=round(end_s * 1e9))
+
+    @property
+    def path_name(self) -> str:
+        """Name of its file, the same at start and end."""
+        run = f"{self.job_id}-{self.restart}-{self.node}"
+        return f"{_PREFIX}{run}-{self.pid}-{self.points[0].time_ns}-{self.uuid}.json"
+
+    def write(self, directory: Path) -> None:
+        """Write the file, or write it anew."""
+        new = directory / f".{self.path_name}"
+        new.write_text(json.dumps(asdict(self)) + "\n")
+        new.replace(directory / self.path_name)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Means over an interval; without any process they are 0, which is a measurement."""
+
+    util_pct: float
+    """The job's share of the GPU's utilisation: what uGPUcore should say."""
+    mem_used_frac: float
+    """The job's memory as a fraction of the GPU's: what uGPUmem / 100 should say."""
+    device_util_pct: float
+    """Utilisation of the GPU by everyone."""
+    device_mem_used_frac: float
+    """Memory used by everyone."""
+    processes: int
+    """How many processes of the job ran in the interval."""
+
+
+def job_of_environment(environment: dict[str, str]) -> tuple[int | None, int]:
+    """Return (job id, restart count) of a job's environment; (None, 0) outside of jobs."""
+    job_id = environment.get("SLURM_JOB_ID")
+    return None if job_id is None else int(job_id), int(environment.get("SLURM_RESTART_COUNT", "0"))
+
+
+def load(directory: Path) -> list[ProcessTruth]:
+    """Read all files of a lab."""
+    return [_read(path) for path in sorted(directory.glob(f"{_PREFIX}*.json"))]
+
+
+def _read(path: Path) -> ProcessTruth:
+    fields = json.loads(path.read_text())
+    return ProcessTruth(**{**fields, "points": tuple(Point(*point) for point in fields["points"])})
+
+
+def usage(
+    processes: Iterable[ProcessTruth],
+    *,
+    job_id: int,
+    uuid: str,
+    start_s: float,
+    end_s: float,
+    restart: int | None = None,
+) -> Usage:
+    """Return what job ``job_id`` did to GPU ``uuid`` between two epoch times.
+
+    ``restart`` None means any run of the job. A process killed by SIGKILL counts to the end of its
+    schedule: say with ``killed_at`` when it really ended.
+    """
+    if not start_s < end_s:
+        raise ValueError(f"interval from {start_s} to {end_s}: must end after it starts")
+    start_ns, end_ns = round(start_s * 1e9), round(end_s * 1e9)
+    present = [
+        process
+        for process in processes
+        if process.uuid == uuid and process.points[0].time_ns < end_ns and _part(process).end_ns > start_ns
+    ]
+    if not present:
+        return Usage(0.0, 0.0, 0.0, 0.0, 0)
+    whole = integrate([_part(process) for process in present], start_ns, end_ns)
+    own = [
+        index
+        for index, process in enumerate(present)
+        if process.job_id == job_id and (restart is None or process.restart == restart)
+    ]
+    width = end_ns - start_ns
+    memory = width * present[0].memory_mib
+    return Usage(
+        util_pct=sum(whole.shares[index] for index in own) / width,
+        mem_used_frac=sum(whole.memory[index] for index in own) / memory,
+        device_util_pct=whole.busy / width,
+        device_mem_used_frac=sum(whole.memory) / memory,
+        processes=len(own),
+    )
+
+
+def _part(process: ProcessTruth) -> Part:
+    return Part(process.points, process.end_ns)
+
+
+def default_directory() -> Path:
+    """Return the truth directory of the lab that SLURM_GPU_LAB_DIR names."""
+    return lab_directory() / "truth"
+
+
+def lab_directory() -> Path:
+    """Return the lab's directory."""
+    return Path(os.environ.get("SLURM_GPU_LAB_DIR", "/run/slurm-gpu-lab"))
