@@ -13,7 +13,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSettings:
-    """The part of slurm.conf that slurm-gpu reads (`scontrol show config`); `raw` has every key as printed."""
+    """The part of slurm.conf that slurm-gpu reads; `raw` has every key as scontrol prints it."""
 
     cluster: str
     version: str
@@ -81,15 +81,20 @@ class QueuedJob:
     submit_s: int | None
     eligible_s: int | None
     start_s: int | None
+    """Of a pending job, when Slurm expects it to start; None where it has not said."""
     end_s: int | None
+    """Of a job that has not ended, when its time limit ends it."""
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
     tres_requested: Mapping[str, float]
-    """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "node": 1, "gres/gpu": 2, "gres/gpu:a100": 2}."""
+    """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
+
+    Up to 24.05 Slurm shows only what was allocated once a job has started; it stands here too then.
+    """
     tres_allocated: Mapping[str, float]
     gpu_index: Mapping[str, Mapping[str, Sequence[int]]]
-    """Allocated positions by node and gres name, {"n1": {"gpu": [0, 1]}}; for shards {"n1": {"shard": [3]}}."""
+    """Allocated positions by node and gres: {"n1": {"gpu": [0, 1]}}, for shards {"n1": {"shard": [3]}}."""
     gres_per_node: str
     """TresPerNode/TresPerJob as printed, to show what was asked for."""
     features: str
@@ -99,7 +104,7 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccountingRun:
-    """One row of Slurm's accounting: one execution of a job (with duplicates, so each requeue has its own)."""
+    """One row of Slurm's accounting: one execution of a job, so that each requeue has its own."""
 
     cluster: str
     job_id: int
@@ -134,7 +139,7 @@ class AccountingRun:
 
 
 class SlurmClient(Protocol):
-    """Read access to a running Slurm. Every method raises SlurmError with the reason when Slurm does not answer."""
+    """Read access to a running Slurm; every method raises SlurmError, with the reason, when it fails."""
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""
@@ -152,5 +157,6 @@ class SlurmClient(Protocol):
 
         With `job_ids` (raw ids), only those jobs; others that slurmdbd adds (old array tasks) may come too.
 
-        Read from slurmdbd; empty where the cluster has no accounting storage.
+        Read from slurmdbd; empty where the cluster has no accounting storage. A job that was held all along
+        is not in it before it is released.
         """

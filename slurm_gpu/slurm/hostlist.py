@@ -1,60 +1,123 @@
-"""Slurm's hostlist expressions: n[1-3,07],login → n1 n2 n3 n07 login."""
+"""Slurm's hostlist expressions: "n[1-4,7]", "a[01-10]b", "r[1-2]n[1-3],login"."""
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 MAX_HOSTS = 100_000
+"""No cluster is larger; a range such as n[1-999999999] is a slip and would eat the memory."""
 
-# A part is text with any number of bracketed lists in it, such as rack[1-2]n[01-16].
-_PART = re.compile(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+")
-_PIECE = re.compile(r"\[([^\[\]]*)\]|([^\[\]]+)")
-_RANGE = re.compile(r"(?P<low>\d+)(?:-(?P<high>\d+))?")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_LAST_NUMBER = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
-def expand_hostlist(expression: str) -> list[str]:
-    """The host names in `expression`, in its order, repeats included; "" gives none.
+def expand(expression: str) -> list[str]:
+    """Host names in the order of the expression; [] for "". Raises ValueError saying what is wrong."""
+    names: list[str] = []
+    for part in _split(expression):
+        for name in _product(part, expression):
+            names.append(name)
+            if len(names) > MAX_HOSTS:
+                raise ValueError(f"hostlist {expression!r} names more than {MAX_HOSTS} hosts")
+    return names
 
-    Raises ValueError quoting the part that is not a hostlist.
+
+def compress(names: Iterable[str]) -> str:
+    """The sorted hostlist expression of these names, each once; "" for none.
+
+    Brackets stand around the last number of a name, as Slurm writes them.
     """
-    hosts: list[str] = []
-    for part in _parts(expression.strip()):
-        choices = [
-            list(_numbers(ranges, expression)) if text == "" else [text]
-            for ranges, text in _PIECE.findall(part)
-        ]
-        for names in itertools.product(*choices):
-            hosts.append("".join(names))
-            if len(hosts) > MAX_HOSTS:
-                raise ValueError(f"hostlist {expression[:200]!r} names more than {MAX_HOSTS} hosts")
-    return hosts
-
-
-def _parts(expression: str) -> Iterator[str]:
-    position = 0
-    while position < len(expression):
-        match = _PART.match(expression, position)
+    plain: set[str] = set()
+    numbered: dict[tuple[str, str], set[str]] = {}
+    for name in names:
+        match = _LAST_NUMBER.fullmatch(name)
         if match is None:
-            raise ValueError(
-                f"{expression[:200]!r} is not a hostlist, at {expression[position : position + 20]!r}"
-            )
-        yield match[0]
-        position = match.end()
-        if position < len(expression):
-            if expression[position] != "," or position + 1 == len(expression):
-                raise ValueError(f"{expression[:200]!r} is not a hostlist, at {expression[position:][:20]!r}")
-            position += 1
+            plain.add(name)
+        else:
+            numbered.setdefault((match[1], match[3]), set()).add(match[2])
+    parts = [((name, ""), name) for name in plain]
+    for (prefix, suffix), numbers in numbered.items():
+        ranges = ",".join(_ranges(numbers))
+        bracketed = f"[{ranges}]" if "," in ranges or "-" in ranges else ranges
+        parts.append(((prefix, suffix), f"{prefix}{bracketed}{suffix}"))
+    return ",".join(text for _, text in sorted(parts))
 
 
-def _numbers(ranges: str, expression: str) -> Iterator[str]:
-    for item in ranges.split(","):
-        match = _RANGE.fullmatch(item)
+def parse_indices(text: str) -> list[int]:
+    """Whole numbers of a list without names, such as "0-2,5" (Slurm's IDX); [] for "" and "N/A"."""
+    if text in ("", "N/A", "(null)"):
+        return []
+    return [int(number) for number in _numbers(text, text)]
+
+
+def count_tasks(expression: str) -> int:
+    """Tasks of an array expression as Slurm prints it: "0-9%4" → 10, "1,3,5" → 3, "0-10:5" → 3."""
+    total = 0
+    for part in expression.partition("%")[0].split(","):
+        match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
+        if match is None or match[3] == "0":
+            raise ValueError(f"array expression {expression!r}: {part!r} is not a number or range")
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        total += (high - low) // step + 1
+    return total
+
+
+def _split(expression: str) -> Iterator[str]:
+    """Parts between commas that stand outside brackets."""
+    depth, start = 0, 0
+    for position, character in enumerate(expression):
+        if character == "[":
+            depth += 1
+        elif character == "]":
+            depth -= 1
+        if depth not in (0, 1):
+            raise ValueError(f"hostlist {expression!r}: brackets do not match at character {position + 1}")
+        if character == "," and depth == 0:
+            yield expression[start:position]
+            start = position + 1
+    if depth:
+        raise ValueError(f"hostlist {expression!r}: a bracket is not closed")
+    if expression[start:] or start:
+        yield expression[start:]
+
+
+def _product(part: str, whole: str) -> Iterator[str]:
+    """Every name of one part, the leftmost bracket varying slowest."""
+    head, opened, rest = part.partition("[")
+    if not opened:
+        if not part:
+            raise ValueError(f"hostlist {whole!r}: a name is missing beside a comma")
+        yield part
+        return
+    inside, _, tail = rest.partition("]")
+    for number in _numbers(inside, whole):
+        if tail:
+            for end in _product(tail, whole):
+                yield head + number + end
+        else:
+            yield head + number
+
+
+def _numbers(ranges: str, whole: str) -> Iterator[str]:
+    for piece in ranges.split(","):
+        match = _RANGE.fullmatch(piece)
         if match is None:
-            raise ValueError(f"{expression[:200]!r} is not a hostlist: [{item}] is not a number or a range")
-        low, high = match["low"], match["high"] if match["high"] is not None else match["low"]
-        if not int(low) <= int(high) < int(low) + MAX_HOSTS:
-            raise ValueError(f"{expression[:200]!r} is not a hostlist: the range {item} does not ascend")
+            raise ValueError(f"hostlist {whole!r}: {piece!r} is not a number or a range such as 1-4")
+        low, high = match[1], match[2] or match[1]
+        if int(high) < int(low):
+            raise ValueError(f"hostlist {whole!r}: the range {piece!r} runs backwards")
         for number in range(int(low), int(high) + 1):
             yield str(number).zfill(len(low))
+
+
+def _ranges(numbers: Iterable[str]) -> Iterator[str]:
+    """Runs of consecutive numbers; "09" and "10" follow each other, "9" and "010" do not."""
+    ordered = sorted(numbers, key=lambda number: (len(number) if number[0] == "0" else 0, int(number)))
+    first = last = ordered[0]
+    for number in ordered[1:]:
+        if number != str(int(last) + 1).zfill(len(last)):
+            yield first if first == last else f"{first}-{last}"
+            first = number
+        last = number
+    yield first if first == last else f"{first}-{last}"

@@ -1,0 +1,236 @@
+"""What `scontrol show config`, `show node -d` and `show job -d` print, turned into values.
+
+scontrol escapes nothing. A job name, comment or path may hold spaces, newlines and even a whole forged job,
+so a job's text is read in Slurm's own order: the name, known from squeue with a delimiter that nobody can
+guess, is cut off first, and then the first occurrence of a key is the real one, because what else users write
+freely (paths, comments) comes after all that counts. AdminComment comes from squeue too.
+Times are asked for as epoch seconds (SLURM_TIME_FORMAT=%s).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.hostlist import count_tasks, expand
+from slurm_gpu.slurm.tres import gpus_by_type, index_by_name, parse_gres, parse_tres, total_shards
+from slurm_gpu.units import parse_slurm_time
+
+_CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
+_USER = re.compile(r"(?P<name>.*)\((?P<uid>\d+)\)")
+_JOB_HEAD = re.compile(r"^JobId=(?P<id>\d+) ", re.MULTILINE)
+_NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
+_SPLIT_TASK = re.compile(r"\d+")
+_JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The texts of a job that can be forged in scontrol's output, from squeue."""
+
+    name: str
+    admin_comment: str
+
+
+def parse_config(text: str) -> SlurmSettings:
+    """Settings from `scontrol show config`; of a key printed twice, the first counts."""
+    raw: dict[str, str] = {}
+    for line in text.splitlines():
+        if match := _CONFIG_LINE.fullmatch(line):
+            raw.setdefault(match["key"], match["value"].strip())
+    try:
+        user = _USER.fullmatch(raw["SlurmUser"])
+        return SlurmSettings(
+            cluster=raw["ClusterName"],
+            version=raw["SLURM_VERSION"],
+            slurm_user=user["name"] if user else raw["SlurmUser"],
+            slurm_user_uid=int(user["uid"]) if user else 0,
+            conf_path=raw["SLURM_CONF"],
+            raw=raw,
+        )
+    except KeyError as error:
+        raise SlurmError(f"scontrol show config printed no {error.args[0]}") from None
+
+
+def parse_nodes(text: str) -> list[SlurmNode]:
+    """Nodes from `scontrol show node -d`, in its order."""
+    starts = [match.start() for match in _NODE_HEAD.finditer(text)]
+    return [_node(_Fields(text[a:b])) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def parse_jobs(text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob], set[int]]:
+    """Jobs from `scontrol show job -d`, and the ids that are not certain.
+
+    `labels` are those of the jobs that exist, by raw id. A job whose text occurs twice or does not
+    bear its name (changed meanwhile, or somebody forges jobs) is left out and its id returned, to be asked
+    for alone.
+    """
+    heads = [match for match in _JOB_HEAD.finditer(text) if int(match["id"]) in labels]
+    jobs: dict[int, QueuedJob] = {}
+    uncertain: set[int] = set()
+    for head, end in zip(heads, [*(match.start() for match in heads[1:]), None], strict=True):
+        job_id = int(head["id"])
+        chunk = _without_name(text[head.start() : end], labels[job_id].name)
+        if job_id in jobs or chunk is None:
+            uncertain.add(job_id)
+        else:
+            jobs[job_id] = _job(job_id, labels[job_id], _Fields(chunk))
+    return [job for job_id, job in jobs.items() if job_id not in uncertain], uncertain
+
+
+def parse_single_job(text: str, job_id: int, label: Label) -> QueuedJob | None:
+    """The one job of `scontrol show job -d ID`, None where it is not there: its own text comes first."""
+    for head in _JOB_HEAD.finditer(text):
+        if int(head["id"]) == job_id:
+            chunk = text[head.start() :]
+            rest = _without_name(chunk, label.name)
+            return _job(job_id, label, _Fields(chunk if rest is None else rest))
+    return None
+
+
+LABEL_COLUMNS = ("JobID", "Name", "admin_comment")
+
+
+def parse_labels(text: str, mark: str) -> dict[int, Label]:
+    """Labels by raw job id from squeue with LABEL_COLUMNS, each ending with a mark that no user can guess."""
+    words = text.split(mark)
+    try:
+        return {
+            int(job_id): Label(name, "" if comment == "(null)" else comment)
+            for job_id, name, comment in zip(words[:-1:3], words[1::3], words[2::3], strict=True)
+        }
+    except ValueError as error:
+        raise SlurmError(f"squeue printed what cannot be read: {error}") from None
+
+
+class _Fields:
+    """Key=value text of one record; a key's first occurrence counts."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def word(self, key: str) -> str:
+        """The value up to the next space; "" where the key is absent or says (null)."""
+        match = re.search(rf"(?:^|\s){re.escape(key)}=(\S*)", self.text)
+        return "" if match is None or match[1] in ("(null)", "N/A", "n/a") else match[1]
+
+    def line(self, key: str) -> str:
+        """The value up to the end of the line."""
+        match = re.search(rf"^ +{re.escape(key)}=(.*?) ?$", self.text, re.MULTILINE)
+        return "" if match is None or match[1] == "(null)" else match[1]
+
+    def number(self, key: str) -> int | None:
+        """A whole number, or the smaller of a range "2-4"; None where it is absent."""
+        match = re.match(r"\d+", self.word(key))
+        return int(match[0]) if match else None
+
+    def required(self, key: str) -> int:
+        number = self.number(key)
+        if number is None:
+            raise SlurmError(f"scontrol printed no {key} in {self.text[:60].splitlines()[0]!r}")
+        return number
+
+    def epoch(self, key: str) -> int | None:
+        """A time; None for Unknown and None."""
+        word = self.word(key)
+        return int(word) if word.isdigit() and word != "0" else None
+
+
+def _without_name(chunk: str, name: str) -> str | None:
+    start = chunk.find(" JobName=")
+    written = f" JobName={name}\n"
+    return chunk[:start] + chunk[start + len(written) - 1 :] if chunk.startswith(written, start) else None
+
+
+def _node(fields: _Fields) -> SlurmNode:
+    name = fields.word("NodeName")
+    try:
+        used = parse_gres(fields.word("GresUsed"))
+        gpus = parse_gres(fields.word("Gres"))
+        allocated = parse_tres(fields.word("AllocTRES"))
+    except ValueError as error:
+        raise SlurmError(f"node {name}: {error}") from None
+    kinds = gpus_by_type(gpus)
+    return SlurmNode(
+        name=name,
+        address=fields.word("NodeAddr"),
+        state=fields.word("State").lower().replace("*", "+not_responding"),
+        reason=fields.line("Reason") or None,
+        cpus=fields.required("CPUTot"),
+        cpus_allocated=fields.required("CPUAlloc"),
+        memory_mib=fields.required("RealMemory"),
+        memory_allocated_mib=fields.required("AllocMem"),
+        gpus=kinds,
+        gpus_allocated=dict.fromkeys(kinds, 0) | {k: n for k, n in gpus_by_type(used).items() if k in kinds},
+        shards=total_shards(gpus),
+        # GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right.
+        shards_allocated=int(allocated.get("gres/shard", 0)),
+        features=_list(fields.word("ActiveFeatures")),
+        partitions=_list(fields.word("Partitions")),
+    )
+
+
+def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
+    user = _USER.fullmatch(fields.word("UserId"))
+    if user is None:
+        raise SlurmError(f"job {job_id}: scontrol printed no UserId")
+    state = fields.word("JobState").partition("+")[0]
+    task = fields.word("ArrayTaskId")
+    array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
+    try:
+        # Up to 24.05 there is one TRES=: what is allocated once there is an allocation, else the request.
+        single = parse_tres(fields.word("TRES"))
+        asked, given = fields.word("ReqTRES"), fields.word("AllocTRES")
+        requested = parse_tres(asked) if asked else single
+        allocated = parse_tres(given) if asked or given else {} if state == "PENDING" else single
+        return QueuedJob(
+            job_id=job_id,
+            array_job_id=array_job_id,
+            array_task=task or None,
+            n_tasks=1 if not task or _SPLIT_TASK.fullmatch(task) else count_tasks(task),
+            het_job_id=fields.number("HetJobId"),
+            name=label.name,
+            user=user["name"],
+            uid=int(user["uid"]),
+            account=fields.word("Account"),
+            qos=fields.word("QOS"),
+            partition=fields.word("Partition"),
+            state=state,
+            reason=fields.word("Reason"),
+            restarts=0 if restarts is None else restarts,
+            submit_s=fields.epoch("SubmitTime"),
+            eligible_s=fields.epoch("EligibleTime"),
+            start_s=fields.epoch("StartTime"),
+            end_s=fields.epoch("EndTime"),
+            time_limit_s=parse_time_limit(fields.word("TimeLimit")),
+            n_nodes=fields.required("NumNodes"),
+            nodes=expand(fields.word("NodeList")),
+            tres_requested=requested,
+            tres_allocated=allocated,
+            gpu_index=dict(_gpu_index(fields.text)),
+            gres_per_node=fields.word("TresPerNode") or fields.word("TresPerJob"),
+            features=fields.word("Features"),
+            admin_comment=label.admin_comment,
+            work_dir=fields.line("WorkDir"),
+        )
+    except ValueError as error:
+        raise SlurmError(f"job {job_id}: {error}") from None
+
+
+def parse_time_limit(text: str) -> int | None:
+    """Seconds of a time limit as Slurm prints it; None for UNLIMITED, Partition_Limit and nothing."""
+    return int(parse_slurm_time(text)) if text[:1].isdigit() else None
+
+
+def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
+    for match in _JOB_GRES.finditer(text.partition("\n   WorkDir=")[0]):
+        if index := index_by_name(parse_gres(match["gres"])):
+            for node in expand(match["nodes"]):
+                yield node, {name: list(positions) for name, positions in index.items()}
+
+
+def _list(text: str) -> list[str]:
+    return text.split(",") if text else []
