@@ -12,7 +12,7 @@ import click
 from lab import people, services
 from lab.cluster import Lab
 from lab.errors import LabError
-from lab.layout import DIRECTORY_VARIABLE, Layout
+from lab.layout import Layout
 from lab.options import JobSubmit, Options
 
 
@@ -70,8 +70,6 @@ def env() -> None:
             click.echo(f'export PATH={shlex.quote(str(layout.bin))}:"$PATH"')
         elif name != "LANG":
             click.echo(f"export {name}={shlex.quote(value)}")
-    if layout != Layout():
-        click.echo(f"export {DIRECTORY_VARIABLE}={shlex.quote(str(layout.root))}")
 
 
 @lab.command("as", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -13,16 +13,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lab import associations, cgroups, configuration, devices, hooks, mariadb, people, programs, services
+from lab import (
+    associations,
+    cgroups,
+    configuration,
+    devices,
+    hooks,
+    mariadb,
+    nvml,
+    people,
+    programs,
+    services,
+)
 from lab.daemons import Daemon
 from lab.errors import LabError
 from lab.layout import PORT_VARIABLE, Layout
 from lab.options import Node, Options
 from lab.polling import wait_for
 from lab.processes import kill_all, lab_processes
+from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 60.0
-_COMMANDS = ("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "useradd")
+_COMMANDS = (
+    *("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "sbatch", "useradd"),
+    *("make", "cc"),
+)
 Report = Callable[[str], None]
 
 
@@ -82,25 +97,40 @@ class Lab:
             passwords = configuration.write(self.layout, self.options, nodes, support.version)
             people.create(self.layout.home)
             devices.create(self.layout, nodes)
+            devices.create_worlds(self.layout, nodes)
         with self._phase("mariadb-install-db"):
             mariadb.initialise(self.layout, passwords, services.tagged_environment(self.layout))
 
     def _start_all(self) -> None:
+        """Start everything as early as what it needs is there; wait for all of it at the end."""
         with ThreadPoolExecutor() as pool:
             munged = pool.submit(self._start, "munged")
+            watchers = pool.submit(self._start_watchers)
             self._start("mariadb")
             munged.result()
+            if "slurm-gpudbd" in self.daemons:
+                self.daemons["slurm-gpudbd"].start(wait=False)
             self._start("slurmdbd")
             with self._phase("accounts"):
-                associations.ensure(services.environment(self.layout))
+                associations.ensure(self.layout.associations_file, services.environment(self.layout))
             for name in self.daemons:
                 if name.startswith("slurmd-"):
                     self.daemons[name].start(wait=False)
             self._start("slurmctld")
-            with self._phase("nodes"):
+            with self._phase("slurm-gpud"):
+                watchers.result()
+            with self._phase("all answer"):
                 for daemon in self.daemons.values():
-                    daemon.start()
+                    daemon.wait_ready()
                 self.wait_until_idle_nodes()
+
+    def _start_watchers(self) -> None:
+        """Build the simulated NVML, then start what watches the GPUs through it."""
+        with self._phase("libnvidia-ml"):
+            nvml.build(self.layout.lib)
+        for name, daemon in self.daemons.items():
+            if name.startswith("slurm-gpud-"):
+                daemon.start(wait=False)
 
     def _start(self, name: str) -> None:
         with self._phase(name):
@@ -209,9 +239,22 @@ class Lab:
         result = self.run_as(user, ["sbatch", "--parsable", *arguments], stdin=script)
         return int(result.stdout.strip().partition(";")[0])
 
+    def cancel_all_jobs(self, deadline_s: float = 30.0) -> None:
+        """Cancel every job and wait until none is left in the queue."""
+
+        def none_left() -> bool:
+            self.run_as("root", ["scancel", "--full", *(f"--user={one.name}" for one in people.PEOPLE)])
+            return not self.output(["squeue", "-h"]).strip()
+
+        wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
+
     def held(self, job_id: int) -> list[hooks.Held]:
         """Return when raw job ``job_id`` held its GPUs, stamped independently of slurm-gpu."""
         return hooks.held(self.layout, job_id)
+
+    def truth(self, job_id: int) -> list[GpuShare]:
+        """Return what raw job ``job_id`` really did to each GPU that it held, run by run."""
+        return of_job(self.layout, tuple(self.nodes.values()), job_id)
 
     def status(self) -> dict[str, bool]:
         """Return the daemons and whether each runs; all False where there is no lab."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from lab import hooks, programs, slurm_config
+from lab import associations, hooks, programs, slurm_config
 from lab.cgroups import CgroupVersion
 from lab.layout import REPOSITORY, Layout
 from lab.mariadb import Passwords
@@ -40,6 +40,8 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     hooks.install(layout, ours=options.services)
     _slurm_gpu(layout, nodes, passwords)
     programs.install(layout)
+    associations.write(layout.associations_file)
+    layout.port_file.write_text(f"{layout.port}\n")
     options.save(layout.options_file)
     return passwords
 

@@ -1,4 +1,4 @@
-"""Character devices that stand for the GPUs of the simulated nodes."""
+"""The GPUs of the simulated nodes: character devices for Slurm to fence, a world behind NVML."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from lab.errors import LabError
 from lab.layout import Layout
 from lab.options import Node
+from lab.simgpu import world
+from lab.simgpu.world import GpuSpec
 
 NVIDIA_MAJOR = 195
 
@@ -28,6 +30,14 @@ def create(layout: Layout, nodes: Sequence[Node]) -> None:
             except OSError as error:
                 raise LabError(f"mknod {gpu.file} c {NVIDIA_MAJOR} {gpu.minor}: {error.strerror}") from error
             gpu.file.chmod(0o666)
+
+
+def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
+    """Make the file behind each node's simulated NVML, with the GPUs in NVML's order."""
+    for node in nodes:
+        world.create(
+            layout.node(node.name).world, [GpuSpec(uuid=gpu.uuid, minor=gpu.minor) for gpu in node.gpus]
+        )
 
 
 def remove(layout: Layout) -> None:

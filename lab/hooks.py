@@ -9,7 +9,7 @@ from lab.layout import REPOSITORY, Layout
 
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
-_STAMP = "20-truth"
+_STAMP = "20-held"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Held:
 
 def install(layout: Layout, *, ours: bool) -> None:
     """Write the directories that Prolog= and Epilog= of slurm.conf name."""
+    layout.held.mkdir(exist_ok=True)
     layout.truth.mkdir(exist_ok=True)
+    layout.truth.chmod(0o1777)
     for event in EVENTS:
         directory = layout.etc / f"{event}.d"
         directory.mkdir(exist_ok=True)
@@ -52,7 +54,7 @@ def _stamp_script(layout: Layout, event: str) -> str:
     return f"""\
 #!/bin/sh
 echo {event} "$(date +%s.%N)" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
-    >>{layout.truth}/$SLURM_JOB_ID.$SLURMD_NODENAME
+    >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
 exit 0
 """
 
@@ -69,7 +71,7 @@ def held(layout: Layout, job_id: int) -> list[Held]:
     names: Slurm's epilog of run 0 says 1.
     """
     found: list[Held] = []
-    for path in sorted(layout.truth.glob(f"{job_id}.*")):
+    for path in sorted(layout.held.glob(f"{job_id}.*")):
         node = path.name.partition(".")[2]
         opened: tuple[float, int, tuple[int, ...]] | None = None
         for line in path.read_text().splitlines():

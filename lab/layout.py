@@ -60,12 +60,12 @@ class Layout:
 
     @classmethod
     def from_environment(cls) -> Layout:
-        """Return the layout that SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT ask for."""
-        default = cls()
-        return cls(
-            root=Path(os.environ.get(DIRECTORY_VARIABLE, str(default.root))).absolute(),
-            port=int(os.environ.get(PORT_VARIABLE, str(default.port))),
-        )
+        """Return the layout that SLURM_GPU_LAB_DIR and SLURM_GPU_LAB_PORT ask for, or the running lab's."""
+        root = Path(os.environ.get(DIRECTORY_VARIABLE, str(cls.root))).absolute()
+        port = os.environ.get(PORT_VARIABLE)
+        if port is None and (saved := cls(root).port_file).exists():
+            port = saved.read_text()
+        return cls(root, port=cls.port if port is None else int(port))
 
     def node(self, name: str) -> NodePaths:
         """Return the paths of node ``name``."""
@@ -105,8 +105,13 @@ class Layout:
 
     @property
     def truth(self) -> Path:
-        """When each job held its GPUs, stamped by the lab's own hook."""
+        """What simulated jobs did to their GPUs, written by simgpu as whoever runs it."""
         return self.root / "truth"
+
+    @property
+    def held(self) -> Path:
+        """When each job held its GPUs, stamped by the lab's own hook."""
+        return self.root / "held"
 
     @property
     def munge(self) -> Path:
@@ -174,6 +179,16 @@ class Layout:
     def options_file(self) -> Path:
         """The options of the running lab."""
         return self.root / "options.json"
+
+    @property
+    def port_file(self) -> Path:
+        """The first port of the running lab."""
+        return self.root / "port"
+
+    @property
+    def associations_file(self) -> Path:
+        """Slurm's accounts and users, as sacctmgr loads them."""
+        return self.etc / "associations.cfg"
 
     @property
     def finished_file(self) -> Path:

@@ -19,7 +19,6 @@ PROGRAMS = {
     "slurm-gpu": "slurm_gpu.cli.main",
     "slurm-gpud": "slurm_gpu.node.main",
     "slurm-gpudbd": "slurm_gpu.database.main",
-    "simgpu": "lab.simgpu.main",
 }
 """Command → module with a function main() → exit code."""
 
@@ -34,6 +33,7 @@ def install(layout: Layout) -> None:
         _view(layout, Path(sysconfig.get_path("purelib")), "site-packages"),
     ]
     python = seen_prefix / interpreter.relative_to(prefix)
+    start = f"{_libraries(prefix, seen_prefix)}exec {python}"
     for name, module in PROGRAMS.items():
         main = layout.root / "programs" / f"{name}.py"
         main.parent.mkdir(exist_ok=True)
@@ -44,9 +44,14 @@ def install(layout: Layout) -> None:
             f"from {module} import main\n"
             "sys.exit(main())\n"
         )
-        command = layout.bin / name
-        command.write_text(f'#!/bin/sh\n{_libraries(prefix, seen_prefix)}exec {python} -I {main} "$@"\n')
-        command.chmod(0o755)
+        _write(layout.bin / name, f"{start} -I {main}")
+    # Job scripts start it often, so without site packages.
+    _write(layout.bin / "simgpu", f"{start} -IS {path[0]}/lab/simgpu/__main__.py")
+
+
+def _write(command: Path, start: str) -> None:
+    command.write_text(f'#!/bin/sh\n{start} "$@"\n')
+    command.chmod(0o755)
 
 
 def _libraries(prefix: Path, seen_prefix: Path) -> str:

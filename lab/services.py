@@ -10,7 +10,7 @@ from pathlib import Path
 from lab import mariadb
 from lab.configuration import MUNGE_USER
 from lab.daemons import Daemon
-from lab.layout import REPOSITORY, TAG_VARIABLE, Layout
+from lab.layout import DIRECTORY_VARIABLE, REPOSITORY, TAG_VARIABLE, Layout
 from lab.options import Node, Options
 from lab.slurm_config import SLURM_USER
 
@@ -22,6 +22,7 @@ def environment(layout: Layout) -> dict[str, str]:
     return {
         "PATH": f"{layout.bin}:{_SYSTEM_PATH}",
         "LANG": "C.UTF-8",
+        DIRECTORY_VARIABLE: str(layout.root),
         "SLURM_CONF": str(layout.slurm_conf),
         "SLURM_GPU_CONF": str(layout.site_file),
     }

@@ -1,0 +1,57 @@
+"""What a job really did to the GPUs it held: the lab's own stamps and simgpu's schedules, put together.
+
+Nothing here was measured by slurm-gpu or read through NVML, so records can be compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lab import hooks
+from lab.layout import Layout
+from lab.options import Gpu, Node
+from lab.simgpu import truth
+from lab.simgpu.truth import Usage
+
+
+@dataclass(frozen=True)
+class GpuShare:
+    """One GPU, in one interval in which a job held it (or shards of it)."""
+
+    gpu: Gpu
+    restart: int
+    start_s: float
+    end_s: float
+    usage: Usage
+
+
+def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]:
+    """Return what raw job ``job_id`` did in each closed interval, by node, time and NVML index.
+
+    A job without GPUs has none; a GPU that was held idle has usage 0.
+    """
+    by_name = {node.name: node for node in nodes}
+    processes = truth.load(layout.truth)
+    shares = []
+    for held in hooks.held(layout, job_id):
+        if held.end_s is None:
+            continue
+        gpus = [by_name[held.node].at_position(position) for position in held.positions]
+        for gpu in sorted(gpus, key=lambda gpu: gpu.nvml_index):
+            usage = truth.usage(
+                processes, job_id=job_id, uuid=gpu.uuid, start_s=held.start_s, end_s=held.end_s
+            )
+            shares.append(GpuShare(gpu, held.restart, held.start_s, held.end_s, usage))
+    return shares
+
+
+def mean_pct(shares: Sequence[GpuShare]) -> tuple[float, float] | None:
+    """Return (uGPUcore, uGPUmem) of these shares, weighted by seconds; None where no GPU was held."""
+    seconds = [share.end_s - share.start_s for share in shares]
+    total = sum(seconds)
+    if total == 0:
+        return None
+    core = sum(s * share.usage.util_pct for s, share in zip(seconds, shares, strict=True))
+    memory = sum(s * share.usage.mem_used_frac for s, share in zip(seconds, shares, strict=True))
+    return core / total, 100 * memory / total

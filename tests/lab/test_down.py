@@ -1,0 +1,148 @@
+"""lab/down leaves nothing behind, whatever state the lab is in, and touches nothing of the host's."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from traces import traces
+
+from lab.cluster import Lab
+from lab.layout import REPOSITORY
+from lab.polling import wait_for
+
+DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld", "slurmd-n1", "slurm-gpudbd", "slurm-gpud-n1")
+STUBBORN_JOB = """#!/bin/sh
+trap '' TERM INT
+setsid sleep 1000 &
+setsid nohup sh -c "trap '' TERM; sleep 1001" >/dev/null 2>&1 &
+sleep 1002
+"""
+
+
+def with_running_jobs(lab: Lab) -> None:
+    """Bring the lab up, with jobs that do not want to end, one of them suspended."""
+    lab.up()
+    lab.wait_until_idle_nodes()
+    jobs = [lab.submit("alice", "--gpus=1", "-wn1", script=STUBBORN_JOB) for _ in range(2)]
+    jobs.append(lab.submit("bob", "-N2", "--gpus-per-node=1", script=STUBBORN_JOB))
+    wait_for(lambda: all(lab.held(job) for job in jobs), 20, "the jobs start")
+    lab.output(["scontrol", "suspend", str(jobs[1])])
+
+
+def test_down_leaves_nothing(no_lab: Lab) -> None:
+    before = traces()
+    with_running_jobs(no_lab)
+    assert traces() != before
+    no_lab.down()
+    assert traces() == before
+
+
+def test_down_twice_is_fine(no_lab: Lab) -> None:
+    before = traces()
+    no_lab.down()
+    no_lab.down()
+    assert traces() == before
+
+
+@pytest.mark.parametrize("victim", [*DAEMONS, "slurmstepd", "all"])
+def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
+    before = traces()
+    with_running_jobs(no_lab)
+    if victim == "slurmstepd":
+        pids = subprocess.run(["pgrep", "-x", "slurmstepd"], capture_output=True, text=True, check=True)
+        for pid in pids.stdout.split():
+            os.kill(int(pid), signal.SIGKILL)
+    else:
+        for name in no_lab.daemons if victim == "all" else [victim]:
+            no_lab.daemons[name].kill9()
+    no_lab.down()
+    assert traces() == before
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_up_killed_at_any_moment_can_be_undone_and_repeated(no_lab: Lab, seed: int) -> None:
+    before = traces()
+    moment_s = random.Random(seed).uniform(0.1, 4.0)
+    starting = subprocess.Popen([REPOSITORY / "lab" / "up"], stderr=subprocess.DEVNULL)
+    time.sleep(moment_s)
+    starting.kill()
+    starting.wait()
+    if seed % 2:
+        no_lab.up()
+        assert all(no_lab.status().values())
+    no_lab.down()
+    assert traces() == before
+
+
+@pytest.fixture
+def foreign_configuration() -> Iterator[dict[Path, tuple[bytes, int]]]:
+    """What the host has in /etc/slurm, /etc/munge and /etc/mysql; a slurm.conf is added if it has none."""
+    foreign = Path("/etc/slurm/slurm.conf")
+    put_there = not foreign.exists()
+    if put_there:
+        foreign.parent.mkdir(exist_ok=True)
+        foreign.write_text("ClusterName=production\nSlurmctldHost=ctl\n")
+    yield _files(Path("/etc/slurm"), Path("/etc/munge"), Path("/etc/mysql"))
+    if put_there:
+        foreign.unlink()
+
+
+def _files(*directories: Path) -> dict[Path, tuple[bytes, int]]:
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for directory in directories
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_slurm_configured_on_the_host_is_not_touched(
+    no_lab: Lab, foreign_configuration: dict[Path, tuple[bytes, int]]
+) -> None:
+    no_lab.up()
+    cluster = no_lab.output(["scontrol", "show", "config"])
+    no_lab.down()
+    assert "production" not in cluster
+    assert _files(Path("/etc/slurm"), Path("/etc/munge"), Path("/etc/mysql")) == foreign_configuration
+
+
+def test_processes_of_others_survive(no_lab: Lab) -> None:
+    """A shell that has eval'ed lab/env, and what it started, is not the lab's to kill."""
+    no_lab.up()
+    environment = no_lab.output([str(REPOSITORY / "lab" / "env")])
+    bystander = subprocess.Popen(["sh", "-c", f"{environment}\ncd {no_lab.layout.root}; exec sleep 100"])
+    try:
+        no_lab.down()
+        assert bystander.poll() is None
+    finally:
+        bystander.kill()
+        bystander.wait()
+
+
+def test_a_user_of_the_host_with_the_same_name_is_refused_and_kept(no_lab: Lab) -> None:
+    subprocess.run(["useradd", "-M", "-u", "59999", "bob"], check=True, capture_output=True)
+    try:
+        before = traces()
+        refused = subprocess.run([REPOSITORY / "lab" / "up"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 3
+        assert "a user bob (uid 59999) exists here and is not the lab's" in refused.stderr
+        no_lab.down()
+        assert traces() == before
+    finally:
+        subprocess.run(["userdel", "bob"], check=True, capture_output=True)
+
+
+def test_a_taken_port_is_named(no_lab: Lab) -> None:
+    with socket.create_server(("127.0.0.1", no_lab.layout.slurmctld_port)):
+        refused = subprocess.run([REPOSITORY / "lab" / "up"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 3
+    assert f"port {no_lab.layout.slurmctld_port}: Address already in use" in refused.stderr
+    assert "SLURM_GPU_LAB_PORT" in refused.stderr

@@ -1,0 +1,117 @@
+"""lab/up gives a cluster on which jobs run, fenced, and can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lab import cgroups
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+OPEN_EVERY_DEVICE = """#!/bin/sh
+for device in /dev/slurm-gpu-lab/$SLURMD_NODENAME/*; do
+    (: <"$device") 2>&1
+done
+exit 0
+"""
+
+
+def finished(lab: Lab, job_id: int) -> bool:
+    state = lab.output(["squeue", "-h", "-t", "all", "-j", str(job_id), "-o", "%T"]).strip()
+    assert state not in {"FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}, state
+    return state == "COMPLETED"
+
+
+def test_up_again_restarts_nothing(lab: Lab) -> None:
+    before = {name: daemon.pid for name, daemon in lab.daemons.items()}
+    Lab().up()
+    assert {name: daemon.pid for name, daemon in lab.daemons.items()} == before
+    assert None not in before.values()
+
+
+def test_up_starts_what_was_killed(lab: Lab) -> None:
+    before = {name: daemon.pid for name, daemon in lab.daemons.items()}
+    lab.daemons["slurmctld"].kill9()
+    lab.daemons["slurmd-n2"].kill9()
+    Lab().up()
+    after = {name: daemon.pid for name, daemon in lab.daemons.items()}
+    assert None not in after.values()
+    assert {name for name in before if before[name] != after[name]} == {"slurmctld", "slurmd-n2"}
+
+
+def test_nodes_have_gpus_shards_and_zones(lab: Lab) -> None:
+    lines = lab.output(["sinfo", "-h", "-N", "-o", "%N %G %f"]).splitlines()
+    assert lines == [
+        f"{name} gpu:a100:4,shard:a100:16 {zone},a100"
+        for name, zone in (("n1", "zone1"), ("n2", "zone1"), ("n3", "zone2"), ("n4", "zone2"))
+    ]
+
+
+def test_users_have_their_accounts_and_groups(lab: Lab) -> None:
+    fields = ["-n", "-P", "format=user,account,admin"]
+    listed = lab.output(["sacctmgr", "show", "user", "-s", *fields]).split()
+    assert {"alice|vision|None", "bob|nlp|None", "carol|vision|Operator"} <= set(listed)
+    assert "undergrad" in lab.output(["id", "-Gn"], user="bob").split()
+    assert "gpuops" in lab.output(["id", "-Gn"], user="carol").split()
+
+
+def test_a_job_of_one_gpu_opens_only_its_own_device(lab: Lab) -> None:
+    if cgroups.probe().version is cgroups.CgroupVersion.NONE:
+        pytest.skip(f"no fencing on this host: {cgroups.probe().reason}")
+    output = lab.layout.home / "alice" / "opened"
+    job = lab.submit("alice", "--gpus=1", f"--output={output}", script=OPEN_EVERY_DEVICE)
+    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+    (held,) = lab.held(job)
+    denied = [line for line in output.read_text().splitlines() if "Operation not permitted" in line]
+    without_driver = [line for line in output.read_text().splitlines() if "No such device" in line]
+    assert len(denied) == 3
+    own = lab.nodes[held.node].at_position(held.positions[0])
+    assert [str(own.file) in line for line in without_driver] == [True]
+
+
+def test_each_interval_in_which_a_job_holds_gpus_is_stamped(lab: Lab) -> None:
+    job = lab.submit("alice", "-N2", "--gpus-per-node=2", script="#!/bin/sh\nsleep 1\n")
+    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+
+    def closed() -> bool:
+        return all(held.end_s is not None for held in lab.held(job))
+
+    wait_for(closed, 10, "both epilogs ran")
+    intervals = lab.held(job)
+    assert [len(held.positions) for held in intervals] == [2, 2]
+    assert len({held.node for held in intervals}) == 2
+    assert all(held.end_s is not None and 1.0 <= held.end_s - held.start_s < 10 for held in intervals)
+
+
+def test_no_secret_is_readable_by_users(lab: Lab) -> None:
+    passwords = [
+        line.partition("=")[2]
+        for line in (lab.layout.etc / "slurmdbd.conf").read_text().splitlines()
+        if line.startswith("StoragePass=")
+    ]
+    assert len(passwords) == 1
+    for directory in (lab.layout.etc, lab.layout.root / "nodes", lab.layout.munge):
+        result = lab.run_as("alice", ["grep", "-rls", passwords[0], str(directory)], check=False)
+        assert result.stdout == ""
+    denied = lab.run_as("alice", ["cat", str(lab.layout.munge / "munge.key")], check=False)
+    assert denied.returncode != 0
+
+
+def test_commands_work_from_any_directory(lab: Lab, tmp_path: Path) -> None:
+    repository = Path(__file__).parents[2]
+    result = lab.run_as("root", ["sh", "-c", f"cd {tmp_path} && {repository}/lab/as alice id -un"])
+    assert result.stdout == "alice\n"
+
+
+def test_the_truth_about_a_job_is_known_per_gpu(lab: Lab) -> None:
+    work = "#!/bin/sh\nsimgpu --gpus 0 --util 40 --mem-mib 4096 --seconds 3\n"
+    job = lab.submit("alice", "--gpus=2", "-N1", script=work)
+    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+    busy, idle = sorted(lab.truth(job), key=lambda share: share.usage.util_pct, reverse=True)
+    assert idle.usage.util_pct == 0
+    assert idle.usage.mem_used_frac == 0
+    share_of_time = 3 / (busy.end_s - busy.start_s)
+    assert busy.usage.util_pct == pytest.approx(40 * share_of_time, abs=0.5)
+    assert busy.usage.mem_used_frac == pytest.approx(0.1 * share_of_time, abs=0.005)

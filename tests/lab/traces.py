@@ -1,0 +1,76 @@
+"""What of the lab could be seen on this host, found without the lab's own code."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROGRAMS = re.compile(r"slurm|munged|mariadb|mysqld|simgpu")
+_NAMES = re.compile(r"slurm|munge|maria|mysql|simgpu|alice|bob|carol|undergrad|gpuops")
+_TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home", "/tmp")
+_LAB_UIDS = range(60901, 60904)
+
+
+@dataclass(frozen=True)
+class Traces:
+    """Everything that up() may have made and down() must have taken away."""
+
+    processes: frozenset[str]
+    cgroups: frozenset[str]
+    mounts: frozenset[str]
+    accounts: frozenset[str]
+    paths: frozenset[str]
+
+
+def traces() -> Traces:
+    """Look at processes, cgroups, mounts, accounts and files of the lab, and of nobody else."""
+    return Traces(_processes(), _cgroups(), _mounts(), _accounts(), _paths())
+
+
+def _processes() -> frozenset[str]:
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+            program = stat[stat.index("(") + 1 : stat.rindex(")")]
+            alive = stat.rpartition(")")[2].split()[0] not in "ZX"
+            uid = entry.stat().st_uid
+            arguments = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if alive and (_PROGRAMS.search(program) or uid in _LAB_UIDS or "sleep 100000000" in arguments):
+            found.add(f"{entry.name} {program} {arguments}")
+    return frozenset(found)
+
+
+def _cgroups() -> frozenset[str]:
+    return frozenset(directory for directory, _, _ in os.walk("/sys/fs/cgroup") if _NAMES.search(directory))
+
+
+def _mounts() -> frozenset[str]:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    return frozenset(line.split()[4] for line in lines)
+
+
+def _accounts() -> frozenset[str]:
+    files = ("passwd", "group", "shadow", "gshadow", "subuid", "subgid")
+    return frozenset(
+        f"{name}: {line}"
+        for name in files
+        if (path := Path("/etc") / name).exists()
+        for line in path.read_text().splitlines()
+    )
+
+
+def _paths() -> frozenset[str]:
+    return frozenset(
+        str(path)
+        for tree in _TREES
+        for directory, directories, files in os.walk(tree)
+        for name in (*directories, *files)
+        if _NAMES.search(str(path := Path(directory) / name))
+    )
