@@ -1,0 +1,215 @@
+-- Amounts in Slurm's spellings: numbers that may be unset, GPUs in TRES strings, tasks in array expressions.
+-- Pure functions; Lua 5.1 to 5.4.
+local policy = ...
+local amounts = {}
+
+-- Slurm marks an unset number with the second largest of its width, and "no limit" with the largest.
+local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
+
+-- A 32-bit field as a number, nil where it is unset, math.huge where it is unlimited.
+function amounts.u32(value)
+  if type(value) ~= "number" or value == UNSET_32 then
+    return nil
+  end
+  return value == UNLIMITED_32 and math.huge or value
+end
+
+-- A 16-bit field as a number, nil where it is unset or unlimited.
+function amounts.u16(value)
+  if type(value) ~= "number" or value >= UNSET_16 then
+    return nil
+  end
+  return value
+end
+
+local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
+
+-- What a TRES string asks for: a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
+-- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
+function amounts.parse_tres(text)
+  local items = {}
+  for item in string.gmatch(string.lower(text), "[^,]+") do
+    item = item:gsub("%s+", ""):gsub("%b()", ""):gsub("^gres[:/]", "")
+    local name, rest = item:match("^(%a+)(.*)$")
+    if (name == "gpu" or name == "shard" or name == "mps") and (rest == "" or rest:find("^[:=]")) then
+      local kind, digits, suffix = rest:match("^(.-)[:=](%d+)([kmg]?)$")
+      if digits == nil then
+        kind, digits, suffix = rest, "1", ""
+      end
+      kind = kind:gsub("^[:=]", "")
+      items[#items + 1] = {
+        name = name,
+        type = kind ~= "" and kind or nil,
+        count = tonumber(digits) * SUFFIX[suffix],
+      }
+    end
+  end
+  return items
+end
+
+-- Thousandths of a GPU in counts of GPUs, shards and MPS percentages.
+local function mgpu(gpus, shards, mps)
+  local sum = gpus * 1000 + mps * 10
+  if policy.shards_per_gpu then
+    sum = sum + math.floor(shards * 1000 / policy.shards_per_gpu + 0.5)
+  end
+  return sum
+end
+
+-- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
+function amounts.requested_mgpu(text, times)
+  local sum = { gpu = 0, shard = 0, mps = 0 }
+  for _, item in ipairs(amounts.parse_tres(text)) do
+    sum[item.name] = sum[item.name] + item.count * times
+  end
+  return mgpu(sum.gpu, sum.shard, sum.mps)
+end
+
+-- The GPUs in a total as Slurm prints it ("cpu=4,gres/gpu=2,gres/gpu:a100=2"), where typed counts are
+-- part of the untyped one; nil where it names none.
+function amounts.total_mgpu(text)
+  local plain, typed, any = {}, {}, false
+  for _, item in ipairs(amounts.parse_tres(text)) do
+    local sums = item.type and typed or plain
+    sums[item.name] = (sums[item.name] or 0) + item.count
+    any = true
+  end
+  if not any then
+    return nil
+  end
+  local function count(name)
+    return math.max(plain[name] or 0, typed[name] or 0)
+  end
+  return mgpu(count("gpu"), count("shard"), count("mps"))
+end
+
+-- The least that a request can come to, in thousandths of a GPU.
+-- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, tasks, tasks_per_node,
+-- tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
+function amounts.least_mgpu(request)
+  local nodes = math.max(request.nodes or 1, 1)
+  if request.tasks and request.tasks_per_node and request.tasks_per_node > 0 then
+    nodes = math.max(nodes, math.ceil(request.tasks / request.tasks_per_node))
+  end
+  local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
+  local times = {
+    { "per_job", 1 },
+    { "per_node", nodes },
+    { "per_task", math.max(tasks, 1) },
+    { "per_socket", nodes * math.max(request.sockets or 1, 1) },
+  }
+  local most, form = 0, nil
+  for _, pair in ipairs(times) do
+    local text = request[pair[1]]
+    if text and text ~= "" then
+      local sum = amounts.requested_mgpu(text, pair[2])
+      if sum > most then
+        most, form = sum, pair[1]
+      end
+    end
+  end
+  if form == nil and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
+    most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000, "tasks_per_gpu"
+  end
+  return most, form
+end
+
+-- "0-9:3%2" as a list of {first, last, step} and the throttle; nil where Slurm would refuse it too.
+local function parse_array(text)
+  local body, throttle = text:gsub("[%[%]%s]", ""):match("^([^%%]*)(%%?%d*)$")
+  if body == nil or body == "" then
+    return nil
+  end
+  local ranges = {}
+  for part in string.gmatch(body, "[^,]+") do
+    local first, last, step = part:match("^(%d+)%-(%d+):(%d+)$")
+    if first == nil then
+      first, last = part:match("^(%d+)%-(%d+)$")
+    end
+    first = first or part:match("^(%d+)$")
+    if first == nil then
+      return nil
+    end
+    first, last, step = tonumber(first), tonumber(last or first), tonumber(step or 1)
+    if last < first or step < 1 then
+      return nil
+    end
+    ranges[#ranges + 1] = { first, last, step }
+  end
+  return ranges, throttle
+end
+
+local function range_size(range)
+  return math.floor((range[2] - range[1]) / range[3]) + 1
+end
+
+-- Tasks in an array expression; an index named twice is one task.
+function amounts.array_tasks(text)
+  local ranges = parse_array(text)
+  if ranges == nil then
+    return 1
+  end
+  local sum = 0
+  for _, range in ipairs(ranges) do
+    sum = sum + range_size(range)
+  end
+  if #ranges == 1 or sum > 10000 then
+    return sum -- beyond that, counting each index would hold up slurmctld
+  end
+  local seen, distinct = {}, 0
+  for _, range in ipairs(ranges) do
+    for index = range[1], range[2], range[3] do
+      if not seen[index] then
+        seen[index], distinct = true, distinct + 1
+      end
+    end
+  end
+  return distinct
+end
+
+-- The first `count` tasks of an array expression, as an expression that is no longer than a line.
+function amounts.first_tasks(text, count)
+  local ranges, throttle = parse_array(text)
+  if ranges == nil then
+    return nil
+  end
+  local parts, left = {}, count
+  for _, range in ipairs(ranges) do
+    if left <= 0 then
+      break
+    end
+    local size = math.min(range_size(range), left)
+    local last = range[1] + (size - 1) * range[3]
+    local part = string.format("%.0f", range[1])
+    if size > 1 then
+      part = part .. string.format("-%.0f", last) .. (range[3] > 1 and string.format(":%.0f", range[3]) or "")
+    end
+    parts[#parts + 1] = part
+    left = left - size
+  end
+  local expression = table.concat(parts, ",") .. throttle
+  return #expression <= 60 and expression or string.format("0-%.0f", count - 1)
+end
+
+-- 2000 → "2", 250 → "0.25", for people.
+function amounts.format_mgpu(value)
+  return (string.format("%.3f", value / 1000):gsub("0+$", ""):gsub("%.$", ""))
+end
+
+-- Seconds as sbatch takes them: "7-00:00:00", "04:00:00".
+function amounts.format_time(seconds)
+  if seconds == math.huge then
+    return "UNLIMITED"
+  end
+  local days = math.floor(seconds / 86400)
+  local rest = seconds % 86400
+  local clock = string.format(
+    "%02.0f:%02.0f:%02.0f",
+    math.floor(rest / 3600),
+    math.floor(rest % 3600 / 60),
+    math.floor(rest % 60)
+  )
+  return days > 0 and string.format("%.0f-%s", days, clock) or clock
+end
+
+return amounts

@@ -1,0 +1,195 @@
+-- The verdict and what is said about it: the only module that writes job_desc and calls slurm.*.
+local policy, lib = ...
+
+local WIDTH = 84 -- with "sbatch: error: " before it a line stays under 100
+
+local function width(text)
+  return #(text:gsub("[\128-\191]", "")) -- characters of UTF-8, not bytes
+end
+
+-- Breaks a text at spaces; following lines are indented.
+local function wrap(lines, text, indent)
+  local line = indent
+  for word in text:gmatch("%S+") do
+    if width(line) > #indent and width(line) + 1 + width(word) > WIDTH then
+      lines[#lines + 1] = line
+      line = indent .. "  "
+    end
+    line = line .. (line:match("%S") and " " or "") .. word
+  end
+  lines[#lines + 1] = line
+end
+
+local function say(text)
+  slurm.log_user("%s", text)
+end
+
+local function encode(value)
+  return (tostring(value):gsub("[^%w_.:/,+@-]", function(byte)
+    return string.format("%%%02X", string.byte(byte))
+  end))
+end
+
+-- Appends one line; a failure must not cost the job, and must not go unnoticed.
+local function write_decision(line, job, state)
+  local log, reason = io.open(policy.decisions_log, "a")
+  if log then
+    if (log:seek("end") or 0) > policy.decisions_log_bytes then
+      log:close()
+      os.rename(policy.decisions_log, policy.decisions_log .. ".1")
+      log, reason = io.open(policy.decisions_log, "a")
+    end
+  end
+  if log then
+    local written, why = log:write(line, "\n")
+    local closed, why_not = log:close()
+    if written and closed then
+      return
+    end
+    reason = why or why_not
+  end
+  if state.log_complained_at == nil or job.now - state.log_complained_at >= 60 then
+    state.log_complained_at = job.now
+    slurm.log_error(
+      "%s",
+      "slurm-gpu: decisions are not being logged: " .. tostring(reason) .. "; limits forget the last 2 s at a reload"
+    )
+  end
+end
+
+local function record(job, state, verdict, token, tasks, mgpu)
+  local ids, errors = {}, {}
+  for _, finding in ipairs(job.findings) do
+    ids[#ids + 1] = finding.rule.id .. ":" .. finding.key .. ":" .. (finding.error and "error" or finding.mode)
+    if finding.error then
+      errors[#errors + 1] = finding.error
+    end
+  end
+  local fields = {
+    "slurm-gpu/1",
+    string.format("%.0f", job.now),
+    job.record and "modify" or "submit",
+    verdict,
+    token,
+    string.format("uid=%.0f", job.uid),
+    "account=" .. encode(job.account),
+    "qos=" .. encode(job.qos),
+    "partition=" .. encode(job.partition),
+    string.format("tasks=%.0f", tasks),
+    string.format("mgpu=%.0f", mgpu),
+    "walltime=" .. (job.walltime_s and string.format("%.0f", math.min(job.walltime_s, 1e15)) or "-"),
+    "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
+  }
+  if #errors > 0 then
+    fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
+  end
+  write_decision(table.concat(fields, " "), job, state)
+end
+
+local function explain_finding(lines, finding, job)
+  local rule = finding.rule
+  local opening = finding.mode == "enforce" and "Refused by rule " or "Against rule "
+  wrap(lines, opening .. rule.id .. ": " .. rule.why, "")
+  local numbers = finding.label .. ": "
+  if finding.used then
+    numbers = numbers .. "used " .. finding.used .. ", "
+  end
+  numbers = numbers .. "limit " .. finding.limit .. ", requested " .. finding.requested
+  if finding.used and rule.per == "group" then
+    numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
+  end
+  wrap(lines, numbers .. ".", "  ")
+  if finding.key == "walltime" and job.walltime_from then
+    wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
+  end
+end
+
+local function remedy_lines(lines, job, state, findings)
+  if job.record then
+    return
+  end
+  local fine, command = pcall(lib.remedy, job)
+  if fine and command then
+    -- A command is to be copied: it is never wrapped.
+    lines[#lines + 1] = "  Would be accepted, in place of your options: " .. command
+    return
+  end
+  for _, finding in ipairs(findings) do
+    if finding.used then
+      local id = lib.state.youngest_pending(state, job.uid, finding.rule.group)
+      if id then
+        wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")
+        lines[#lines + 1] = string.format("    scancel %.0f", id)
+      else
+        wrap(lines, "Nothing fits now. Submit again when a job has ended; see: squeue --me", "  ")
+      end
+      return
+    end
+  end
+end
+
+local function contact_line(lines)
+  if policy.contact then
+    wrap(lines, "Questions: " .. policy.contact, "  ")
+  end
+end
+
+return function(job, state)
+  local refusals, advice, failed = {}, {}, false
+  for _, finding in ipairs(job.findings) do
+    if finding.error then
+      slurm.log_error("%s", "slurm-gpu: rule " .. finding.rule.id .. " failed: " .. finding.error)
+      failed = failed or (finding.rule.mode == "enforce" and finding.rule.on_error == "deny")
+    elseif finding.mode == "enforce" then
+      refusals[#refusals + 1] = finding
+    elseif finding.mode == "advise" then
+      advice[#advice + 1] = finding
+    end
+  end
+  local growth = math.max(job.mgpu * job.tasks - job.counted.mgpu, 0)
+  if #refusals > 0 or failed then
+    local lines = {}
+    for _, finding in ipairs(refusals) do
+      explain_finding(lines, finding, job)
+    end
+    if #refusals > 0 then
+      remedy_lines(lines, job, state, refusals)
+    else
+      wrap(lines, "Refused: a rule could not be checked, and it says that no job passes then.", "")
+    end
+    contact_line(lines)
+    say(table.concat(lines, "\n"))
+    record(job, state, "deny", "-", job.tasks, growth)
+    return slurm.ESLURM_ACCOUNTING_POLICY or 2050
+  end
+  if #advice > 0 then
+    local lines = {}
+    for _, finding in ipairs(advice) do
+      explain_finding(lines, finding, job)
+    end
+    wrap(lines, "This job is accepted all the same.", "  ")
+    contact_line(lines)
+    say(table.concat(lines, "\n"))
+  end
+
+  local token = lib.state.next_token(state)
+  if job.record then
+    if growth > 0 then
+      lib.state.admit(state, token, job.class, 0, growth, job.now)
+    end
+    record(job, state, "allow", token, 0, growth)
+    return slurm.SUCCESS
+  end
+  local comment = "slurm-gpu/1 t=" .. token
+  if job.nearest_rule then
+    comment = comment .. " r=" .. job.nearest_rule
+  end
+  local foreign = job.desc.admin_comment
+  if type(foreign) == "string" and foreign ~= "" then
+    comment = comment .. " " .. foreign
+  end
+  job.desc.admin_comment = comment
+  lib.state.admit(state, token, job.class, job.tasks, growth, job.now)
+  record(job, state, "allow", token, job.tasks, growth)
+  return slurm.SUCCESS
+end

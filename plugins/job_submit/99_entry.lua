@@ -1,0 +1,83 @@
+-- The two functions that Slurm calls. Whatever fails inside, the decision is the policy's, not Slurm's:
+-- until 25.11 an error would let every job in, from 26.05 on it would let none in.
+local policy, lib = ...
+
+local state = lib.state.new()
+
+-- Whether some enforced rule wants jobs refused when it cannot be checked.
+local deny_on_error = false
+for _, rule in ipairs(policy.rules) do
+  deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
+end
+
+local function decide(job)
+  job.findings = {}
+  for _, module in ipairs(lib.modules) do
+    local run = type(module) == "table" and module.run or module
+    for _, finding in ipairs(run(job, state) or {}) do
+      job.findings[#job.findings + 1] = finding
+    end
+  end
+  return lib.decide(job, state)
+end
+
+local function protected(job)
+  local fine, result = pcall(decide, job)
+  if fine and type(result) == "number" then
+    return result
+  end
+  pcall(slurm.log_error, "%s", "slurm-gpu: the decision failed: " .. tostring(result))
+  local deny = job.on_error_deny -- known once the job's rules were
+  if deny == nil then
+    deny = deny_on_error
+  end
+  if not deny then
+    return slurm.SUCCESS
+  end
+  pcall(
+    slurm.log_user,
+    "%s",
+    "Refused: the policy could not be checked, and it says that no job passes then."
+      .. (policy.contact and "\n  Please tell: " .. policy.contact or "")
+  )
+  return slurm.ERROR
+end
+
+-- Every call looks at the queue first: the table is safe to read only in the call that got it.
+local function refresh(now)
+  return pcall(lib.state.refresh, state, now)
+end
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  local now = os.time()
+  local fine, reason = refresh(now)
+  return protected({
+    desc = job_desc,
+    parts = part_list,
+    submit_uid = submit_uid,
+    now = now,
+    queue_error = not fine and tostring(reason) or nil,
+  })
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  local now = os.time()
+  local fine, reason = refresh(now)
+  pcall(function()
+    lib.state.forget(state, job_rec.job_id)
+  end)
+  -- Only owners are checked: for anyone else Slurm itself asks operator's rights, and those decide.
+  if modify_uid == 0 or modify_uid == policy.slurm_user_uid or modify_uid ~= job_rec.user_id then
+    return slurm.SUCCESS
+  end
+  return protected({
+    desc = job_desc,
+    record = job_rec,
+    parts = part_list,
+    submit_uid = modify_uid,
+    now = now,
+    queue_error = not fine and tostring(reason) or nil,
+  })
+end
+
+return slurm.SUCCESS

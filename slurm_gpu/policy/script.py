@@ -1,0 +1,160 @@
+"""Runs a job_submit.lua outside slurmctld, in the real Lua, as slurmctld would run it.
+
+Used by `policy apply` to try a bundle before it is installed, by `explain`, and by the tests.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+
+LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
+"""Debian 12 links Slurm with 5.1, others with 5.3 or 5.4."""
+
+NO_VAL = 4294967294
+INFINITE = 4294967295
+NO_VAL16 = 65534
+
+ScalarFields = Mapping[str, str | int | float | bool | None]
+
+# What slurmctld gives a script. log_user passes its text through string.format, as the real one does.
+_PRELUDE = """
+local say, log, writes, now = ...
+local function logger(level)
+  return function(format, ...) log(level, string.format(format, ...)) end
+end
+slurm = {
+  SUCCESS = 0, ERROR = -1, FAILURE = -1, ESLURM_ACCOUNTING_POLICY = 2050,
+  NO_VAL = 4294967294, INFINITE = 4294967295, NO_VAL16 = 65534,
+  log_user = function(format, ...) say(string.format(format, ...)) end,
+  log_error = logger("error"), log_info = logger("info"),
+  log_verbose = logger("verbose"), log_debug = logger("debug"),
+  jobs = {},
+}
+slurm.user_msg = slurm.log_user
+if not writes then
+  local open = io.open
+  local sink = {
+    write = function(self) return self end, seek = function() return 0 end, close = function() return true end,
+  }
+  io.open = function(path, mode)
+    if mode and mode:find("[wa+]") then return sink end
+    return open(path, mode)
+  end
+  os.rename, os.remove, os.execute, io.popen = nil, nil, nil, nil
+end
+if now then os.time = now end
+"""
+
+_DUMP = "return function(t) local out = {} for k, v in pairs(t) do out[#out + 1] = {k, v} end return out end"
+
+
+class ScriptError(OutsideError):
+    """A job_submit.lua that slurmctld would not load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a script decided about one job."""
+
+    code: int
+    """0 accepts; anything else is the error code that sbatch reports."""
+    messages: tuple[str, ...]
+    """Lines as sbatch shows them, without its own prefix."""
+    log: tuple[tuple[str, str], ...] = ()
+    """(level, text) that went to slurmctld's log."""
+    desc: Mapping[str, Any] = field(default_factory=dict)
+    """The job description as the script left it."""
+
+    @property
+    def accepted(self) -> bool:
+        """Whether slurmctld goes on with the job."""
+        return self.code == 0
+
+
+class PolicyScript:
+    """A loaded job_submit.lua with its own Lua state.
+
+    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away.
+    `now` replaces Lua's os.time. Raises ScriptError where slurmctld would refuse to load the script.
+    """
+
+    def __init__(
+        self, text: str, *, lua: str = "5.4", writes: bool = False, now: Callable[[], int] | None = None
+    ) -> None:
+        runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
+        self._lua = runtime_type(register_eval=False, register_builtins=False)
+        self._said: list[str] = []
+        self._logged: list[tuple[str, str]] = []
+        self._lua.execute(
+            _PRELUDE, self._said.append, lambda level, line: self._logged.append((level, line)), writes, now
+        )
+        self._pairs = self._lua.execute(_DUMP)
+        try:
+            code = self._lua.execute(text)
+        except Exception as error:  # lupa raises its own LuaError per Lua version, and plain Python errors
+            raise ScriptError(f"Lua {lua}: {error}") from error
+        functions = self._lua.globals()
+        if code != 0 or functions.slurm_job_submit is None or functions.slurm_job_modify is None:
+            raise ScriptError(f"Lua {lua}: the script must define slurm_job_submit and slurm_job_modify")
+
+    def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
+        jobs = {str(record["job_id"]): self._table(record) for record in records}
+        self._lua.globals().slurm.jobs = self._lua.table_from(jobs)
+
+    def submit(
+        self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
+    ) -> Verdict:
+        """Call slurm_job_submit for a job description; `partitions` need name, default_time and so on."""
+        uid = desc["user_id"] if submit_uid is None else submit_uid
+        function = self._lua.globals().slurm_job_submit
+        return self._call(function, desc, self._partitions(partitions), uid)
+
+    def modify(
+        self,
+        desc: ScalarFields,
+        record: ScalarFields,
+        partitions: Iterable[ScalarFields] = (),
+        modify_uid: int | None = None,
+    ) -> Verdict:
+        """Call slurm_job_modify for the changed fields `desc` of the job `record`."""
+        uid = record["user_id"] if modify_uid is None else modify_uid
+        function = self._lua.globals().slurm_job_modify
+        return self._call(function, desc, self._table(record), self._partitions(partitions), uid)
+
+    def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> Verdict:
+        self._said.clear()
+        self._logged.clear()
+        table = self._table(desc)
+        try:
+            code = int(function(table, *rest))
+        except Exception as error:  # as above
+            raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
+        lines = tuple(line for text in self._said for line in text.split("\n"))
+        after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
+        return Verdict(code, lines, tuple(self._logged), after)
+
+    def _table(self, fields: Mapping[str, Any]) -> Any:
+        return self._lua.table_from({key: value for key, value in fields.items() if value is not None})
+
+    def _partitions(self, partitions: Iterable[ScalarFields]) -> Any:
+        return self._lua.table_from({str(part["name"]): self._table(part) for part in partitions})
+
+
+EMPTY_DESCRIPTION: ScalarFields = {
+    # Numbers that sbatch leaves unset; strings it leaves unset are nil.
+    "time_limit": NO_VAL,
+    "min_nodes": NO_VAL,
+    "max_nodes": NO_VAL,
+    "num_tasks": NO_VAL,
+    "min_cpus": NO_VAL,
+    "ntasks_per_node": NO_VAL16,
+    "ntasks_per_tres": NO_VAL16,
+    "sockets_per_node": NO_VAL16,
+    "cpus_per_task": NO_VAL16,
+}
