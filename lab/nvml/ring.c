@@ -79,7 +79,7 @@ static unsigned int sample(const struct world_device *device, int type, struct p
         return whole_percent(util_pct * device->memory_util_factor, number);
     case NVML_PROCESSOR_CLK_SAMPLES:
         for (size_t i = 0; i < n; i++)
-            n_running += parts[i].start_ns <= tick_end_ns(number) && parts[i].end_ns > tick_end_ns(number - 1);
+            n_running += parts[i].start_ns < tick_end_ns(number) && parts[i].end_ns > tick_end_ns(number - 1);
         return sm_clock_mhz(device, n_running);
     case NVML_MEMORY_CLK_SAMPLES:
         return device->memory_clock_mhz;

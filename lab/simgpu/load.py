@@ -89,17 +89,24 @@ def _add_busy(lines: Sequence[tuple[Point, Point]], width: float, shares: list[f
         cuts.insert(1, (FULL_PCT - left) / (right - left))
     busy = 0.0
     for begin, end in pairwise(cuts):
-        for x, weight in _simpson(begin, end):
+        full = left + (right - left) * (begin + end) / 2 > FULL_PCT
+        for x, weight in _simpson(begin, end) if full else _trapezium(begin, end):
             total = left + (right - left) * x
-            scale = min(1.0, FULL_PCT / total) if total > 0 else 1.0
-            busy += weight * width * min(total, FULL_PCT)
+            scale = FULL_PCT / total if full else 1.0
+            busy += weight * width * (FULL_PCT if full else total)
             for index, (one, other) in enumerate(lines):
                 shares[index] += weight * width * scale * (one.util_pct + (other.util_pct - one.util_pct) * x)
     return busy
 
 
+def _trapezium(begin: float, end: float) -> Iterator[tuple[float, float]]:
+    """Yield (x, weight): exact for straight lines."""
+    yield begin, (end - begin) / 2
+    yield end, (end - begin) / 2
+
+
 def _simpson(begin: float, end: float) -> Iterator[tuple[float, float]]:
-    """Yield (x, weight) of the composite Simpson rule: exact for lines, 1e-9 for shares of a full device."""
+    """Yield (x, weight) of the composite Simpson rule: exact to 1e-9 for shares of a full device."""
     step = (end - begin) / _STEPS
     for index in range(_STEPS + 1):
         factor = 1 if index in (0, _STEPS) else 4 if index % 2 else 2

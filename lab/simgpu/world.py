@@ -150,14 +150,16 @@ def _fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
 class World:
     """An open world file; any number of processes may have it open."""
 
+    _fd = -1
+
     def __init__(self, path: Path) -> None:
         try:
-            self._file = path.open("r+b")
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise WorldError(f"{path}: {error.strerror}; is there a simulated node here?") from error
-        if os.fstat(self._file.fileno()).st_size != _SIZE:
+        if os.fstat(self._fd).st_size != _SIZE:
             raise WorldError(f"{path}: no world file of this version ({_SIZE} bytes)")
-        self.content = layout.WorldStruct.from_buffer(mmap.mmap(self._file.fileno(), _SIZE))
+        self.content = layout.WorldStruct.from_buffer(mmap.mmap(self._fd, _SIZE))
         if (self.content.magic, self.content.version, self.content.size) != (
             layout.MAGIC,
             layout.VERSION,
@@ -165,14 +167,19 @@ class World:
         ):
             raise WorldError(f"{path}: no world file of version {layout.VERSION}")
 
+    def __del__(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other writers out."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
         try:
             yield
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def now_ns(self) -> int:
         """Return the wall-clock time in ns, or the stopped clock's."""

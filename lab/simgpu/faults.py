@@ -1,0 +1,187 @@
+"""Break the simulated GPUs of a running node, and mend them.
+
+For example ``python -m lab.simgpu.faults --world W lose 2``. A daemon above NVML meets the fault at its
+next call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from . import layout
+from .errors import RequestError, WorldError
+from .world import World
+
+_SAMPLES = {
+    "present": layout.SAMPLES_PRESENT,
+    "missing": layout.SAMPLES_MISSING,
+    "missing-if-idle": layout.SAMPLES_MISSING_IF_IDLE,
+}
+
+
+def lose(world: World, device: int, at_ns: int | None = None) -> None:
+    """Let the device fall off the bus, now or at a time of the world's clock: GPU_IS_LOST from then on."""
+    _faults(world, device).lost_at_ns = world.now_ns() if at_ns is None else at_ns
+
+
+def restore(world: World, device: int) -> None:
+    """Bring a lost device back."""
+    _faults(world, device).lost_at_ns = 0
+
+
+def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
+    """Let exactly these functions answer NOT_SUPPORTED; an empty list mends all."""
+    known = list(world.calls())
+    bits = [0] * (layout.MAX_FUNCTIONS // 64)
+    for name in functions:
+        if name not in known:
+            raise RequestError(f"function {name!r}: the simulated NVML has none of that name")
+        number = known.index(name)
+        bits[number // 64] |= 1 << number % 64
+    _faults(world, device).unsupported = tuple(bits)
+
+
+def unsupported_fields(world: World, device: int, field_ids: Iterable[int]) -> None:
+    """Let exactly these fields of nvmlDeviceGetFieldValues answer NOT_SUPPORTED."""
+    bits = [0] * (layout.MAX_FIELDS // 64)
+    for field in field_ids:
+        if not 0 <= field < layout.MAX_FIELDS:
+            raise RequestError(f"field {field}: must be 0 to {layout.MAX_FIELDS - 1}")
+        bits[field // 64] |= 1 << field % 64
+    _faults(world, device).unsupported_fields = tuple(bits)
+
+
+def slow(world: World, device: int, latency_ms: float) -> None:
+    """Let every call on the device take this much longer."""
+    _faults(world, device).latency_ns = round(latency_ms * 1e6)
+
+
+def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
+    """Let the PCIe byte counters and the energy counter (mJ, always 64 bits) wrap after ``left`` more.
+
+    Byte counters of 32 bits are told as unsigned int.
+    """
+    if bits not in (32, 64):
+        raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
+    content = world.content.devices[device]
+    faults = _faults(world, device)
+    busy_s = world.busy_pct_ns(device) / 100 / 1e9
+    idle_s = (world.now_ns() - world.content.boot_ns) / 1e9
+    energy_mj = idle_s * content.idle_power_mw + busy_s * (content.power_limit_mw - content.idle_power_mw)
+    faults.pcie_counter_bits = bits
+    faults.pcie_tx_offset = (2**bits - left - int(busy_s * content.pcie_tx_bytes_per_s)) % 2**64
+    faults.pcie_rx_offset = (2**bits - left - int(busy_s * content.pcie_rx_bytes_per_s)) % 2**64
+    faults.energy_offset_mj = (2**64 - left - int(energy_mj)) % 2**64
+
+
+def samples(world: World, device: int, state: str) -> None:
+    """Say whether the sample rings answer: ``present``, ``missing`` (NOT_FOUND) or ``missing-if-idle``."""
+    if state not in _SAMPLES:
+        raise RequestError(f"samples {state!r}: must be one of {', '.join(_SAMPLES)}")
+    _faults(world, device).samples = _SAMPLES[state]
+
+
+def ecc(world: World, device: int, corrected: int, uncorrected: int) -> None:
+    """Set the counts of ECC errors."""
+    faults = _faults(world, device)
+    faults.ecc_corrected, faults.ecc_uncorrected = corrected, uncorrected
+
+
+def throttle(world: World, device: int, reasons: int) -> None:
+    """Add these bits to the clocks event reasons."""
+    _faults(world, device).clocks_event_reasons = reasons
+
+
+def driver(world: World, *, loaded: bool) -> None:
+    """Unload or load the driver; nvmlInit then fails or works. Who is initialised already notices nothing."""
+    world.content.driver_loaded = int(loaded)
+
+
+def clear(world: World, device: int | None = None) -> None:
+    """Mend a device, or everything. Counters then jump to their true values."""
+    if device is None:
+        driver(world, loaded=True)
+    for index in range(world.content.n_devices) if device is None else (device,):
+        world.content.devices[index].faults = layout.FaultsStruct()
+
+
+def _faults(world: World, device: int) -> layout.FaultsStruct:
+    if not 0 <= device < world.content.n_devices:
+        raise RequestError(f"device {device}: this world has 0 to {world.content.n_devices - 1}")
+    faults: layout.FaultsStruct = world.content.devices[device].faults
+    return faults
+
+
+Action = Callable[[World, argparse.Namespace], None]
+
+_ACTIONS: dict[str, Action] = {
+    "lose": lambda world, given: lose(world, given.device),
+    "restore": lambda world, given: restore(world, given.device),
+    "unsupported": lambda world, given: unsupported(world, given.device, given.functions),
+    "unsupported-fields": lambda world, given: unsupported_fields(world, given.device, given.fields),
+    "slow": lambda world, given: slow(world, given.device, given.ms),
+    "wrap": lambda world, given: wrap(world, given.device, bits=given.bits, left=given.left),
+    "samples": lambda world, given: samples(world, given.device, given.state),
+    "ecc": lambda world, given: ecc(world, given.device, given.corrected, given.uncorrected),
+    "throttle": lambda world, given: throttle(world, given.device, given.reasons),
+    "driver": lambda world, given: driver(world, loaded=given.state == "load"),
+    "clear": lambda world, given: clear(world, given.device),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m lab.simgpu.faults", description=__doc__)
+    parser.add_argument(
+        "--world", type=Path, default=os.environ.get("SIMGPU_WORLD"), help="a node's gpus.world"
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    def action(name: str, help_text: str) -> argparse.ArgumentParser:
+        added = actions.add_parser(name, help=help_text)
+        added.add_argument("device", type=int, help="NVML index")
+        return added
+
+    action("lose", "GPU_IS_LOST from now on")
+    action("restore", "bring it back")
+    action("unsupported", "functions that answer NOT_SUPPORTED").add_argument("functions", nargs="*")
+    action("unsupported-fields", "fields that do").add_argument("fields", nargs="*", type=int)
+    action("slow", "add latency to every call").add_argument("ms", type=float)
+    wrapping = action("wrap", "let the counters wrap soon")
+    wrapping.add_argument("--bits", type=int, choices=(32, 64), default=64)
+    wrapping.add_argument("--left", type=int, default=10**9, help="bytes and mJ until then")
+    action("samples", "whether the sample rings answer").add_argument("state", choices=_SAMPLES)
+    counts = action("ecc", "set the error counts")
+    counts.add_argument("corrected", type=int)
+    counts.add_argument("uncorrected", type=int)
+    action("throttle", "add clocks event reasons").add_argument("reasons", type=lambda text: int(text, 0))
+    actions.add_parser("driver", help="whether nvmlInit works").add_argument(
+        "state", choices=("load", "unload")
+    )
+    mending = actions.add_parser("clear", help="mend a device, or all")
+    mending.add_argument("device", type=int, nargs="?")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.world is None:
+        parser.error("--world: name the node's world file, or set SIMGPU_WORLD")
+    try:
+        _ACTIONS[given.action](World(given.world), given)
+    except RequestError as error:
+        print(f"faults: {error}", file=sys.stderr)
+        return 2
+    except WorldError as error:
+        print(f"faults: {error}", file=sys.stderr)
+        return 3
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

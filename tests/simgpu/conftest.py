@@ -1,0 +1,107 @@
+"""A simulated node whose clock the test moves, under the real pynvml."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab.nvml import build
+from lab.simgpu.load import Point
+from lab.simgpu.world import GpuSpec, World, create
+
+START = 1_800_000_000  # when the simulated node boots, epoch seconds; the clock starts 100 s later
+
+
+class NvmlError(Exception):
+    """What pynvml raised, by the name of its class."""
+
+
+class Nvml:
+    """pynvml in another process."""
+
+    def __init__(self, library: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("nvml_worker.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)},
+        )
+
+    def request(self, **request):
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = json.loads(self._process.stdout.readline())
+        if "error" in answer:
+            raise NvmlError(answer["error"])
+        return answer["value"]
+
+    def close(self) -> None:
+        self._process.stdin.close()
+        self._process.wait(10)
+        self._process.stdout.close()
+
+
+class Node:
+    """A world with a stopped clock, and the NVML that reports it."""
+
+    def __init__(self, path: Path, nvml: Nvml, gpus: list[GpuSpec]) -> None:
+        create(path, gpus, boot=START)
+        self.path = path
+        self.world = World(path)
+        self._nvml = nvml
+        self.now_s = START + 100.0
+        nvml.request(world=str(path))
+
+    @property
+    def now_s(self) -> float:
+        return self.world.now_ns() / 1e9
+
+    @now_s.setter
+    def now_s(self, value: float) -> None:
+        self.world.stop_clock(round(value * 1e9))
+
+    def call(self, name: str, device: int | None = None, *args):
+        """Call pynvml's function of this name, on a device by its index."""
+        return self._nvml.request(call=name, device=device, args=args)
+
+    def work(self, device: int, *vertices: tuple[float, float, float], pid: int = 4242) -> int:
+        """Put an invented process on a device: (seconds from now, util %, MiB) each."""
+        now_ns = self.world.now_ns()
+        points = [Point(now_ns + round(after * 1e9), util, memory) for after, util, memory in vertices]
+        return self.world.register(device, points, pid, started=0)
+
+    def samples(self, device: int, kind: int, last_seen_us: int = 0) -> list[tuple[int, int]]:
+        """Return (µs, value) of the device's ring."""
+        found = self.call("nvmlDeviceGetSamples", device, kind, last_seen_us)
+        return [(sample["timeStamp"], sample["sampleValue"]) for sample in found]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory) -> Path:
+    return build(tmp_path_factory.mktemp("nvml"))
+
+
+@pytest.fixture(scope="session")
+def nvml(library):
+    worker = Nvml(library)
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def node(tmp_path, nvml):
+    """Three GPUs whose minor numbers and NVML indices differ."""
+    yield Node(
+        tmp_path / "gpus.world",
+        nvml,
+        [
+            GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000a", minor=2),
+            GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000b", minor=0, memory_mib=16384, name="V100"),
+            GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000c", minor=1, pci_bus_id="0:3b:0"),
+        ],
+    )
+    nvml.request(call="nvmlShutdown", args=[])

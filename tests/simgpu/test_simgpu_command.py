@@ -1,0 +1,151 @@
+"""simgpu as a job script runs it: in the world, in the truth, and gone when it ends."""
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+
+import pytest
+
+from lab.nvml import SOURCES
+from lab.simgpu.truth import load, usage
+from lab.simgpu.world import GpuSpec, World, create
+
+SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """A lab directory with node n1 of two GPUs."""
+    (tmp_path / "truth").mkdir()
+    (tmp_path / "nodes" / "n1").mkdir(parents=True)
+    create(tmp_path / "nodes" / "n1" / "gpus.world", [GpuSpec("GPU-a", minor=1), GpuSpec("GPU-b", minor=0)])
+    return tmp_path
+
+
+def start(lab, *arguments, **environment):
+    return subprocess.Popen(
+        [SIMGPU, *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={
+            "PATH": os.environ["PATH"],
+            "SLURM_GPU_LAB_DIR": str(lab),
+            "SLURMD_NODENAME": "n1",
+            "SIMGPU_DEVICES": "/nowhere",
+            "SLURM_JOB_ID": "7",
+            **environment,
+        },
+    )
+
+
+def run(lab, *arguments, **environment):
+    process = start(lab, *arguments, **environment)
+    _, complaint = process.communicate(timeout=20)
+    return process.returncode, complaint
+
+
+def truth_of(lab, count, deadline_s=10):
+    deadline = time.monotonic() + deadline_s
+    while len(found := load(lab / "truth")) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return found
+
+
+def slots(lab):
+    return [slot for slot in World(lab / "nodes" / "n1" / "gpus.world").content.processes if slot.state]
+
+
+def test_the_truth_is_the_schedule(lab):
+    began = time.time()
+    assert run(
+        lab, "--phases", "util=80,mem=4096,s=0.2; util=0:40,mem=8192,s=0.2", SLURM_RESTART_COUNT="3"
+    ) == (0, "")
+    ended = time.time()
+    found = load(lab / "truth")
+    assert {(item.job_id, item.restart, item.node, item.uuid) for item in found} == {
+        (7, 3, "n1", "GPU-a"),
+        (7, 3, "n1", "GPU-b"),
+    }
+    assert {item.ended_by for item in found} == {"schedule"}
+    first = found[0].points[0].time_ns / 1e9
+    assert began < first < ended - 0.4
+    whole = usage(found, job_id=7, uuid="GPU-a", start_s=first, end_s=first + 0.4)
+    assert (whole.util_pct, whole.mem_used_frac) == (pytest.approx(50), pytest.approx(0.15))
+    assert [slot.end_ns for slot in slots(lab)] == [item.end_ns for item in found]
+
+
+def test_only_the_visible_gpus_are_driven(lab):
+    assert run(lab, "--seconds", "0.01", CUDA_VISIBLE_DEVICES="1")[0] == 0
+    assert [item.uuid for item in load(lab / "truth")] == ["GPU-b"]
+    assert run(lab, "--seconds", "0.01", CUDA_VISIBLE_DEVICES="") == (
+        3,
+        "simgpu: no CUDA-capable device is visible (CUDA_VISIBLE_DEVICES=, devices in /nowhere)\n",
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_as_it_ends_others_and_the_truth_says_when(lab, number):
+    process = start(lab, "--util", "40", "--seconds", "1000", "--gpus", "0")
+    truth_of(lab, 1)
+    process.send_signal(number)
+    process.communicate(timeout=10)
+    assert process.returncode == -number
+    (found,) = load(lab / "truth")
+    assert found.ended_by == number.name
+    assert found.end_ns == pytest.approx(time.time_ns(), abs=2e9)
+    assert [slot.end_ns for slot in slots(lab)] == [found.end_ns]
+
+
+def test_kill_leaves_an_open_end(lab):
+    process = start(lab, "--util", "40", "--seconds", "1000", "--gpus", "0")
+    truth_of(lab, 1)
+    process.kill()
+    process.communicate(timeout=10)
+    (found,) = load(lab / "truth")
+    assert (found.end_ns, found.ended_by) == (None, None)
+
+
+def test_two_at_once_get_slots_of_their_own(lab):
+    processes = [start(lab, "--util", "40", "--seconds", "0.3") for _ in range(4)]
+    for process in processes:
+        assert process.communicate(timeout=20) == (None, "")
+        assert process.returncode == 0
+    assert sorted((slot.pid, slot.device) for slot in slots(lab)) == sorted(
+        (process.pid, device) for process in processes for device in (0, 1)
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--util", "120"], "--util '120': must not exceed 100"),
+        (["--mem-mib", "50000"], "out of memory: 50000 MiB wanted, GPU-a has 40448"),
+        (["--gpus", "5"], "--gpus '5': there is no GPU 5, CUDA would see 2 here"),
+        (["--profile", "vgg"], "profile 'vgg': must be one of resnet50"),
+        (["--phases", "util=1,s=1", "--seconds", "5"], "leave out --seconds"),
+        (["--util", "5", "--profile", "bert"], "not allowed with argument"),
+    ],
+)
+def test_a_wrong_request_is_told(lab, arguments, complaint):
+    status, told = run(lab, *arguments)
+    assert status == 2
+    assert complaint in told
+    assert slots(lab) == []
+
+
+def test_no_world_is_a_failure_outside(lab):
+    status, told = run(lab, SLURMD_NODENAME="n9")
+    assert status == 3
+    assert "n9/gpus.world: No such file or directory; is there a simulated node here?" in told
+
+
+def test_it_starts_at_once(lab):
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        run(lab, "--seconds", "0.001")
+        took.append(time.perf_counter() - began)
+    assert statistics.median(took) < 0.5  # 0.04 s where nothing else runs
