@@ -113,7 +113,7 @@ def _numbers(ranges: str, whole: str) -> Iterator[str]:
 
 def _ranges(numbers: Iterable[str]) -> Iterator[str]:
     """Runs of consecutive numbers; "09" and "10" follow each other, "9" and "010" do not."""
-    ordered = sorted(numbers, key=lambda number: (len(number) if number[0] == "0" else 0, int(number)))
+    ordered = sorted(numbers, key=lambda number: (len(number), number))
     first = last = ordered[0]
     for number in ordered[1:]:
         if number != str(int(last) + 1).zfill(len(last)):

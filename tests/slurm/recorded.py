@@ -1,0 +1,53 @@
+"""A Slurm that answers with what a real 22.05.8 printed (tests/slurm/data); times lie around NOW_S."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.commands import CommandClient
+
+DATA = Path(__file__).parent / "data" / "22.05"
+NOW_S = 1795263342
+
+_FILES = (
+    ("scontrol show config", "config.txt"),
+    ("scontrol --all --details show node", "nodes.txt"),
+    ("squeue ", "labels.txt"),
+    ("sacct --helpformat", "sacct-helpformat.txt"),
+    ("sacct --allusers", "sacct.txt"),
+)
+
+
+class RecordedSlurm:
+    """Stands in for run_command; remembers the commands it was asked to run and their environments."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self.environ: Mapping[str, str] = {}
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        command = " ".join(argv)
+        self.commands.append(command)
+        self.environ = environ
+        # Where a delimiter was asked for, the recording holds the word <MARK>.
+        mark = re.search("<[0-9a-f]{16}>", command)
+        return self._recording(command).replace("<MARK>", mark[0] if mark else "")
+
+    def _recording(self, command: str) -> str:
+        if match := re.fullmatch("scontrol --all --details show job ?([0-9]*)", command):
+            path = DATA / (f"job-{match[1]}.txt" if match[1] else "jobs.txt")
+            if path.exists():
+                return path.read_text()
+            whole = (DATA / "jobs.txt").read_text()
+            if found := re.search(rf"^JobId={match[1]} .*?(?=\n\n(?:JobId=|\Z))", whole, re.M | re.S):
+                return found[0]
+            raise SlurmError(f"`{command}` failed (1): slurm_load_jobs error: Invalid job id specified")
+        return (DATA / next(name for start, name in _FILES if command.startswith(start))).read_text()
+
+
+def recorded_client() -> CommandClient:
+    """The command backend over the recorded Slurm."""
+    return CommandClient(RecordedSlurm(), {})

@@ -1,0 +1,230 @@
+"""What every backend promises, over what a real Slurm 22.05.8 answered."""
+
+from collections import Counter
+
+import pytest
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import AccountingRun, QueuedJob
+from slurm_gpu.slurm.commands import CommandClient, run_command
+from tests.slurm.recorded import NOW_S, RecordedSlurm, recorded_client
+
+
+@pytest.fixture(scope="module")
+def jobs() -> dict[int, QueuedJob]:
+    return {job.job_id: job for job in recorded_client().jobs()}
+
+
+@pytest.fixture(scope="module")
+def runs() -> list[AccountingRun]:
+    return list(recorded_client().accounting(NOW_S - 3600))
+
+
+def _named(jobs: dict[int, QueuedJob], name: str) -> QueuedJob:
+    (job,) = (job for job in jobs.values() if job.name == name)
+    return job
+
+
+def test_settings_are_those_of_slurmctld():
+    settings = recorded_client().settings()
+    assert (settings.cluster, settings.version) == ("neuron", "22.05.8")
+    assert (settings.slurm_user, settings.slurm_user_uid) == ("slurm", 64030)
+    assert settings.raw["GresTypes"] == "gpu,shard"
+    assert settings.raw["JobDefaults"] == "DefMemPerGPU=4096"
+
+
+def test_nodes_show_what_is_used_of_what():
+    nodes = {node.name: node for node in recorded_client().nodes()}
+    assert list(nodes) == ["n1", "n2", "n3", "n4"]
+    n1, n3, n4 = nodes["n1"], nodes["n3"], nodes["n4"]
+    assert n1.gpus == {"a100": 4}
+    assert n1.gpus_allocated == {"a100": 4}
+    assert (n3.gpus, n3.shards, n3.shards_allocated, n3.shards_per_gpu) == ({"v100": 4}, 16, 4, 4)
+    assert n3.features == ["zone2"]
+    assert (n4.gpus, n4.gpus_allocated, n4.shards_per_gpu) == ({}, {}, None)
+    assert (n4.state, n4.partitions, n4.cpus, n4.memory_mib) == ("mixed+drain", ["cpu"], 16, 50000)
+    assert n4.reason is not None
+    assert n4.reason.startswith("disk is full [root@")
+
+
+def test_a_node_without_a_reason_has_none():
+    assert recorded_client().nodes()[0].reason is None
+
+
+def test_a_multi_node_job_names_its_gpus_node_by_node(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "pipe|and space")
+    assert job.gpu_index == {"n1": {"gpu": [1, 2]}, "n2": {"gpu": [0, 1]}}
+    assert (job.nodes, job.n_nodes, job.state) == (["n1", "n2"], 2, "RUNNING")
+    assert job.tres_allocated["gres/gpu"] == 4
+    assert job.tres_allocated["mem"] == 16384
+    assert job.gres_per_node == "gres:gpu:a100:2"
+    assert (job.user, job.uid, job.account, job.qos, job.partition) == (
+        "alice",
+        1001,
+        "vision",
+        "normal",
+        "gpu",
+    )
+    assert job.end_s == job.start_s + job.time_limit_s
+
+
+def test_a_shard_job_names_the_gpu_it_sits_on(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "shards")
+    assert job.gpu_index == {"n3": {"shard": [3]}}
+    assert job.tres_allocated["gres/shard"] == 4
+    assert "gres/gpu" not in job.tres_allocated
+
+
+def test_array_tasks_have_raw_ids_and_the_array_id(jobs: dict[int, QueuedJob]):
+    tasks = {job.array_task: job for job in jobs.values() if job.name == "array"}
+    assert sorted(tasks) == ["0", "1", "2", "3"]
+    array_id = tasks["3"].job_id
+    assert {job.array_job_id for job in tasks.values()} == {array_id}
+    assert len({job.job_id for job in tasks.values()}) == 4
+    assert all(job.n_tasks == 1 for job in tasks.values())
+
+
+def test_an_array_not_yet_split_is_one_entry_that_counts_its_tasks(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "unsplit")
+    assert (job.array_task, job.n_tasks, job.array_job_id) == ("1-55:2%4", 28, job.job_id)
+    assert (job.state, job.reason, job.nodes, job.tres_allocated) == ("PENDING", "BeginTime", [], {})
+    assert job.tres_requested["gres/gpu"] == 1
+    assert job.eligible_s > NOW_S
+
+
+def test_het_components_share_the_leader(jobs: dict[int, QueuedJob]):
+    components = [job for job in jobs.values() if job.name == "het"]
+    assert len(components) == 2
+    assert {job.het_job_id for job in components} == {min(job.job_id for job in components)}
+
+
+def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "requeued")
+    assert (job.restarts, job.state, job.nodes, job.gpu_index) == (1, "PENDING", [], {})
+
+
+def test_a_held_job_is_never_eligible(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "held")
+    assert (job.state, job.eligible_s, job.start_s) == ("PENDING", None, None)
+
+
+def test_a_pending_job_has_nothing_allocated(jobs: dict[int, QueuedJob]):
+    job = _named(jobs, "toobig")
+    assert (job.tres_allocated, job.n_nodes, job.time_limit_s) == ({}, 3, 2 * 86400)
+    assert job.tres_requested["gres/gpu"] == 12
+
+
+def test_a_job_without_limit_has_none(jobs: dict[int, QueuedJob]):
+    assert _named(jobs, "cpu").time_limit_s is None
+
+
+def test_names_in_any_script_survive(jobs: dict[int, QueuedJob]):
+    assert _named(jobs, "größe 한국 #1").gpu_index in ({}, {"n3": {"gpu": [0, 1]}})
+
+
+def test_a_name_cannot_forge_another_job_or_its_own_fields(jobs: dict[int, QueuedJob]):
+    victim = _named(jobs, "victim")
+    (forger,) = (job for job in jobs.values() if job.name.startswith("two\nlines"))
+    assert "JobId=27 JobName=victim" in forger.name
+    assert (victim.user, victim.state, victim.gpu_index) == ("alice", "RUNNING", {"n1": {"gpu": [3]}})
+    assert (forger.user, forger.uid, forger.state) == ("bob", 1002, "RUNNING")
+    assert len(jobs) == 20
+
+
+def test_a_comment_cannot_forge_the_admin_comment(jobs: dict[int, QueuedJob]):
+    assert _named(jobs, "pipe|and space").admin_comment == "slurm-gpu/1 t=abc r=grad-share"
+    assert _named(jobs, "victim").admin_comment == ""
+
+
+def test_named_jobs_are_asked_for_alone_and_unknown_ones_are_not_returned():
+    slurm = RecordedSlurm()
+    client = CommandClient(slurm, {})
+    assert [job.job_id for job in client.jobs([32, 99999])] == [32]
+    assert slurm.commands[-1] == "scontrol --all --details show job 32"
+    assert list(client.jobs([])) == []
+
+
+def test_a_job_that_slurmctld_forgets_between_two_calls_is_not_returned():
+    def run(argv, environ, timeout_s):
+        if argv[0] == "squeue":
+            return RecordedSlurm()(argv, environ, timeout_s)
+        raise SlurmError("`scontrol` failed (1): slurm_load_jobs error: Invalid job id specified")
+
+    assert list(CommandClient(run, {}).jobs([32])) == []
+
+
+def test_accounting_has_a_run_per_execution(runs: list[AccountingRun]):
+    requeued = [run for run in runs if run.name == "requeued"]
+    assert [run.state for run in requeued] == ["REQUEUED", "PENDING"]
+    assert len({run.job_id for run in requeued}) == 1
+    assert requeued[0].end_s == requeued[1].submit_s
+    assert requeued[0].elapsed_s == requeued[0].end_s - requeued[0].start_s
+
+
+def test_accounting_names_array_tasks_and_het_components(runs: list[AccountingRun]):
+    het = [run for run in runs if run.name == "het"]
+    assert [(run.het_offset, run.het_job_id == het[0].job_id) for run in het] == [(0, True), (1, True)]
+    (unsplit,) = (run for run in runs if run.name == "unsplit")
+    assert (unsplit.array_job_id, unsplit.array_task) == (unsplit.job_id, None)
+
+
+def test_accounting_knows_what_was_given_and_when(runs: list[AccountingRun]):
+    (multi,) = (run for run in runs if run.name == "pipe|and space")
+    assert multi.tres_allocated["gres/gpu:a100"] == 4
+    assert multi.tres_allocated["mem"] == 16384
+    assert (multi.nodes, multi.n_nodes, multi.end_s, multi.state) == ("n[1-2]", 2, None, "RUNNING")
+    (pending,) = (run for run in runs if run.name == "toobig")
+    assert (pending.nodes, pending.start_s, pending.elapsed_s, pending.tres_allocated) == ("", None, 0, {})
+    (suspended,) = (run for run in runs if run.name == "suspended")
+    assert (suspended.elapsed_s, suspended.suspended_s) == (15, 54)
+
+
+def test_accounting_reads_the_word_of_a_state_and_limits(runs: list[AccountingRun]):
+    limits = {run.name: run.time_limit_s for run in runs}
+    assert (limits["cpu"], limits["unsplit"], limits["suspended"]) == (None, None, 2 * 86400)
+    assert Counter(run.state for run in runs)["CANCELLED"] == 1
+
+
+def test_accounting_survives_newlines_in_names(runs: list[AccountingRun]):
+    (forger,) = (run for run in runs if run.name.startswith("two\nlines"))
+    assert (forger.user, forger.state) == ("bob", "RUNNING")
+
+
+def test_accounting_of_2205_knows_neither_restarts_nor_sluid(runs: list[AccountingRun]):
+    assert {(run.restarts, run.sluid) for run in runs} == {(None, None)}
+
+
+def test_accounting_asks_for_named_jobs_in_batches():
+    slurm = RecordedSlurm()
+    list(CommandClient(slurm, {}).accounting(0, NOW_S, range(1, 702)))
+    asked = [command for command in slurm.commands if "--jobs=" in command]
+    assert [command.partition("--jobs=")[2].count(",") + 1 for command in asked] == [500, 201]
+    assert f"--endtime=uts{NOW_S}" in asked[0]
+    assert list(CommandClient(slurm, {}).accounting(0, None, [])) == []
+
+
+def test_a_cluster_without_accounting_has_no_runs():
+    def run(argv, environ, timeout_s):
+        if "--helpformat" in argv:
+            return "JobID"
+        raise SlurmError("`sacct` failed (1): Slurm accounting storage is disabled")
+
+    assert list(CommandClient(run, {}).accounting(0)) == []
+
+
+def test_the_callers_environment_cannot_change_what_is_printed():
+    slurm = RecordedSlurm()
+    environ = {"SQUEUE_FORMAT": "%i", "SACCT_FORMAT": "jobid", "SLURM_CLUSTERS": "other", "TZ": "Asia/Seoul"}
+    CommandClient(slurm, {"SLURM_CONF": "/etc/lab/slurm.conf", **environ}).jobs()
+    assert slurm.environ["SLURM_CONF"] == "/etc/lab/slurm.conf"
+    assert slurm.environ["TZ"] == "UTC"
+    assert not {"SQUEUE_FORMAT", "SACCT_FORMAT", "SLURM_CLUSTERS"} & set(slurm.environ)
+
+
+def test_a_command_that_fails_is_quoted_with_what_it_said():
+    with pytest.raises(SlurmError, match=r"`sh -c echo no >&2; exit 4` failed \(4\): no"):
+        run_command(["sh", "-c", "echo no >&2; exit 4"], {"PATH": "/bin:/usr/bin"}, 5.0)
+    with pytest.raises(SlurmError, match="scontrol-that-is-not-there is not on the PATH"):
+        run_command(["scontrol-that-is-not-there"], {}, 5.0)
+    with pytest.raises(SlurmError, match=r"gave no answer within 0\.05 s"):
+        run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)

@@ -1,0 +1,55 @@
+"""What newer Slurm prints otherwise than 22.05 is understood too."""
+
+from slurm_gpu.slurm import sacct, scontrol
+
+_JOB_2411 = """\
+JobId=7 JobName=train
+   UserId=alice(1001) GroupId=alice(1001) MCS_label=N/A
+   Priority=1 Nice=0 Account=vision QOS=normal
+   JobState=RUNNING Reason=None Dependency=(null)
+   Requeue=1 Restarts=0 BatchFlag=1 Reboot=0 ExitCode=0:0
+   RunTime=00:00:05 TimeLimit=01:00:00 TimeMin=N/A
+   SubmitTime=1795262448 EligibleTime=1795262448
+   StartTime=1795262531 EndTime=1795266131 Deadline=N/A
+   Partition=gpu AllocNode:Sid=login:1
+   NodeList=n[1-2]
+   NumNodes=2 NumCPUs=4 NumTasks=2 CPUs/Task=2 ReqB:S:C:T=0:0:*:*
+   ReqTRES=cpu=2,mem=8G,node=2,billing=2,gres/gpu=4
+   AllocTRES=cpu=4,mem=8G,node=2,billing=4,gres/gpu=4,gres/gpu:a100=4
+   Socks/Node=* NtasksPerN:B:S:C=0:0:*:* CoreSpec=*
+   JOB_GRES=gpu:a100:4
+     Nodes=n[1-2] CPU_IDs=0-1 Mem=4096 GRES=gpu:a100:2(IDX:0-1)
+   MinCPUsNode=1 MinMemoryNode=4G MinTmpDiskNode=0
+   Features=a100 DelayBoot=00:00:00
+   OverSubscribe=OK Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)
+   Command=/home/alice/train.sh
+   WorkDir=/home/alice/my project
+   TresPerNode=gres/gpu:2
+
+"""
+
+
+def test_requested_and_allocated_apart_as_from_2411():
+    label = scontrol.Label("train", "")
+    jobs, uncertain = scontrol.parse_jobs(_JOB_2411, {7: label})
+    assert not uncertain
+    (job,) = jobs
+    assert (job.tres_requested["cpu"], job.tres_allocated["cpu"]) == (2, 4)
+    assert "gres/gpu:a100" not in job.tres_requested
+    assert job.gpu_index == {"n1": {"gpu": [0, 1]}, "n2": {"gpu": [0, 1]}}
+    assert (job.gres_per_node, job.features, job.work_dir) == ("gres/gpu:2", "a100", "/home/alice/my project")
+
+
+def test_columns_that_only_newer_versions_have_are_asked_for_there():
+    old, new = sacct.columns("JobID Reserved State"), sacct.columns("JobID Planned Restarts SLUID State")
+    assert new == [*old, "Restarts", "SLUID"]
+
+
+def test_restarts_and_sluid_are_read_where_they_are():
+    names = ["JobID", "JobIDRaw", "Restarts", "SLUID"]
+    rest = [name for name in sacct.columns("") if name not in names]
+    words = {"Submit": "5", "ElapsedRaw": "0", "NNodes": "1"}
+    text = "|".join(["12_3", "15", "2", "s7K", *(words.get(name, "") for name in rest)]) + "|\n"
+    (run,) = sacct.parse_rows(text, [*names, *rest], "|")
+    assert (run.job_id, run.array_job_id, run.array_task) == (15, 12, 3)
+    assert (run.restarts, run.sluid) == (2, "s7K")
