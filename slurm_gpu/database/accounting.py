@@ -1,0 +1,87 @@
+"""A row of Slurm's accounting as a row of `run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu.database.match import node_set
+from slurm_gpu.database.schema import NAME_LENGTH
+from slurm_gpu.slurm.client import AccountingRun, SlurmNode
+
+_GPU = "gres/gpu"
+_SHARD = "gres/shard"
+
+
+def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any]:
+    """The imported columns of `run`; `nodes` are those that slurmctld has now, to know shards and types."""
+    return {
+        "cluster": row.cluster,
+        "job_id": row.job_id,
+        "submit_s": row.submit_s,
+        "sluid": row.sluid,
+        "restart": row.restarts,
+        "array_job_id": row.array_job_id,
+        "array_task": row.array_task,
+        "het_job_id": row.het_job_id,
+        "het_offset": row.het_offset,
+        "name": _text(row.name),
+        "user": _text(row.user)[:NAME_LENGTH],
+        "uid": row.uid,
+        "account": _text(row.account)[:NAME_LENGTH],
+        "qos": _text(row.qos)[:NAME_LENGTH],
+        "partition": _text(row.partition),
+        "state": row.state,
+        "exit_code": row.exit_code,
+        "eligible_s": row.eligible_s,
+        "start_s": row.start_s,
+        "end_s": row.end_s,
+        "elapsed_s": row.elapsed_s,
+        "suspended_s": row.suspended_s,
+        "time_limit_s": row.time_limit_s,
+        "n_nodes": row.n_nodes,
+        "nodes": row.nodes,
+        "tres_requested": dict(row.tres_requested),
+        "tres_allocated": dict(row.tres_allocated),
+        "admin_comment": _text(row.admin_comment),
+        "allocated_mgpu": allocated_mgpu(row.tres_allocated, row.nodes, nodes),
+        "gpu_type": gpu_type(row.tres_allocated, row.nodes, nodes),
+    }
+
+
+def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:
+    """Thousandths of GPUs in an allocation; 0 where it holds none.
+
+    None where it holds shards and its nodes do not agree on how many make a GPU, or are gone.
+    """
+    gpus, shards = _count(tres, _GPU), _count(tres, _SHARD)
+    mgpu = round(gpus * 1000)
+    if shards:
+        per_gpu = {nodes[name].shards_per_gpu if name in nodes else None for name in node_set(hostlist)}
+        whole = per_gpu.pop() if len(per_gpu) == 1 else None
+        if whole is None:
+            return None
+        mgpu += round(shards * 1000 / whole)
+    return mgpu
+
+
+def gpu_type(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> str | None:
+    """The types of GPU held, joined by commas; from the nodes where the allocation does not tell."""
+    if not _count(tres, _GPU) and not _count(tres, _SHARD):
+        return None
+    types = {name.partition(":")[2] for name, count in tres.items() if name.startswith(f"{_GPU}:") and count}
+    if not types:
+        types = {kind for name in node_set(hostlist) if name in nodes for kind in nodes[name].gpus}
+    return ",".join(sorted(types - {""}))[:NAME_LENGTH] or None
+
+
+def _count(tres: Mapping[str, float], name: str) -> float:
+    """A TRES total; where only types are accounted for, their sum."""
+    if name in tres:
+        return tres[name]
+    return sum(count for key, count in tres.items() if key.startswith(f"{name}:"))
+
+
+def _text(text: str) -> str:
+    """What a database takes: users may name a job with bytes that are not UTF-8."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,203 @@
+"""The HTTP interface of docs/contracts.md, section 5. Work that waits runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+import slurm_gpu
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
+from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
+from slurm_gpu.database.results import Health
+from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
+from slurm_gpu.errors import DatabaseError, UsageError
+
+log = logging.getLogger(__name__)
+
+PEER_UID = "peer_uid"
+"""Where the server leaves the uid of a Unix socket's peer, in the request's state."""
+BODY_WITHIN_S = 30.0
+RETRY_AFTER_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """All that requests are answered with."""
+
+    cluster: str
+    database: Database
+    authenticator: Authenticator
+    intake: Intake
+    importer: Importer
+    clock: Clock
+
+
+def make_app(services: Services) -> Starlette:
+    """The ASGI application."""
+    answers = _Answers(services)
+    routes = [
+        Route("/v1/node", answers.post_node, methods=["POST"]),
+        Route("/v1/runs", answers.get_runs, methods=["GET"]),
+        Route("/v1/runs/{job}", answers.get_job, methods=["GET"]),
+        Route("/v1/health", answers.get_health, methods=["GET"]),
+    ]
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
+        NotAuthenticatedError: _not_authenticated,
+        ShipmentError: _bad_shipment,
+        UsageError: _bad_usage,
+        DatabaseError: _database_away,
+        HTTPException: _http_error,
+        ClientDisconnect: _gone,
+    }
+    return Starlette(routes=routes, exception_handlers=handlers)
+
+
+class _Answers:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def post_node(self, request: Request) -> Response:
+        caller, body = await self._authenticated(request)
+        if not caller.writes:
+            raise HTTPException(403, "only root and SlurmUser ship records")
+        encoding = request.headers.get("content-encoding", "").strip().lower()
+        over_unix = hasattr(request.state, PEER_UID)
+        address = None if over_unix or request.client is None else request.client.host
+
+        def take() -> dict[str, Any]:
+            return self._services.intake.take(parse_shipment(body, encoding), address)
+
+        return JSONResponse(await run_in_threadpool(take))
+
+    async def get_runs(self, request: Request) -> Response:
+        caller, _ = await self._authenticated(request)
+        wanted = RunFilter.from_query(_query(request))
+
+        def find() -> dict[str, Any]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_runs(connection, cluster, wanted, caller, now_s).to_json()
+
+        return JSONResponse(await run_in_threadpool(find))
+
+    async def get_job(self, request: Request) -> Response:
+        caller, _ = await self._authenticated(request)
+        job = request.path_params["job"]
+
+        def find() -> dict[str, Any]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_job(connection, cluster, job, caller, now_s).to_json()
+
+        found = await run_in_threadpool(find)
+        if not found["runs"]:
+            raise HTTPException(404, f"no run of job {job} is known here")
+        return JSONResponse(found)
+
+    async def get_health(self, request: Request) -> Response:
+        await self._authenticated(request)
+        return JSONResponse(await run_in_threadpool(self._health))
+
+    def _health(self) -> dict[str, Any]:
+        services = self._services
+        now_s = services.clock.wall()
+        with services.database.reading() as connection:
+            watermark_s = services.importer.watermark(connection)
+            unmatched = count_unmatched(connection)
+        status = services.importer.status
+        return Health(
+            version=slurm_gpu.__version__,
+            wire=WIRE_RANGE,
+            schema=services.database.schema(),
+            database=services.database.server(),
+            cluster=services.cluster,
+            now_s=now_s,
+            import_interval_s=services.importer.interval_s,
+            last_import_s=status.last_import_s,
+            import_error=status.error,
+            watermark_s=watermark_s,
+            watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
+            unmatched=unmatched,
+        ).to_json()
+
+    async def _authenticated(self, request: Request) -> tuple[Caller, bytes]:
+        """The caller and the body; the body is read only once there is a credential to check it with."""
+        authenticator = self._services.authenticator
+        uid: int | None = getattr(request.state, PEER_UID, None)
+        authorization = request.headers.get("authorization")
+        if uid is None and authorization is None:
+            raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
+        body = await _body(request)
+        if uid is not None:
+            return await run_in_threadpool(authenticator.by_uid, uid), body
+        assert authorization is not None
+        target = request.scope["raw_path"].decode("latin-1")
+        if request.scope["query_string"]:
+            target += "?" + request.scope["query_string"].decode("latin-1")
+        caller = await run_in_threadpool(
+            authenticator.by_credential, authorization, request.method, target, body
+        )
+        return caller, body
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+        raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_WITHIN_S:g} s") from None
+    return bytes(body)
+
+
+def _query(request: Request) -> dict[str, str]:
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in query:
+            raise UsageError(f"{name!r} is given twice")
+        query[name] = value
+    return query
+
+
+async def _not_authenticated(_: Request, error: NotAuthenticatedError) -> Response:
+    return JSONResponse({"error": str(error)}, 401, headers={"WWW-Authenticate": "MUNGE"})
+
+
+async def _bad_shipment(_: Request, error: ShipmentError) -> Response:
+    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status)
+
+
+async def _bad_usage(_: Request, error: UsageError) -> Response:
+    return JSONResponse({"error": str(error)}, 400)
+
+
+async def _database_away(_: Request, error: DatabaseError) -> Response:
+    return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+
+async def _gone(_: Request, __: ClientDisconnect) -> Response:
+    return Response(status_code=400)  # nobody is there to read it

@@ -1,0 +1,150 @@
+"""How everyone else reads: slurm-gpudbd's API, by Unix socket on its own host, with MUNGE from elsewhere."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from slurm_gpu import munge
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.results import Health, Run, RunPage
+from slurm_gpu.errors import DatabaseError, UsageError
+
+__all__ = ["DatabaseClient", "Health", "MungeAuth", "Run", "RunPage"]
+
+_TIMEOUT_S = 30.0
+_PROBE_S = 1.0
+
+
+class MungeAuth(httpx.Auth):
+    """Signs each request with a fresh credential over its method, target and body."""
+
+    requires_request_body = True
+
+    def __init__(self, munge_socket: str | None = None) -> None:
+        self._munge_socket = munge_socket
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Add the Authorization header."""
+        digest = munge.request_digest(request.method, request.url.raw_path.decode("ascii"), request.content)
+        request.headers["Authorization"] = f"MUNGE {munge.encode(digest, self._munge_socket)}"
+        yield request
+
+
+class DatabaseClient:
+    """slurm-gpudbd as the calling user may read it; a context manager.
+
+    Every method raises DatabaseError when slurm-gpudbd cannot be reached or refuses, MungeError when no
+    credential can be had, and UsageError when the question itself is wrong.
+    """
+
+    def __init__(self, config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> None:
+        path = config.database_socket
+        if _connectable(path):
+            self.where = str(path)
+            transport = httpx.HTTPTransport(uds=str(path))
+            self._http = httpx.Client(transport=transport, base_url="http://slurm-gpudbd", timeout=timeout_s)
+        else:
+            self.where = config.database
+            # A proxy would change the address that slurm-gpudbd sees.
+            self._http = httpx.Client(
+                base_url=config.database,
+                auth=MungeAuth(config.munge_socket),
+                timeout=timeout_s,
+                trust_env=False,
+            )
+
+    def health(self) -> Health:
+        """Versions, and how far the import of Slurm's accounting has come."""
+        return Health.from_json(self._get("/v1/health", {}))
+
+    def runs(
+        self,
+        *,
+        user: str | None = None,
+        account: str | None = None,
+        states: Sequence[str] = (),
+        since_s: int | None = None,
+        until_s: int | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> RunPage:
+        """One page of runs, the last submitted first; RunPage.cursor leads to the next."""
+        values = {
+            "user": user,
+            "account": account,
+            "state": ",".join(states) or None,
+            "since": since_s,
+            "until": until_s,
+            "limit": limit,
+            "cursor": cursor,
+        }
+        query = {name: str(value) for name, value in values.items() if value is not None}
+        return RunPage.from_json(self._get("/v1/runs", query))
+
+    def all_runs(self, **filters: Any) -> Iterator[Run]:
+        """Every run that `filters` (those of `runs`) let through, page by page."""
+        cursor: str | None = None
+        while True:
+            page = self.runs(**{**filters, "cursor": cursor})
+            yield from page.runs
+            if page.cursor is None:
+                return
+            cursor = page.cursor
+
+    def run(self, job: str) -> Sequence[Run]:
+        """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, newest first, with their devices; () if unknown."""
+        if not job or "/" in job:
+            raise UsageError(f"{job!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+        answer = self._get(f"/v1/runs/{job}", {}, missing={"runs": []})
+        return RunPage.from_json(answer).runs
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _get(self, path: str, query: Mapping[str, str], missing: Any = None) -> Any:
+        try:
+            response = self._http.get(path, params=query)
+        except httpx.TimeoutException as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
+        except httpx.HTTPError as error:
+            raise DatabaseError(f"slurm-gpudbd at {self.where} cannot be reached: {error}") from error
+        try:
+            value = response.json()
+        except ValueError as error:
+            raise DatabaseError(
+                f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
+            ) from error
+        if response.is_success:
+            return value
+        if response.status_code == 404 and missing is not None:
+            return missing
+        why = value.get("error") if isinstance(value, dict) else None
+        if response.status_code == 400:
+            raise UsageError(str(why))
+        raise DatabaseError(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+
+
+def _connectable(path: Path) -> bool:
+    """Whether a daemon listens there: a killed one leaves its socket behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_PROBE_S)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,122 @@
+"""What a run's records say about it: the derived columns of `run`, as docs/contracts.md defines them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from slurm_gpu.records import Record, histogram_mean, merge_histograms, merge_means, merge_totals
+
+# first_s and last_s are rounded, so segments that follow each other may share a second.
+_TOUCHING_S = 1
+CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """Columns that follow from records; None is a gap."""
+
+    granted_mgpu: int | None
+    ugpucore: float | None
+    ugpumem: float | None
+    coverage: float | None
+    energy_j: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleWatch:
+    """Two segments that watched one device for one run at the same time; only `kept` counts."""
+
+    kept: Record
+    dropped: Record
+
+
+def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], list[DoubleWatch]]:
+    """One run's records without those that overlap one with more sampled_s on the same (node, device)."""
+    kept: list[Record] = []
+    doubled: list[DoubleWatch] = []
+
+    def place(record: Record) -> tuple[str, str]:
+        return record.node, record.device
+
+    for _, same in groupby(sorted(records, key=place), key=place):
+        # Ties go by name, so that the outcome does not depend on the order of arrival.
+        longest_first = sorted(same, key=lambda record: (-record.sampled_s, record.segment))
+        chosen: list[Record] = []
+        for record in longest_first:
+            rival = next((other for other in chosen if _overlap(other, record)), None)
+            if rival is None:
+                chosen.append(record)
+            else:
+                doubled.append(DoubleWatch(rival, record))
+        kept.extend(chosen)
+    return kept, doubled
+
+
+def _overlap(a: Record, b: Record) -> bool:
+    return min(a.last_s, b.last_s) - max(a.first_s, b.first_s) > _TOUCHING_S
+
+
+def derive(
+    records: Sequence[Record], *, allocated_mgpu: int | None, start_s: int | None, elapsed_s: int | None
+) -> Derived:
+    """The derived columns from one run's records, double watches resolved.
+
+    `allocated_mgpu` is what Slurm's accounting tells, None where it cannot (shards of nodes that are gone);
+    0 means that no GPU was granted, and then there is nothing to derive. `elapsed_s` is None while the run
+    goes on: then coverage counts up to the newest record, as what was not shipped yet is not lost.
+    """
+    granted_mgpu = allocated_mgpu if allocated_mgpu is not None else _granted_by_nodes(records)
+    if granted_mgpu == 0 or not records:
+        gap = elapsed_s is None or granted_mgpu in (None, 0)
+        return Derived(
+            granted_mgpu=granted_mgpu,
+            ugpucore=None,
+            ugpumem=None,
+            coverage=None if gap else 0.0,
+            energy_j=None,
+        )
+    if elapsed_s is None and start_s is not None:
+        elapsed_s = max(record.last_s for record in records) - start_s
+    memory = merge_means(record.mem_used_frac for record in records)
+    histogram = merge_histograms(record.util_hist_ms for record in records)
+    energy = merge_totals(record.energy_j for record in records)
+    devices = len({(record.node, record.device) for record in records})
+    if granted_mgpu is not None:
+        devices = max(devices, math.ceil(granted_mgpu / 1000))
+    return Derived(
+        granted_mgpu=granted_mgpu,
+        ugpucore=None if histogram is None else histogram_mean(histogram),
+        ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
+        coverage=_coverage(records, devices, elapsed_s),
+        energy_j=None if energy is None else energy.total,
+    )
+
+
+def _coverage(records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:
+    """Σ sampled_s / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts."""
+    if elapsed_s is None or elapsed_s <= 0 or devices == 0:
+        return None
+    return min(1.0, math.fsum(record.sampled_s for record in records) / (devices * elapsed_s))
+
+
+def _granted_by_nodes(records: Sequence[Record]) -> int | None:
+    """Σ granted_mgpu over devices; None unless every device knows its own."""
+    grants: dict[tuple[str, str], int] = {}
+    for record in records:
+        key = record.node, record.device
+        if record.granted_mgpu is not None:
+            grants[key] = record.granted_mgpu
+    everywhere = {(record.node, record.device) for record in records}
+    return sum(grants.values()) if grants and grants.keys() == everywhere else None
+
+
+def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:
+    """The first submit of each run's chain of requeues; `runs` are one job's (submit_s, state) in order."""
+    firsts: list[int] = []
+    for index, (submit_s, _) in enumerate(runs):
+        continued = index > 0 and runs[index - 1][1] in CONTINUED_STATES
+        firsts.append(firsts[-1] if continued else submit_s)
+    return firsts

@@ -1,0 +1,211 @@
+"""The connection to SQLite or MariaDB/MySQL: made alike, written to safely, brought up to date."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import alembic.command
+import alembic.config
+import alembic.script
+import alembic.util
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+
+from slurm_gpu.errors import DatabaseError
+
+T = TypeVar("T")
+
+LOCK_WAIT_S = 30
+# MariaDB: lock wait time-out, deadlock. SQLite waits LOCK_WAIT_S itself.
+_RETRYABLE = ((1205,), (1213,))
+_TRIES = 5
+_WRITE = "slurm_gpu_write"
+
+
+class UnusableDatabaseError(DatabaseError):
+    """The database cannot be used as it is; waiting will not help."""
+
+
+class Database:
+    """One engine and the two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
+
+    def __init__(self, url: str) -> None:
+        """Raises DatabaseError when the URL is not one that can be used; connects only later."""
+        self.url = _checked_url(url)
+        self.engine = _engine(self.url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A consistent view; raises DatabaseError when the database is away."""
+        with _translated(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` in one transaction and commit it; on a deadlock roll back and run it again.
+
+        Raises DatabaseError when the database is away; then nothing was stored, or all was.
+        """
+        for attempt in range(1, _TRIES + 1):
+            try:
+                with _translated(), self.engine.connect() as connection:
+                    connection = connection.execution_options(**{_WRITE: True})
+                    with connection.begin():
+                        return work(connection)
+            except DatabaseError as error:
+                if attempt == _TRIES or not _retryable(error.__cause__):
+                    raise
+                time.sleep(0.02 * attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def upgrade(self) -> None:
+        """Bring the tables to this version's schema (`slurm-gpu db upgrade`); harmless when they are there.
+
+        Raises DatabaseError when the database is away, or was made by a newer slurm-gpu.
+        """
+        if self.is_sqlite and self.url.database:
+            try:
+                Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise UnusableDatabaseError(
+                    f"cannot make the folder of {self.url.database}: {error.strerror}"
+                ) from error
+        with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
+            config = _alembic(connection)
+            try:
+                alembic.command.upgrade(config, "head")
+            except alembic.util.CommandError as error:
+                raise UnusableDatabaseError(
+                    f"the database has the schema {self._revision(connection)}, made by a newer slurm-gpu; "
+                    "install that version or a later one"
+                ) from error
+
+    def schema(self) -> str | None:
+        """The revision of the tables, None before the first upgrade."""
+        with self.reading() as connection:
+            return self._revision(connection)
+
+    @staticmethod
+    def _revision(connection: Connection) -> str | None:
+        return MigrationContext.configure(connection).get_current_revision()
+
+    def server(self) -> str:
+        """What answers, for people: "SQLite 3.40.1" or "MariaDB 10.11.6"."""
+        if self.is_sqlite:
+            return f"SQLite {sqlite3.sqlite_version}"
+        with self.reading() as connection:
+            version = str(connection.execute(text("SELECT VERSION()")).scalar_one())
+        return f"MariaDB {version.split('-')[0]}" if "MariaDB" in version else f"MySQL {version}"
+
+    def dispose(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def head_revision() -> str | None:
+    """The schema that this version of slurm-gpu works with."""
+    return alembic.script.ScriptDirectory.from_config(_alembic(None)).get_current_head()
+
+
+def upgrade_database(url: str) -> str | None:
+    """Upgrade the database at `url`, and say which schema it has now; for `slurm-gpu db upgrade`."""
+    database = Database(url)
+    try:
+        database.upgrade()
+        return database.schema()
+    finally:
+        database.dispose()
+
+
+def _checked_url(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise UnusableDatabaseError(
+            "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
+            "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock"
+        ) from error
+    backend = parsed.get_backend_name()
+    if backend not in ("sqlite", "mysql", "mariadb"):
+        raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")
+    if backend == "sqlite" and not parsed.database:
+        raise UnusableDatabaseError(
+            "url: a SQLite database needs a file, such as sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
+        )
+    return parsed
+
+
+def _engine(url: URL) -> Engine:
+    compact = partial(json.dumps, separators=(",", ":"), allow_nan=False)
+    try:
+        if url.get_backend_name() == "sqlite":
+            engine = create_engine(url, json_serializer=compact, connect_args={"timeout": LOCK_WAIT_S})
+            event.listen(engine, "connect", _prepare_sqlite)
+            event.listen(engine, "begin", _begin_sqlite)
+            return engine
+        return create_engine(
+            url,
+            json_serializer=compact,
+            isolation_level="READ COMMITTED",
+            pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
+            pool_recycle=1800,
+            connect_args={"connect_timeout": 5, "read_timeout": 60, "write_timeout": 60},
+        )
+    except (NoSuchModuleError, ModuleNotFoundError) as error:
+        raise UnusableDatabaseError(f"url: {error}; the extra slurm-gpu[db] brings pymysql") from error
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
+    # Transactions are begun by _begin_sqlite: the driver's own begin too late for a consistent read.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A write transaction that begins by reading fails at once, without waiting, if another wrote since.
+    writing = connection.get_execution_options().get(_WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise DatabaseError(f"the database does not answer: {error.orig}") from error
+
+
+def _retryable(error: BaseException | None) -> bool:
+    return isinstance(error, DBAPIError) and error.orig is not None and error.orig.args[:1] in _RETRYABLE
+
+
+@contextmanager
+def _one_upgrader(connection: Connection) -> Iterator[None]:
+    """MariaDB commits each DDL statement by itself, so two daemons must not upgrade at once."""
+    if connection.dialect.name == "sqlite":
+        connection.execution_options(**{_WRITE: True})
+        yield
+        return
+    if connection.execute(text("SELECT GET_LOCK('slurm_gpu_upgrade', 60)")).scalar_one() != 1:
+        raise DatabaseError("another slurm-gpudbd has been upgrading the database for a minute")
+    connection.commit()
+    try:
+        yield
+    finally:
+        connection.execute(text("SELECT RELEASE_LOCK('slurm_gpu_upgrade')"))
+        connection.commit()
+
+
+def _alembic(connection: Connection | None) -> alembic.config.Config:
+    config = alembic.config.Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config

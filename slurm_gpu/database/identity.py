@@ -1,0 +1,107 @@
+"""Who asks, and what they may: MUNGE vouches over the network, the kernel over the Unix socket."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_gpu import munge
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import Operators
+from slurm_gpu.errors import MungeError
+
+_KEPT_S = 60.0
+_MAX_KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records."""
+
+    uid: int
+    user: str | None
+    sees_all: bool
+    writes: bool
+
+    def may_see(self, uid: int | None, user: str) -> bool:
+        """Whether a run of `user` (`uid` where Slurm knows it) is shown in full."""
+        return self.sees_all or (uid == self.uid if uid is not None else user == self.user)
+
+
+class NotAuthenticatedError(Exception):
+    """No valid credential came with the request."""
+
+
+class Authenticator:
+    """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown."""
+
+    def __init__(
+        self,
+        operators: Operators,
+        slurm_uid: Callable[[], int | None],
+        clock: Clock,
+        munge_socket: str | None = None,
+    ) -> None:
+        self._operators, self._slurm_uid = operators, slurm_uid
+        self._clock, self._munge_socket = clock, munge_socket
+        self._lock = threading.Lock()
+        self._operator_until: dict[int, tuple[float, bool]] = {}
+
+    def by_credential(self, authorization: str, method: str, target: str, body: bytes) -> Caller:
+        """The sender of a request with this Authorization header; raises NotAuthenticatedError."""
+        scheme, _, credential = authorization.partition(" ")
+        if scheme.upper() != "MUNGE" or not credential.strip():
+            raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
+        try:
+            vouched = munge.decode(credential.strip(), self._munge_socket)
+        except MungeError as error:
+            raise NotAuthenticatedError(str(error)) from None
+        if vouched.payload != munge.request_digest(method, target, body):
+            raise NotAuthenticatedError("the credential was made for another request")
+        return self.by_uid(vouched.uid)
+
+    def by_uid(self, uid: int) -> Caller:
+        """The rights of a local user."""
+        slurm = uid == 0 or uid == self._slurm_uid()
+        try:
+            user = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            user = None
+        return Caller(uid, user, sees_all=slurm or self._is_operator(uid, user), writes=slurm)
+
+    def _is_operator(self, uid: int, user: str | None) -> bool:
+        if user is None:
+            return False
+        if user in self._operators.users:
+            return True
+        if not self._operators.unix_groups:
+            return False
+        now = self._clock.monotonic()
+        with self._lock:
+            until, known = self._operator_until.get(uid, (now, False))
+        if until > now:
+            return known
+        found = _in_groups(user, self._operators.unix_groups)
+        with self._lock:
+            if len(self._operator_until) >= _MAX_KEPT:
+                self._operator_until.clear()
+            self._operator_until[uid] = now + _KEPT_S, found
+        return found
+
+
+def _in_groups(user: str, groups: tuple[str, ...]) -> bool:
+    try:
+        held = set(os.getgrouplist(user, pwd.getpwnam(user).pw_gid))
+    except KeyError:
+        return False
+    for name in groups:
+        try:
+            if grp.getgrnam(name).gr_gid in held:
+                return True
+        except KeyError:
+            continue  # the site file may name a group that this host lacks
+    return False

@@ -1,0 +1,152 @@
+"""slurm-gpudbd: stores what the nodes measure beside Slurm's accounting, and answers questions about it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import slurm_gpu
+from slurm_gpu.clock import Clock, SystemClock
+from slurm_gpu.config import SiteConfig, load_config
+from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.engine import Database, UnusableDatabaseError
+from slurm_gpu.database.identity import Authenticator
+from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.server import listen_tcp, listen_unix, serve
+from slurm_gpu.database.settings import load_settings, parse_address
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.errors import DatabaseError, SlurmGpuError
+from slurm_gpu.slurm.connect import connect
+
+log = logging.getLogger("slurm-gpudbd")
+
+_RETRY_S = 2.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon; returns the exit code."""
+    options = _parser().parse_args(argv)
+    _log_to_stderr(with_time=options.foreground or options.once)
+    try:
+        _run(options)
+    except SlurmGpuError as error:
+        print(f"slurm-gpudbd: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    config = load_config(options.config)
+    settings = load_settings(options.database_config)
+    listen = parse_address(options.listen) if options.listen is not None else settings.listen
+    clock = SystemClock()
+    database = Database(settings.url)
+    view = SlurmView(connect(), clock)
+    importer = Importer(database, view, clock, config.cluster, config.import_interval_s)
+    if options.once:
+        database.upgrade()
+        n_changed = importer.run_once()
+        log.info("imported %d new or changed runs, and matched the records", n_changed)
+        return
+    stop = threading.Event()
+    # Until the server takes over, an end is an end; nothing is under way yet.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    _upgrade_when_there(database)
+    sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
+    services = _services(config, database, view, importer, clock)
+    worker = threading.Thread(target=importer.run_until, args=(stop,), name="import", daemon=True)
+    worker.start()
+    log.info(
+        "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
+    )
+    try:
+        serve(make_app(services), sockets)
+    finally:
+        stop.set()
+        # A pass under way may be waiting for Slurm; what it has not committed, the next one reads again.
+        worker.join(timeout=1)
+    log.info("stopped")
+
+
+def _services(
+    config: SiteConfig, database: Database, view: SlurmView, importer: Importer, clock: Clock
+) -> Services:
+    def slurm_uid() -> int | None:
+        settings = view.settings()
+        return None if settings is None else settings.slurm_user_uid
+
+    return Services(
+        cluster=config.cluster,
+        database=database,
+        authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
+        intake=Intake(database, view, config.cluster),
+        importer=importer,
+        clock=clock,
+    )
+
+
+def _upgrade_when_there(database: Database) -> None:
+    """MariaDB may start after us; a database that is there and cannot be used ends the daemon."""
+    waiting = False
+    while True:
+        try:
+            database.upgrade()
+        except UnusableDatabaseError:
+            raise
+        except DatabaseError as error:
+            if not waiting:
+                log.warning("%s; trying again every %g s", error, _RETRY_S)
+            waiting = True
+            threading.Event().wait(_RETRY_S)
+        else:
+            return
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slurm-gpudbd", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"slurm-gpudbd {slurm_gpu.__version__}")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="slurm-gpu.yaml (default: /etc/slurm-gpu)"
+    )
+    parser.add_argument("--database-config", type=Path, metavar="FILE", help="slurm-gpudbd.yaml, mode 0600")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="TCP address (default: as in slurm-gpudbd.yaml)"
+    )
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="Unix socket (default: as in slurm-gpu.yaml)"
+    )
+    parser.add_argument(
+        "--foreground", action="store_true", help="run by hand: log with times, not for journald"
+    )
+    parser.add_argument("--once", action="store_true", help="import and match once, then exit")
+    return parser
+
+
+class _Journal(logging.Formatter):
+    """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record; further lines carry the priority too."""
+        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+
+
+def _log_to_stderr(*, with_time: bool) -> None:
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(plain if with_time else _Journal("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for chatty in ("alembic", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""Runs, their records per device, events, watermarks."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Each step bears being run again: MariaDB commits every DDL statement by itself."""
+    options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
+    row_id = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+    op.create_table(
+        "run",
+        sa.Column("run_id", row_id, primary_key=True, autoincrement=True),
+        sa.Column("cluster", sa.String(255), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("submit_s", sa.BigInteger(), nullable=False),
+        sa.Column("sluid", sa.String(64)),
+        sa.Column("restart", sa.Integer()),
+        sa.Column("array_job_id", sa.BigInteger()),
+        sa.Column("array_task", sa.BigInteger()),
+        sa.Column("het_job_id", sa.BigInteger()),
+        sa.Column("het_offset", sa.Integer()),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("user", sa.String(255), nullable=False),
+        sa.Column("uid", sa.BigInteger()),
+        sa.Column("account", sa.String(255), nullable=False),
+        sa.Column("qos", sa.String(255), nullable=False),
+        sa.Column("partition", sa.Text(), nullable=False),
+        sa.Column("state", sa.String(32), nullable=False),
+        sa.Column("exit_code", sa.String(32), nullable=False),
+        sa.Column("eligible_s", sa.BigInteger()),
+        sa.Column("start_s", sa.BigInteger()),
+        sa.Column("end_s", sa.BigInteger()),
+        sa.Column("elapsed_s", sa.BigInteger(), nullable=False),
+        sa.Column("suspended_s", sa.BigInteger(), nullable=False),
+        sa.Column("time_limit_s", sa.BigInteger()),
+        sa.Column("n_nodes", sa.Integer(), nullable=False),
+        sa.Column("nodes", sa.Text(), nullable=False),
+        sa.Column("tres_requested", sa.JSON(), nullable=False),
+        sa.Column("tres_allocated", sa.JSON(), nullable=False),
+        sa.Column("admin_comment", sa.Text(), nullable=False),
+        sa.Column("allocated_mgpu", sa.BigInteger()),
+        sa.Column("gpu_type", sa.String(255)),
+        sa.Column("first_submit_s", sa.BigInteger()),
+        sa.Column("granted_mgpu", sa.BigInteger()),
+        sa.Column("ugpucore", sa.Double()),
+        sa.Column("ugpumem", sa.Double()),
+        sa.Column("coverage", sa.Double()),
+        sa.Column("energy_j", sa.Double()),
+        sa.Column("derive_due", sa.Boolean(), nullable=False),
+        sa.UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
+        if_not_exists=True,
+        **options,
+    )
+    op.create_index("run_account_newest", "run", ["account", "submit_s", "run_id"], if_not_exists=True)
+    op.create_index("run_array", "run", ["array_job_id"], if_not_exists=True)
+    op.create_index("run_derive_due", "run", ["derive_due"], if_not_exists=True)
+    op.create_index("run_end", "run", ["end_s"], if_not_exists=True)
+    op.create_index("run_het", "run", ["het_job_id"], if_not_exists=True)
+    op.create_index("run_newest", "run", ["submit_s", "run_id"], if_not_exists=True)
+    op.create_index("run_user_newest", "run", ["user", "submit_s", "run_id"], if_not_exists=True)
+    op.create_table(
+        "run_device",
+        sa.Column("segment", sa.String(16), primary_key=True),
+        sa.Column("device", sa.String(255), primary_key=True),
+        sa.Column("run_id", sa.BigInteger()),
+        sa.Column("match_due", sa.Boolean(), nullable=False),
+        sa.Column("cluster", sa.String(255), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("restart", sa.BigInteger(), nullable=False),
+        sa.Column("prolog_s", sa.BigInteger(), nullable=False),
+        sa.Column("node", sa.String(255), nullable=False),
+        sa.Column("boot_id", sa.String(255), nullable=False),
+        sa.Column("seq", sa.BigInteger(), nullable=False),
+        sa.Column("final", sa.Boolean(), nullable=False),
+        sa.Column("first_s", sa.BigInteger(), nullable=False),
+        sa.Column("last_s", sa.BigInteger(), nullable=False),
+        sa.Column("held_s", sa.Double(), nullable=False),
+        sa.Column("sampled_s", sa.Double(), nullable=False),
+        sa.Column("no_process_s", sa.Double()),
+        sa.Column("suspended_s", sa.Double()),
+        sa.Column("granted_mgpu", sa.BigInteger()),
+        sa.Column("util_hist_ms", sa.JSON()),
+        sa.Column("mem_hist_ms", sa.JSON()),
+        sa.Column("statistics", sa.JSON(), nullable=False),
+        if_not_exists=True,
+        **options,
+    )
+    op.create_index("run_device_job", "run_device", ["cluster", "job_id"], if_not_exists=True)
+    op.create_index("run_device_match_due", "run_device", ["match_due"], if_not_exists=True)
+    op.create_index("run_device_run", "run_device", ["run_id"], if_not_exists=True)
+    op.create_table(
+        "event",
+        sa.Column("node", sa.String(255), primary_key=True),
+        sa.Column("boot_id", sa.String(255), primary_key=True),
+        sa.Column("n", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("at_s", sa.BigInteger(), nullable=False),
+        sa.Column("kind", sa.String(255), nullable=False),
+        sa.Column("device", sa.String(255)),
+        sa.Column("job_id", sa.BigInteger()),
+        sa.Column("data", sa.JSON(), nullable=False),
+        if_not_exists=True,
+        **options,
+    )
+    op.create_index("event_at", "event", ["at_s"], if_not_exists=True)
+    op.create_index("event_job", "event", ["job_id"], if_not_exists=True)
+    op.create_table(
+        "watermark",
+        sa.Column("name", sa.String(255), primary_key=True),
+        sa.Column("value_s", sa.BigInteger(), nullable=False),
+        if_not_exists=True,
+        **options,
+    )

@@ -1,0 +1,218 @@
+"""Reading runs: filters, pages, and what a caller may see of them."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
+
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.results import Run, RunPage
+from slurm_gpu.database.schema import run, run_device
+from slurm_gpu.database.store import read_record
+from slurm_gpu.errors import UsageError
+from slurm_gpu.records import Record
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+_INT64 = 2**63 - 1
+_JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
+_FILTERS = ("user", "account", "state", "since", "until", "limit", "cursor")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs: in any of `states`, submitted before `until_s` and not over at `since_s`."""
+
+    user: str | None = None
+    account: str | None = None
+    states: Sequence[str] = ()
+    since_s: int | None = None
+    until_s: int | None = None
+    limit: int = DEFAULT_LIMIT
+    before: tuple[int, int] | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> RunFilter:
+        """Read ?user=&account=&state=&since=&until=&limit=&cursor=; raises UsageError naming the value."""
+        for name in query:
+            if name not in _FILTERS:
+                raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
+        limit = _whole("limit", query, 1, MAX_LIMIT)
+        return cls(
+            user=query.get("user"),
+            account=query.get("account"),
+            states=tuple(state.upper() for state in query.get("state", "").split(",") if state),
+            since_s=_whole("since", query, 0, _INT64),
+            until_s=_whole("until", query, 0, _INT64),
+            limit=DEFAULT_LIMIT if limit is None else limit,
+            before=_read_cursor(query["cursor"]) if "cursor" in query else None,
+        )
+
+
+def find_runs(
+    connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
+) -> RunPage:
+    """One page of runs, the last submitted first."""
+    conditions: list[ColumnElement[bool]] = [run.c.cluster == cluster]
+    if wanted.user is not None:
+        conditions.append(run.c.user == wanted.user)
+    if wanted.account is not None:
+        conditions.append(run.c.account == wanted.account)
+    if wanted.states:
+        conditions.append(run.c.state.in_(wanted.states))
+    if wanted.since_s is not None:
+        conditions.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
+    if wanted.until_s is not None:
+        conditions.append(run.c.submit_s < wanted.until_s)
+    if wanted.before is not None:
+        submit_s, run_id = wanted.before
+        conditions.append(
+            or_(run.c.submit_s < submit_s, and_(run.c.submit_s == submit_s, run.c.run_id < run_id))
+        )
+    rows = _newest(connection, conditions, wanted.limit + 1)
+    runs = [show_run(row, caller, now_s) for row in rows[: wanted.limit]]
+    return RunPage(runs=runs, cursor=_cursor(rows[wanted.limit - 1]) if len(rows) > wanted.limit else None)
+
+
+def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now_s: float) -> RunPage:
+    """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with device records where the caller may see them.
+
+    JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
+    Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown.
+    """
+    match = _JOB.fullmatch(job)
+    if match is None:
+        raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+    job_id = int(match["job"])
+    if match["task"] is not None:
+        which = and_(run.c.array_job_id == job_id, run.c.array_task == int(match["task"]))
+    elif match["offset"] is not None:
+        which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
+    else:
+        which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
+    rows = _newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT)
+    open_to = [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])]
+    records: dict[int, list[Record]] = defaultdict(list)
+    query = select(run_device).where(run_device.c.run_id.in_(open_to))
+    order = run_device.c.node, run_device.c.device, run_device.c.first_s, run_device.c.segment
+    for row in connection.execute(query.order_by(*order)).mappings():
+        records[row["run_id"]].append(read_record(row))
+    runs = [
+        show_run(row, caller, now_s, records[row["run_id"]] if row["run_id"] in set(open_to) else None)
+        for row in rows
+    ]
+    return RunPage(runs=runs, cursor=None)
+
+
+def count_unmatched(connection: Connection) -> int:
+    """Records that belong to no run (yet)."""
+    query = select(func.count()).select_from(run_device).where(run_device.c.run_id.is_(None))
+    return connection.execute(query).scalar_one()
+
+
+def show_run(row: RowMapping, caller: Caller, now_s: float, devices: Sequence[Record] | None = None) -> Run:
+    """A row of `run` as `caller` may see it at `now_s`."""
+    start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
+    elapsed_s = row["elapsed_s"]
+    if start_s is None:
+        elapsed_s = None
+    elif end_s is None and row["state"] == "RUNNING":
+        elapsed_s = max(0, int(now_s) - start_s - row["suspended_s"])
+    full = caller.may_see(row["uid"], row["user"])
+    private = (
+        "name",
+        "exit_code",
+        "restart",
+        "tres_requested",
+        "tres_allocated",
+        "admin_comment",
+        "ugpucore",
+        "ugpumem",
+        "coverage",
+        "energy_j",
+    )
+    public = (
+        "cluster",
+        "job_id",
+        "array_job_id",
+        "array_task",
+        "het_job_id",
+        "het_offset",
+        "user",
+        "account",
+        "qos",
+        "partition",
+        "state",
+        "submit_s",
+        "eligible_s",
+        "start_s",
+        "end_s",
+        "suspended_s",
+        "time_limit_s",
+        "nodes",
+        "gpu_type",
+        "n_nodes",
+    )
+    return Run(
+        id=job_name(row),
+        full=full,
+        elapsed_s=elapsed_s,
+        n_gpus=None if row["granted_mgpu"] is None else row["granted_mgpu"] / 1000,
+        wait_h=_hours(eligible_s, start_s),
+        submit_wait_h=_hours(row["first_submit_s"], start_s),
+        run_h=None if elapsed_s is None else elapsed_s / 3600,
+        devices=devices,
+        **{name: row[name] for name in public},
+        **({name: row[name] for name in private} if full else {}),
+    )
+
+
+def job_name(row: RowMapping) -> str:
+    """The id as Slurm prints it."""
+    if row["array_task"] is not None:
+        return f"{row['array_job_id']}_{row['array_task']}"
+    if row["het_offset"] is not None:
+        return f"{row['het_job_id']}+{row['het_offset']}"
+    return str(row["job_id"])
+
+
+def _newest(
+    connection: Connection, conditions: Sequence[ColumnElement[bool]], limit: int
+) -> list[RowMapping]:
+    query = select(run).where(*conditions).order_by(run.c.submit_s.desc(), run.c.run_id.desc()).limit(limit)
+    return list(connection.execute(query).mappings())
+
+
+def _hours(from_s: int | None, to_s: int | None) -> float | None:
+    return None if from_s is None or to_s is None else (to_s - from_s) / 3600
+
+
+def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
+        raise UsageError(f"{name}: {text[:100]!r} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _cursor(row: RowMapping) -> str:
+    return base64.urlsafe_b64encode(f"{row['submit_s']}.{row['run_id']}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(text: str) -> tuple[int, int]:
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        submit_s, run_id = base64.b64decode(padded, b"-_", validate=True).decode("ascii").split(".")
+        place = int(submit_s), int(run_id)
+        if max(place) <= _INT64 and min(place) >= 0:
+            return place
+    except (ValueError, UnicodeError, binascii.Error):
+        pass
+    raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")

@@ -1,0 +1,135 @@
+"""Bring runs and records together: match what is due, then derive the columns of the runs concerned.
+
+What is due is marked in the rows themselves (`run.derive_due`, `run_device.match_due`) by whoever changed
+them, in the same transaction. So a pass touches only jobs that changed, and a crash forgets none.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, and_, bindparam, false, or_, select, true, update
+
+from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
+from slurm_gpu.database.schema import run, run_device
+from slurm_gpu.database.store import double_watch_event, read_record, store_events
+from slurm_gpu.records import Event, Record
+
+_JOBS_PER_TRANSACTION = 200
+
+Job = tuple[str, int]
+
+
+def reconcile(database: Database) -> int:
+    """Match and derive everything that is due; returns how many jobs were looked at."""
+    n_jobs = 0
+    while done := database.write(_reconcile_some):
+        n_jobs += done
+        if done < _JOBS_PER_TRANSACTION:
+            break
+    return n_jobs
+
+
+def _reconcile_some(connection: Connection) -> int:
+    jobs = _due(connection)
+    if not jobs:
+        return 0
+    runs: dict[Job, list[RowMapping]] = defaultdict(list)
+    order = run.c.start_s, run.c.submit_s, run.c.run_id
+    for row in connection.execute(select(run).where(_among(run, jobs)).order_by(*order)).mappings():
+        runs[row["cluster"], row["job_id"]].append(row)
+    records: dict[Job, list[RowMapping]] = defaultdict(list)
+    for row in connection.execute(select(run_device).where(_among(run_device, jobs))).mappings():
+        records[row["cluster"], row["job_id"]].append(row)
+    for job in jobs:
+        _reconcile_job(connection, runs[job], records[job])
+    return len(jobs)
+
+
+def _due(connection: Connection) -> list[Job]:
+    due_runs = select(run.c.cluster, run.c.job_id).where(run.c.derive_due == true()).distinct()
+    due_records = (
+        select(run_device.c.cluster, run_device.c.job_id).where(run_device.c.match_due == true()).distinct()
+    )
+    jobs: set[Job] = set()
+    for query in (due_records, due_runs):
+        room = _JOBS_PER_TRANSACTION - len(jobs)
+        jobs |= {(cluster, job_id) for cluster, job_id in connection.execute(query.limit(room))}
+    return sorted(jobs)
+
+
+def _among(table: Any, jobs: Sequence[Job]) -> Any:
+    ids: dict[str, list[int]] = defaultdict(list)
+    for cluster, job_id in jobs:
+        ids[cluster].append(job_id)
+    return or_(*(and_(table.c.cluster == name, table.c.job_id.in_(some)) for name, some in ids.items()))
+
+
+def _reconcile_job(connection: Connection, runs: Sequence[RowMapping], rows: Sequence[RowMapping]) -> None:
+    """One (cluster, job id): give each record its run, then each run its derived columns."""
+    found = assign(map(_run_span, runs), map(_record_span, rows))
+    moved = [row for row in rows if row["match_due"] or row["run_id"] != found[row["segment"], row["device"]]]
+    if moved:
+        # A record that was replaced meanwhile keeps its mark, and the next pass looks at it.
+        place = update(run_device).where(
+            run_device.c.segment == bindparam("s"),
+            run_device.c.device == bindparam("d"),
+            run_device.c.seq == bindparam("q"),
+        )
+        connection.execute(
+            place.values(run_id=bindparam("r"), match_due=false()),
+            [
+                {
+                    "s": row["segment"],
+                    "d": row["device"],
+                    "q": row["seq"],
+                    "r": found[row["segment"], row["device"]],
+                }
+                for row in moved
+            ],
+        )
+    of_run: dict[int, list[Record]] = defaultdict(list)
+    for row in rows:
+        run_id = found[row["segment"], row["device"]]
+        if run_id is not None:
+            of_run[run_id].append(read_record(row))
+    submits = first_submits([(row["submit_s"], row["state"]) for row in runs])
+    events: list[Event] = []
+    for row, first_submit_s in zip(runs, submits, strict=True):
+        kept, doubled = resolve_double_watches(of_run[row["run_id"]])
+        events += map(double_watch_event, doubled)
+        values = {"first_submit_s": first_submit_s, "derive_due": False, **_derived(row, kept)}
+        if any(row[name] != value for name, value in values.items()):
+            connection.execute(update(run).where(run.c.run_id == row["run_id"]).values(**values))
+    store_events(connection, events)
+
+
+def _derived(row: RowMapping, records: Sequence[Record]) -> dict[str, Any]:
+    derived = derive(
+        records,
+        allocated_mgpu=row["allocated_mgpu"],
+        start_s=row["start_s"],
+        elapsed_s=None if row["end_s"] is None else row["elapsed_s"],
+    )
+    return asdict(derived)
+
+
+def _run_span(row: RowMapping) -> RunSpan:
+    return RunSpan(
+        run_id=row["run_id"],
+        restart=row["restart"],
+        submit_s=row["submit_s"],
+        start_s=row["start_s"],
+        end_s=row["end_s"],
+        nodes=node_set(row["nodes"]),
+    )
+
+
+def _record_span(row: RowMapping) -> RecordSpan:
+    names = ("segment", "device", "node", "restart", "first_s", "last_s")
+    return RecordSpan(**{name: row[name] for name in names})

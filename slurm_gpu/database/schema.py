@@ -1,0 +1,146 @@
+"""The tables, as docs/contracts.md section 2 names them. Migrations make them; these are for queries.
+
+A record's statistics lie in one JSON column, as on the wire: they are read whole and merged in Python, a
+new metric needs no migration, and 58 mostly empty columns per device would be slower to write than one text.
+What reports filter and sort by is derived from them into columns of `run`. Histograms are sparse JSON
+({percent: ms}, a few dozen bytes to 1 KiB) in columns of their own, for whoever needs only those.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+# MariaDB's default collation would hold "GPU-ab" and "gpu-AB" for one device.
+_OPTIONS: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+}
+# SQLite numbers rows by itself only in a column of type INTEGER.
+_ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+NAME_LENGTH = 255
+
+metadata = MetaData()
+
+run = Table(
+    "run",
+    metadata,
+    Column("run_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("submit_s", BigInteger, nullable=False),
+    Column("sluid", String(64)),
+    Column("restart", Integer),
+    Column("array_job_id", BigInteger),
+    Column("array_task", BigInteger),
+    Column("het_job_id", BigInteger),
+    Column("het_offset", Integer),
+    Column("name", Text, nullable=False),
+    Column("user", String(NAME_LENGTH), nullable=False),
+    Column("uid", BigInteger),
+    Column("account", String(NAME_LENGTH), nullable=False),
+    Column("qos", String(NAME_LENGTH), nullable=False),
+    Column("partition", Text, nullable=False),
+    Column("state", String(32), nullable=False),
+    Column("exit_code", String(32), nullable=False),
+    Column("eligible_s", BigInteger),
+    Column("start_s", BigInteger),
+    Column("end_s", BigInteger),
+    Column("elapsed_s", BigInteger, nullable=False),
+    Column("suspended_s", BigInteger, nullable=False),
+    Column("time_limit_s", BigInteger),
+    Column("n_nodes", Integer, nullable=False),
+    Column("nodes", Text, nullable=False),
+    Column("tres_requested", JSON, nullable=False),
+    Column("tres_allocated", JSON, nullable=False),
+    Column("admin_comment", Text, nullable=False),
+    Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
+    Column("gpu_type", String(NAME_LENGTH)),
+    # Derived from its records and its siblings (derive.py); granted_mgpu is allocated_mgpu if there is one.
+    Column("first_submit_s", BigInteger),
+    Column("granted_mgpu", BigInteger),
+    Column("ugpucore", Double),
+    Column("ugpumem", Double),
+    Column("coverage", Double),
+    Column("energy_j", Double),
+    Column("derive_due", Boolean, nullable=False),
+    UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
+    Index("run_newest", "submit_s", "run_id"),
+    Index("run_user_newest", "user", "submit_s", "run_id"),
+    Index("run_account_newest", "account", "submit_s", "run_id"),
+    Index("run_array", "array_job_id"),
+    Index("run_het", "het_job_id"),
+    Index("run_end", "end_s"),
+    Index("run_derive_due", "derive_due"),
+    **_OPTIONS,
+)
+
+run_device = Table(
+    "run_device",
+    metadata,
+    Column("segment", String(16), primary_key=True),
+    Column("device", String(NAME_LENGTH), primary_key=True),
+    Column("run_id", BigInteger),
+    Column("match_due", Boolean, nullable=False),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("restart", BigInteger, nullable=False),
+    Column("prolog_s", BigInteger, nullable=False),
+    Column("node", String(NAME_LENGTH), nullable=False),
+    Column("boot_id", String(NAME_LENGTH), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("final", Boolean, nullable=False),
+    Column("first_s", BigInteger, nullable=False),
+    Column("last_s", BigInteger, nullable=False),
+    Column("held_s", Double, nullable=False),
+    Column("sampled_s", Double, nullable=False),
+    Column("no_process_s", Double),
+    Column("suspended_s", Double),
+    Column("granted_mgpu", BigInteger),
+    Column("util_hist_ms", JSON(none_as_null=True)),
+    Column("mem_hist_ms", JSON(none_as_null=True)),
+    Column("statistics", JSON, nullable=False),
+    Index("run_device_run", "run_id"),
+    Index("run_device_job", "cluster", "job_id"),
+    Index("run_device_match_due", "match_due"),
+    **_OPTIONS,
+)
+
+event = Table(
+    "event",
+    metadata,
+    Column("node", String(NAME_LENGTH), primary_key=True),
+    Column("boot_id", String(NAME_LENGTH), primary_key=True),
+    Column("n", BigInteger, primary_key=True, autoincrement=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("kind", String(NAME_LENGTH), nullable=False),
+    Column("device", String(NAME_LENGTH)),
+    Column("job_id", BigInteger),
+    Column("data", JSON, nullable=False),
+    Index("event_at", "at_s"),
+    Index("event_job", "job_id"),
+    **_OPTIONS,
+)
+
+watermark = Table(
+    "watermark",
+    metadata,
+    Column("name", String(NAME_LENGTH), primary_key=True),
+    Column("value_s", BigInteger, nullable=False),
+    **_OPTIONS,
+)

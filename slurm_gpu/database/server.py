@@ -1,0 +1,106 @@
+"""uvicorn on a TCP socket and a Unix socket at once, knowing who is at the other end of the latter."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from slurm_gpu.database.app import PEER_UID
+from slurm_gpu.database.settings import Address
+from slurm_gpu.errors import OutsideError
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_STOP_WITHIN_S = 2
+_UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
+
+
+class PeerCredentialProtocol(H11Protocol):
+    """HTTP/1.1 that puts the uid of a Unix socket's peer, as the kernel saw it connect, into the state."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin a connection."""
+        super().connection_made(transport)
+        peer: socket.socket = transport.get_extra_info("socket")
+        if peer.family == socket.AF_UNIX:
+            _, uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            self.app_state = {**self.app_state, PEER_UID: uid}
+
+
+def listen_tcp(address: Address) -> socket.socket:
+    """A listening TCP socket; raises OutsideError saying what is in the way."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise OutsideError(f"cannot listen on {address.host}:{address.port}: {error.strerror}") from error
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """A listening Unix socket that every user may connect to, in place of what a killed daemon left."""
+    if _answers(path):
+        raise OutsideError(f"another slurm-gpudbd already listens on {path}")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        path.chmod(0o666)  # who they are, the kernel says
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OutsideError(f"cannot listen on {path}: {error.strerror or error}") from error
+    return listener
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
+
+
+def serve(app: ASGIApp, sockets: list[socket.socket]) -> None:
+    """Answer requests until SIGTERM or SIGINT; those under way get a moment to end."""
+    config = uvicorn.Config(
+        app,
+        http=PeerCredentialProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # or a sender could choose its own address
+        timeout_graceful_shutdown=_STOP_WITHIN_S,
+        timeout_keep_alive=30,
+        limit_concurrency=2000,
+    )
+    asyncio.run(_serve(_Server(config), sockets))
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to _serve: uvicorn would raise them again at the end, so that we die of SIGTERM."""
+        yield
+
+
+async def _serve(server: _Server, sockets: list[socket.socket]) -> None:
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    await server.serve(sockets)

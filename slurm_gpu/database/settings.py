@@ -1,0 +1,94 @@
+"""slurm-gpudbd.yaml: where the database is. It may hold a password, so only its owner may read it."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from slurm_gpu.errors import InputError, UsageError
+from slurm_gpu.yamlsource import YamlSource, read_yaml
+
+DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
+DEFAULT_URL = "sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
+DEFAULT_LISTEN = "0.0.0.0:6829"
+_KEYS = ("url", "listen")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen for TCP connections."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """The whole of slurm-gpudbd.yaml."""
+
+    url: str = DEFAULT_URL
+    listen: Address = Address("0.0.0.0", 6829)
+
+
+def load_settings(path: Path | None) -> DaemonSettings:
+    """Read and check the file; without `path` the default one, which may be missing.
+
+    Raises InputError naming the place; also when others may read a password in it.
+    """
+    if path is None and not DEFAULT_PATH.exists():
+        return DaemonSettings()
+    path = DEFAULT_PATH if path is None else path
+    source = read_yaml(path)
+    values = source.value if source.value is not None else {}
+    if not isinstance(values, dict):
+        raise source.error((), f"must hold `key: value` lines such as url: {DEFAULT_URL}")
+    for key in values:
+        if key not in _KEYS:
+            raise source.error(
+                (str(key),), f"{key!r} is not a setting; allowed: {', '.join(_KEYS)}", key=True
+            )
+    settings = DaemonSettings(
+        url=_text(source, "url", values.get("url", DEFAULT_URL), DEFAULT_URL),
+        listen=_listen(source, _text(source, "listen", values.get("listen", DEFAULT_LISTEN), DEFAULT_LISTEN)),
+    )
+    if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
+        raise InputError(
+            str(path), 0, 0, f"holds a password, but others may read it (mode {mode:04o}); chmod 0600 {path}"
+        )
+    return settings
+
+
+def parse_address(text: str) -> Address:
+    """HOST:PORT, [IPv6]:PORT or :PORT; raises UsageError."""
+    try:
+        parts = urlsplit(f"//{text}")
+        if parts.port is not None and not (parts.path or parts.query or parts.fragment or parts.username):
+            return Address(parts.hostname or DEFAULT_LISTEN.partition(":")[0], parts.port)
+    except ValueError:
+        pass
+    raise UsageError(f"{text!r} must be HOST:PORT, such as {DEFAULT_LISTEN}")
+
+
+def _listen(source: YamlSource, text: str) -> Address:
+    try:
+        return parse_address(text)
+    except UsageError as error:
+        raise source.error(("listen",), f"listen: {error}") from None
+
+
+def _text(source: YamlSource, key: str, value: Any, example: str) -> str:
+    if isinstance(value, str) and value:
+        return value
+    raise source.error((key,), f"{key}: {value!r} must be a text such as {example}")
+
+
+def _has_password(url: str) -> bool:
+    # The driver also takes a password among the options.
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return True
+    return parts.password is not None or "passw" in parts.query

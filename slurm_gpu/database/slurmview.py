@@ -1,0 +1,140 @@
+"""What slurmctld says, kept for a moment, so that a thousand shipments cost it one question."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import QueuedJob, SlurmClient, SlurmNode, SlurmSettings
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+JOBS_FOR_S = 2.0
+NODES_FOR_S = 60.0
+SETTINGS_FOR_S = 3600.0
+# A question may take at most this share of the time: a slow slurmctld is asked less often.
+_SHARE = 0.05
+_PAUSE_AFTER_FAILURE_S = 10.0
+
+
+class Kept(Generic[T]):
+    """One answer, renewed when it is older than `for_s`; a failure keeps the old answer for a while.
+
+    While one thread asks, the others take the old answer, or wait if there is none.
+    """
+
+    def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float) -> None:
+        self._ask, self._clock, self._for_s = ask, clock, for_s
+        self._lock = threading.Lock()
+        self._answer: T | None = None
+        self._renew_at: float | None = None
+
+    def get(self) -> T | None:
+        """The answer, None where there never was one."""
+        if self._renew_at is not None and self._clock.monotonic() < self._renew_at:
+            return self._answer
+        if not self._lock.acquire(blocking=self._answer is None):
+            return self._answer
+        try:
+            began = self._clock.monotonic()
+            if self._renew_at is not None and began < self._renew_at:
+                return self._answer
+            try:
+                self._answer = self._ask()
+                took = self._clock.monotonic() - began
+                self._renew_at = began + took + max(self._for_s, took / _SHARE)
+            except SlurmError as error:
+                self._renew_at = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
+                log.debug("Slurm did not answer: %s", error)
+            return self._answer
+        finally:
+            self._lock.release()
+
+    def expire(self) -> None:
+        """Ask again at the next get()."""
+        self._renew_at = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """slurmctld's jobs by raw id and by node, as of wall clock `as_of_s`."""
+
+    as_of_s: float
+    by_id: Mapping[int, QueuedJob]
+    by_node: Mapping[str, tuple[QueuedJob, ...]]
+
+
+class SlurmView:
+    """Cached answers of slurmctld; every method gives None or nothing, and never fails, when it is away."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        clock: Clock,
+        resolve: Callable[[str], frozenset[str]] | None = None,
+    ) -> None:
+        self.client = client
+        self._clock = clock
+        self._resolve = resolve if resolve is not None else resolve_address
+        self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S)
+        self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S)
+        self._settings = Kept(client.settings, clock, SETTINGS_FOR_S)
+        self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
+
+    def queue(self) -> Queue | None:
+        """Pending, running and just ended jobs."""
+        return self._queue.get()
+
+    def settings(self) -> SlurmSettings | None:
+        """The configuration of slurmctld."""
+        return self._settings.get()
+
+    def nodes(self) -> Mapping[str, SlurmNode] | None:
+        """All nodes by name."""
+        return self._nodes.get()
+
+    def addresses(self, node: str) -> frozenset[str] | None:
+        """IP addresses from which `node` may speak: those of its NodeAddr and of its name.
+
+        None where Slurm cannot tell; empty where Slurm answers and knows no such node.
+        """
+        nodes = self.nodes()
+        if nodes is None:
+            return None
+        if node not in nodes:
+            return frozenset()
+        now = self._clock.monotonic()
+        until, found = self._addresses.get(node, (now, frozenset[str]()))
+        if until <= now:
+            found = self._resolve(nodes[node].address) | self._resolve(node)
+            self._addresses[node] = now + NODES_FOR_S, found
+        # A name that cannot be resolved denies nothing.
+        return found or None
+
+    def _ask_queue(self) -> Queue:
+        as_of_s = self._clock.wall()
+        jobs = self.client.jobs()
+        by_node: dict[str, list[QueuedJob]] = {}
+        for job in jobs:
+            for node in job.nodes:
+                by_node.setdefault(node, []).append(job)
+        return Queue(
+            as_of_s, {job.job_id: job for job in jobs}, {name: tuple(some) for name, some in by_node.items()}
+        )
+
+
+def resolve_address(name: str) -> frozenset[str]:
+    """All IP addresses of a host name or literal address; none where it cannot be resolved."""
+    try:
+        return frozenset(
+            str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        )
+    except (OSError, UnicodeError):
+        return frozenset()

@@ -1,0 +1,59 @@
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.database.engine import Database
+from tests.database.servers import MariaDB, running_mariadb, running_munged
+
+
+@pytest.fixture(scope="session")
+def short_path() -> Iterator[Path]:
+    """A directory with a name short enough for Unix sockets, which other users may enter."""
+    root = Path(tempfile.mkdtemp(prefix="sgdb-"))
+    root.chmod(0o755)
+    yield root
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def mariadb(short_path: Path) -> Iterator[MariaDB]:
+    if not MariaDB.installed():
+        pytest.skip("mariadbd is not installed")
+    root = short_path / "maria"
+    root.mkdir()
+    with running_mariadb(root) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def munge_socket(short_path: Path) -> Iterator[str]:
+    if shutil.which("munged") is None:
+        pytest.skip("munged is not installed")
+    root = short_path / "munge"
+    root.mkdir(mode=0o755)
+    with running_munged(root) as path:
+        yield str(path)
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'database' / 'test.db'}"
+    else:
+        server: MariaDB = request.getfixturevalue("mariadb")
+        fresh = server.fresh()
+        yield fresh
+        server.drop(fresh)
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    """A database with tables, of each kind."""
+    made = Database(url)
+    made.upgrade()
+    yield made
+    made.dispose()

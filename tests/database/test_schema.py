@@ -1,0 +1,58 @@
+import stat
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from slurm_gpu.database import engine as engine_module
+from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision, upgrade_database
+from slurm_gpu.database.schema import metadata
+
+
+def test_migrations_make_the_tables_that_queries_expect(database: Database) -> None:
+    with database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_upgrade_may_be_run_again(url: str) -> None:
+    assert upgrade_database(url) == upgrade_database(url) == head_revision()
+
+
+def test_upgrade_goes_on_where_a_killed_one_stopped(database: Database) -> None:
+    with (
+        database.engine.begin() as connection
+    ):  # as MariaDB leaves it: tables, but no word that they are there
+        connection.execute(text("DELETE FROM alembic_version"))
+        connection.execute(text("DROP TABLE watermark"))
+    database.upgrade()
+    assert database.schema() == head_revision()
+    with database.reading() as connection:
+        assert connection.execute(text("SELECT COUNT(*) FROM watermark")).scalar() == 0
+
+
+def test_a_database_of_a_newer_version_is_refused(database: Database) -> None:
+    with database.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(UnusableDatabaseError, match=r"schema 9999, made by a newer slurm-gpu"):
+        database.upgrade()
+
+
+def test_the_chain_of_migrations_has_one_end() -> None:
+    scripts = ScriptDirectory.from_config(engine_module._alembic(None))
+    assert len(scripts.get_heads()) == 1
+    assert len(list(scripts.walk_revisions())) == len(list((Path(scripts.dir) / "versions").glob("0*.py")))
+
+
+def test_sqlite_is_made_in_a_private_folder(tmp_path: Path) -> None:
+    upgrade_database(f"sqlite:///{tmp_path / 'new' / 'x.db'}")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "postgresql://x/y", "sqlite://", "mysql+nodriver://x/y"])
+def test_an_url_that_cannot_be_used_says_what_would_be_right(url: str) -> None:
+    with pytest.raises(UnusableDatabaseError, match="url: "):
+        Database(url)
