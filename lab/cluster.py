@@ -24,6 +24,7 @@ from lab import (
     people,
     programs,
     services,
+    slurm_config,
 )
 from lab.daemons import Daemon
 from lab.errors import LabError
@@ -272,6 +273,7 @@ class Lab:
         missing = [name for name in _COMMANDS if shutil.which(name, path=path) is None]
         if missing:
             raise LabError(f"not installed: {', '.join(missing)}; `make setup` installs what the lab needs")
+        people.require_system_users(slurm_config.SLURM_USER, configuration.MUNGE_USER, mariadb.SYSTEM_USER)
 
     def _require_same_options(self) -> None:
         running = Options.load(self.layout.options_file)

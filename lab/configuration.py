@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +35,7 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     _munge_key(layout)
     layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
     (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
-    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups))
+    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, _slurm_version()))
     (layout.etc / "plugstack.conf").write_text("")
     _secret(layout.etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(layout, passwords.slurm), "slurm")
     job_submit_script(layout, options.job_submit)
@@ -53,6 +55,13 @@ def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
         path.unlink(missing_ok=True)
     else:
         path.write_text(_NOOP_LUA)
+
+
+def _slurm_version() -> tuple[int, int]:
+    """Return (22, 5) for 22.05.8."""
+    printed = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True).stdout
+    major, minor, *_ = (int(number) for number in re.findall(r"\d+", printed))
+    return major, minor
 
 
 def _directories(layout: Layout, nodes: Sequence[Node]) -> None:
@@ -102,7 +111,8 @@ def _slurm_gpu(layout: Layout, nodes: Sequence[Node], passwords: Passwords) -> N
         f"mysql+pymysql://slurm_gpu:{passwords.slurm_gpu}@localhost/slurm_gpu"
         f"?unix_socket={layout.mariadb_socket}&charset=utf8mb4"
     )
-    _secret(layout.database_file, yaml.safe_dump({"url": url}), slurm_config.SLURM_USER)
+    settings = {"url": url, "listen": f"127.0.0.1:{layout.database_port}"}
+    _secret(layout.database_file, yaml.safe_dump(settings), slurm_config.SLURM_USER)
     policy = REPOSITORY / "lab" / "policy.yaml"
     if policy.exists():
         shutil.copyfile(policy, layout.policy_file)

@@ -62,6 +62,15 @@ def identity(name: str) -> Identity:
     return Identity(one.uid, one.uid, tuple(UNIX_GROUPS[group] for group in one.unix_groups))
 
 
+def require_system_users(*names: str) -> None:
+    """Check for the users as which daemons run, which packages make on most systems."""
+    for name in names:
+        try:
+            pwd.getpwnam(name)
+        except KeyError:
+            raise LabError(f"there is no system user {name}; `useradd --system {name}` makes it") from None
+
+
 def lab_uids() -> set[int]:
     """Return the uids of the users that a lab made on this host."""
     return {uid for name, uid in _UIDS.items() if _is_ours(name)}

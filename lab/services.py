@@ -43,8 +43,10 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
         make.slurmctld(),
         *(make.slurmd(node) for node in nodes),
     ]
-    if options.services and (REPOSITORY / "slurm_gpu" / "node" / "main.py").exists():
-        daemons += [make.slurm_gpudbd(), *(make.slurm_gpud(node) for node in nodes)]
+    if options.services:
+        daemons.append(make.slurm_gpudbd())
+        if (REPOSITORY / "slurm_gpu" / "node" / "main.py").exists():
+            daemons += [make.slurm_gpud(node) for node in nodes]
     return {daemon.name: daemon for daemon in daemons}
 
 

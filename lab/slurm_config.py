@@ -10,6 +10,7 @@ from lab.options import GPUS_PER_NODE, SHARDS_PER_NODE, JobSubmit, Node, Options
 
 CLUSTER = "lab"
 SLURM_USER = "slurm"
+_FIRST_WITH_CGROUPS_DISABLED = (23, 2)
 
 
 def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
@@ -49,7 +50,8 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         f"TaskPlugin=task/{'cgroup' if fenced else 'none'}",
         "JobAcctGatherType=jobacct_gather/linux",
         "SchedulerType=sched/backfill",
-        "SchedulerParameters=bf_interval=5",
+        # Jobs start at once: by default a batch job may wait 3 s, and the scheduler rests 2 s.
+        "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,bf_interval=5",
         "PriorityType=priority/multifactor",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
@@ -91,9 +93,12 @@ def gres_conf(nodes: Sequence[Node]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def cgroup_conf(cgroups: CgroupVersion) -> str:
+def cgroup_conf(cgroups: CgroupVersion, slurm_version: tuple[int, int]) -> str:
     """Return cgroup.conf: devices are fenced, CPUs and memory are not, as they are not this host's."""
-    lines = [f"CgroupPlugin={cgroups}"]
+    plugin = cgroups
+    if cgroups is CgroupVersion.NONE and slurm_version < _FIRST_WITH_CGROUPS_DISABLED:
+        plugin = CgroupVersion.V1  # does nothing until another plugin asks it to
+    lines = [f"CgroupPlugin={plugin}"]
     if cgroups is not CgroupVersion.NONE:
         lines += ["CgroupMountpoint=/sys/fs/cgroup", "ConstrainDevices=yes"]
     if cgroups is CgroupVersion.V2:

@@ -40,7 +40,8 @@ def lab_with(_host: None) -> Iterator[LabWith]:
         wanted = Lab(options=Options(**chosen))  # type: ignore[arg-type]
         if not last or last[0].options != wanted.options:
             wanted.down()
-        wanted.up()
+        if not all(wanted.status().values()):
+            wanted.up()
         last[:] = [wanted]
         return wanted
 

@@ -1,0 +1,58 @@
+"""The jobs of the demo: the policy decides as expected, and every row agrees with the truth."""
+
+from __future__ import annotations
+
+import json
+
+from lab import demo
+from lab.cluster import Lab
+from lab.scenario import ACCEPTED, REFUSED
+
+
+def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> None:
+    accepted, refusals = demo.submit_all(lab)
+    rows = demo.wait_for_runs(lab, accepted)
+
+    assert len(rows) == sum(job.n_runs for job in ACCEPTED)
+    for difference in demo.differences(lab, rows):
+        assert difference.worst <= demo.TOLERANCE_PCT, difference
+    assert len(refusals) == len(REFUSED)
+
+    row = {
+        entry.job.about: next(
+            r for r in rows if r["job_id"] == entry.job_id or r["array_job_id"] == entry.job_id
+        )
+        for entry in accepted
+    }
+    # 0 is a measurement, None is a gap.
+    idle, cpu_only = row["holds a GPU and forgets it"], row["no GPU at all"]
+    assert (idle["nGPU"], idle["uGPUcore"], idle["uGPUmem"]) == (1, 0, 0)
+    assert (cpu_only["nGPU"], cpu_only["uGPUcore"], cpu_only["uGPUmem"]) == (0, None, None)
+    assert row["a quarter of a GPU"]["nGPU"] == 0.25
+    assert row["two nodes, two GPUs each"]["nNODE"] == 2
+    assert all(r["coverage"] > 0.9 for r in rows if r["nGPU"])
+
+    devices = {r["id"]: _devices(lab, r["id"]) for r in rows}
+    assert len(devices[row["two nodes, two GPUs each"]["id"]]) == 4  # one per node-GPU
+    assert all(len(devices[r["id"]]) == 1 for r in rows if r["array_job_id"])  # each task its own
+    assert len(devices[row["three seconds"]["id"]]) == 1
+
+
+def test_a_refusal_names_rule_reason_numbers_and_a_way_out(lab: Lab) -> None:
+    accepted, refusals = demo.submit_all(lab)
+    assert accepted
+    by_about = {refusal.job.about: refusal.message for refusal in refusals}
+    gpus = by_about["more GPUs than a course job may have"]
+    for part in ("undergrad-job", "Course work fits on two GPUs for half a day.", "2", "4", "--gpus=2"):
+        assert part in gpus
+    walltime = by_about["a day, where hours are allowed"]
+    for part in ("undergrad-job", "--time="):
+        assert part in walltime
+    share = by_about["more than her share, running and waiting together"]
+    for part in ("grad-share", "10", "12", "4"):
+        assert part in share
+
+
+def _devices(lab: Lab, job: str) -> list[dict[str, object]]:
+    answer = json.loads(lab.output(["slurm-gpu", "job", job, "--json"], user="carol"))
+    return [device for run in answer["runs"] for device in run["devices"]]

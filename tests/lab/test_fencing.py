@@ -1,0 +1,43 @@
+"""Where the host has no cgroups to give, the lab says so in one line and works without."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from lab.cgroups import CgroupVersion, probe
+from lab.cluster import Lab
+from lab.layout import REPOSITORY
+
+WITHOUT_CGROUPS = """
+set -e
+mount -t tmpfs none /sys/fs/cgroup
+{lab}/up --no-services
+cd / && {lab}/as alice sbatch --wait --gpus=1 --wrap 'true'
+{lab}/down
+"""
+
+
+def test_without_cgroups_jobs_run_unfenced(no_lab: Lab) -> None:
+    script = WITHOUT_CGROUPS.format(lab=REPOSITORY / "lab")
+    result = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert result.returncode == 0, result.stderr
+    said = [line for line in result.stderr.splitlines() if "not fenced" in line]
+    assert said == [
+        "lab: jobs are not fenced from each other's devices: "
+        "no cgroup freezer and devices controller at /sys/fs/cgroup"
+    ]
+
+
+def test_a_host_that_gives_too_few_controllers_of_cgroup_v2_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("pids rdma\n")
+    assert probe(tmp_path).version is CgroupVersion.NONE
+    assert probe(tmp_path).reason == "cgroup v2 lacks cpu, cpuset, memory"
+
+
+def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
+    before = {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()}
+    probe()
+    assert {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()} == before

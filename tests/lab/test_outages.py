@@ -1,0 +1,106 @@
+"""kill -9 of any daemon at any moment loses no job's record."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lab.cluster import Lab
+from lab.options import JobSubmit
+from lab.polling import wait_for
+
+from .conftest import LabWith
+
+SEED = 20261121
+JOBS = 30
+SPAN_S = 60.0
+
+
+@dataclass(frozen=True)
+class Step:
+    at_s: float
+    act: Callable[[], object]
+
+
+def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: LabWith) -> None:
+    lab = lab_with(job_submit=JobSubmit.NOOP)
+    dice = random.Random(SEED)
+    jobs: dict[int, int] = {}  # job id → GPUs
+
+    def submit(gpus: int, seconds: float) -> None:
+        job_id = lab.submit(
+            "alice",
+            f"--gpus={gpus}",
+            "--nodes=1",
+            "--time=5",
+            f"--wrap=simgpu --util {dice.randrange(101)} --mem-mib 2000 --seconds {seconds:.1f}",
+        )
+        jobs[job_id] = gpus
+
+    steps = [
+        Step(
+            dice.uniform(0, SPAN_S), lambda gpus=dice.choice((1, 1, 2)), s=dice.uniform(1, 8): submit(gpus, s)
+        )
+        for _ in range(JOBS)
+    ]
+    for name in ["slurm-gpudbd", "mariadb", *(f"slurm-gpud-{node}" for node in lab.nodes)]:
+        daemon = lab.daemons[name]
+        for third in range(3):  # each daemon three times, wherever it hurts, for up to 8 s
+            moment = dice.uniform(third, third + 0.5) * SPAN_S / 3
+            steps += [Step(moment, daemon.kill9), Step(moment + dice.uniform(0.1, 8), daemon.start)]
+    _play(steps)
+
+    inside = _job_inside_an_outage(lab)
+    for daemon in lab.daemons.values():
+        daemon.start()
+
+    devices = {job: _wait_for_devices(lab, job, gpus) for job, gpus in jobs.items()}
+    assert len(devices) == JOBS
+    for job, found in devices.items():
+        held = [(h.node, lab.nodes[h.node].at_position(p).uuid) for h in lab.held(job) for p in h.positions]
+        assert sorted({(d["node"], d["device"]) for d in found}) == sorted(held)
+    (unseen,) = _wait_for_devices(lab, inside, 1)
+    assert unseen["sampled_s"] == 0
+    (held_inside,) = lab.held(inside)
+    assert held_inside.end_s is not None
+    assert abs(float(str(unseen["held_s"])) - (held_inside.end_s - held_inside.start_s)) < 0.5
+
+
+def _job_inside_an_outage(lab: Lab) -> int:
+    daemon = lab.daemons["slurm-gpud-n1"]
+    daemon.kill9()
+    job = lab.submit("alice", "-w", "n1", "--gpus=1", "--time=5", "--wrap=simgpu --util 50 --seconds 1")
+
+    def ended() -> bool:
+        held = lab.held(job)
+        return bool(held) and held[0].end_s is not None
+
+    wait_for(ended, 90.0, f"job {job} ends")
+    daemon.start()
+    return job
+
+
+def _play(steps: list[Step]) -> None:
+    start = time.monotonic()
+    for step in sorted(steps, key=lambda step: step.at_s):
+        wait_for(
+            lambda at=step.at_s: time.monotonic() - start >= at, SPAN_S, "the moment comes", interval_s=0.02
+        )
+        step.act()
+
+
+def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
+    """The final records of a job, one for each GPU at least (more where its watch was broken)."""
+
+    def found() -> list[dict[str, object]]:
+        result = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+        if result.returncode:
+            return []
+        devices = [device for run in json.loads(result.stdout)["runs"] for device in run["devices"]]
+        last = {device["device"] for device in devices if device["final"]}
+        return devices if len(last) == gpus else []
+
+    return wait_for(found, 120.0, f"job {job} has the records of {gpus} GPUs", interval_s=0.5)
