@@ -7,8 +7,9 @@ EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
 .PHONY: demo test check setup packages clean
 
-demo: setup
-	@$(BIN)/python -m lab demo
+demo:
+	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
+	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
 test: setup check
 	$(BIN)/python -m pytest -q tests -m lab

@@ -8,9 +8,11 @@ import sys
 import time
 
 import click
+from rich.console import Console
 
 from lab import people, services
 from lab.cluster import Lab
+from lab.demo import demo as run_demo
 from lab.errors import LabError
 from lab.layout import Layout
 from lab.options import JobSubmit, Options
@@ -108,6 +110,14 @@ def restart(name: str) -> None:
     if name not in daemons:
         raise click.UsageError(f"no daemon {name!r}; there are {', '.join(daemons)}")
     daemons[name].restart()
+
+
+@lab.command()
+@click.option("--setup-seconds", type=float, help="How long installing took, to be printed apart.")
+def demo(setup_seconds: float | None) -> None:
+    """Bring the lab up, run a dozen jobs, show what slurm-gpu recorded, take the lab down."""
+    if not run_demo(Console(), setup_s=setup_seconds):
+        sys.exit(1)
 
 
 def main() -> None:

@@ -7,12 +7,12 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from lab.cluster import Lab
 from lab.options import JobSubmit
 from lab.polling import wait_for
-
-from .conftest import LabWith
+from tests.lab.conftest import LabWith
 
 SEED = 20261121
 JOBS = 30
@@ -41,9 +41,7 @@ def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: L
         jobs[job_id] = gpus
 
     steps = [
-        Step(
-            dice.uniform(0, SPAN_S), lambda gpus=dice.choice((1, 1, 2)), s=dice.uniform(1, 8): submit(gpus, s)
-        )
+        Step(dice.uniform(0, SPAN_S), partial(submit, dice.choice((1, 1, 2)), dice.uniform(1, 8)))
         for _ in range(JOBS)
     ]
     for name in ["slurm-gpudbd", "mariadb", *(f"slurm-gpud-{node}" for node in lab.nodes)]:
@@ -86,10 +84,12 @@ def _job_inside_an_outage(lab: Lab) -> int:
 def _play(steps: list[Step]) -> None:
     start = time.monotonic()
     for step in sorted(steps, key=lambda step: step.at_s):
-        wait_for(
-            lambda at=step.at_s: time.monotonic() - start >= at, SPAN_S, "the moment comes", interval_s=0.02
-        )
+        wait_for(partial(_reached, start + step.at_s), SPAN_S, "the moment comes", interval_s=0.02)
         step.act()
+
+
+def _reached(moment: float) -> bool:
+    return time.monotonic() >= moment
 
 
 def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:

@@ -1,0 +1,161 @@
+"""`make demo`: a dozen jobs on the lab, what their users saw, and what slurm-gpu recorded."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lab import scenario, truth
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.scenario import Refusal, Submitted
+
+DEADLINE_S = 120.0
+TOLERANCE_PCT = 1.0
+_POLL_S = 1.0
+_FINAL = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one run's row is from the truth, in percentage points; None where neither has a GPU."""
+
+    job: str
+    core: float | None
+    memory: float | None
+
+    @property
+    def worst(self) -> float:
+        """The larger of the two; 0 for a run without GPUs."""
+        return (
+            max(abs(self.core), abs(self.memory))
+            if self.core is not None and self.memory is not None
+            else 0.0
+        )
+
+
+def demo(console: Console, *, setup_s: float | None = None) -> bool:
+    """Run it all on a fresh lab; True if every row agrees with what the simulated GPUs really did."""
+    start = time.monotonic()
+    lab = Lab(report=lambda line: console.print(f"[dim]{line}[/]", highlight=False))
+    lab.down()
+    try:
+        with console.status("Bringing up munge, MariaDB, slurmdbd, slurmctld, four slurmd and slurm-gpu …"):
+            lab.up()
+        console.print(
+            f"Cluster up in {time.monotonic() - start:.0f} s: 4 nodes, 4 simulated GPUs each.\n",
+            highlight=False,
+        )
+        accepted, refusals = submit_all(lab)
+        _show_refusals(console, refusals)
+        runs = _watch(console, lab, accepted)
+        _show(console, lab, "carol", ["slurm-gpu", "jobs"])
+        distributed = next(entry for entry in accepted if "-N2" in entry.job.options)
+        _show(console, lab, distributed.job.user, ["slurm-gpu", "job", str(distributed.job_id)])
+        good = _show_accuracy(console, differences(lab, runs))
+    finally:
+        with console.status("Taking the cluster down …"):
+            lab.down()
+    if setup_s is not None:
+        console.print(f"Installing took {setup_s:.0f} s.", highlight=False)
+    console.print(
+        f"The lab part took {time.monotonic() - start:.0f} s. Nothing of it is left on this machine.",
+        highlight=False,
+    )
+    return good
+
+
+def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
+    """Submit every job of the scenario; LabError where the policy decided otherwise than expected."""
+    outcomes = [scenario.submit(lab, job) for job in (*scenario.ACCEPTED, *scenario.REFUSED)]
+    accepted = [outcome for outcome in outcomes if isinstance(outcome, Submitted)]
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
+    if [entry.job for entry in accepted] != list(scenario.ACCEPTED):
+        surprises = {o.job for o in outcomes if isinstance(o, Refusal)} ^ set(scenario.REFUSED)
+        texts = [f"{job.user}$ {job.typed}" for job in surprises] + [entry.message for entry in refused]
+        raise LabError("the policy decided otherwise than the demo expects:\n" + "\n".join(texts))
+    return accepted, refused
+
+
+def wait_for_runs(
+    lab: Lab, accepted: Sequence[Submitted], progress: Any = None, deadline_s: float = DEADLINE_S
+) -> list[Mapping[str, Any]]:
+    """Return the rows of `slurm-gpu jobs --json` once every run has ended and every GPU has its record."""
+    expected = sum(entry.job.n_runs for entry in accepted)
+    ids = {entry.job_id for entry in accepted}
+    end = time.monotonic() + deadline_s
+    while True:
+        rows = [row for row in rows_of(lab) if (row["array_job_id"] or row["job_id"]) in ids]
+        done = [
+            row for row in rows if row["state"] in _FINAL and (not row["nGPU"] or row["coverage"] is not None)
+        ]
+        if progress is not None:
+            progress(len(done), expected)
+        if len(done) == expected:
+            return done
+        if time.monotonic() > end:
+            raise LabError(f"only {len(done)} of {expected} runs are complete after {deadline_s:g} s: {rows}")
+        time.sleep(_POLL_S)
+
+
+def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
+    """Every run, as an operator sees it."""
+    rows: list[Mapping[str, Any]] = json.loads(lab.output(["slurm-gpu", "jobs", "--json"], user="carol"))[
+        "runs"
+    ]
+    return rows
+
+
+def differences(lab: Lab, rows: Sequence[Mapping[str, Any]]) -> list[Difference]:
+    """Compare rows with the truth, integrated over the time in which each job held its GPUs."""
+    found = []
+    for row in rows:
+        means = truth.mean_pct(truth.of_job(lab.layout, tuple(lab.nodes.values()), row["job_id"]))
+        core, memory = row["uGPUcore"], row["uGPUmem"]
+        if means is None and core is None and memory is None:
+            found.append(Difference(row["id"], None, None))
+        elif means is None or core is None or memory is None:
+            raise LabError(f"job {row['id']}: recorded {core}, {memory}; the truth is {means}")
+        else:
+            found.append(Difference(row["id"], core - means[0], memory - means[1]))
+    return found
+
+
+def _watch(console: Console, lab: Lab, accepted: Sequence[Submitted]) -> list[Mapping[str, Any]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("Jobs run, and their records arrive")
+        return wait_for_runs(lab, accepted, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _show_refusals(console: Console, refusals: Sequence[Refusal]) -> None:
+    console.print("[bold]Refused, as the user saw it[/]")
+    for refusal in refusals:
+        console.print(f"\n[dim]{refusal.job.user}$[/] {refusal.job.typed}", highlight=False, soft_wrap=True)
+        console.print(refusal.message, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _show(console: Console, lab: Lab, user: str, argv: Sequence[str]) -> None:
+    console.print(f"[dim]{user}$[/] {' '.join(argv)}", highlight=False)
+    result = lab.run_as(user, argv, extra={"COLUMNS": str(console.width)})
+    console.print(result.stdout.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
+    worst = max(found, key=lambda difference: difference.worst)
+    good = worst.worst <= TOLERANCE_PCT
+    verdict = "[green]Right[/]" if good else "[red]WRONG[/]"
+    console.print(
+        f"{verdict}: in {len(found)} runs, uGPUcore and uGPUmem differ from what the simulated GPUs "
+        f"really did by at most {worst.worst:.2f} percentage points (job {worst.job}).",
+        highlight=False,
+    )
+    return good
