@@ -1,0 +1,97 @@
+"""The `slurm-gpu` command line: its commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmGpuError
+
+DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
+
+# Each is imported when it is called, so that one command's libraries do not slow the others down.
+_COMMANDS = {
+    "job": ("slurm_gpu.cli.job", "One job: its runs, and what each of its GPUs did."),
+    "jobs": ("slurm_gpu.cli.jobs", "A table of runs: waiting, running, GPU use."),
+    "nodes": ("slurm_gpu.cli.nodes", "What is free, who uses which GPU, and until when."),
+    "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
+    "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
+    "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
+    "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),
+}
+
+
+class _LazyGroup(click.Group):
+    """Knows its commands' names and summaries, and imports a command when it is called.
+
+    The module of a command holds a click command of the command's own name.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The site file, if not $SLURM_GPU_CONF or /etc/slurm-gpu/slurm-gpu.yaml.",
+)
+@click.version_option(__version__, prog_name="slurm-gpu", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> None:
+    """GPUs of a Slurm cluster: who uses them, how well, and what the rules are.
+
+    Exit codes: 0 done, 1 found the problem it was asked to look for, 2 wrong usage, 3 Slurm, the database
+    or another thing outside failed.
+    """
+    site = ctx.ensure_object(Site)
+    if config is not None:
+        site.config_path = config
+
+
+def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
+    """Run the command line and return its exit code; errors raised on purpose become one message."""
+    try:
+        code = cli.main(
+            None if argv is None else list(argv), prog_name="slurm-gpu", obj=site, standalone_mode=False
+        )
+    except SlurmGpuError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        click.echo(f"slurm-gpu: {error}", err=True)
+        return error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("slurm-gpu: interrupted", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough; the interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code if isinstance(code, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

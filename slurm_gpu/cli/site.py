@@ -1,0 +1,46 @@
+"""What the commands work on: the site file, Slurm and slurm-gpudbd, each opened when first needed."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.slurm.connect import connect
+
+
+@dataclass
+class Site:
+    """One call of the command. Tests hand in their own Slurm, database and time."""
+
+    config_path: Path = field(default_factory=default_path)
+    connect_slurm: Callable[[], SlurmClient] = connect
+    connect_database: Callable[[SiteConfig], DatabaseClient] = DatabaseClient
+    wall: Callable[[], float] = time.time
+
+    @functools.cached_property
+    def config(self) -> SiteConfig:
+        """The checked site file; raises InvalidFileError with every mistake in it."""
+        return load_config(self.config_path)
+
+    @functools.cached_property
+    def slurm(self) -> SlurmClient:
+        """The Slurm of this host."""
+        return self.connect_slurm()
+
+    def database(self) -> DatabaseClient:
+        """A fresh connection to slurm-gpudbd, a context manager."""
+        return self.connect_database(self.config)
+
+
+def with_site(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Hand a click command the Site as its first argument."""
+    return click.make_pass_decorator(Site, ensure=True)(command)
