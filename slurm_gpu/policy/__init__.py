@@ -1,1 +1,1 @@
-"""policy.yaml → limits: the checked model, the Lua bundle for slurmctld, and running that same Lua elsewhere."""
+"""policy.yaml → limits: the checked model, the Lua bundle for slurmctld, the same Lua run elsewhere."""

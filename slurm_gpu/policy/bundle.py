@@ -135,7 +135,9 @@ def lua_directory() -> Path:
     for candidate in candidates:
         if (candidate / "99_entry.lua").is_file():
             return candidate
-    raise OutsideError(f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}")
+    raise OutsideError(
+        f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}"
+    )
 
 
 def _modules(directory: Path) -> list[tuple[int, str, str]]:
@@ -160,7 +162,7 @@ def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, 
 
 
 def _number_set(numbers: Iterable[int]) -> dict[int, Plain]:
-    return {number: True for number in sorted(set(numbers))}
+    return dict.fromkeys(sorted(set(numbers)), True)
 
 
 def _end_of(day: dt.date, zone: ZoneInfo) -> int:

@@ -149,9 +149,7 @@ class _Check:
             if isinstance(item, str) and item.strip() and not _CONTROL.search(item):
                 names.append(item)
             else:
-                self.fail(
-                    (*location, index), f"{_name(location)}: {item!r} must be a name; put it in quotes"
-                )
+                self.fail((*location, index), f"{_name(location)}: {item!r} must be a name; put it in quotes")
         return tuple(names)
 
     def date(self, location: Location, value: Any) -> dt.date:
@@ -185,15 +183,11 @@ class _Check:
             )
             return Group(str(name))
         table = self.mapping(location, value, (*_CONDITIONS, "until"))
-        conditions = {
-            key: self.names((*location, key), table[key]) for key in _CONDITIONS if key in table
-        }
+        conditions = {key: self.names((*location, key), table[key]) for key in _CONDITIONS if key in table}
         until = self.date((*location, "until"), table["until"]) if "until" in table else None
         return Group(str(name), **conditions, until=until)
 
-    def rules(
-        self, value: Any, groups: Mapping[str, Group], on_error: OnError
-    ) -> tuple[Rule, ...]:
+    def rules(self, value: Any, groups: Mapping[str, Group], on_error: OnError) -> tuple[Rule, ...]:
         if not isinstance(value, list):
             self.fail(("rules",), f"rules must be a list, each rule beginning with `- id: …`, not {value!r}")
             return ()
@@ -205,9 +199,7 @@ class _Check:
             seen.add(rule.id)
         return tuple(rules)
 
-    def rule(
-        self, location: Location, value: Any, groups: Mapping[str, Group], on_error: OnError
-    ) -> Rule:
+    def rule(self, location: Location, value: Any, groups: Mapping[str, Group], on_error: OnError) -> Rule:
         table = self.mapping(location, value, _RULE, _LATER_RULE)
         self.require(location, value, ("id", "for", "per", "why", "limits"))
         rule_id = ""
@@ -233,7 +225,9 @@ class _Check:
             group=group,
             per=per,
             why=self.text((*location, "why"), table["why"]) if "why" in table else "",
-            limits=self.limits((*location, "limits"), table["limits"], per) if "limits" in table else Limits(),
+            limits=self.limits((*location, "limits"), table["limits"], per)
+            if "limits" in table
+            else Limits(),
             mode=self.choice((*location, "mode"), table.get("mode", Mode.ENFORCE), Mode),
             on_error=self.choice((*location, "on_error"), table.get("on_error", on_error), OnError),
         )

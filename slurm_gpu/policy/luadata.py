@@ -11,8 +11,8 @@ Plain = None | bool | int | float | str | Sequence["Plain"] | Mapping[str, "Plai
 def to_lua(value: Plain, indent: int = 0) -> str:
     """A Lua expression for the value; None in a mapping is left out, as Lua has it.
 
-    Strings are written with every byte but printable ASCII as \\ddd, so that no quote, newline, bracket or
-    encoding can end them.
+    Strings are written with every byte but printable ASCII as a number, so that no quote, newline, bracket
+    or encoding can end them.
     """
     if value is None:
         return "nil"

@@ -39,7 +39,9 @@ slurm.user_msg = slurm.log_user
 if not writes then
   local open = io.open
   local sink = {
-    write = function(self) return self end, seek = function() return 0 end, close = function() return true end,
+    write = function(self) return self end,
+    seek = function() return 0 end,
+    close = function() return true end,
   }
   io.open = function(path, mode)
     if mode and mode:find("[wa+]") then return sink end

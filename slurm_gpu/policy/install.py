@@ -1,0 +1,206 @@
+"""Puts a bundle where slurmctld finds it: tried first, swapped in whole, the previous one kept."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.bundle import DECISIONS_LOG, MARK
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.script import (
+    EMPTY_DESCRIPTION,
+    LUA_VERSIONS,
+    PolicyScript,
+    ScalarFields,
+    ScriptError,
+    Verdict,
+)
+
+SCRIPT_NAME = "job_submit.lua"
+STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
+KEPT = 20
+"""Previous scripts that are kept."""
+
+_STRANGER = 65533
+"""A user whom no policy names."""
+_TRIALS: tuple[dict[str, str | int], ...] = (
+    {"num_tasks": 4},
+    {"tres_per_job": "gres:gpu:a100:100000", "time_limit": 60},
+    {"tres_per_node": "gres/gpu:8,gres/shard:3", "min_nodes": 4, "array_inx": "0-9:3%2", "time_limit": 1},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What was done."""
+
+    script: Path
+    previous: Path | None
+    """Where the script that it replaced is kept; None where there was none."""
+    changed: bool
+    """False where exactly this bundle was there already."""
+
+
+def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
+    """Run jobs of every group through the bundle in every Lua that a Slurm may be linked with.
+
+    Raises OutsideError when it does not load, raises an error, logs one, or the Luas disagree.
+    """
+    owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
+    results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    for version in LUA_VERSIONS:
+        try:
+            script = PolicyScript(bundle, lua=version)
+            results[version] = [result for owner in owners for result in _trial(script, owner)]
+        except ScriptError as error:
+            raise OutsideError(f"the bundle fails its trial and is not installed: {error}") from error
+    first, *others = results.items()
+    for version, result in others:
+        if result != first[1]:
+            raise OutsideError(
+                f"the bundle decides differently in Lua {first[0]} and {version}: not installed"
+            )
+
+
+_STRANGER_OWNER: dict[str, str | int] = {
+    "user_id": _STRANGER,
+    "account": "trial",
+    "qos": "normal",
+    "partition": "trial",
+}
+
+
+def _tables(value: Plain) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _member(group: Mapping[str, Any]) -> dict[str, str | int]:
+    """A job owner that the group's rules are for, as far as there is one."""
+    users, members = group.get("uids"), group.get("member_uids")
+    uids = [uid for uid in (users or members or {}) if members is None or uid in members]
+    owner = dict(_STRANGER_OWNER)
+    if uids:
+        owner["user_id"] = uids[0]
+    for field, key in (("account", "accounts"), ("qos", "qos"), ("partition", "partitions")):
+        if group.get(key):
+            owner[field] = next(iter(group[key]))
+    return owner
+
+
+def _trial(script: PolicyScript, owner: dict[str, str | int]) -> list[tuple[int, tuple[str, ...]]]:
+    base: ScalarFields = {**EMPTY_DESCRIPTION, **owner, "script": "#!/bin/sh"}
+    partition: ScalarFields = {
+        "name": owner["partition"],
+        "flag_default": 1,
+        "default_time": 60,
+        "max_time": 600,
+    }
+    record: ScalarFields = {
+        **owner,
+        "job_id": 1,
+        "job_state": 0,
+        "min_nodes": 1,
+        "time_limit": 60,
+        "tres_per_node": "gres:gpu:1",
+    }
+    script.set_jobs([record])
+    verdicts = [script.submit({**base, **fields}, [partition]) for fields in _TRIALS]
+    verdicts.append(script.modify({**EMPTY_DESCRIPTION, "min_nodes": 8}, record, [partition]))
+    for verdict in verdicts:
+        _complain(verdict)
+    return [(verdict.code, verdict.messages) for verdict in verdicts]
+
+
+def _complain(verdict: Verdict) -> None:
+    for level, text in verdict.log:
+        if level == "error":
+            raise ScriptError(text)
+
+
+def install_bundle(
+    bundle: str,
+    directory: Path,
+    state_directory: Path,
+    *,
+    replace_foreign: bool = False,
+    owner_uid: int = 0,
+    now: Callable[[], float] = time.time,
+) -> Installed:
+    """Make `bundle` the job_submit.lua of `directory` by an atomic rename.
+
+    slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
+    it runs; so it is set past the old one's. Raises UsageError when the script there is a site's own and
+    `replace_foreign` is not set, OutsideError when files cannot be written.
+    """
+    script = directory / SCRIPT_NAME
+    try:
+        old = script.read_bytes() if script.exists() else None
+        if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
+            raise UsageError(
+                f"{script} is not slurm-gpu's; use --replace to put it aside (a copy is kept), or remove it"
+            )
+        if old == bundle.encode():
+            return Installed(script, None, changed=False)
+        previous = _keep(script, state_directory, owner_uid, now) if old is not None else None
+        newer = int(now())
+        if old is not None:
+            newer = max(newer, int(script.stat().st_mtime) + 1)
+        _swap_in(bundle, script, newer)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
+    return Installed(script, previous, changed=True)
+
+
+def prepare_run_directory(directory: Path, owner_uid: int) -> None:
+    """Make the place of decisions.log: a file that slurmctld alone reads and writes."""
+    log = directory / DECISIONS_LOG
+    try:
+        if not directory.exists():
+            directory.mkdir(mode=0o755, parents=True)
+            os.chown(directory, owner_uid, -1)
+        log.touch(mode=0o600)
+        os.chown(log, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or log}: {error.strerror}") from error
+
+
+def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
+    if not state_directory.exists():
+        state_directory.mkdir(mode=0o700, parents=True)
+        os.chown(state_directory, owner_uid, -1)
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
+    kept = state_directory / f"job_submit-{stamp}.lua"
+    number = 1
+    while kept.exists():
+        kept = state_directory / f"job_submit-{stamp}.{number}.lua"
+        number += 1
+    shutil.copy2(script, kept)
+    for stale in sorted(state_directory.glob("job_submit-*.lua"))[:-KEPT]:
+        stale.unlink()
+    return kept
+
+
+def _swap_in(text: str, script: Path, mtime: int) -> None:
+    """Write beside the script, then rename: slurmctld sees the old one or the new one, never a part."""
+    fresh = script.with_name(f".{script.name}.{os.getpid()}")
+    try:
+        with fresh.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.chmod(0o644)
+        os.utime(fresh, (mtime, mtime))
+        fresh.replace(script)
+    finally:
+        fresh.unlink(missing_ok=True)
+    descriptor = os.open(script.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,73 @@
+"""What Slurm fills in where a user says nothing: partitions and their times, default account, QOS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A partition; times in seconds, None where Slurm says UNLIMITED (or, for the default, NONE)."""
+
+    name: str
+    is_default: bool
+    default_time_s: int | None
+    max_time_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserDefaults:
+    """Account and QOS that a user's job gets without options; None where Slurm has no accounting for it."""
+
+    account: str | None = None
+    qos: str | None = None
+
+
+def read_partitions(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> Sequence[Partition]:
+    """All partitions that the caller may see; raises SlurmError when Slurm does not answer."""
+    text = run(["scontrol", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
+    return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
+
+
+def read_user_defaults(
+    user: str, account: str | None, run: Run = run_command, environ: Mapping[str, str] = os.environ
+) -> UserDefaults:
+    """Defaults of a user (for `account`, or for the default account where it is None).
+
+    Empty where there is no accounting storage or no such user in it.
+    """
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
+    argv += ["format=DefaultAccount,Account,DefaultQOS"]
+    try:
+        text = run(argv, environ, QUERY_TIMEOUT_S)
+    except SlurmError:
+        return UserDefaults(account=account)
+    rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
+    if not rows:
+        return UserDefaults(account=account)
+    chosen = account if account is not None else rows[0][0] or None
+    qos = next((row[2] for row in rows if row[1] == chosen and row[2]), None)
+    return UserDefaults(account=chosen, qos=qos)
+
+
+def _partition(line: str) -> Partition:
+    fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+    return Partition(
+        name=fields["PartitionName"],
+        is_default=fields.get("Default") == "YES",
+        default_time_s=_seconds(fields.get("DefaultTime", "NONE")),
+        max_time_s=_seconds(fields.get("MaxTime", "UNLIMITED")),
+    )
+
+
+def _seconds(text: str) -> int | None:
+    if text in ("NONE", "UNLIMITED", "INFINITE"):
+        return None
+    days, _, clock = text.rpartition("-")
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return int(days or "0") * 86400 + hours * 3600 + minutes * 60 + seconds
