@@ -1,0 +1,87 @@
+"""Waiting for hook files, replies and signals: Linux's inotify through a few lines of ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import select
+from pathlib import Path
+from typing import Protocol
+
+log = logging.getLogger(__name__)
+
+_IN_CLOEXEC_NONBLOCK = os.O_CLOEXEC | os.O_NONBLOCK
+_IN_MOVED_TO = 0x80
+_IN_DELETE_SELF = 0x400
+
+
+class Waiter(Protocol):
+    """What the daemon sleeps in."""
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when something may have happened, at the latest after the timeout."""
+
+    def wake(self) -> None:
+        """End a wait; may be called from a thread or a signal handler."""
+
+
+class DirectoryWaiter:
+    """Wakes when a file is renamed into a directory, which may come and go."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._wake_read, self._wake_write = os.pipe2(_IN_CLOEXEC_NONBLOCK)
+        self._inotify = _inotify_init()
+        self._watched_inode: int | None = None
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        if self._inotify is not None:
+            self._poll.register(self._inotify, select.POLLIN)
+
+    def wait(self, timeout_s: float) -> None:
+        """See Waiter; without inotify this polls at the caller's timeout."""
+        self._watch()
+        ready = self._poll.poll(max(0.0, timeout_s) * 1000)
+        for descriptor, _ in ready:
+            # What happened does not matter: the caller looks everywhere.
+            os.read(descriptor, 65536)
+
+    def wake(self) -> None:
+        """See Waiter."""
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            return  # the pipe is full of wake-ups already
+
+    @property
+    def wake_descriptor(self) -> int:
+        """For signal.set_wakeup_fd."""
+        return self._wake_write
+
+    def _watch(self) -> None:
+        if self._inotify is None:
+            return
+        try:
+            inode = self._directory.stat().st_ino
+        except OSError:
+            self._watched_inode = None
+            return
+        if inode == self._watched_inode:
+            return
+        mask = _IN_MOVED_TO | _IN_DELETE_SELF
+        if _libc().inotify_add_watch(self._inotify, os.fsencode(self._directory), mask) < 0:
+            log.warning("inotify on %s: %s", self._directory, os.strerror(ctypes.get_errno()))
+        self._watched_inode = inode
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _inotify_init() -> int | None:
+    descriptor = int(_libc().inotify_init1(_IN_CLOEXEC_NONBLOCK))
+    if descriptor < 0:
+        log.warning("inotify: %s; hook files are seen a little later", os.strerror(ctypes.get_errno()))
+        return None
+    return descriptor

@@ -1,0 +1,79 @@
+"""Splits a device's utilization among the jobs that hold it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.node.utilization import Span
+
+# The stamps of one driver tick may differ a little between its two rings, and between two readings.
+_SAME_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The part of a span in which one holder held the device."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
+    """What [start, end] has of the span, if anything."""
+    start = max(span.start_s, start_s)
+    end = span.end_s if end_s is None else min(span.end_s, end_s)
+    return Held(start, end) if end > start else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """Percent that all processes of a job together took up to `at_s` (monotonic)."""
+
+    at_s: float
+    job_id: int
+    percent: float
+
+
+def alone(span: Span, part: Held) -> float:
+    """Percent during `part` when nobody else held the device in this span.
+
+    A device that nobody holds is idle, so all that was done in the span was done in the held part of it:
+    the driver's samples do not know when a job began.
+    """
+    return min(100.0, span.percent * (span.end_s - span.start_s) / part.seconds)
+
+
+def shared(
+    span: Span, parts: Mapping[int, Held], samples: Sequence[JobSample] | None
+) -> Mapping[int, float | None]:
+    """Percent of each job during its part, from per-process samples; None where those do not exist.
+
+    Samples inside the span count by their mean, else the first one after it, which stands for the time
+    before it too; a job without samples did nothing. Together the jobs never exceed the device.
+    """
+    if samples is None:
+        apart = _one_after_another(parts)
+        return dict.fromkeys(parts, span.percent if apart else None)
+    stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
+    if not stamps:
+        stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
+    taken = dict.fromkeys(parts, 0.0)
+    for sample in samples:
+        if sample.job_id in taken and sample.at_s in stamps:
+            taken[sample.job_id] += sample.percent / len(stamps)
+    seconds = span.end_s - span.start_s
+    total = sum(taken.values())
+    fit = min(1.0, span.percent / total) if total > 0 else 1.0
+    return {job: min(100.0, taken[job] * fit * seconds / part.seconds) for job, part in parts.items()}
+
+
+def _one_after_another(parts: Mapping[int, Held]) -> bool:
+    ordered = sorted(parts.values(), key=lambda part: part.start_s)
+    return all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))
