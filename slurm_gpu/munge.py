@@ -14,7 +14,7 @@ from typing import Any
 
 from slurm_gpu.errors import MungeError
 
-_OPT_SOCKET = 6  # MUNGE_OPT_SOCKET in munge.h
+_OPT_SOCKET = 8  # MUNGE_OPT_SOCKET in munge.h
 
 
 @dataclass(frozen=True, slots=True)
