@@ -146,9 +146,13 @@ class Record:
 def _number(name: str, value: Any, low: float = 0.0, high: float = math.inf) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecordError(f"{name}: {value!r} must be a number")
-    if not (math.isfinite(value) and low <= value <= high):
-        raise RecordError(f"{name}: {value!r} must lie from {low:g} to {high:g}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # a whole number of hundreds of digits is valid JSON
+        number = math.inf
+    if not (math.isfinite(number) and low <= number <= high):
+        raise RecordError(f"{name}: {str(value)[:40]} must lie from {low:g} to {high:g}")
+    return number
 
 
 def _integer(name: str, value: Any) -> int:
