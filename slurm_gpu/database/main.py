@@ -19,7 +19,7 @@ from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
-from slurm_gpu.database.settings import load_settings, parse_address
+from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.slurm.connect import connect
@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> None:
     config = load_config(options.config)
     settings = load_settings(options.database_config)
-    listen = parse_address(options.listen) if options.listen is not None else settings.listen
+    listen = settings.listen or default_address(config.database)
+    if options.listen is not None:
+        listen = parse_address(options.listen)
     clock = SystemClock()
     database = Database(settings.url)
     view = SlurmView(connect(), clock)

@@ -13,7 +13,8 @@ from slurm_gpu.yamlsource import YamlSource, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
 DEFAULT_URL = "sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
-DEFAULT_LISTEN = "0.0.0.0:6829"
+_EVERYWHERE = "0.0.0.0"
+_LISTEN_EXAMPLE = "0.0.0.0:6829"
 _KEYS = ("url", "listen")
 
 
@@ -27,10 +28,10 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """The whole of slurm-gpudbd.yaml."""
+    """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told."""
 
     url: str = DEFAULT_URL
-    listen: Address = Address("0.0.0.0", 6829)
+    listen: Address | None = None
 
 
 def load_settings(path: Path | None) -> DaemonSettings:
@@ -52,7 +53,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
             )
     settings = DaemonSettings(
         url=_text(source, "url", values.get("url", DEFAULT_URL), DEFAULT_URL),
-        listen=_listen(source, _text(source, "listen", values.get("listen", DEFAULT_LISTEN), DEFAULT_LISTEN)),
+        listen=_listen(source, values["listen"]) if "listen" in values else None,
     )
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise InputError(
@@ -66,15 +67,21 @@ def parse_address(text: str) -> Address:
     try:
         parts = urlsplit(f"//{text}")
         if parts.port is not None and not (parts.path or parts.query or parts.fragment or parts.username):
-            return Address(parts.hostname or DEFAULT_LISTEN.partition(":")[0], parts.port)
+            return Address(parts.hostname or _EVERYWHERE, parts.port)
     except ValueError:
         pass
-    raise UsageError(f"{text!r} must be HOST:PORT, such as {DEFAULT_LISTEN}")
+    raise UsageError(f"{text!r} must be HOST:PORT, such as {_LISTEN_EXAMPLE}")
 
 
-def _listen(source: YamlSource, text: str) -> Address:
+def default_address(url: str) -> Address:
+    """All interfaces, at the port of `database:` in slurm-gpu.yaml."""
+    port = urlsplit(url).port
+    return Address(_EVERYWHERE, 80 if port is None else port)
+
+
+def _listen(source: YamlSource, value: Any) -> Address:
     try:
-        return parse_address(text)
+        return parse_address(_text(source, "listen", value, _LISTEN_EXAMPLE))
     except UsageError as error:
         raise source.error(("listen",), f"listen: {error}") from None
 
