@@ -92,6 +92,13 @@ uint64_t world_now(void)
     return fake != 0 ? fake : clock_ns(CLOCK_REALTIME);
 }
 
+size_t world_slots(void)
+{
+    uint32_t used = __atomic_load_n(&world->slots_used, __ATOMIC_ACQUIRE);
+
+    return used < MAX_PROCESSES ? used : MAX_PROCESSES;
+}
+
 void sleep_ns(uint64_t ns)
 {
     struct timespec left = {(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
@@ -131,6 +138,7 @@ static bool alive(uint32_t pid, uint64_t start_ticks)
 void world_end_vanished(void)
 {
     uint64_t now = world_now();
+    size_t slots = world_slots();
 
     if (world->fake_now_ns == 0) {
         uint64_t last = __atomic_load_n(&world->checked_alive_ns, __ATOMIC_RELAXED);
@@ -142,7 +150,7 @@ void world_end_vanished(void)
                                          __ATOMIC_RELAXED))
             return; /* another reader is looking already */
     }
-    for (size_t i = 0; i < MAX_PROCESSES; i++) {
+    for (size_t i = 0; i < slots; i++) {
         struct world_process *process = &world->processes[i];
         uint64_t not_ended = 0;
 

@@ -8,10 +8,10 @@
 
 size_t load_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES])
 {
-    size_t n = 0;
+    size_t n = 0, slots = world_slots();
 
     world_end_vanished();
-    for (size_t i = 0; i < MAX_PROCESSES; i++) {
+    for (size_t i = 0; i < slots; i++) {
         const struct world_process *process = &world->processes[i];
         uint32_t points;
         uint64_t start, end, ended;

@@ -30,6 +30,9 @@ void world_detach(void);
 /* Wall-clock time in ns, or the world's own stopped clock. */
 uint64_t world_now(void);
 
+/* How many process slots are worth looking at. */
+size_t world_slots(void);
+
 /* Give up to `ns` of real time. */
 void sleep_ns(uint64_t ns);
 

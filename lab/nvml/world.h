@@ -30,7 +30,7 @@ enum {
     MAX_DEVICES = 16,
     MAX_FUNCTIONS = 128,
     MAX_FIELDS = 512,
-    MAX_PROCESSES = 256, /* process slots: one per process and device */
+    MAX_PROCESSES = 1024, /* process slots: one per process and device */
     MAX_POINTS = 512
 };
 
@@ -122,6 +122,8 @@ struct world {
     uint64_t fake_now_ns;
     uint32_t driver_loaded;
     uint32_t folds;
+    uint32_t slots_used; /* no slot from this one on was ever used: nobody need look there */
+    uint32_t unused;
     uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last look for vanished processes */
     struct world_device devices[MAX_DEVICES];
     struct world_call calls[MAX_FUNCTIONS];

@@ -10,7 +10,7 @@ VERSION = 1
 MAX_DEVICES = 16
 MAX_FUNCTIONS = 128
 MAX_FIELDS = 512
-MAX_PROCESSES = 256
+MAX_PROCESSES = 1024
 MAX_POINTS = 512
 
 SLOT_FREE = 0
@@ -121,6 +121,8 @@ class WorldStruct(ctypes.Structure):
         ("fake_now_ns", c_uint64),
         ("driver_loaded", c_uint32),
         ("folds", c_uint32),
+        ("slots_used", c_uint32),
+        ("unused", c_uint32),
         ("checked_alive_ns", c_uint64),
         ("devices", DeviceStruct * MAX_DEVICES),
         ("calls", CallStruct * MAX_FUNCTIONS),

@@ -100,7 +100,9 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     for index, gpu in enumerate(gpus):
         _fill(content.devices[index], index, gpu)
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_bytes(bytes(content))
+    with new.open("wb") as file:
+        file.write(bytes(content)[: layout.WorldStruct.processes.offset])
+        file.truncate(_SIZE)  # the process slots stay a hole until they are used
     new.chmod(0o666)
     new.replace(path)
 
@@ -231,6 +233,7 @@ class World:
             for index, point in enumerate(points):
                 slot.points[index] = tuple(point)
             slot.state = layout.SLOT_ACTIVE
+            self.content.slots_used = max(self.content.slots_used, number + 1)
         return number
 
     def end(self, slot: int, at_ns: int) -> None:
@@ -252,7 +255,8 @@ class World:
         return history
 
     def _active(self) -> Iterator[layout.ProcessStruct]:
-        return (slot for slot in self.content.processes if slot.state == layout.SLOT_ACTIVE)
+        slots = (self.content.processes[number] for number in range(self.content.slots_used))
+        return (slot for slot in slots if slot.state == layout.SLOT_ACTIVE)
 
     def _parts(self, device: int, after_ns: int) -> list[Part]:
         return [
@@ -262,10 +266,13 @@ class World:
         ]
 
     def _free_slot(self) -> int:
-        for number, slot in enumerate(self.content.processes):
-            if slot.state == layout.SLOT_FREE:
+        used: int = self.content.slots_used
+        for number in range(used):
+            if self.content.processes[number].state == layout.SLOT_FREE:
                 return number
-        raise WorldError(f"all {layout.MAX_PROCESSES} process slots of this world are in use")
+        if used == layout.MAX_PROCESSES:
+            raise WorldError(f"all {used} process slots of this world are in use")
+        return used
 
     def _end_vanished(self) -> None:
         for slot in self._active():

@@ -55,7 +55,7 @@ def truth_of(lab, count, deadline_s=10):
 
 
 def slots(lab):
-    return [slot for slot in World(lab / "nodes" / "n1" / "gpus.world").content.processes if slot.state]
+    return [slot for slot in World(lab / "nodes" / "n1" / "gpus.world").content.processes[:16] if slot.state]
 
 
 def test_the_truth_is_the_schedule(lab):
