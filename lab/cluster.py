@@ -29,7 +29,7 @@ from lab import (
 from lab.daemons import Daemon
 from lab.errors import LabError
 from lab.layout import PORT_VARIABLE, Layout
-from lab.options import Node, Options
+from lab.options import JobSubmit, Node, Options
 from lab.polling import wait_for
 from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
@@ -83,7 +83,9 @@ class Lab:
                 self._remove_all()
                 self._prepare()
             self._start_all()
-            self.layout.finished_file.touch()
+            if not self.layout.finished_file.exists():
+                self._apply_policy()
+                self.layout.finished_file.touch()
 
     def _prepare(self) -> None:
         self._require_network()
@@ -109,7 +111,7 @@ class Lab:
             watchers = pool.submit(self._start_watchers)
             self._start("mariadb")
             munged.result()
-            if "slurm-gpudbd" in self.daemons:
+            if self.options.services:
                 self.daemons["slurm-gpudbd"].start(wait=False)
             self._start("slurmdbd")
             with self._phase("accounts"):
@@ -132,6 +134,11 @@ class Lab:
         for name, daemon in self.daemons.items():
             if name.startswith("slurm-gpud-"):
                 daemon.start(wait=False)
+
+    def _apply_policy(self) -> None:
+        if self.options.job_submit is JobSubmit.OURS:
+            with self._phase("policy"):
+                self.output(["slurm-gpu", "policy", "apply", "--replace", str(self.layout.policy_file)])
 
     def _start(self, name: str) -> None:
         with self._phase(name):

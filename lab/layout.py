@@ -138,6 +138,11 @@ class Layout:
         """What /run/slurm-gpu is on a real controller."""
         return self.root / "run"
 
+    @property
+    def policy_state(self) -> Path:
+        """Where `slurm-gpu policy apply` keeps replaced scripts."""
+        return self.root / "policy"
+
     # Files
 
     @property

@@ -10,7 +10,7 @@ from pathlib import Path
 from lab import mariadb
 from lab.configuration import MUNGE_USER
 from lab.daemons import Daemon
-from lab.layout import DIRECTORY_VARIABLE, REPOSITORY, TAG_VARIABLE, Layout
+from lab.layout import DIRECTORY_VARIABLE, TAG_VARIABLE, Layout
 from lab.options import Node, Options
 from lab.slurm_config import SLURM_USER
 
@@ -25,6 +25,8 @@ def environment(layout: Layout) -> dict[str, str]:
         DIRECTORY_VARIABLE: str(layout.root),
         "SLURM_CONF": str(layout.slurm_conf),
         "SLURM_GPU_CONF": str(layout.site_file),
+        "SLURM_GPU_RUN_DIR": str(layout.controller_run),
+        "SLURM_GPU_POLICY_STATE": str(layout.policy_state),
     }
 
 
@@ -45,8 +47,7 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
     ]
     if options.services:
         daemons.append(make.slurm_gpudbd())
-        if (REPOSITORY / "slurm_gpu" / "node" / "main.py").exists():
-            daemons += [make.slurm_gpud(node) for node in nodes]
+        daemons += [make.slurm_gpud(node) for node in nodes]
     return {daemon.name: daemon for daemon in daemons}
 
 
@@ -156,7 +157,8 @@ class _Factory:
             "--foreground",
         ]
         extra = {"LD_LIBRARY_PATH": str(self.layout.lib), "SIMGPU_WORLD": str(paths.world)}
-        return self._daemon(f"slurm-gpud-{node.name}", argv, lambda: True, extra=extra)
+        spool = paths.state / "spool"  # from then on no event of a hook is missed
+        return self._daemon(f"slurm-gpud-{node.name}", argv, spool.exists, extra=extra)
 
 
 def accepts(address: Path | tuple[str, int]) -> bool:

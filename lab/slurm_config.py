@@ -70,7 +70,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
     if options.job_submit is not JobSubmit.NONE:
         lines.append("JobSubmitPlugins=lua")
     lines += [_node_line(layout, node) for node in nodes]
-    lines.append("PartitionName=gpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP")
+    lines.append("PartitionName=gpu Nodes=ALL Default=YES DefaultTime=1:00:00 MaxTime=INFINITE State=UP")
     lines += options.extra_slurm_conf
     return "\n".join(lines) + "\n"
 
