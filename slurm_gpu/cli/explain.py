@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
+from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_sbatch
-from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
 
@@ -22,7 +22,8 @@ from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 @click.option("--user", help="Explain for this user instead of yourself.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def explain(user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
+@with_site
+def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
     Prints what sbatch would print. Exit status 0 if the job would be accepted, 1 if refused. Only the
@@ -31,14 +32,13 @@ def explain(user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
     words = [word for index, word in enumerate(command) if index or word != "--"]
     request = parse_sbatch(words, os.environ)
     uid, name = _account_of(user)
-    slurm = connect()
-    script = read_installed(Path(slurm.settings().conf_path).parent / SCRIPT_NAME)
+    script = read_installed(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)
     result = explain_job(
         script,
         request,
         (uid, name),
         read_user_defaults(name, request.options.get("account")),
-        slurm.jobs(),
+        site.slurm.jobs(),
         read_partitions(),
     )
     verdict = result.verdict
@@ -56,7 +56,7 @@ def explain(user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
         for note in result.notes:
             click.echo(f"note: {note}", err=True)
         click.echo("accepted" if verdict.accepted else "refused")
-    raise SystemExit(0 if verdict.accepted else 1)
+    raise click.exceptions.Exit(0 if verdict.accepted else 1)
 
 
 def _account_of(user: str | None) -> tuple[int, str]:

@@ -10,16 +10,14 @@ from typing import Any
 
 import click
 
-from slurm_gpu.config import default_path as default_config_path
-from slurm_gpu.config import load_config
+from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import default_path, load_policy
+from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.install import STATE_DIRECTORY, install_bundle, prepare_run_directory, try_bundle
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.page import render_page, to_json
-from slurm_gpu.slurm.connect import connect
 
 _PATH = click.Path(path_type=Path)
 
@@ -35,17 +33,18 @@ def policy() -> None:
 
 @policy.command()
 @_file_argument
-def check(file: Path | None) -> None:
+@with_site
+def check(site: Site, file: Path | None) -> None:
     """Check FILE (policy.yaml beside slurm-gpu.yaml); print every mistake with its place.
 
     Exit status 1 if there are any.
     """
-    path = file if file is not None else default_path()
+    path = _path(site, file)
     try:
         checked, source = load_policy(path)
     except InputError as error:
         click.echo(str(error), err=True)
-        raise SystemExit(1) from None
+        raise click.exceptions.Exit(1) from None
     # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
     for unknown in resolve_names(checked, source, SystemDirectory()).unknown:
         click.echo(f"warning: {unknown}", err=True)
@@ -66,19 +65,21 @@ def check(file: Path | None) -> None:
     "--run-dir", type=_PATH, default=RUN_DIRECTORY, show_default=True, envvar="SLURM_GPU_RUN_DIR",
     help="Where slurmctld writes decisions.log.",
 )  # fmt: skip
-def apply(file: Path | None, dry_run: bool, replace: bool, state_dir: Path, run_dir: Path) -> None:
+@with_site
+def apply(
+    site: Site, file: Path | None, dry_run: bool, replace: bool, state_dir: Path, run_dir: Path
+) -> None:
     """Put FILE into force: check it, build job_submit.lua, try it, and swap it in beside slurm.conf.
 
     Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes.
     """
-    path = file if file is not None else default_path()
+    path = _path(site, file)
     checked, source = load_policy(path)
     names = resolve_names(checked, source, SystemDirectory())
     if names.unknown:
         raise InvalidFileError(names.unknown)
-    slurm = connect()
-    settings = slurm.settings()
-    facts = SiteFacts.of(settings, slurm.nodes(), run_dir.absolute(), _timezone())
+    settings = site.slurm.settings()
+    facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir.absolute(), _timezone(site))
     compiled = compile_policy(checked, names, facts)
     bundle = build_bundle(compiled)
     try_bundle(compiled, bundle)
@@ -102,15 +103,20 @@ def apply(file: Path | None, dry_run: bool, replace: bool, state_dir: Path, run_
 @policy.command()
 @_file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
-def show(file: Path | None, as_json: bool) -> None:
+@with_site
+def show(site: Site, file: Path | None, as_json: bool) -> None:
     """Show the rules of FILE, with their reasons."""
-    checked, _ = load_policy(file if file is not None else default_path())
+    checked, _ = load_policy(_path(site, file))
     click.echo(json.dumps(to_json(checked), indent=2) if as_json else render_page(checked))
 
 
-def _timezone() -> str:
+def _path(site: Site, file: Path | None) -> Path:
+    return file if file is not None else site.config_path.parent / FILE_NAME
+
+
+def _timezone(site: Site) -> str:
     """The site's, by which the last day of an exception ends; UTC where there is no site file."""
-    return load_config().timezone if default_config_path().exists() else "UTC"
+    return site.config.timezone if site.config_path.exists() else "UTC"
 
 
 def _ended(checked: Policy) -> list[str]:

@@ -10,7 +10,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu.config import default_path as default_config_path
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.model import (
     Group,
@@ -27,6 +26,7 @@ from slurm_gpu.units import format_duration, parse_duration
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 FILE_NAME = "policy.yaml"
+"""It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -52,11 +52,6 @@ _LATER_LIMITS = {
 _PER_JOB = ("gpus", "walltime")
 
 _E = TypeVar("_E", bound=StrEnum)
-
-
-def default_path() -> Path:
-    """policy.yaml beside the site file: /etc/slurm-gpu/policy.yaml unless $SLURM_GPU_CONF says otherwise."""
-    return default_config_path().parent / FILE_NAME
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
