@@ -16,7 +16,7 @@ _FIRST_WITH_CGROUPS_DISABLED = (23, 2)
 def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
     """Return slurm.conf. Settings that are not obvious are explained in docs, where they were measured."""
     fenced = cgroups is not CgroupVersion.NONE
-    enforce = "associations,limits,qos" if options.native_limits else "none"
+    enforce = ["AccountingStorageEnforce=associations,limits,qos"] if options.native_limits else []
     lines = [
         f"ClusterName={CLUSTER}",
         "SlurmctldHost=localhost(127.0.0.1)",
@@ -63,7 +63,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         "AccountingStorageHost=127.0.0.1",
         f"AccountingStoragePort={layout.slurmdbd_port}",
         f"AccountingStoragePass={layout.munge_socket}",
-        f"AccountingStorageEnforce={enforce}",
+        *enforce,
         "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/shard",
         "AccountingStoreFlags=job_comment",
     ]
