@@ -37,7 +37,8 @@ class MeanSum:
         if self._seconds == 0:
             return None
         mean = min(max(self._weighted / self._seconds, self._low), self._high)
-        return Mean(self._seconds, mean, self._low, self._high)
+        # Six decimals are less than any reading tells, and half the bytes of a shipment.
+        return Mean(*(round(value, 6) for value in (self._seconds, mean, self._low, self._high)))
 
 
 class HistogramSum:
@@ -206,7 +207,8 @@ class Tally:
             # A counter that went back was reset with the driver: how far it had come is unknown.
             so_far = self._energy_total or Total(0.0, 0.0)
             self._energy_total = Total(
-                so_far.seconds + interval.seconds, so_far.total + interval.after - interval.before
+                round(so_far.seconds + interval.seconds, 6),
+                round(so_far.total + interval.after - interval.before, 6),
             )
 
     def _look_at_memory(self, at_s: float, look: Look, gap_s: float) -> None:
@@ -249,7 +251,7 @@ class Tally:
             last_s=int(self.start_wall_s + held),
             held_s=round(held, 6),
             sampled_s=min(round((self._mem_hist if util is None else self._util).seconds, 6), round(held, 6)),
-            no_process_s=None if no_process is None else no_process.seconds * no_process.mean,
+            no_process_s=None if no_process is None else round(no_process.seconds * no_process.mean, 6),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=mem,

@@ -130,8 +130,6 @@ def _once(node: Node, courier: Courier) -> None:
     node.stop()
     courier.ship_everything()
     courier.step()
-    while not courier.idle:
-        courier.step()
 
 
 def _print(body: bytes) -> Reply:

@@ -56,43 +56,40 @@ class Courier:
         self._everything_at_s = self._next_period()
         self._running: set[str] = set()
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is under way."""
-        return self._under_way is None
-
     def ship_everything(self) -> None:
         """Send the records of running jobs too, as they are now or later, as soon as possible."""
         self._running = set(self._spool.waiting_keys())
 
     def step(self) -> float:
         """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
-        if self._under_way is not None:
-            reply = self._sender.reply()
-            if reply is not None:
-                items, self._under_way = self._under_way, None
-                self._take(reply, items)
         now_s = self._clock.monotonic()
         if now_s >= self._everything_at_s:
             self.ship_everything()
             self._everything_at_s = self._next_period()
-        if self._under_way is None and now_s >= self._not_before_s:
-            self._begin()
+        while self._under_way is not None or now_s >= self._not_before_s:
+            if self._under_way is None and not self._begin():
+                break
+            reply = self._sender.reply()
+            if reply is None:
+                break
+            items, self._under_way = self._under_way or (), None
+            self._take(reply, items)
         if self._under_way is not None or not (self._running or self._spool.has_urgent()):
             return self._everything_at_s
-        return max(now_s, self._not_before_s)
+        return self._not_before_s
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
         items = self._spool.waiting(self._max_items, self._running)
         if not items:
             self._running.clear()
-            return
+            return False
         body = self._body(items)
         while len(body) > MAX_BODY_BYTES and len(items) > 1:
             items = items[: len(items) // 2]
             body = self._body(items)
         self._under_way = items
         self._sender.send(body)
+        return True
 
     def _body(self, items: Sequence[Item]) -> bytes:
         shipment = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.aggregate import Look, Tally
@@ -24,14 +24,33 @@ DETAIL_SHARE = 5
 # A pause of so many looks, and at least this long, is a gap.
 GAP_LOOKS = 5
 GAP_S = 0.5
+# What was seen is counted only after the epilog that makes it void had time to be seen.
+LAG_S = 0.04
 # For so long a segment that has ended waits for the driver's last samples of its time.
 SETTLE_S = 1.2
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A look that is not counted yet."""
+
+    at_s: float
+    look: Look
+    gap_s: float
+    detail_gap_s: float
 
 
 @dataclass(slots=True)
 class _Holder:
     tally: Tally
     settle_by_s: float | None = None
+    seen: deque[_Seen] = field(default_factory=deque)
+
+    def count(self, until_s: float) -> None:
+        """Count the looks up to then."""
+        while self.seen and self.seen[0].at_s <= until_s:
+            seen = self.seen.popleft()
+            self.tally.look(seen.at_s, seen.look, seen.gap_s, seen.detail_gap_s)
 
 
 class DeviceWatch:
@@ -86,9 +105,11 @@ class DeviceWatch:
 
     def settled(self, now_s: float) -> Sequence[Tally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
-        done = [h.tally for h in self._holders if self._is_settled(h, now_s)]
-        self._holders = [h for h in self._holders if h.tally not in done]
-        return done
+        done = [holder for holder in self._holders if self._is_settled(holder, now_s)]
+        for holder in done:
+            holder.count(now_s)
+            self._holders.remove(holder)
+        return [holder.tally for holder in done]
 
     def _is_settled(self, holder: _Holder, now_s: float) -> bool:
         if holder.settle_by_s is None or holder.tally.end_s is None:
@@ -140,7 +161,8 @@ class DeviceWatch:
                 part = held_part(span, holder.tally.start_s, holder.tally.end_s)
                 if part is not None:
                     parts[holder.tally] = part
-            if len(parts) > 1 and not deadline and not self._samples_reach(span, now_s):
+            late = now_s - span.end_s >= LAG_S and (len(parts) < 2 or self._samples_reach(span, now_s))
+            if not late and not deadline:
                 return
             self._waiting.popleft()
             self._count(span, parts)
@@ -211,7 +233,8 @@ class DeviceWatch:
                 energy_j=None if shares else energy_j,
                 processes=None if own is None else len(own),
             )
-            tally.look(now_s, look, gap_s, detail_gap_s)
+            holder.seen.append(_Seen(now_s, look, gap_s, detail_gap_s))
+            holder.count(now_s - LAG_S)
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
