@@ -22,7 +22,11 @@ from slurm_gpu.units import parse_slurm_time
 _CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
 _USER = re.compile(r"(?P<name>.*)\((?P<uid>\d+)\)")
 _JOB_HEAD = re.compile(r"^JobId=(?P<id>\d+) ", re.MULTILINE)
+_REASON_AUTHOR = re.compile(r" \[[^\]]*@\w+\]$")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
+_NO_TASK = "4294967294"
+"""Slurm's NO_VAL, shown for an array that was cancelled before any task was split off."""
+
 _SPLIT_TASK = re.compile(r"\d+")
 _JOB_GRES = re.compile(r"^ +Nodes=(?P<nodes>\S+) CPU_IDs=.*? GRES=(?P<gres>\S*)", re.MULTILINE)
 
@@ -158,7 +162,7 @@ def _node(fields: _Fields) -> SlurmNode:
         name=name,
         address=fields.word("NodeAddr"),
         state=fields.word("State").lower().replace("*", "+not_responding"),
-        reason=fields.line("Reason") or None,
+        reason=_REASON_AUTHOR.sub("", fields.line("Reason")) or None,
         cpus=fields.required("CPUTot"),
         cpus_allocated=fields.required("CPUAlloc"),
         memory_mib=fields.required("RealMemory"),
@@ -179,13 +183,16 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
         raise SlurmError(f"job {job_id}: scontrol printed no UserId")
     state = fields.word("JobState").partition("+")[0]
     task = fields.word("ArrayTaskId")
+    if task == _NO_TASK:
+        task = ""
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
     try:
         # Up to 24.05 there is one TRES=: what is allocated once there is an allocation, else the request.
         single = parse_tres(fields.word("TRES"))
         asked, given = fields.word("ReqTRES"), fields.word("AllocTRES")
         requested = parse_tres(asked) if asked else single
-        allocated = parse_tres(given) if asked or given else {} if state == "PENDING" else single
+        nodes = expand(fields.word("NodeList"))
+        allocated = parse_tres(given) if asked or given else single if nodes else {}
         return QueuedJob(
             job_id=job_id,
             array_job_id=array_job_id,
@@ -207,7 +214,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             end_s=fields.epoch("EndTime"),
             time_limit_s=parse_time_limit(fields.word("TimeLimit")),
             n_nodes=fields.required("NumNodes"),
-            nodes=expand(fields.word("NodeList")),
+            nodes=nodes,
             tres_requested=requested,
             tres_allocated=allocated,
             gpu_index=dict(_gpu_index(fields.text)),

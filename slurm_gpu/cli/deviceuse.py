@@ -1,0 +1,114 @@
+"""What one GPU did for one run: its segments taken together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from slurm_gpu.database.client import Run
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.records import (
+    Mean,
+    Record,
+    histogram_mean,
+    histogram_quantile,
+    merge_histograms,
+    merge_means,
+    merge_totals,
+)
+
+_IDLE_PCT = 1.0
+"""Below this mean utilisation a GPU did nothing worth holding it for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceUse:
+    """One (node, GPU) of a run; None is a gap. Percentiles are of time."""
+
+    node: str
+    device: str
+    granted_mgpu: int | None
+    held_s: float
+    sampled_s: float
+    no_process_s: float | None
+    util_mean_pct: float | None
+    util_p5_pct: int | None
+    util_p50_pct: int | None
+    util_p95_pct: int | None
+    mem_mean_pct: float | None
+    mem_mean_mib: float | None
+    mem_max_mib: float | None
+    power_mean_w: float | None
+    power_max_w: float | None
+    energy_j: float | None
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the time held that was sampled, 0–1."""
+        return min(1.0, self.sampled_s / self.held_s) if self.held_s > 0 else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
+    """One entry per (node, GPU), in that order; of two watches at the same time only one counts."""
+    kept, _ = resolve_double_watches(records)
+    by_device: dict[tuple[str, str], list[Record]] = {}
+    for record in kept:
+        by_device.setdefault((record.node, record.device), []).append(record)
+    return [_merged(node, device, parts) for (node, device), parts in sorted(by_device.items())]
+
+
+def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str | None:
+    """One line when GPUs were held and did nothing; None when not, or when too little was measured."""
+    judged = [use for use in uses if use.coverage is not None and use.coverage >= min_coverage]
+    idle = [use for use in judged if use.util_mean_pct is not None and use.util_mean_pct < _IDLE_PCT]
+    if not idle or run.end_s is None:
+        return None
+    if len(idle) == len(uses):
+        what = "The GPU of this run was" if len(uses) == 1 else f"All {len(uses)} GPUs of this run were"
+        return f"{what} held and not used; submit such work without --gres, or check that the code uses CUDA."
+    return (
+        f"{len(idle)} of {len(uses)} GPUs were held and not used; "
+        f"the run would have done with {len(uses) - len(idle)}."
+    )
+
+
+def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
+    histogram = merge_histograms(part.util_hist_ms for part in parts)
+    used_mib = _measured(merge_means(part.mem_used_mib for part in parts))
+    used_frac = _measured(merge_means(part.mem_used_frac for part in parts))
+    power = _measured(merge_means(part.power_w for part in parts))
+    energy = merge_totals(part.energy_j for part in parts)
+    grants = [part.granted_mgpu for part in parts if part.granted_mgpu is not None]
+    bare = [part.no_process_s for part in parts if part.no_process_s is not None]
+    quantiles: Mapping[float, int | None] = {
+        q: None if histogram is None else histogram_quantile(histogram, q) for q in (0.05, 0.5, 0.95)
+    }
+    return DeviceUse(
+        node=node,
+        device=device,
+        granted_mgpu=grants[-1] if grants else None,
+        held_s=math.fsum(part.held_s for part in parts),
+        sampled_s=math.fsum(part.sampled_s for part in parts),
+        no_process_s=math.fsum(bare) if bare else None,
+        util_mean_pct=None if histogram is None else histogram_mean(histogram),
+        util_p5_pct=quantiles[0.05],
+        util_p50_pct=quantiles[0.5],
+        util_p95_pct=quantiles[0.95],
+        mem_mean_pct=None if used_frac is None else 100 * used_frac.mean,
+        mem_mean_mib=None if used_mib is None else used_mib.mean,
+        mem_max_mib=None if used_mib is None else used_mib.max,
+        power_mean_w=None if power is None else power.mean,
+        power_max_w=None if power is None else power.max,
+        energy_j=None if energy is None else energy.total,
+    )
+
+
+def _measured(mean: Mean | None) -> Mean | None:
+    """A mean over no time at all is a gap."""
+    return None if mean is None or mean.seconds == 0 else mean

@@ -1,0 +1,111 @@
+"""`slurm-gpu jobs`: one row per run."""
+
+from __future__ import annotations
+
+import itertools
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.cells import count, number, text
+from slurm_gpu.cli.output import print_csv, print_json, print_table, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.database.client import Run
+
+COLUMNS = (
+    "JobID",
+    "user",
+    "account",
+    "state",
+    "nNODE",
+    "nGPU",
+    "WAIT_h",
+    "RUN_h",
+    "uGPUcore",
+    "uGPUmem",
+    "coverage",
+)
+CSV_COLUMNS = (
+    *("id", "user", "account", "qos", "partition", "state", "submit_s", "eligible_s", "start_s", "end_s"),
+    *("nNODE", "nGPU", "gpu_type", "WAIT_h", "SUBMIT_WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "coverage"),
+    *("energy_j", "nodes"),
+)
+
+
+@click.command()
+@click.option("--user", help="Only this user's runs.")
+@click.option("--account", help="Only this account's runs.")
+@click.option("--state", help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.")
+@click.option(
+    "--since", metavar="WHEN", help="Not those that ended before: 2026-11-01, or 7d for a week ago."
+)
+@click.option("--until", metavar="WHEN", help="Only those submitted before.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows at most.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: {runs: [...]}, as docs/api.md explains.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@with_site
+def jobs(
+    site: Site,
+    user: str | None,
+    account: str | None,
+    state: str | None,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """One row per run, the last submitted first.
+
+    WAIT_h is from eligible to start; uGPUcore and uGPUmem are percent, as means over the run's GPUs and time.
+    A dash is a gap: nothing was measured, or the run is another user's.
+    """
+    zone, now_s = ZoneInfo(site.config.timezone), site.wall()
+    with site.database() as database:
+        found = list(
+            itertools.islice(
+                database.all_runs(
+                    user=user,
+                    account=account,
+                    states=tuple(state.upper().split(",")) if state else (),
+                    since_s=parse_moment("--since", since, zone, now_s),
+                    until_s=parse_moment("--until", until, zone, now_s),
+                    limit=min(limit + 1, 1000),
+                ),
+                limit + 1,
+            )
+        )
+    if len(found) > limit:
+        found.pop()
+        remark(f"the last {limit} runs; there are more (--limit)")
+    if as_json:
+        print_json({"runs": [run.to_json() for run in found]})
+    elif as_csv:
+        print_csv(CSV_COLUMNS, (run.to_json() for run in found))
+    else:
+        _print_table(found, site.config.sampling.min_coverage)
+
+
+def _print_table(found: list[Run], min_coverage: float) -> None:
+    thin = [run for run in found if run.coverage is not None and run.coverage < min_coverage]
+    print_table(COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:])
+    if thin:
+        remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
+
+
+def _row(run: Run, thin: bool) -> list[str]:
+    mark = "*" if thin else ""
+    return [
+        run.id,
+        text(run.user),
+        text(run.account),
+        run.state,
+        number(run.n_nodes),
+        count(run.n_gpus),
+        number(run.wait_h, 2),
+        number(run.run_h, 2),
+        number(run.ugpucore, 1) + (mark if run.ugpucore is not None else ""),
+        number(run.ugpumem, 1) + (mark if run.ugpumem is not None else ""),
+        number(run.coverage, 2) + mark,
+    ]

@@ -1,0 +1,130 @@
+"""`slurm-gpu nodes`: what is free, and who uses which GPU until when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from slurm_gpu.cli.cells import memory, positions, span, text
+from slurm_gpu.cli.output import print_csv, print_json, print_table
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
+
+_COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by (for at most)")
+_CSV_COLUMNS = (
+    *("node", "state", "in_service", "partitions", "gpu_types", "gpus", "gpus_free", "shards", "shards_free"),
+    *("cpus", "cpus_free", "memory_mib", "memory_free_mib", "jobs"),
+)
+
+
+@click.command()
+@click.option("--partition", help="Only this partition's nodes.")
+@click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: {nodes: [...]}, as docs/api.md explains.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@with_site
+def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: bool) -> None:
+    """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
+
+    GPUs are numbered as Slurm numbers them on that node. A GPU of which shards are in use is not free as a
+    whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit.
+    """
+    shown = [
+        entry
+        for entry in occupancy(site.slurm.nodes(), site.slurm.jobs())
+        if (partition is None or partition in entry.node.partitions) and (not free or entry.gpus_free)
+    ]
+    now_s = site.wall()
+    if as_json:
+        print_json({"nodes": [_to_json(entry) for entry in shown]})
+    elif as_csv:
+        print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))
+    else:
+        print_table(_COLUMNS, (_row(entry, now_s) for entry in shown), right=_COLUMNS[2:6])
+
+
+def _row(entry: Occupancy, now_s: float) -> list[str]:
+    node = entry.node
+    kinds = "/".join(kind for kind in node.gpus if kind)
+    return [
+        node.name,
+        node.state if node.reason is None else f"{node.state}: {text(node.reason)}",
+        f"{entry.gpus_free}/{node.n_gpus} {kinds}".rstrip() if node.n_gpus else "0/0",
+        f"{entry.shards_free}/{node.shards}",
+        f"{_cpus_free(entry)}/{node.cpus}",
+        f"{memory(_memory_free(entry))}/{memory(node.memory_mib)}",
+        "\n".join(_used_by(holder, now_s) for holder in entry.holders),
+    ]
+
+
+def _used_by(holder: Holder, now_s: float) -> str:
+    parts = [f"GPU {positions(holder.gpus)}"] if holder.gpus else []
+    if holder.shared_gpus:
+        parts.append(f"part of {positions(holder.shared_gpus)}")
+    job = holder.job
+    until = "no limit" if job.end_s is None else span(max(0.0, job.end_s - now_s))
+    return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job_label(job)} ({until})"
+
+
+def job_label(job: QueuedJob) -> str:
+    """The job id as users know it: 17, 17_3 for an array task."""
+    if job.array_job_id is not None and job.array_task is not None:
+        return f"{job.array_job_id}_{job.array_task}"
+    return str(job.job_id)
+
+
+def _to_json(entry: Occupancy) -> dict[str, Any]:
+    node = entry.node
+    return {
+        "node": node.name,
+        "state": node.state,
+        "reason": node.reason,
+        "in_service": entry.in_service,
+        "partitions": list(node.partitions),
+        "features": list(node.features),
+        "gpus": dict(node.gpus),
+        "gpus_allocated": dict(node.gpus_allocated),
+        "gpus_free": entry.gpus_free,
+        "shards": node.shards,
+        "shards_free": entry.shards_free,
+        "cpus": node.cpus,
+        "cpus_free": _cpus_free(entry),
+        "memory_mib": node.memory_mib,
+        "memory_free_mib": _memory_free(entry),
+        "jobs": [
+            {
+                "id": job_label(holder.job),
+                "job_id": holder.job.job_id,
+                "user": holder.job.user,
+                "account": holder.job.account,
+                "gpus": list(holder.gpus),
+                "shared_gpus": list(holder.shared_gpus),
+                "start_s": holder.job.start_s,
+                "end_s": holder.job.end_s,
+            }
+            for holder in entry.holders
+        ],
+    }
+
+
+def _to_csv(entry: Occupancy) -> dict[str, Any]:
+    def joined(words: Iterable[str]) -> str:
+        return " ".join(words)
+
+    return _to_json(entry) | {
+        "partitions": joined(entry.node.partitions),
+        "gpu_types": joined(kind for kind in entry.node.gpus if kind),
+        "gpus": entry.node.n_gpus,
+        "jobs": joined(job_label(holder.job) for holder in entry.holders),
+    }
+
+
+def _cpus_free(entry: Occupancy) -> int:
+    return max(0, entry.node.cpus - entry.node.cpus_allocated) if entry.in_service else 0
+
+
+def _memory_free(entry: Occupancy) -> int:
+    return max(0, entry.node.memory_mib - entry.node.memory_allocated_mib) if entry.in_service else 0

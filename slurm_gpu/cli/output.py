@@ -1,0 +1,64 @@
+"""How commands print: tables for people, JSON and CSV for programs, remarks on standard error."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_PIPE_WIDTH = 100_000
+"""In a pipe nothing is wrapped or cut, however long a row."""
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """Standard output as it is now: colours on a terminal only (and not with NO_COLOR)."""
+    out = sys.stdout if stream is None else stream
+    width = None if out.isatty() else _PIPE_WIDTH
+    return Console(file=out, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Iterable[str] = ()
+) -> None:
+    """A table without lines; `right` names the columns of numbers. Long values wrap, none is cut."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    numbers = set(right)
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in numbers else "left",
+            overflow="fold",
+            no_wrap=column in numbers,
+        )
+    for row in rows:
+        table.add_row(*row)
+    screen = console()
+    # Rich fills the last column with spaces, which only get in a reader's way.
+    with screen.capture() as captured:
+        screen.print(table)
+    click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
+
+
+def print_json(value: Any) -> None:
+    """One indented JSON document; gaps are null."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """CSV with a header line; a gap is an empty cell, 0 is 0."""
+    writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(row)
+
+
+def remark(message: str) -> None:
+    """A line for the person, which does not get into the way of the output."""
+    click.echo(message, err=True)

@@ -1,0 +1,27 @@
+"""--since and --until: a day, a moment, or how long ago."""
+
+from __future__ import annotations
+
+import datetime as dt
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.errors import UsageError
+from slurm_gpu.units import parse_duration
+
+
+def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
+    """Epoch seconds of "2026-11-01", "2026-11-01T12:30" (in the site's zone) or "7d" (ago)."""
+    if value is None:
+        return None
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except ValueError:
+        pass
+    else:
+        return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
+    try:
+        return int(now_s - parse_duration(value))
+    except ValueError:
+        raise UsageError(
+            f"{option} {value}: write a day (2026-11-01), a time (2026-11-01T12:30) or how long ago (12h, 7d)"
+        ) from None

@@ -1,0 +1,65 @@
+"""Who sits on which GPU of which node, from slurmctld's nodes and jobs: a pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+
+_HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+_OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "not_responding", "power", "reboot", "inval", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A job's part of one node: positions of whole GPUs, and of GPUs that it has shards of."""
+
+    job: QueuedJob
+    gpus: Sequence[int]
+    shared_gpus: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """A node with its holders; what is free counts only where the node takes jobs."""
+
+    node: SlurmNode
+    holders: Sequence[Holder]
+    in_service: bool
+    gpus_free: int
+    """Whole GPUs that no job holds and no job has a shard of."""
+    shards_free: int
+
+
+def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occupancy]:
+    """One entry per node, in their order; holders by when they are expected to leave."""
+    holders: dict[str, list[Holder]] = {}
+    for job in jobs:
+        if job.state in _HOLDING:
+            for name in job.nodes:
+                index = job.gpu_index.get(name, {})
+                holder = Holder(job=job, gpus=index.get("gpu", ()), shared_gpus=index.get("shard", ()))
+                holders.setdefault(name, []).append(holder)
+    return [_occupancy(node, holders.get(node.name, [])) for node in nodes]
+
+
+def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
+    in_service = not any(word in node.state for word in _OUT_OF_SERVICE)
+    shared = {position for holder in holders for position in holder.shared_gpus}
+    held = sum(node.gpus_allocated.values())
+    per_gpu = node.shards_per_gpu
+    held_shards = node.shards_allocated + (0 if per_gpu is None else held * per_gpu)
+    return Occupancy(
+        node=node,
+        holders=sorted(holders, key=_leaves),
+        in_service=in_service,
+        gpus_free=max(0, node.n_gpus - held - len(shared)) if in_service else 0,
+        shards_free=max(0, node.shards - held_shards) if in_service else 0,
+    )
+
+
+def _leaves(holder: Holder) -> tuple[bool, int, int]:
+    """Jobs without an end come last."""
+    end_s = holder.job.end_s
+    return end_s is None, 0 if end_s is None else end_s, holder.job.job_id
