@@ -91,7 +91,7 @@ class _JournalFormatter(logging.Formatter):
 def _run(options: argparse.Namespace, config: SiteConfig) -> None:
     name = options.node or os.uname().nodename.partition(".")[0]
     clock = SystemClock()
-    hooks = HookDirectory(options.run_dir, name)
+    hooks = HookDirectory(options.run_dir, name, clock)
     try:
         hooks.create()
         spool = Spool(options.state_dir / "spool")

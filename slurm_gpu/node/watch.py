@@ -194,11 +194,13 @@ class DeviceWatch:
         if samples is None or self._job_samples is None:
             self._job_samples = None
             return
+        # One difference of the clocks for all, so that the samples of one tick keep one stamp.
+        offset_s = self._clock.wall() - self._clock.monotonic()
         for sample in sorted(samples, key=lambda s: s.at_us):
             self._process_us = max(self._process_us, sample.at_us)
             job = self._processes.job_of(sample.pid, jobs)
             if job is not None:
-                self._job_samples.append(JobSample(self._to_s(sample.at_us), job, sample.percent))
+                self._job_samples.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
 
     def _look_at_state(
         self, now_s: float, gap_s: float, jobs: Mapping[int, JobOwner], detailed: bool
@@ -264,9 +266,6 @@ class DeviceWatch:
 
     def _to_us(self, at_s: float) -> int:
         return round((at_s + self._clock.wall() - self._clock.monotonic()) * 1_000_000)
-
-    def _to_s(self, at_us: int) -> float:
-        return at_us / 1_000_000 - (self._clock.wall() - self._clock.monotonic())
 
 
 def _process_memory(processes: Sequence[Process] | None, memory: Memory | None) -> int | None:
