@@ -292,13 +292,16 @@ class Lab:
         """Check what Slurm's daemons do to listen; they find no address where loopback is all there is."""
         try:
             socket.getaddrinfo(
-                None, 1, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
+                None,
+                1,
+                family=socket.AF_INET,
+                type=socket.SOCK_STREAM,
+                flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG,
             )
         except OSError as error:
             raise LabError(
-                "this host has no network address but loopback, and Slurm does not listen without one; "
-                "a dummy one will do: ip link add lab0 type dummy; ip addr add 192.0.2.1/32 dev lab0; "
-                "ip link set lab0 up"
+                "this host has no IPv4 address but 127.0.0.1, and Slurm does not listen without another; "
+                "any will do: ip addr add 127.0.1.1/32 dev lo"
             ) from error
 
     def _require_free_ports(self) -> None:

@@ -38,6 +38,7 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
             "mariadb-install-db",
             "--no-defaults",
             f"--datadir={data}",
+            "--force",  # without, a host whose own name has no address is refused; we use none
             "--skip-test-db",
             "--skip-name-resolve",
             "--auth-root-authentication-method=socket",

@@ -13,7 +13,7 @@ WITHOUT_CGROUPS = """
 set -e
 mount -t tmpfs none /sys/fs/cgroup
 {lab}/up --no-services
-cd / && {lab}/as alice sbatch --wait --gpus=1 --wrap 'true'
+cd / && {lab}/as alice srun --gpus=1 true
 {lab}/down
 """
 
