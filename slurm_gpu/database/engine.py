@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -144,16 +142,14 @@ def _checked_url(url: str) -> URL:
 
 
 def _engine(url: URL) -> Engine:
-    compact = partial(json.dumps, separators=(",", ":"), allow_nan=False)
     try:
         if url.get_backend_name() == "sqlite":
-            engine = create_engine(url, json_serializer=compact, connect_args={"timeout": LOCK_WAIT_S})
+            engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
         return create_engine(
             url,
-            json_serializer=compact,
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
             pool_recycle=1800,

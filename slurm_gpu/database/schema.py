@@ -8,10 +8,10 @@ What reports filter and sort by is derived from them into columns of `run`. Hist
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     BigInteger,
     Boolean,
     Column,
@@ -22,6 +22,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
 )
 
@@ -36,6 +37,26 @@ _ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME_LENGTH = 255
 
 metadata = MetaData()
+
+
+class Json(TypeDecorator[Any]):
+    """Compact JSON in a text; NULL for None.
+
+    Not the databases' own JSON: MariaDB's refuses what Python writes (32 levels of nesting, half a surrogate
+    pair), and a node would send such an event for ever.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> str | None:
+        """To the database."""
+        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    def process_result_value(self, value: str | None, dialect: object) -> Any:
+        """From the database."""
+        return None if value is None else json.loads(value)
+
 
 run = Table(
     "run",
@@ -66,8 +87,8 @@ run = Table(
     Column("time_limit_s", BigInteger),
     Column("n_nodes", Integer, nullable=False),
     Column("nodes", Text, nullable=False),
-    Column("tres_requested", JSON, nullable=False),
-    Column("tres_allocated", JSON, nullable=False),
+    Column("tres_requested", Json, nullable=False),
+    Column("tres_allocated", Json, nullable=False),
     Column("admin_comment", Text, nullable=False),
     Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
     Column("gpu_type", String(NAME_LENGTH)),
@@ -112,9 +133,9 @@ run_device = Table(
     Column("no_process_s", Double),
     Column("suspended_s", Double),
     Column("granted_mgpu", BigInteger),
-    Column("util_hist_ms", JSON(none_as_null=True)),
-    Column("mem_hist_ms", JSON(none_as_null=True)),
-    Column("statistics", JSON, nullable=False),
+    Column("util_hist_ms", Json),
+    Column("mem_hist_ms", Json),
+    Column("statistics", Json, nullable=False),
     Index("run_device_run", "run_id"),
     Index("run_device_job", "cluster", "job_id"),
     Index("run_device_match_due", "match_due"),
@@ -131,7 +152,7 @@ event = Table(
     Column("kind", String(NAME_LENGTH), nullable=False),
     Column("device", String(NAME_LENGTH)),
     Column("job_id", BigInteger),
-    Column("data", JSON, nullable=False),
+    Column("data", Json, nullable=False),
     Index("event_at", "at_s"),
     Index("event_job", "job_id"),
     **_OPTIONS,

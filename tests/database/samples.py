@@ -1,0 +1,219 @@
+"""Records, accounting rows and a Slurm in memory, with what a test does not care about filled in."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
+
+T0 = 1_780_000_000
+CLUSTER = "lab"
+SLURM_UID = 64030
+
+
+class FakeClock:
+    """Advances only when told."""
+
+    def __init__(self, wall: float = T0) -> None:
+        self.now = wall
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now - T0 + 1000
+
+    def boot_id(self) -> str:
+        return "boot"
+
+
+def segment(n: int) -> str:
+    return f"{n:016x}"
+
+
+def record(**given: Any) -> Record:
+    """Ten seconds of one job on one GPU of n1, at 40 %."""
+    first_s = given.get("first_s", T0)
+    seconds = float(given.get("last_s", first_s + 10) - first_s)
+    values: dict[str, Any] = {
+        "cluster": CLUSTER,
+        "job_id": 1,
+        "restart": 0,
+        "prolog_s": first_s,
+        "node": "n1",
+        "boot_id": "boot",
+        "segment": segment(1),
+        "device": "GPU-1",
+        "seq": 1,
+        "final": True,
+        "first_s": first_s,
+        "last_s": first_s + 10,
+        "held_s": seconds,
+        "sampled_s": seconds,
+        "util_hist_ms": {40: int(seconds * 1000)},
+        "mem_used_frac": Mean(seconds, 0.25, 0.25, 0.25),
+        "energy_j": Total(seconds, 1000.0),
+    }
+    return Record(**{**values, **given})
+
+
+def idle(**given: Any) -> Record:
+    """A record of a job that nobody sampled: the daemon was away all along."""
+    return record(
+        **{"sampled_s": 0.0, "util_hist_ms": None, "mem_used_frac": None, "energy_j": None, **given}
+    )
+
+
+def row(**given: Any) -> AccountingRun:
+    """A completed job of alice with one GPU of n1, ten seconds from T0."""
+    values: dict[str, Any] = {
+        "cluster": CLUSTER,
+        "job_id": 1,
+        "array_job_id": None,
+        "array_task": None,
+        "het_job_id": None,
+        "het_offset": None,
+        "sluid": None,
+        "name": "train",
+        "user": "alice",
+        "uid": None,
+        "account": "vision",
+        "qos": "normal",
+        "partition": "gpu",
+        "state": "COMPLETED",
+        "exit_code": "0:0",
+        "restarts": None,
+        "submit_s": T0 - 60,
+        "eligible_s": T0 - 36,
+        "start_s": T0,
+        "end_s": T0 + 10,
+        "elapsed_s": 10,
+        "suspended_s": 0,
+        "time_limit_s": 3600,
+        "n_nodes": 1,
+        "nodes": "n1",
+        "tres_requested": {"cpu": 1, "gres/gpu": 1},
+        "tres_allocated": {"cpu": 1, "gres/gpu": 1, "gres/gpu:a100": 1},
+        "admin_comment": "",
+    }
+    return AccountingRun(**{**values, **given})
+
+
+def requeued(job_id: int = 1) -> list[AccountingRun]:
+    """A job that ran 10 s on n1, was requeued, and ran 10 s on n1 again 30 s later."""
+    first = row(job_id=job_id, state="REQUEUED")
+    start_s = T0 + 40
+    return [
+        first,
+        replace(
+            first,
+            state="COMPLETED",
+            submit_s=T0 + 11,
+            eligible_s=T0 + 30,
+            start_s=start_s,
+            end_s=start_s + 10,
+        ),
+    ]
+
+
+def queued(**given: Any) -> QueuedJob:
+    """A running job of alice on n1."""
+    values: dict[str, Any] = {
+        "job_id": 1,
+        "array_job_id": None,
+        "array_task": None,
+        "n_tasks": 1,
+        "het_job_id": None,
+        "name": "train",
+        "user": "alice",
+        "uid": 1001,
+        "account": "vision",
+        "qos": "normal",
+        "partition": "gpu",
+        "state": "RUNNING",
+        "reason": "None",
+        "restarts": 0,
+        "submit_s": T0 - 60,
+        "eligible_s": T0 - 36,
+        "start_s": T0,
+        "end_s": None,
+        "time_limit_s": 3600,
+        "n_nodes": 1,
+        "nodes": ("n1",),
+        "tres_requested": {"gres/gpu": 1},
+        "tres_allocated": {"gres/gpu": 1},
+        "gpu_index": {"n1": {"gpu": (0,)}},
+        "gres_per_node": "gres:gpu:1",
+        "features": "",
+        "admin_comment": "",
+        "work_dir": "/home/alice",
+    }
+    return QueuedJob(**{**values, **given})
+
+
+def node(number: int, **given: Any) -> SlurmNode:
+    """n1, n2 …: four a100 with four shards each, at 127.0.1.1, 127.0.1.2 …"""
+    values: dict[str, Any] = {
+        "name": f"n{number}",
+        "address": f"127.0.1.{number}",
+        "state": "idle",
+        "reason": None,
+        "cpus": 32,
+        "cpus_allocated": 0,
+        "memory_mib": 100_000,
+        "memory_allocated_mib": 0,
+        "gpus": {"a100": 4},
+        "gpus_allocated": {},
+        "shards": 16,
+        "shards_allocated": 0,
+        "features": (),
+        "partitions": ("gpu",),
+    }
+    return SlurmNode(**{**values, **given})
+
+
+class MemorySlurm:
+    """A SlurmClient whose answers a test sets; `away` makes it fail, `questions` counts accounting calls."""
+
+    def __init__(self, rows: Iterable[AccountingRun] = (), jobs: Iterable[QueuedJob] = ()) -> None:
+        self.rows, self.queue = list(rows), list(jobs)
+        self.node_list: list[SlurmNode] = [node(number) for number in range(1, 5)]
+        self.away = False
+        self.questions: list[tuple[int, tuple[int, ...] | None]] = []
+        self.job_calls = 0
+
+    def _answer(self) -> None:
+        if self.away:
+            raise SlurmError("slurmctld does not answer")
+
+    def settings(self) -> SlurmSettings:
+        self._answer()
+        return SlurmSettings(
+            cluster=CLUSTER,
+            version="22.05.8",
+            slurm_user="slurm",
+            slurm_user_uid=SLURM_UID,
+            conf_path="/etc/slurm/slurm.conf",
+            raw={},
+        )
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        self._answer()
+        return self.node_list
+
+    def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
+        self._answer()
+        self.job_calls += 1
+        return self.queue
+
+    def accounting(
+        self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
+    ) -> Iterator[AccountingRun]:
+        self._answer()
+        ids = None if job_ids is None else tuple(job_ids)
+        self.questions.append((since_s, ids))
+        for item in self.rows:
+            if (item.end_s is None or item.end_s >= since_s) and (ids is None or item.job_id in ids):
+                yield item

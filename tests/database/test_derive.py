@@ -1,0 +1,117 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
+from slurm_gpu.records import Mean, Record
+from tests.database.samples import T0, idle, record, segment
+
+
+def _derive(
+    records: list[Record], mgpu: int | None = 1000, elapsed_s: int | None = 10
+) -> dict[str, float | None]:
+    derived = derive(records, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
+    return {name: getattr(derived, name) for name in derived.__slots__}
+
+
+def test_ugpucore_is_weighted_by_time_over_devices_and_segments() -> None:
+    short = record(util_hist_ms={100: 1000}, sampled_s=1.0)
+    long = record(device="GPU-2", util_hist_ms={0: 9000}, sampled_s=9.0)
+    assert _derive([short, long], 2000)["ugpucore"] == 10.0
+
+
+def test_ugpumem_is_the_weighted_mean_of_the_used_fraction() -> None:
+    records = [
+        record(mem_used_frac=Mean(1.0, 1.0, 1.0, 1.0)),
+        record(device="GPU-2", mem_used_frac=Mean(3.0, 0.0, 0.0, 0.0)),
+    ]
+    assert _derive(records, 2000)["ugpumem"] == 25.0
+
+
+def test_an_idle_gpu_is_zero_and_an_unwatched_one_a_gap() -> None:
+    held = record(util_hist_ms={0: 10_000}, mem_used_frac=Mean(10.0, 0.0, 0.0, 0.0))
+    assert (_derive([held])["ugpucore"], _derive([held])["ugpumem"], _derive([held])["coverage"]) == (0, 0, 1)
+    unwatched = _derive([idle()])
+    assert (unwatched["ugpucore"], unwatched["ugpumem"], unwatched["energy_j"]) == (None, None, None)
+    assert unwatched["coverage"] == 0.0
+
+
+def test_a_cpu_only_run_has_no_gpu_columns_at_all() -> None:
+    derived = _derive([], 0)
+    assert derived == {
+        "granted_mgpu": 0, "ugpucore": None, "ugpumem": None, "coverage": None, "energy_j": None,
+    }  # fmt: skip
+
+
+def test_devices_without_any_record_lower_the_coverage() -> None:
+    assert _derive([record()], 4000)["coverage"] == 0.25
+    assert _derive([], 4000)["coverage"] == 0.0
+
+
+def test_coverage_of_a_running_job_counts_up_to_its_newest_record() -> None:
+    assert _derive([record(last_s=T0 + 10)], elapsed_s=None)["coverage"] == 1.0
+    assert _derive([], elapsed_s=None)["coverage"] is None
+
+
+def test_coverage_never_exceeds_one() -> None:
+    assert _derive([record(held_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
+
+
+def test_what_slurm_cannot_say_of_shards_comes_from_the_nodes() -> None:
+    shards = [record(granted_mgpu=250), record(node="n2", granted_mgpu=500, segment=segment(2))]
+    assert _derive(shards, None)["granted_mgpu"] == 750
+    assert _derive([*shards, record(node="n3", segment=segment(3))], None)["granted_mgpu"] is None
+
+
+def test_the_longer_of_two_watches_counts_once() -> None:
+    long, short = record(sampled_s=9.0), record(segment=segment(2), sampled_s=5.0)
+    kept, doubled = resolve_double_watches([short, long])
+    assert kept == [long]
+    assert [(d.kept, d.dropped) for d in doubled] == [(long, short)]
+
+
+def test_watches_that_follow_each_other_or_see_other_devices_are_both_kept() -> None:
+    records = [
+        record(),
+        record(segment=segment(2), first_s=T0 + 9, last_s=T0 + 20),
+        record(segment=segment(3), device="GPU-2"),
+        record(segment=segment(4), node="n2"),
+    ]
+    kept, doubled = resolve_double_watches(records)
+    assert len(kept) == 4
+    assert doubled == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 9)), max_size=8), st.randoms()
+)
+def test_double_watches_are_resolved_alike_in_any_order(
+    spans: list[tuple[int, int, int]], random: object
+) -> None:
+    records = [
+        record(segment=segment(n), first_s=T0 + a, last_s=T0 + a + b, held_s=60.0, sampled_s=float(s))
+        for n, (a, b, s) in enumerate(spans)
+    ]
+    shuffled = list(records)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    once, again = resolve_double_watches(records), resolve_double_watches(shuffled)
+    assert once == again
+    kept = once[0]
+    for a in kept:
+        for b in kept:
+            assert a is b or min(a.last_s, b.last_s) - max(a.first_s, b.first_s) <= 1
+
+
+@pytest.mark.parametrize(
+    ("runs", "firsts"),
+    [
+        ([], []),
+        ([(10, "COMPLETED")], [10]),
+        ([(10, "REQUEUED"), (20, "NODE_FAIL"), (30, "COMPLETED")], [10, 10, 10]),
+        ([(10, "COMPLETED"), (900, "REQUEUED"), (950, "FAILED")], [10, 900, 900]),
+    ],
+)
+def test_the_first_submit_goes_back_through_requeues_only(
+    runs: list[tuple[int, str]], firsts: list[int]
+) -> None:
+    assert first_submits(runs) == firsts

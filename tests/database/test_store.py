@@ -1,0 +1,236 @@
+"""Whatever is shipped and imported, in whatever order and however often, the tables end up the same."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, select
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import event, metadata, run, run_device
+from slurm_gpu.database.store import read_record, store_events, store_records
+from slurm_gpu.records import Event, Mean, Record
+from slurm_gpu.slurm.client import AccountingRun
+from tests.database.samples import T0, record, requeued, row, segment
+
+
+def ship(database: Database, *records: Record) -> tuple[int, int]:
+    return database.write(lambda connection: store_records(connection, records))
+
+
+def account(database: Database, *rows: AccountingRun) -> int:
+    return database.write(lambda connection: store_changed_runs(connection, [run_row(r, {}) for r in rows]))
+
+
+def table(database: Database) -> dict[str, Any]:
+    """All that matters of the tables: runs by key, records with their run's key, and the events."""
+    with database.reading() as connection:
+        runs = {r["run_id"]: r for r in connection.execute(select(run)).mappings()}
+        keys = {run_id: (r["cluster"], r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
+        records = [
+            ({**r, "run_id": keys.get(r["run_id"])})
+            for r in connection.execute(select(run_device)).mappings()
+        ]
+        events = [dict(r) for r in connection.execute(select(event)).mappings()]
+    return {
+        "runs": sorted(
+            ({**r, "run_id": None} for r in runs.values()), key=lambda r: (r["job_id"], r["submit_s"])
+        ),
+        "records": sorted(records, key=lambda r: (r["segment"], r["device"])),
+        "events": sorted(events, key=lambda e: (e["node"], e["boot_id"], e["n"])),
+    }
+
+
+def clear(database: Database) -> None:
+    with database.engine.begin() as connection:
+        for each in metadata.sorted_tables:
+            connection.execute(delete(each))
+
+
+def test_a_record_comes_back_as_it_was_shipped(database: Database) -> None:
+    sent = record(
+        throttle_s={"sw_power_cap": 1.5},
+        power_w=Mean(10.0, 123.456789012345, 0.0, 700.0),
+        no_process_s=0.0,
+        mem_hist_ms={},
+        granted_mgpu=None,
+    )
+    ship(database, sent)
+    with database.reading() as connection:
+        assert read_record(connection.execute(select(run_device)).mappings().one()) == sent
+
+
+def test_the_greater_seq_wins_and_the_others_are_stale(database: Database) -> None:
+    assert ship(database, record(seq=5, held_s=50.0)) == (1, 0)
+    assert ship(database, record(seq=5, held_s=99.0), record(seq=4, held_s=99.0)) == (0, 2)
+    assert ship(database, record(seq=6, held_s=60.0), record(seq=7, held_s=70.0)) == (1, 1)
+    assert table(database)["records"][0]["held_s"] == 70.0
+
+
+def test_devices_that_differ_only_in_case_are_two(database: Database) -> None:
+    ship(database, record(device="GPU-ab"), record(device="GPU-AB"))
+    assert len(table(database)["records"]) == 2
+
+
+def test_events_are_kept_once(database: Database) -> None:
+    happened = Event(
+        node="n1", boot_id="b", n=1, at_s=T0, kind="gpu_lost", data={"text": "Ω \ud800 \x00", "deep": [[[]]]}
+    )
+    for _ in range(2):
+        database.write(lambda connection: store_events(connection, [happened]))
+    (stored,) = table(database)["events"]
+    assert stored["data"] == happened.data
+
+
+def test_many_writers_of_one_record_leave_the_newest(database: Database) -> None:
+    def write(numbers: Iterator[int]) -> None:
+        for seq in numbers:
+            ship(database, record(seq=seq, held_s=float(1000 + seq)), record(device="GPU-2", seq=seq))
+
+    threads = [threading.Thread(target=write, args=(iter(range(start, 40, 4)),)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stored = table(database)["records"]
+    assert [(r["seq"], r["held_s"]) for r in stored] == [(39, 1039.0), (39, 10.0)]
+
+
+def test_a_requeued_jobs_runs_have_their_own_records(database: Database) -> None:
+    ship(
+        database,
+        record(util_hist_ms={10: 10_000}),
+        record(restart=1, segment=segment(2), first_s=T0 + 40, last_s=T0 + 50, util_hist_ms={90: 10_000}),
+    )
+    account(database, *requeued())
+    reconcile(database)
+    first, second = table(database)["runs"]
+    assert (first["ugpucore"], second["ugpucore"]) == (10.0, 90.0)
+    assert (first["coverage"], second["coverage"]) == (1.0, 1.0)
+    assert second["first_submit_s"] == first["submit_s"]
+
+
+def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> None:
+    first, second = requeued()
+    account(database, first)
+    ship(database, record(restart=1, segment=segment(2), first_s=T0 + 40, last_s=T0 + 50))
+    reconcile(database)
+    account(database, second)
+    reconcile(database)
+    assert [r["run_id"][2] for r in table(database)["records"]] == [second.submit_s]
+    assert table(database)["runs"][0]["ugpucore"] is None
+
+
+def test_a_double_watch_counts_once_and_is_told(database: Database) -> None:
+    account(database, row())
+    ship(database, record(), record(segment=segment(2), sampled_s=5.0, util_hist_ms={100: 5000}))
+    reconcile(database)
+    state = table(database)
+    assert state["runs"][0]["ugpucore"] == 40.0
+    assert state["runs"][0]["energy_j"] == 1000.0
+    (told,) = state["events"]
+    assert (told["kind"], told["device"], told["job_id"]) == ("double_watch", "GPU-1", 1)
+    assert told["data"] == {"segments": [segment(1), segment(2)]}
+
+
+def test_nothing_is_due_after_a_pass(database: Database) -> None:
+    account(database, row())
+    ship(database, record(), record(job_id=77, segment=segment(7)))
+    assert reconcile(database) == 2
+    assert reconcile(database) == 0
+    account(database, row())
+    assert reconcile(database) == 0, "the same row again is no change"
+    account(database, row(end_s=T0 + 20, elapsed_s=20))
+    assert reconcile(database) == 1
+    assert table(database)["runs"][0]["coverage"] == 0.5
+
+
+# A day of one requeued job, one on two nodes, and one that is watched twice, as many shipments tell it.
+def _story() -> list[Record | AccountingRun]:
+    shipments = []
+    for seq, seconds in ((1, 3), (2, 6), (3, 10)):
+        for restart, offset in ((0, 0), (1, 40)):
+            shipments.append(
+                record(
+                    segment=segment(10 + restart),
+                    restart=restart,
+                    seq=seq,
+                    first_s=T0 + offset,
+                    last_s=T0 + offset + seconds,
+                    util_hist_ms={20 + 60 * restart: seconds * 1000},
+                )
+            )
+        for n in (1, 2):
+            shipments.append(
+                record(
+                    job_id=2,
+                    node=f"n{n}",
+                    device=f"GPU-{n}",
+                    segment=segment(20 + n),
+                    seq=seq,
+                    last_s=T0 + seconds,
+                )
+            )
+        shipments.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
+    shipments.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
+    return [
+        *shipments,
+        *requeued(),
+        row(job_id=2, nodes="n[1-2]", n_nodes=2, tres_allocated={"gres/gpu": 2}),
+        row(job_id=3),
+    ]
+
+
+_STORY = _story()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    order=st.permutations(range(len(_STORY))),
+    again=st.lists(st.integers(0, len(_STORY) - 1), max_size=10),
+    looks=st.sets(st.integers(0, len(_STORY) + 9), max_size=6),
+)
+def test_any_order_duplication_and_interleaving_give_the_same_table(
+    database: Database, told: dict[str, Any], order: list[int], again: list[int], looks: set[int]
+) -> None:
+    clear(database)
+    for n, index in enumerate([*order, *again]):
+        tell(database, _STORY[index])
+        if n in looks:
+            reconcile(database)
+    reconcile(database)
+    state = table(database)
+    assert state["runs"] == told["runs"]
+    assert state["records"] == told["records"]
+    assert {e["n"] for e in state["events"]} == {e["n"] for e in told["events"]}
+
+
+def tell(database: Database, item: Record | AccountingRun) -> None:
+    if isinstance(item, Record):
+        ship(database, item)
+    else:
+        account(database, item)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The story told once, in order."""
+    path: Path = tmp_path_factory.mktemp("told")
+    database = Database(f"sqlite:///{path / 'x.db'}")
+    database.upgrade()
+    for item in _STORY:
+        tell(database, item)
+    reconcile(database)
+    state = table(database)
+    database.dispose()
+    assert [r["ugpucore"] for r in state["runs"]] == [20.0, 80.0, 40.0, 40.0]
+    assert [r["coverage"] for r in state["runs"]] == [1.0] * 4
+    assert len(state["events"]) == 1
+    return state
