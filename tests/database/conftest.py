@@ -57,3 +57,16 @@ def database(url: str) -> Iterator[Database]:
     made.upgrade()
     yield made
     made.dispose()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "mariadb"])
+def shelf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """A database of each kind that a whole module shares: for properties that hold whatever it contains."""
+    if request.param == "sqlite":
+        made = Database(f"sqlite:///{tmp_path_factory.mktemp('shelf') / 'x.db'}")
+    else:
+        server: MariaDB = request.getfixturevalue("mariadb")
+        made = Database(server.fresh())
+    made.upgrade()
+    yield made
+    made.dispose()

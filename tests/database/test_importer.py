@@ -1,0 +1,223 @@
+import logging
+import threading
+
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.database.accounting import allocated_mgpu, gpu_type, run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import OVERLAP_S, WIDE_EVERY_S, WIDE_OVERLAP_S, Importer
+from slurm_gpu.database.schema import run
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.store import store_records
+from slurm_gpu.errors import SlurmError
+from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, node, record, requeued, row, segment
+
+NODES = {f"n{number}": node(number) for number in range(1, 5)}
+
+
+def importer(database: Database, slurm: MemorySlurm, clock: FakeClock) -> Importer:
+    return Importer(database, SlurmView(slurm, clock), clock, CLUSTER, 60.0)
+
+
+def runs(database: Database) -> dict[tuple[int, int], dict[str, object]]:
+    with database.reading() as connection:
+        return {(r["job_id"], r["submit_s"]): dict(r) for r in connection.execute(select(run)).mappings()}
+
+
+def test_a_job_is_followed_from_pending_to_its_end(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm()
+    importing = importer(database, slurm, clock)
+    pending = {
+        "state": "PENDING",
+        "start_s": None,
+        "end_s": None,
+        "elapsed_s": 0,
+        "nodes": "",
+        "tres_allocated": {},
+    }
+    key = (1, T0 - 60)
+    for given, state, granted in (
+        (pending, "PENDING", 0),
+        ({"state": "RUNNING", "end_s": None, "elapsed_s": 5}, "RUNNING", 1000),
+        ({}, "COMPLETED", 1000),
+    ):
+        slurm.rows = [row(**given)]
+        assert importing.run_once() == 1
+        assert importing.run_once() == 0, "an unchanged row is not written again"
+        assert (runs(database)[key]["state"], runs(database)[key]["granted_mgpu"]) == (state, granted)
+
+
+def test_the_growing_elapsed_time_of_a_running_job_is_no_change(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm([row(state="RUNNING", end_s=None, elapsed_s=5)])
+    importing = importer(database, slurm, clock)
+    assert importing.run_once() == 1
+    slurm.rows = [row(state="RUNNING", end_s=None, elapsed_s=65)]
+    assert importing.run_once() == 0
+
+
+def test_each_requeue_is_a_run(database: Database) -> None:
+    importer(database, MemorySlurm(requeued()), FakeClock()).run_once()
+    assert [r["state"] for r in runs(database).values()] == ["REQUEUED", "COMPLETED"]
+
+
+def test_the_first_pass_reads_everything_and_later_ones_the_overlap(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm()
+    importing = importer(database, slurm, clock)
+    expected = [0]
+    importing.run_once()
+    for seconds, back in (
+        (60, WIDE_OVERLAP_S),
+        (60, OVERLAP_S),
+        (WIDE_EVERY_S, WIDE_OVERLAP_S),
+        (60, OVERLAP_S),
+    ):
+        expected.append(int(clock.now) - back)
+        clock.now += seconds
+        importing.run_once()
+    assert [since for since, ids in slurm.questions] == expected
+
+
+def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm()
+    importing = importer(database, slurm, clock)
+    importing.run_once()
+    slurm.away = True
+    clock.now += 5000
+    with pytest.raises(SlurmError):
+        importing.run_once()
+    with database.reading() as connection:
+        assert importing.watermark(connection) == T0
+
+
+def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: Database) -> None:
+    clock = FakeClock()
+    slurm = MemorySlurm([row(state="RUNNING", end_s=None)])
+    importing = importer(database, slurm, clock)
+    clock.now += 10 * WIDE_OVERLAP_S
+    importing.run_once()
+    slurm.rows = [row()]  # it ended long before the time that the next pass looks at
+    importing.run_once()
+    assert slurm.questions[-1] == (0, (1,))
+    assert runs(database)[1, T0 - 60]["state"] == "COMPLETED"
+
+
+def test_a_record_without_a_run_is_asked_after_ever_more_rarely(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm()
+    importing = importer(database, slurm, clock)
+    database.write(lambda connection: store_records(connection, [record(job_id=7)]))
+    asked = []
+    for minute in range(70):
+        before = len(slurm.questions)
+        importing.run_once()
+        if any(ids == (7,) for _, ids in slurm.questions[before:]):
+            asked.append(minute)
+        clock.now += 60
+    assert asked == [0, 1, 3, 7, 15, 31, 63]
+    slurm.rows = [row(job_id=7)]
+    clock.now += 3600
+    importing.run_once()
+    with database.reading() as connection:
+        assert connection.execute(select(run.c.ugpucore)).scalar() == 40.0
+
+
+def test_records_are_matched_even_while_slurm_is_away(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm([row()])
+    importing = importer(database, slurm, clock)
+    importing.run_once()
+    slurm.away = True
+    database.write(lambda connection: store_records(connection, [record()]))
+    with pytest.raises(SlurmError):
+        importing.run_once()
+    assert runs(database)[1, T0 - 60]["ugpucore"] == 40.0
+
+
+def test_a_row_that_the_database_cannot_take_costs_only_itself(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [row(job_id=1), row(job_id=2, uid=2**70), row(job_id=3)]
+    importer(database, MemorySlurm(rows), FakeClock()).run_once()
+    assert [job_id for job_id, _ in runs(database)] == [1, 3]
+    assert "job 2 was skipped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", "'; DROP TABLE run; --", "a\nb\tc", "naïve 🚀", "\udcff", "%s \\ "]
+)
+def test_a_hostile_job_name_is_kept_as_text(database: Database, name: str) -> None:
+    importer(database, MemorySlurm([row(name=name)]), FakeClock()).run_once()
+    stored = runs(database)[1, T0 - 60]["name"]
+    assert stored == name.encode("utf-8", "replace").decode()
+
+
+def test_trouble_is_told_when_it_begins_and_when_it_ends(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "slurm_gpu.database.importer")
+    slurm, clock = MemorySlurm(), FakeClock()
+    importing = importer(database, slurm, clock)
+
+    class Passes(threading.Event):
+        """Stands for the pauses between ten passes; Slurm is away in the fourth to eighth."""
+
+        n = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.n += 1
+            slurm.away = 3 <= self.n < 8
+            if self.n == 10:
+                self.set()
+            return True
+
+    importing.run_until(Passes())
+    told = [entry.getMessage() for entry in caplog.records]
+    assert told == [
+        "import: slurmctld does not answer; trying again every 60 s",
+        "import: works again",
+    ]
+    assert importing.status.error is None
+
+
+@pytest.mark.parametrize(
+    ("tres", "hostlist", "mgpu", "kind"),
+    [
+        ({"cpu": 8}, "n1", 0, None),
+        ({}, "", 0, None),
+        ({"gres/gpu": 2, "gres/gpu:a100": 2}, "n1", 2000, "a100"),
+        ({"gres/gpu:a100": 2, "gres/gpu:v100": 1}, "n1", 3000, "a100,v100"),
+        ({"gres/gpu": 4}, "n[1-2]", 4000, "a100"),
+        ({"gres/shard": 1}, "n1", 250, "a100"),
+        ({"gres/shard": 6}, "n[1-2]", 1500, "a100"),
+        ({"gres/shard": 1}, "gone1", None, None),
+        ({"gres/gpu": 1}, "gone1", 1000, None),
+    ],
+)
+def test_gpus_of_an_allocation(
+    tres: dict[str, float], hostlist: str, mgpu: int | None, kind: str | None
+) -> None:
+    assert allocated_mgpu(tres, hostlist, NODES) == mgpu
+    assert gpu_type(tres, hostlist, NODES) == kind
+
+
+def test_nodes_that_differ_in_shards_give_no_number() -> None:
+    nodes = {"n1": node(1), "n2": node(2, shards=32)}
+    assert allocated_mgpu({"gres/shard": 2}, "n[1-2]", nodes) is None
+
+
+def test_every_imported_column_is_filled() -> None:
+    from slurm_gpu.database.store import IMPORTED, RUN_KEY
+
+    assert set(run_row(row(), NODES)) == {*IMPORTED, *RUN_KEY}
+
+
+def test_shards_that_accounting_cannot_convert_are_counted_by_the_nodes(database: Database) -> None:
+    slurm = MemorySlurm([row(nodes="gone1", tres_allocated={"gres/shard": 1})])
+    database.write(
+        lambda connection: store_records(
+            connection, [record(node="gone1", granted_mgpu=125, segment=segment(5))]
+        )
+    )
+    importing = importer(database, slurm, FakeClock())
+    importing.run_once()
+    assert runs(database)[1, T0 - 60]["granted_mgpu"] == 125
+    assert importing.run_once() == 0

@@ -1,0 +1,255 @@
+import gzip
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.shipment import (
+    MAX_INFLATED_BYTES,
+    Shipment,
+    ShipmentError,
+    parse_shipment,
+)
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.records import Event, Record
+from slurm_gpu.slurm.client import AccountingRun
+from tests.database.samples import (
+    CLUSTER,
+    T0,
+    FakeClock,
+    MemorySlurm,
+    queued,
+    record,
+    requeued,
+    row,
+    segment,
+)
+
+N1, N2 = "127.0.1.1", "127.0.1.2"
+
+
+def body(**given: Any) -> bytes:
+    return json.dumps({"wire": 1, "node": "n1", "boot_id": "boot", "records": [], **given}).encode()
+
+
+def take(
+    database: Database,
+    slurm: MemorySlurm,
+    *records: Any,
+    address: str | None = N1,
+    resolve: Any = None,
+    **given: Any,
+) -> dict[str, Any]:
+    view = SlurmView(slurm, FakeClock(), resolve or (lambda name: frozenset({name})))
+    wire = [item.to_wire() if isinstance(item, Record) else item for item in records]
+    return Intake(database, view, CLUSTER).take(parse_shipment(body(records=wire, **given), ""), address)
+
+
+def reasons(answer: dict[str, Any]) -> dict[int, str]:
+    return {item["index"]: item["why"] for item in answer["rejected"]}
+
+
+def account(database: Database, *rows: AccountingRun) -> None:
+    database.write(lambda connection: store_changed_runs(connection, [run_row(r, {}) for r in rows]))
+
+
+def test_good_records_are_stored_and_bad_ones_named(database: Database) -> None:
+    bad = {**record(segment=segment(2)).to_wire(), "held_s": "long"}
+    answer = take(database, MemorySlurm(), record(), bad, 5, record(segment=segment(3)), record())
+    assert (answer["stored"], answer["stale"]) == (2, 1)
+    assert list(reasons(answer)) == [1, 2]
+    assert reasons(answer)[1] == "held_s: 'long' must be a number"
+    assert answer["want"] == []
+    assert answer["wire"] == [1, 1]
+
+
+def test_a_record_counts_only_from_its_nodes_address(database: Database) -> None:
+    slurm = MemorySlurm()
+    forged, own = record(node="n2", segment=segment(2)), record()
+    assert reasons(take(database, slurm, own, forged)) == {
+        1: "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
+    }
+    assert reasons(take(database, slurm, record(node="nowhere"))) == {0: "nowhere is no node of this cluster"}
+    assert reasons(take(database, slurm, own, address="::ffff:127.0.1.1")) == {}
+
+
+def test_an_event_counts_only_from_its_nodes_address(database: Database) -> None:
+    events = [
+        Event(node=name, boot_id="b", n=n, at_s=T0, kind="gpu_lost").to_wire()
+        for n, name in enumerate(("n1", "n2"))
+    ]
+    answer = take(database, MemorySlurm(), events=events)
+    assert [item["index"] for item in answer["rejected_events"]] == [1]
+
+
+def test_what_slurm_cannot_say_denies_nothing(database: Database) -> None:
+    away = MemorySlurm()
+    away.away = True
+    assert take(database, away, record(node="n2"))["stored"] == 1
+    unresolved = take(
+        database, MemorySlurm(), record(node="n2", segment=segment(2)), resolve=lambda name: frozenset()
+    )
+    assert unresolved["stored"] == 1
+    assert take(database, MemorySlurm(), record(node="n2", segment=segment(3)), address=None)["stored"] == 1
+
+
+def test_a_job_that_was_never_on_the_node_is_denied_by_slurmctld(database: Database) -> None:
+    slurm = MemorySlurm(jobs=[queued(nodes=("n2", "n3"))])
+    assert reasons(take(database, slurm, record())) == {0: "job 1 was never on n1, says Slurm"}
+    assert take(database, slurm, record(restart=1))["stored"] == 1, "the next run may be anywhere"
+
+
+def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Database) -> None:
+    account(database, row(nodes="n2", end_s=T0 + 10_000, elapsed_s=10_000))
+    inside = record(first_s=T0 + 5000, last_s=T0 + 5010)
+    assert reasons(take(database, MemorySlurm(), inside)) == {0: "job 1 was never on n1, says Slurm"}
+    at_the_edge = record(first_s=T0 + 9900, last_s=T0 + 9950)
+    assert take(database, MemorySlurm(), at_the_edge)["stored"] == 1
+
+
+def test_doubt_counts_for_the_record(database: Database) -> None:
+    first, _ = requeued()
+    account(database, first)
+    cases = {
+        "its run is known": record(),
+        "unknown job": record(job_id=9, segment=segment(9)),
+        "a cluster without scheduler": record(cluster="host:n1", segment=segment(8)),
+    }
+    slurm = MemorySlurm(jobs=[queued(nodes=("n2",), restarts=1)])
+    for why, item in cases.items():
+        assert take(database, slurm, item)["rejected"] == [], why
+
+
+def test_the_node_is_told_of_its_jobs(database: Database) -> None:
+    jobs = [
+        queued(job_id=1, gpu_index={"n1": {"gpu": (0, 2)}}, tres_allocated={"gres/gpu": 2}),
+        queued(job_id=2, array_job_id=90, array_task="7", tres_allocated={"gres/shard": 1}),
+        queued(job_id=3, nodes=("n1", "n2"), tres_allocated={"gres/shard": 4}),
+        queued(job_id=4, nodes=("n2",)),
+    ]
+    told = take(database, MemorySlurm(jobs=jobs))["jobs"]
+    assert set(told) == {"1", "2", "3"}
+    assert (told["1"]["granted_mgpu"], told["1"]["shards"]) == (1000, None)
+    assert told["1"]["gpu_index"] == {"gpu": [0, 2]}
+    assert (told["2"]["granted_mgpu"], told["2"]["shards"], told["2"]["array_task"]) == (250, 1, "7")
+    assert (told["3"]["granted_mgpu"], told["3"]["shards"]) == (500, 2)
+
+
+def test_a_thousand_shipments_cost_slurmctld_one_question(database: Database) -> None:
+    slurm, clock = MemorySlurm(jobs=[queued()]), FakeClock()
+    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER)
+    empty = parse_shipment(body(), "")
+    for _ in range(1000):
+        intake.take(empty, N1)
+    assert slurm.job_calls == 1
+    slurm.away = True
+    clock.now += 60
+    assert set(intake.take(empty, N1)["jobs"]) == {"1"}, "an old answer is better than none"
+
+
+def test_a_gzipped_shipment_is_the_same_shipment() -> None:
+    sent = body(records=[record().to_wire()])
+    assert parse_shipment(gzip.compress(sent), "gzip") == parse_shipment(sent, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "sent", "encoding"),
+    [
+        (400, b"", ""),
+        (400, b"\xff", ""),
+        (400, b"[]", ""),
+        (400, b"null", ""),
+        (400, b'{"wire": 1, "node": "n1", "records": NaN}', ""),
+        (400, b'{"wire": Infinity, "node": "n1"}', ""),
+        (400, b'{"wire": 1, "node": "n1", "x": ' + b"9" * 5000 + b"}", ""),
+        (400, b'{"wire": 1, "node": "n1", "x": ' + b"[" * 100_000, ""),
+        (400, body(wire="1"), ""),
+        (400, body(wire=True), ""),
+        (400, body(wire=None), ""),
+        (426, body(wire=2), ""),
+        (426, body(wire=0), ""),
+        (426, body(wire=-(10**300)), ""),
+        (400, body(node=None), ""),
+        (400, body(node=""), ""),
+        (400, body(node=["n1"]), ""),
+        (400, body(records={}), ""),
+        (400, body(records="x"), ""),
+        (400, body(events=7), ""),
+        (400, body(), "gzip"),
+        (400, body(), "br"),
+        (400, gzip.compress(body())[:-4], "gzip"),
+        (400, gzip.compress(body()) + b"more", "gzip"),
+        (413, gzip.compress(b" " * (MAX_INFLATED_BYTES + 1)), "gzip"),
+    ],
+)
+def test_what_is_no_shipment_is_refused_as_a_whole(status: int, sent: bytes, encoding: str) -> None:
+    with pytest.raises(ShipmentError) as caught:
+        parse_shipment(sent, encoding)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    "data", [{"x": "y" * 5000}, {"x": 1e400}, {"x": {"y": {}}, "z": "\x00" * 3000}, ["no object"]]
+)
+def test_an_event_that_cannot_be_stored_is_rejected(data: Any) -> None:
+    event = {"node": "n1", "boot_id": "b", "n": 1, "at_s": T0, "kind": "odd", "data": data}
+    sent = json.dumps({"wire": 1, "node": "n1", "events": [event]}).replace("Infinity", "1e400").encode()
+    shipment = parse_shipment(sent, "")
+    assert not shipment.events
+    assert [item.index for item in shipment.rejected] == [0]
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(min_value=-(10**400), max_value=10**400)
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["", "gzip", "identity", "x"]))
+def test_no_bytes_do_more_than_be_refused(sent: bytes, encoding: str) -> None:
+    with pytest.raises(ShipmentError):
+        parse_shipment(sent, encoding)
+
+
+@given(st.dictionaries(st.sampled_from([*record().to_wire(), "other"]), json_values, max_size=3))
+def test_a_record_with_any_field_replaced_is_stored_or_rejected(
+    shelf: Database, fields: dict[str, Any]
+) -> None:
+    sent = json.dumps({"wire": 1, "node": "n1", "records": [{**record().to_wire(), **fields}]})
+    try:
+        shipment: Shipment = parse_shipment(sent.encode(), "")
+    except ShipmentError:  # NaN and Infinity are no JSON
+        return
+    view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
+    answer = Intake(shelf, view, CLUSTER).take(shipment, None)
+    assert answer["stored"] + answer["stale"] + len(answer["rejected"]) == 1
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["node", "boot_id", "n", "at_s", "kind", "device", "job_id", "data"]), json_values
+    )
+)
+def test_an_event_with_any_field_replaced_is_stored_or_rejected(
+    shelf: Database, fields: dict[str, Any]
+) -> None:
+    event = {"node": "n1", "boot_id": "b", "n": 1, "at_s": T0, "kind": "odd", **fields}
+    try:
+        shipment = parse_shipment(json.dumps({"wire": 1, "node": "n1", "events": [event]}).encode(), "")
+    except ShipmentError:
+        return
+    view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
+    answer = Intake(shelf, view, CLUSTER).take(shipment, None)
+    assert len(shipment.events) + len(answer["rejected_events"]) == 1
