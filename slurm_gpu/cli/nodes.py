@@ -13,7 +13,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
-_COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by (for at most)")
+_COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
 _CSV_COLUMNS = (
     *("node", "state", "in_service", "partitions", "gpu_types", "gpus", "gpus_free", "shards", "shards_free"),
     *("cpus", "cpus_free", "memory_mib", "memory_free_mib", "jobs"),

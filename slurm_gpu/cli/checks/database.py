@@ -1,0 +1,55 @@
+"""Whether slurm-gpudbd answers and keeps up with Slurm's accounting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.cells import span
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.database.client import Health
+from slurm_gpu.errors import OutsideError
+
+_SKEW_S = 5.0
+_MISSED_IMPORTS = 3
+_LOOK = "journalctl -u slurm-gpudbd"
+
+
+def answers(at: Surroundings) -> Iterator[Finding]:
+    """slurm-gpudbd answers, from one version and with one clock."""
+    try:
+        health = _health(at)
+    except OutsideError as error:
+        yield fail(str(error), f"systemctl start slurm-gpudbd on its host; {_LOOK} says why it stopped")
+        return
+    yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
+    if health.version != __version__:
+        yield warn(
+            f"slurm-gpudbd is {health.version}, this is {__version__}", "install one version everywhere"
+        )
+    skew_s = at.site.wall() - health.now_s
+    if abs(skew_s) > _SKEW_S:
+        side = "ahead of" if skew_s > 0 else "behind"
+        yield warn(
+            f"this host's clock is {span(abs(skew_s))} {side} slurm-gpudbd's",
+            "run chronyd or systemd-timesyncd on both",
+        )
+
+
+def import_fresh(at: Surroundings) -> Iterator[Finding]:
+    """Slurm's accounting is read as often as it should be."""
+    health = _health(at)
+    if health.import_error is not None:
+        yield fail(f"the last import failed: {health.import_error}", _LOOK)
+    elif health.last_import_s is None:
+        yield warn("Slurm's accounting has not been read yet", _LOOK)
+    else:
+        age_s = health.now_s - health.last_import_s
+        message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
+        late = age_s > _MISSED_IMPORTS * health.import_interval_s
+        yield fail(message, _LOOK) if late else ok(message)
+
+
+def _health(at: Surroundings) -> Health:
+    with at.site.database() as database:
+        return database.health()

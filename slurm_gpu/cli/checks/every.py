@@ -1,0 +1,50 @@
+"""All checks in their order, and running them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slurm_gpu.cli.checks import database, job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, fail, skipped
+from slurm_gpu.errors import SlurmGpuError
+
+_SITE, _SLURM, _DATABASE = "site file", "Slurm", "slurm-gpudbd"
+
+# A later part of slurm-gpu adds its checks here.
+CHECKS = (
+    Check(_SITE, site_file.valid),
+    Check("MUNGE", site_file.munge_round_trip, (_SITE,)),
+    Check(_SLURM, slurm_conf.answers),
+    Check("cluster", site_file.same_cluster, (_SITE, _SLURM)),
+    Check("hooks", slurm_conf.hooks, (_SLURM,)),
+    Check("PrologFlags", slurm_conf.prolog_flags, (_SLURM,)),
+    Check("accounting", slurm_conf.gpus_accounted, (_SLURM,)),
+    Check("GRES", slurm_conf.gres_types, (_SLURM,)),
+    Check("memory", slurm_conf.memory_per_gpu, (_SLURM,)),
+    Check("job_submit", job_submit.plugin, (_SLURM,)),
+    Check("policy", job_submit.script, (_SITE, _SLURM)),
+    Check(_DATABASE, database.answers, (_SITE,)),
+    Check("import", database.import_fresh, (_DATABASE,)),
+    Check("slurm-gpud", node.alive, (_SLURM,)),
+    Check("hook events", node.hook_directory, (_SLURM,)),
+    Check("spool", node.spool),
+)
+
+
+def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
+    """Every finding, in order; a check whose needs failed is skipped, and none can stop the others."""
+    failed: set[str] = set()
+    for check in checks:
+        lacking = [need for need in check.needs if need in failed]
+        if lacking:
+            failed.add(check.name)
+            yield Result(check.name, skipped(f"not looked at, because of: {', '.join(lacking)}"))
+            continue
+        try:
+            for finding in check.look(at):
+                if finding.level is Level.FAIL:
+                    failed.add(check.name)
+                yield Result(check.name, finding)
+        except (SlurmGpuError, OSError) as error:
+            failed.add(check.name)
+            yield Result(check.name, fail(str(error), "mend this, then run slurm-gpu doctor again"))

@@ -1,0 +1,113 @@
+"""What a check finds, and what it may look at."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.cli.site import Site
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+
+
+class Level(enum.Enum):
+    """How bad it is; SKIPPED where another failed check, or this host, leaves nothing to look at."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result; `remedy` is what to type or write, for anything that is not fine."""
+
+    level: Level
+    message: str
+    remedy: str | None = None
+
+
+def ok(message: str) -> Finding:
+    """All is well here."""
+    return Finding(Level.OK, message)
+
+
+def warn(message: str, remedy: str) -> Finding:
+    """It works, but not as well as it should."""
+    return Finding(Level.WARN, message, remedy)
+
+
+def fail(message: str, remedy: str) -> Finding:
+    """Something that slurm-gpu promises does not work."""
+    return Finding(Level.FAIL, message, remedy)
+
+
+def skipped(message: str) -> Finding:
+    """There is nothing to look at."""
+    return Finding(Level.SKIPPED, message)
+
+
+@dataclass
+class Surroundings:
+    """What checks look at. Directories are slurm-gpud's and slurmctld's on this host."""
+
+    site: Site
+    run_dir: Path = Path("/run/slurm-gpu")
+    state_dir: Path = Path("/var/lib/slurm-gpu")
+    controller_run_dir: Path = Path("/run/slurm-gpu")
+    policy_file: Path | None = None
+    host: str = os.uname().nodename.partition(".")[0]
+    proc: Path = Path("/proc")
+
+    @functools.cached_property
+    def settings(self) -> SlurmSettings:
+        """The configuration of slurmctld; raises SlurmError."""
+        return self.site.slurm.settings()
+
+    @functools.cached_property
+    def nodes(self) -> Sequence[SlurmNode]:
+        """The nodes of slurmctld; raises SlurmError."""
+        return self.site.slurm.nodes()
+
+    @property
+    def is_gpu_node(self) -> bool:
+        """Whether this host is (or simulates) a node with GPUs."""
+        here = (self.host, "localhost", "127.0.0.1")
+        return any(node.n_gpus and (node.name in here or node.address in here) for node in self.nodes)
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether slurmctld runs, or may run, on this host."""
+        hosts = (value for key, value in self.settings.raw.items() if key.startswith("SlurmctldHost"))
+        return any(value.partition("(")[0].partition(".")[0] == self.host for value in hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A named check; `needs` are names of checks without which it makes no sense."""
+
+    name: str
+    look: Callable[[Surroundings], Iterable[Finding]]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A finding with the name of its check."""
+
+    check: str
+    finding: Finding
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return {
+            "check": self.check,
+            "level": self.finding.level.value,
+            "message": self.finding.message,
+            "remedy": self.finding.remedy,
+        }

@@ -1,0 +1,69 @@
+"""Whether the policy in force is the one in policy.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.bundle import MARK, SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import FILE_NAME, load_policy
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.names import SystemDirectory, resolve_names
+
+_APPLY = "slurm-gpu policy apply"
+
+
+def plugin(at: Surroundings) -> Iterator[Finding]:
+    """Slurm asks a Lua script about each job."""
+    if _asks_lua(at):
+        yield ok("JobSubmitPlugins=lua")
+    elif _policy_file(at).exists():
+        yield fail(
+            "JobSubmitPlugins lacks lua: the policy binds nobody",
+            f"{_APPLY}, then JobSubmitPlugins=lua in slurm.conf and restart slurmctld",
+        )
+    else:
+        yield skipped(f"JobSubmitPlugins lacks lua, and there is no {_policy_file(at)}")
+
+
+def script(at: Surroundings) -> Iterator[Finding]:
+    """job_submit.lua is what policy.yaml says."""
+    if not _asks_lua(at):
+        yield skipped("slurmctld asks no Lua script")
+        return
+    if not at.is_controller:
+        yield skipped("job_submit.lua lies on the controller, and this host is none")
+        return
+    installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
+    policy_file = _policy_file(at)
+    if not installed.exists():
+        yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
+        return
+    if not policy_file.exists():
+        yield skipped(f"there is no {policy_file}")
+        return
+    text = installed.read_text(encoding="utf-8", errors="replace")
+    if not text.startswith(MARK):
+        yield warn(f"{installed} is not slurm-gpu's: the policy binds nobody", f"{_APPLY} --replace")
+        return
+    try:
+        policy, source = load_policy(policy_file)
+    except InputError as error:
+        yield fail(str(error), f"mend {policy_file}; the policy in force stays")
+        return
+    names = resolve_names(policy, source, SystemDirectory())
+    facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir.absolute(), at.site.config.timezone)
+    if text == build_bundle(compile_policy(policy, names, facts)):
+        yield ok(f"{installed} is what {policy_file} says")
+    else:
+        yield warn(f"{installed} is older than {policy_file} or its groups' members", _APPLY)
+
+
+def _asks_lua(at: Surroundings) -> bool:
+    return "lua" in at.settings.raw.get("JobSubmitPlugins", "").split(",")
+
+
+def _policy_file(at: Surroundings) -> Path:
+    return at.policy_file if at.policy_file is not None else at.site.config_path.parent / FILE_NAME

@@ -1,0 +1,104 @@
+"""Whether slurm-gpud takes in what the hooks write, and gets rid of its records."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.cells import span
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+
+_DAEMON = "slurm-gpud"
+_TAKEN_IN_S = 30.0
+"""slurm-gpud takes an event in within its second; so much later it is not going to."""
+_START = "systemctl start slurm-gpud; journalctl -u slurm-gpud says why it stopped"
+
+
+def alive(at: Surroundings) -> Iterator[Finding]:
+    """slurm-gpud runs on this node."""
+    if not at.is_gpu_node:
+        yield skipped("this host is no GPU node")
+        return
+    running = sum(_is_daemon(entry) for entry in at.proc.glob("[0-9]*"))
+    yield ok(f"{_DAEMON} runs") if running else fail(f"no {_DAEMON} runs on this GPU node", _START)
+
+
+def hook_directory(at: Surroundings) -> Iterator[Finding]:
+    """Hooks can write, only root can read, and nothing lies there for long."""
+    directory = at.run_dir / "jobs"
+    if not at.is_gpu_node:
+        yield skipped("this host is no GPU node")
+        return
+    try:
+        status = directory.stat()
+        ages = [at.site.wall() - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
+    except FileNotFoundError:
+        yield warn(f"there is no {directory}: no job has started here yet", _START)
+        return
+    except PermissionError:
+        yield skipped(f"{directory} is root's; run doctor as root")
+        return
+    if status.st_uid != 0 or stat.S_IMODE(status.st_mode) & 0o077:
+        yield fail(
+            f"others than root may reach {directory}", f"chown root {directory}; chmod 700 {directory}"
+        )
+    if ages and max(ages) > _TAKEN_IN_S:
+        yield fail(f"{len(ages)} events wait in {directory}, the oldest for {span(max(ages))}", _START)
+    else:
+        yield ok(f"{directory}: {len(ages)} events wait")
+
+
+def spool(at: Surroundings) -> Iterator[Finding]:
+    """Finished records reach the database."""
+    directory = at.state_dir / "spool"
+    try:
+        waiting = _finished_records(directory / "log")
+        rejected = directory / "rejected"
+        refused = len(list(rejected.iterdir())) if rejected.is_dir() else 0
+    except FileNotFoundError:
+        yield skipped(f"there is no {directory}")
+        return
+    except PermissionError:
+        yield skipped(f"{directory} is root's; run doctor as root")
+        return
+    if refused:
+        yield warn(
+            f"slurm-gpudbd refused {refused} records", f"read why in {rejected}, then remove them there"
+        )
+    if waiting:
+        yield warn(
+            f"{waiting} finished records wait to be sent", "see the finding on slurm-gpudbd; nothing is lost"
+        )
+    else:
+        yield ok("no finished record waits")
+
+
+def _finished_records(log: Path) -> int:
+    """Final records in the spool's append log (a checksum and a JSON change per line) not yet shipped."""
+    final: dict[str, int] = {}
+    shipped: dict[str, int] = {}
+    with log.open("rb") as lines:
+        for line in lines:
+            try:
+                change = json.loads(line[9:])
+            except ValueError:
+                continue  # a line that slurm-gpud is just writing
+            key, value = change["key"], change["value"]
+            if key.startswith("record/"):
+                if value is not None and value["final"]:
+                    final[key] = value["seq"]
+                else:
+                    final.pop(key, None)
+            elif key.startswith("shipped/record/"):
+                shipped[key.removeprefix("shipped/")] = -1 if value is None else value
+    return sum(shipped.get(key, -1) < seq for key, seq in final.items())
+
+
+def _is_daemon(process: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False  # it has ended meanwhile
+    return any(word.rpartition(b"/")[2] == _DAEMON.encode() for word in words[:3])

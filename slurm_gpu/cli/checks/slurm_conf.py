@@ -1,0 +1,143 @@
+"""Whether slurm.conf is written as slurm-gpu needs it, as slurmctld has read it."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+
+_HOOK = "slurm-gpu"
+"""Part of the file names of our hooks, prolog/10-slurm-gpu and epilog/10-slurm-gpu."""
+
+
+def answers(at: Surroundings) -> Iterator[Finding]:
+    """The controller answers."""
+    settings = at.settings
+    n_gpus = sum(node.n_gpus for node in at.nodes)
+    yield ok(f"Slurm {settings.version}, {len(at.nodes)} nodes, {n_gpus} GPUs")
+
+
+def hooks(at: Surroundings) -> Iterator[Finding]:
+    """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
+    for kind in ("Prolog", "Epilog"):
+        patterns = _values(at.settings.raw, kind)
+        if not patterns:
+            yield fail(
+                f"slurm.conf has no {kind}: jobs leave no GPU records",
+                f"our hook in /etc/slurm/{kind.lower()}.d, {kind}=/etc/slurm/{kind.lower()}.d/* in slurm.conf",
+            )
+        elif not at.is_gpu_node:
+            yield skipped(f"{kind}={','.join(patterns)} lies on GPU nodes, and this host is none")
+        else:
+            yield from _hook_files(kind, patterns)
+
+
+def prolog_flags(at: Surroundings) -> Iterator[Finding]:
+    """The prolog runs on every node of a job, at once."""
+    flags = set(at.settings.raw.get("PrologFlags", "").split(","))
+    if flags & {"Alloc", "Contain"}:
+        yield ok(f"PrologFlags={','.join(sorted(flags))}")
+    else:
+        yield fail(
+            "PrologFlags has neither Alloc nor Contain: of a multi-node job only the first node has a prolog",
+            "PrologFlags=Alloc in slurm.conf; scontrol reconfigure",
+        )
+
+
+def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
+    """Slurm's accounting counts GPUs."""
+    raw = at.settings.raw
+    if raw.get("AccountingStorageType", "").rpartition("/")[2] in ("", "none"):
+        yield fail(
+            "there is no accounting storage: runs cannot be imported",
+            "set up slurmdbd, AccountingStorageType=accounting_storage/slurmdbd in slurm.conf",
+        )
+        return
+    tracked = raw.get("AccountingStorageTRES", "").split(",")
+    lacking = [name for name in ("gres/gpu", "gres/shard") if name not in tracked and _has(at, name)]
+    if lacking:
+        yield fail(
+            f"AccountingStorageTRES lacks {' and '.join(lacking)}: runs have no GPU count",
+            f"AccountingStorageTRES={','.join(lacking)} added in slurm.conf; restart slurmctld",
+        )
+    else:
+        yield ok("AccountingStorageTRES counts GPUs")
+    enforce = set(raw.get("AccountingStorageEnforce", "").split(","))
+    if "limits" not in enforce and "all" not in enforce:
+        yield warn(
+            "AccountingStorageEnforce lacks limits: Slurm's own limits on associations and QOS do not bind",
+            "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
+        )
+
+
+def gres_types(at: Surroundings) -> Iterator[Finding]:
+    """Slurm knows GPUs, and their type."""
+    types = at.settings.raw.get("GresTypes", "").split(",")
+    if "gpu" not in types:
+        yield fail("GresTypes lacks gpu", "GresTypes=gpu in slurm.conf; restart slurmctld")
+        return
+    untyped = [node.name for node in at.nodes if "" in node.gpus]
+    if untyped:
+        yield warn(
+            f"GPUs without a type on {', '.join(untyped[:5])}: tables cannot tell them apart",
+            "Gres=gpu:TYPE:COUNT in slurm.conf and Type=TYPE in gres.conf",
+        )
+    else:
+        yield ok("GPUs have types: " + ", ".join(sorted({kind for node in at.nodes for kind in node.gpus})))
+
+
+def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
+    """A job that does not say how much memory it needs leaves some for others."""
+    raw = at.settings.raw
+    amounts = [raw.get(name, "") for name in ("DefMemPerCPU", "DefMemPerNode")]
+    if "DefMemPerGPU" in raw.get("JobDefaults", "") or any(re.match("[1-9]", text) for text in amounts):
+        yield ok("jobs without --mem get a default, not the whole node")
+    else:
+        yield warn(
+            "no DefMemPerGPU: a job without --mem takes the whole node's memory, and its other GPUs lie idle",
+            "JobDefaults=DefMemPerGPU=... (or DefMemPerCPU) in slurm.conf; scontrol reconfigure",
+        )
+
+
+def _values(raw: Mapping[str, str], key: str) -> list[str]:
+    """Values of a key that later versions print as Key[0], Key[1] …"""
+    pattern = re.compile(rf"{key}(\[\d+\])?")
+    found = [value for name, value in raw.items() if pattern.fullmatch(name) and value != "(null)"]
+    return [part for value in found for part in value.split(",") if part]
+
+
+def _hook_files(kind: str, patterns: list[str]) -> Iterator[Finding]:
+    ours = False
+    for pattern in patterns:
+        files = sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
+        if not files:
+            yield fail(
+                f"{kind}={pattern} matches nothing: Slurm drains the node of the next job",
+                f"put our {kind.lower()} hook there, or take {kind} out of slurm.conf",
+            )
+        for file in files:
+            ours = ours or _HOOK in file.name or _HOOK in file.resolve().name
+            if not file.is_file():
+                yield fail(
+                    f"{file} is matched by {kind} and is no file: Slurm drains nodes", f"move {file} away"
+                )
+            elif not os.access(file, os.X_OK):
+                yield fail(
+                    f"{file} is matched by {kind} and cannot be executed: Slurm drains nodes",
+                    f"chmod +x {file}, or move it away",
+                )
+    if ours:
+        yield ok(f"{kind} runs our hook")
+    else:
+        yield fail(
+            f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
+            f"install -m 755 {kind.lower()}/10-slurm-gpu where {kind} finds it",
+        )
+
+
+def _has(at: Surroundings, tres: str) -> bool:
+    return any(node.shards if tres == "gres/shard" else node.n_gpus for node in at.nodes)

@@ -1,0 +1,63 @@
+"""`slurm-gpu doctor`: check the installation end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.text import Text
+
+from slurm_gpu.cli.checks.every import run_checks
+from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
+from slurm_gpu.cli.output import console, print_json
+from slurm_gpu.cli.site import Site, with_site
+
+_STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
+_PATH = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command()
+@click.option(
+    "--node-run-dir", type=_PATH, default=Path("/run/slurm-gpu"), show_default=True,
+    help="Where this node's hooks write.",
+)  # fmt: skip
+@click.option(
+    "--node-state-dir", type=_PATH, default=Path("/var/lib/slurm-gpu"), show_default=True,
+    help="Where this node's spool lies.",
+)  # fmt: skip
+@click.option(
+    "--run-dir", type=_PATH, default=Path("/run/slurm-gpu"), show_default=True, envvar="SLURM_GPU_RUN_DIR",
+    help="Where slurmctld writes decisions.log.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: {checks: [...], failed, warned}.")
+@with_site
+def doctor(site: Site, node_run_dir: Path, node_state_dir: Path, run_dir: Path, as_json: bool) -> int:
+    """Check what is installed, end to end, and say what to type where something is wrong.
+
+    Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
+    host and on a GPU node. Exit code 1 if anything failed.
+    """
+    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, controller_run_dir=run_dir)
+    results = []
+    for result in run_checks(at):
+        results.append(result)
+        if not as_json:
+            _print(result)
+    levels = [result.finding.level for result in results]
+    failed, warned = levels.count(Level.FAIL), levels.count(Level.WARN)
+    if as_json:
+        checks = [result.to_json() for result in results]
+        print_json({"checks": checks, "failed": failed, "warned": warned})
+    else:
+        click.echo(f"{failed} failed, {warned} warnings, {levels.count(Level.OK)} fine")
+    return 1 if failed else 0
+
+
+def _print(result: Result) -> None:
+    finding = result.finding
+    line = Text(f"{finding.level.value:<8}", _STYLES[finding.level])
+    line.append(f"{result.check:<14}", "default").append(finding.message, "default")
+    screen = console()
+    screen.print(line)
+    if finding.remedy is not None:
+        screen.print(Text(f"{'':<8}{'':<14}→ {finding.remedy}"))
