@@ -24,11 +24,11 @@ def answers(at: Surroundings) -> Iterator[Finding]:
 def hooks(at: Surroundings) -> Iterator[Finding]:
     """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
     for kind in ("Prolog", "Epilog"):
-        patterns = _values(at.settings.raw, kind)
+        patterns, directory = _values(at.settings.raw, kind), f"/etc/slurm/{kind.lower()}.d"
         if not patterns:
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"our hook in /etc/slurm/{kind.lower()}.d, {kind}=/etc/slurm/{kind.lower()}.d/* in slurm.conf",
+                f"our hook into {directory}, and {kind}={directory}/* in slurm.conf",
             )
         elif not at.is_gpu_node:
             yield skipped(f"{kind}={','.join(patterns)} lies on GPU nodes, and this host is none")
