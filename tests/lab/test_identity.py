@@ -1,0 +1,58 @@
+"""A GPU is its UUID: Slurm's position, the minor number and NVML's index may all disagree."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import LabWith
+
+from lab import cgroups
+from lab.cluster import Lab
+from lab.options import JobSubmit, NodeGpus
+from lab.polling import wait_for
+
+SHUFFLED = {
+    "n1": NodeGpus(listed=(3, 1, 0, 2)),
+    "n2": NodeGpus(minors=(4, 5, 6, 7), prefix="gpu"),
+    "n3": NodeGpus(minors=(2, 0, 3, 1)),
+    "n4": NodeGpus(minors=(7, 4, 6, 5), listed=(5, 4, 7, 6)),
+}
+WORK = """#!/bin/sh
+for device in /dev/slurm-gpu-lab/$SLURMD_NODENAME/*; do
+    (: <"$device") 2>&1 | grep -q 'No such device' && echo "$device"
+done
+simgpu --util 50 --mem-mib 4096 --seconds 4
+"""
+
+
+def test_the_gpus_that_a_job_opened_are_the_gpus_that_are_charged(lab_with: LabWith) -> None:
+    lab = lab_with(gpus=SHUFFLED, job_submit=JobSubmit.NOOP)
+    jobs = [(_submit(lab, node, gpus), gpus) for node in SHUFFLED for gpus in (1, 2, 1)]
+    for job, gpus in jobs:
+        recorded = wait_for(lambda job=job: _recorded(lab, job), 60, f"the records of job {job} arrive")
+        shares = lab.truth(job)
+        assert len(shares) == gpus
+        assert set(recorded) == {share.gpu.uuid for share in shares}
+        if cgroups.probe().version is not cgroups.CgroupVersion.NONE:
+            opened = (lab.layout.home / "alice" / f"opened-{job}").read_text().split()
+            assert set(opened) == {str(share.gpu.file) for share in shares}
+        for share in shares:
+            assert recorded[share.gpu.uuid] == pytest.approx(share.usage.util_pct, abs=1.0)
+            assert share.usage.util_pct > 20
+
+
+def _submit(lab: Lab, node: str, gpus: int) -> int:
+    output = f"--output={lab.layout.home}/alice/opened-%j"
+    return lab.submit("alice", f"-w{node}", f"--gpus={gpus}", "--time=10", output, script=WORK)
+
+
+def _recorded(lab: Lab, job: int) -> dict[str, float]:
+    """UUID → mean utilisation of a job that has ended and whose records are final; {} until then."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return {}  # not imported yet
+    (run,) = json.loads(shown.stdout)["runs"]
+    if run["state"] != "COMPLETED" or not all(device["final"] for device in run["devices"]):
+        return {}
+    return {gpu["device"]: gpu["util_mean_pct"] for gpu in run["gpus"]}
