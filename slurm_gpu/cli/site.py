@@ -7,14 +7,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from slurm_gpu.config import SiteConfig, default_path, load_config
-from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.connect import connect
+
+if TYPE_CHECKING:
+    from slurm_gpu.database.client import DatabaseClient
+
+
+def _connect_database(config: SiteConfig) -> DatabaseClient:
+    # httpx takes longer to import than most commands take to run.
+    from slurm_gpu.database.client import DatabaseClient
+
+    return DatabaseClient(config)
 
 
 @dataclass
@@ -23,7 +32,7 @@ class Site:
 
     config_path: Path = field(default_factory=default_path)
     connect_slurm: Callable[[], SlurmClient] = connect
-    connect_database: Callable[[SiteConfig], DatabaseClient] = DatabaseClient
+    connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
 
     @functools.cached_property
