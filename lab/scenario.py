@@ -109,7 +109,7 @@ REFUSED = (
     Job(
         "alice",
         "more than her share, running and waiting together",
-        (_SHORT, "-N4", "--gpus-per-node=4"),
+        (_SHORT, "--gpus=4"),
         "python train.py",
     ),
 )

@@ -48,7 +48,10 @@ def test_no_record_is_lost_when_daemons_are_killed_at_random_moments(lab_with: L
         daemon = lab.daemons[name]
         for third in range(3):  # each daemon three times, wherever it hurts, for up to 8 s
             moment = dice.uniform(third, third + 0.5) * SPAN_S / 3
-            steps += [Step(moment, daemon.kill9), Step(moment + dice.uniform(0.1, 8), daemon.start)]
+            steps += [
+                Step(moment, daemon.kill9),
+                Step(moment + dice.uniform(0.1, 8), partial(daemon.start, wait=False)),
+            ]
     _play(steps)
 
     inside = _job_inside_an_outage(lab)
