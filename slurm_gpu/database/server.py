@@ -71,8 +71,8 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
 
 
-def serve(app: ASGIApp, sockets: list[socket.socket]) -> None:
-    """Answer requests until SIGTERM or SIGINT; those under way get a moment to end."""
+def make_server(app: ASGIApp) -> uvicorn.Server:
+    """A server for `app`; its `serve(sockets)` ends when its `should_exit` is set."""
     config = uvicorn.Config(
         app,
         http=PeerCredentialProtocol,
@@ -86,7 +86,12 @@ def serve(app: ASGIApp, sockets: list[socket.socket]) -> None:
         timeout_keep_alive=30,
         limit_concurrency=2000,
     )
-    asyncio.run(_serve(_Server(config), sockets))
+    return _Server(config)
+
+
+def serve(app: ASGIApp, sockets: list[socket.socket]) -> None:
+    """Answer requests until SIGTERM or SIGINT; those under way get a moment to end."""
+    asyncio.run(_serve(make_server(app), sockets))
 
 
 class _Server(uvicorn.Server):
@@ -96,7 +101,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(server: _Server, sockets: list[socket.socket]) -> None:
+async def _serve(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
     def stop() -> None:
         server.should_exit = True
 

@@ -1,0 +1,84 @@
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.database import settings
+from slurm_gpu.database.settings import Address, default_address, load_settings, parse_address
+from slurm_gpu.errors import InputError, UsageError
+
+SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"
+
+
+def write(tmp_path: Path, text: str, mode: int = 0o600) -> Path:
+    path = tmp_path / "slurm-gpudbd.yaml"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_everything_has_a_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(write(tmp_path, "# nothing\n")).url == settings.DEFAULT_URL
+    monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "missing.yaml")
+    assert load_settings(None).url == settings.DEFAULT_URL
+
+
+def test_the_shipped_file_says_the_defaults() -> None:
+    shipped = Path(__file__).parents[2] / "etc" / "slurm-gpudbd.yaml"
+    assert load_settings(shipped) == settings.DaemonSettings()
+
+
+def test_a_named_file_must_be_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_settings(tmp_path / "missing.yaml")
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+@pytest.mark.parametrize("text", [SECRET, "url: mysql+pymysql://localhost/x?password=pw\n"])
+def test_a_password_that_others_may_read_is_refused(tmp_path: Path, mode: int, text: str) -> None:
+    path = write(tmp_path, text, mode)
+    with pytest.raises(InputError, match=rf"others may read it \(mode {mode:04o}\); chmod 0600"):
+        load_settings(path)
+    path.chmod(0o600)
+    assert load_settings(path).url == text.removeprefix("url: ").strip()
+
+
+def test_without_a_password_anyone_may_read_it(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, "url: sqlite:////x.db\n", 0o644)).url == "sqlite:////x.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("- x\n", "must hold `key: value` lines"),
+        ("ulr: x\n", r":1:1: 'ulr' is not a setting; allowed: url, listen"),
+        ("url: 5\n", r":1:6: url: 5 must be a text"),
+        ("url: sqlite:////x\nlisten: 6829\n", r":2:9: listen: 6829 must be a text such as 0.0.0.0:6829"),
+        ("listen: nonsense\n", r":1:9: listen: 'nonsense' must be HOST:PORT"),
+    ],
+)
+def test_mistakes_are_named_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_settings(write(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:80", Address("127.0.0.1", 80)),
+        ("dbhost:6829", Address("dbhost", 6829)),
+        ("[::1]:6829", Address("::1", 6829)),
+        (":6829", Address("0.0.0.0", 6829)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:70000", "u@host:1", "host:1/x"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(UsageError, match="must be HOST:PORT"):
+        parse_address(text)
+
+
+def test_the_default_port_is_the_one_that_nodes_are_told() -> None:
+    assert default_address("http://dbhost:17004") == Address("0.0.0.0", 17004)
