@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
@@ -94,6 +95,11 @@ def load_config(path: Path | None = None) -> SiteConfig:
 def check_config(source: YamlSource) -> SiteConfig:
     """Turn a parsed slurm-gpu.yaml into a SiteConfig; raises InvalidFileError with every mistake in it."""
     return _Check(source).site()
+
+
+def _is_number(value: Any) -> bool:
+    """YAML's yes and no are Python's numbers 1 and 0, but not a site's."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 _DURATIONS = {"timelines": "timelines_s", "windows": "windows_s"}
@@ -224,7 +230,7 @@ class _Check:
     def server_type(self, location: Location, value: Any) -> ServerType:
         table = self.mapping(location, value, ("nodes", "rate_per_gpu_hour"))
         rate = table.get("rate_per_gpu_hour")
-        if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or rate < 0):
+        if rate is not None and not (_is_number(rate) and 0 <= rate < math.inf):
             self.fail((*location, "rate_per_gpu_hour"), f"rate_per_gpu_hour: {rate!r} must be a number ≥ 0")
             rate = None
         return ServerType(self.nodes(location, table), rate)
@@ -249,7 +255,7 @@ class _Check:
             values["interval_s"] = self.duration(("sampling", "interval"), table["interval"])
         if "min_coverage" in table:
             share = table["min_coverage"]
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+            if not (_is_number(share) and 0 <= share <= 1):
                 self.fail(
                     ("sampling", "min_coverage"), f"min_coverage: {share!r} must be a number from 0 to 1"
                 )
