@@ -1,0 +1,118 @@
+"""slurm-gpu.yaml: a whole one is read, and each mistake is named with its place and what would be right."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.config import Operators, SiteConfig, Zone, check_config, default_path, load_config
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.yamlsource import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+_WHOLE = """\
+cluster: neuron
+database: http://dbhost:6829/
+database_socket: /run/slurm-gpu/other.sock
+munge_socket: /run/munge/other.socket
+import_interval: 30s
+timezone: Asia/Seoul
+operators: {users: [carol], unix_groups: [gpuops]}
+team: {vision: lab-a, nlp: lab-b}
+server_types: {a100: {nodes: "n[1-2]", rate_per_gpu_hour: 1.2}, old: {nodes: n3, rate_per_gpu_hour: 0}}
+zones: {zone1: {nodes: "n[1-2]", role: small}, zone2: {nodes: n3}}
+sampling: {interval: 2s, min_coverage: 0}
+retention: {timelines: 30d, windows: 1d}
+"""
+
+
+def _read(text: str) -> SiteConfig:
+    return check_config(parse_yaml(text, "site.yaml"))
+
+
+def test_a_whole_file():
+    config = _read(_WHOLE)
+    assert (config.cluster, config.database, config.timezone) == (
+        "neuron",
+        "http://dbhost:6829",
+        "Asia/Seoul",
+    )
+    assert config.database_socket == Path("/run/slurm-gpu/other.sock")
+    assert config.operators == Operators(("carol",), ("gpuops",))
+    assert config.team == {"vision": "lab-a", "nlp": "lab-b"}
+    assert config.server_types["old"].rate_per_gpu_hour == 0
+    assert config.zones == {"zone1": Zone("n[1-2]", "small"), "zone2": Zone("n3", None)}
+    assert (config.sampling.interval_s, config.sampling.min_coverage) == (2.0, 0.0)
+    assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
+
+
+def test_the_cluster_alone_is_enough():
+    config = _read("cluster: neuron\n")
+    assert config == SiteConfig(cluster="neuron")
+    assert (config.team, config.sampling.min_coverage) == ("account", 0.8)
+
+
+def test_the_example_that_is_shipped_is_valid():
+    config = load_config(ROOT / "etc" / "slurm-gpu.yaml")
+    assert config.cluster
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("timezone: UTC\n", "1:1: cluster is missing; write the ClusterName of slurm.conf"),
+        ("cluster: 7\n", "1:10: cluster: 7 must be a text"),
+        ("cluster: n\nclutser: n\n", "2:1: 'clutser' is not a setting of the file; did you mean cluster?"),
+        (
+            "cluster: n\nhue: red\n",
+            "2:1: 'hue' is not a setting of the file; allowed: cluster, database,",
+        ),
+        ("cluster: n\ndatabase: dbhost\n", "2:11: database: 'dbhost' must be slurm-gpudbd's address"),
+        ("cluster: n\ndatabase: https://dbhost:1\n", "2:11: database: 'https://dbhost:1' must be"),
+        ("cluster: n\ndatabase: http://dbhost:port\n", "2:11: database: 'http://dbhost:port' must be"),
+        ("cluster: n\ndatabase_socket: 5\n", "2:18: database_socket: 5 must be a text"),
+        ("cluster: n\nmunge_socket: [a]\n", "2:15: munge_socket: ['a'] must be a text"),
+        ("cluster: n\ntimezone: Mars/North\n", "2:11: timezone: 'Mars/North' is not a time zone"),
+        ("cluster: n\nimport_interval: 60\n", "2:18: import_interval: 60 must be a duration such as 1s"),
+        ("cluster: n\noperators: carol\n", "2:12: operators must hold `key: value` lines, not 'carol'"),
+        ("cluster: n\noperators: {users: carol}\n", "2:20: users: 'carol' must be a list of names"),
+        ("cluster: n\noperators: {groups: []}\n", "2:13: 'groups' is not a setting of operators"),
+        ("cluster: n\nteam: 5\n", "2:7: team: 5 must be the word account, or a map"),
+        ("cluster: n\nzones: {z: {role: small}}\n", "2:12: z lacks nodes; write a hostlist"),
+        ("cluster: n\nzones: {z: {nodes: n1, role: 5}}\n", "2:30: role: 5 must be a text"),
+        (
+            "cluster: n\nserver_types: {a: {nodes: n1, rate_per_gpu_hour: -1}}\n",
+            "2:50: rate_per_gpu_hour: -1 must be a number ≥ 0",
+        ),
+        (
+            "cluster: n\nserver_types: {a: {nodes: n1, rate_per_gpu_hour: yes}}\n",
+            "2:50: rate_per_gpu_hour: True must be a number ≥ 0",
+        ),
+        (
+            "cluster: n\nserver_types: {a: {nodes: n1, rate_per_gpu_hour: .nan}}\n",
+            "2:50: rate_per_gpu_hour: nan must be a number ≥ 0",
+        ),
+        ("cluster: n\nsampling: {interval: 0s}\n", "2:22: interval: '0s' must be a duration"),
+        ("cluster: n\nsampling: {min_coverage: 80}\n", "2:26: min_coverage: 80 must be a number from 0 to 1"),
+        ("cluster: n\nretention: {windows: never}\n", "2:22: windows: 'never' must be a duration"),
+        ("- cluster\n", "1:1: the file must hold `key: value` lines"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place_its_value_and_what_is_right(text: str, message: str):
+    with pytest.raises(InvalidFileError) as caught:
+        _read(text)
+    assert f"site.yaml:{message}" in str(caught.value)
+
+
+def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
+    with pytest.raises(InvalidFileError) as caught:
+        _read("cluster: n\ntimezone: Mars\nsampling: {interval: 5}\nteam: 1\n")
+    assert [error.line for error in caught.value.errors] == [2, 3, 4]
+    assert caught.value.exit_code == 2
+
+
+def test_the_place_of_the_file_can_be_said(tmp_path: Path):
+    assert default_path({}) == Path("/etc/slurm-gpu/slurm-gpu.yaml")
+    assert default_path({"SLURM_GPU_CONF": "/etc/lab/site.yaml"}) == Path("/etc/lab/site.yaml")
+    with pytest.raises(InputError, match="cannot be read"):
+        load_config(tmp_path / "missing.yaml")

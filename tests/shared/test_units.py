@@ -1,0 +1,92 @@
+"""Amounts read as admins write them, and a bare number that could mean two things is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.units import (
+    format_duration,
+    format_memory_mib,
+    format_mgpu,
+    format_slurm_time,
+    parse_duration,
+    parse_memory_mib,
+    parse_mgpu,
+    parse_slurm_time,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90),
+        ("10m", 600),
+        ("4h", 14400),
+        ("7d", 604800),
+        ("2w", 1209600),
+        ("1.5h", 5400),
+        ("1-0", 86400),
+    ],
+)
+def test_durations(text: str, seconds: float):
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["60", "", "7 days", "-1h", "h", "1h30m"])
+def test_what_is_no_duration_is_quoted(text: str):
+    with pytest.raises(ValueError, match=f"{text!r} is not a"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("30", 1800),
+        ("30:15", 1815),
+        ("1:30:15", 5415),
+        ("2-0", 172800),
+        ("2-3:30", 185400),
+        ("7-00:00:00", 604800),
+    ],
+)
+def test_slurm_times(text: str, seconds: float):
+    assert parse_slurm_time(text) == seconds
+
+
+@given(st.integers(0, 10**8))
+def test_slurm_time_round_trip(seconds: int):
+    assert parse_slurm_time(format_slurm_time(seconds)) == seconds
+
+
+@given(st.integers(0, 10**8))
+def test_duration_round_trip(seconds: int):
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("64G", 65536), ("512M", 512), ("1.5T", 1572864), ("2048K", 2), ("64GiB", 65536), ("1g", 1024)],
+)
+def test_memory(text: str, mib: float):
+    assert parse_memory_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["64", "G", "64 potatoes", "-1G"])
+def test_what_is_no_memory_is_quoted(text: str):
+    with pytest.raises(ValueError, match=f"{text!r} is not an amount of memory"):
+        parse_memory_mib(text)
+
+
+def test_memory_for_people():
+    assert [format_memory_mib(mib) for mib in (512, 1024, 65536, 1572864, 0)] == [
+        "512M",
+        "1G",
+        "64G",
+        "1.5T",
+        "0M",
+    ]
+
+
+def test_gpus_in_thousandths():
+    assert (parse_mgpu(0.25), parse_mgpu(2), parse_mgpu(0)) == (250, 2000, 0)
+    assert [format_mgpu(mgpu) for mgpu in (2000, 250, 0, 1500)] == ["2", "0.25", "0", "1.5"]

@@ -1,0 +1,72 @@
+"""Every value of a YAML file knows its line and column, and every mistake names them."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.yamlsource import parse_yaml, read_yaml
+
+_TEXT = """\
+version: 1
+rules:
+  - id: a
+    limits: {gpus: 16}
+  - id: b
+"""
+
+
+def test_values_and_keys_have_places():
+    source = parse_yaml(_TEXT, "policy.yaml")
+    assert source.value["rules"][1] == {"id": "b"}
+    assert source.positions["rules", 0, "limits", "gpus"] == (4, 20)
+    assert source.key_positions["rules", 0, "limits"] == (4, 5)
+    assert str(source.error(("rules", 0, "limits", "gpus"), "is odd")) == "policy.yaml:4:20: is odd"
+    assert str(source.error(("rules", 1, "id"), "is odd", key=True)) == "policy.yaml:5:5: is odd"
+
+
+def test_what_is_not_there_is_reported_at_what_encloses_it():
+    source = parse_yaml(_TEXT, "policy.yaml")
+    assert str(source.error(("rules", 1, "why"), "is missing")) == "policy.yaml:5:5: is missing"
+    assert str(source.error(("groups",), "is missing")) == "policy.yaml:1:1: is missing"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\na: 2\n", "f.yaml:2:1: 'a' stands here twice; first on line 1"),
+        ("a: {b: 1, b: 2}\n", "f.yaml:1:11: 'b' stands here twice"),
+        ("a: [1, 2\n", "f.yaml:2:1: is not valid YAML"),
+        ("a:\n\t- b\n", "f.yaml:2:1: is not valid YAML"),
+        ("a: &x [*x]\n", "an anchor contains itself"),
+        ("? [a, b]\n: 1\n", "f.yaml:1:3: a key must be a plain word"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(text: str, message: str):
+    with pytest.raises(InputError) as caught:
+        parse_yaml(text, "f.yaml")
+    assert message in str(caught.value)
+
+
+def test_merged_defaults_are_no_duplicates():
+    source = parse_yaml("d: &d {x: 1}\ne: {<<: *d, y: 2}\n", "f.yaml")
+    assert source.value["e"] == {"x": 1, "y": 2}
+
+
+def test_files_that_cannot_be_read_say_why(tmp_path: Path):
+    with pytest.raises(InputError, match=r"missing\.yaml: cannot be read: No such file"):
+        read_yaml(tmp_path / "missing.yaml")
+    latin = tmp_path / "latin.yaml"
+    latin.write_bytes(b"name: gr\xfc\xdfe\n")
+    with pytest.raises(InputError, match=r"is not UTF-8 text \(byte 8\)"):
+        read_yaml(latin)
+
+
+@given(st.text(alphabet="ab:{}[]-&*#'\"|>? \n\t1!%@`<,", max_size=40))
+def test_any_text_is_yaml_or_an_input_error(text: str):
+    try:
+        parse_yaml(text, "f.yaml")
+    except InputError as error:
+        assert str(error).startswith("f.yaml")  # noqa: PT017
