@@ -55,6 +55,14 @@ def _uid(pid: int) -> int | None:
         return None
 
 
+def _shares_root(pid: int) -> bool:
+    """Whether ``pid`` sees the same file system: a lab in a container or chroot here is another lab."""
+    try:
+        return os.path.samestat((PROC / str(pid) / "root").stat(), Path("/").stat())
+    except OSError:
+        return False
+
+
 def _is_stepd_of(pid: int, root: Path) -> bool:
     """Whether ``pid`` is a slurmstepd with a file open in the lab; its title overwrites its environment."""
     try:
@@ -80,6 +88,7 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
 
     They are: what inherited the lab's tag, jobs submitted to its slurmctld, its slurmstepd, what runs as
     one of its users (``uids``) or in one of its cgroups (``in_cgroups``), and the children of all those.
+    Containers and chroots on this host, whose processes may be seen here, can have a lab of their own.
     """
     tag = f"{TAG_VARIABLE}={layout.root}".encode()
     submitted = f"SLURM_CONF={layout.slurm_conf}".encode()
@@ -87,6 +96,8 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
     children: dict[int, list[int]] = {}
     for pid in process_ids():
         children.setdefault(_parent(pid), []).append(pid)
+        if not _shares_root(pid):
+            continue
         environment = _environment(pid)
         if (
             tag in environment

@@ -146,3 +146,28 @@ def test_a_taken_port_is_named(no_lab: Lab) -> None:
     assert refused.returncode == 3
     assert f"port {no_lab.layout.slurmctld_port}: Address already in use" in refused.stderr
     assert "SLURM_GPU_LAB_PORT" in refused.stderr
+
+
+def test_a_lab_in_a_chroot_on_the_same_host_survives(no_lab: Lab, tmp_path: Path) -> None:
+    """Its processes are seen here, and are called as ours are."""
+    no_lab.up()
+    root = tmp_path / "root"
+    for directory in ("usr", "proc"):
+        (root / directory).mkdir(parents=True)
+        subprocess.run(["mount", "--rbind", f"/{directory}", str(root / directory)], check=True)
+    try:
+        for link in ("bin", "lib", "lib64"):
+            (root / link).symlink_to(f"usr/{link}")
+        other = subprocess.Popen(
+            ["chroot", str(root), "sleep", "100"], env=no_lab.environment_of("alice") | os.environ
+        )
+        try:
+            wait_for(lambda: Path(f"/proc/{other.pid}/root").readlink() == root, 5, "chroot")
+            no_lab.down()
+            assert other.poll() is None
+        finally:
+            other.kill()
+            other.wait()
+    finally:
+        for directory in ("usr", "proc"):
+            subprocess.run(["umount", "-l", str(root / directory)], check=True)
