@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,12 +106,7 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._watch_new()
-        owners = self._allocations.owners()
-        for watch in self._watches.values():
-            if watch.held and watch.lost is None and watch.next_look_s(now_s) <= now_s:
-                watch.look(self._clock.monotonic(), owners)
-                if watch.lost is not None:
-                    self._tell_lost(watch)
+        self._look([watch for watch in self._looking() if watch.next_look_s(now_s) <= now_s])
         self._finish()
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
@@ -120,6 +115,9 @@ class Node:
 
     def stop(self) -> None:
         """Write down all that is known; the allocations stay open for the next process."""
+        for watch in self._looking():
+            watch.look_thoroughly()
+        self._look(self._looking())
         self._checkpoint()
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
@@ -139,12 +137,22 @@ class Node:
     def _next_step_s(self) -> float:
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
-        due.extend(w.next_look_s(now_s) for w in self._watches.values() if w.held and w.lost is None)
+        due.extend(watch.next_look_s(now_s) for watch in self._looking())
         if self._needs_devices():
             due.append(self._find_at_s)
         if self._taken:
             due.append(self._spool_at_s)
         return min(due)
+
+    def _looking(self) -> list[DeviceWatch]:
+        return [watch for watch in self._watches.values() if watch.held and watch.lost is None]
+
+    def _look(self, watches: Sequence[DeviceWatch]) -> None:
+        owners = self._allocations.owners()
+        for watch in watches:
+            watch.look(self._clock.monotonic(), owners)
+            if watch.lost is not None:
+                self._tell_lost(watch)
 
     # Hook events
 

@@ -25,6 +25,7 @@ MAX_POSITIONS = 1024
 _UPTIME_STEP_S = 0.01
 # A hook reads /proc/uptime and then starts date.
 _DATE_TAKES_S = 0.05
+_ROUNDING_S = 1e-4
 _FILE_NAME = re.compile(r"(?P<at_ns>\d{1,19})-(?P<job_id>\d{1,18})-(?P<kind>prolog|epilog)", re.ASCII)
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _DECIMAL = re.compile(r"\d{1,12}(\.\d{1,9})?", re.ASCII)
@@ -202,7 +203,8 @@ class HookDirectory:
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
         by_wall_s = event.at_s - (self._clock.wall() - self._clock.monotonic())
-        within = event.uptime_s <= by_wall_s <= event.uptime_s + _UPTIME_STEP_S + _DATE_TAKES_S
+        late_s = by_wall_s - event.uptime_s
+        within = -_ROUNDING_S <= late_s <= _UPTIME_STEP_S + _DATE_TAKES_S
         return by_wall_s if within else event.uptime_s + _UPTIME_STEP_S / 2
 
     def remove(self, event: HookEvent) -> None:

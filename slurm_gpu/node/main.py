@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import json
 import logging
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from slurm_gpu import __version__
+from slurm_gpu import __version__, munge
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import OutsideError, SlurmGpuError
@@ -109,7 +110,8 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         processes=ProcessJobs(),
         interval_s=config.sampling.interval_s,
     )
-    post = _print if options.print else HttpPost(config.database, options.source_address, config.munge_socket)
+    credential = functools.partial(munge.encode, socket=config.munge_socket)
+    post = _print if options.print else HttpPost(config.database, options.source_address, credential)
     sender = DirectSender(post) if options.once or options.print else ThreadSender(post, waiter.wake)
     courier = Courier(spool, sender, clock, name, on_jobs=node.learn)
     stopping = _StopSignal(waiter)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from slurm_gpu import munge
 from slurm_gpu.errors import MungeError
+from slurm_gpu.munge import request_digest
 
 TARGET = "/v1/node"
 TIMEOUT_S = 20.0
@@ -39,18 +39,18 @@ class Sender(Protocol):
 
 
 class HttpPost:
-    """POSTs a body with a MUNGE credential; `url` is slurm-gpudbd's base address."""
+    """POSTs a body; `url` is slurm-gpudbd's base address, `credential` MUNGE's for a payload."""
 
-    def __init__(self, url: str, source_address: str | None, munge_socket: str | None) -> None:
+    def __init__(self, url: str, source_address: str | None, credential: Callable[[bytes], str]) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "localhost", parts.port or 80
         self._source = (source_address, 0) if source_address is not None else None
-        self._munge_socket = munge_socket
+        self._credential = credential
 
     def __call__(self, body: bytes) -> Reply:
         """Send and wait, for at most about TIMEOUT_S per step."""
         try:
-            credential = munge.encode(munge.request_digest("POST", TARGET, body), self._munge_socket)
+            credential = self._credential(request_digest("POST", TARGET, body))
         except MungeError as error:
             return Reply(0, failure=str(error))
         headers = {

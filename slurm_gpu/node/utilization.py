@@ -31,14 +31,19 @@ class Span:
 
 
 class UtilizationReader:
-    """Reads one device; `covered_s` is the time up to which spans have been given out."""
+    """Reads one device; `covered_s` is the time up to which spans have been given out.
+
+    `has_ring` is False where the device has only a current value, which has to be read more often.
+    """
 
     def __init__(self, device: Device, clock: Clock, since_s: float) -> None:
         self._device, self._clock = device, clock
         self._offset_s = clock.wall() - clock.monotonic()
-        self.covered_s = since_s
-        # One sample from before is wanted too, to know where the first one begins.
-        self._last_us = self._to_us(since_s - SAMPLE_MAX_S)
+        self._since_s = since_s
+        # A sample may begin before `since_s`: whoever counts it has to know how long it really was.
+        self.covered_s = since_s - SAMPLE_MAX_S
+        self.has_ring = True
+        self._last_us = self._to_us(self.covered_s)
         self._anchored = False
 
     def read(self, now_s: float, gap_s: float, *, to_the_end: bool = False) -> Sequence[Span]:
@@ -50,6 +55,7 @@ class UtilizationReader:
             self._last_us, self._anchored, self.covered_s = self._to_us(now_s), True, now_s
             return []
         samples = self._device.utilization_samples(self._last_us)
+        self.has_ring = samples is not None
         spans: list[Span] = []
         for sample in samples if samples is not None else ():
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
@@ -61,14 +67,14 @@ class UtilizationReader:
                 continue
             spans.append(Span(start_s, at_s, sample.percent))
             self.covered_s = at_s
-        quiet_s = now_s - self.covered_s
+        quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (samples is None or to_the_end or quiet_s > QUIET_S):
             spans.extend(self._current(now_s, quiet_s <= max(gap_s, 2 * QUIET_S)))
         return spans
 
     def _current(self, now_s: float, recent: bool) -> Sequence[Span]:
         utilization = self._device.utilization() if recent else None
-        start_s, self.covered_s = self.covered_s, now_s
+        start_s, self.covered_s = max(self.covered_s, self._since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
         return [] if utilization is None else [Span(start_s, now_s, utilization.gpu)]
 

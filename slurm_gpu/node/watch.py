@@ -16,10 +16,11 @@ from slurm_gpu.node.utilization import SAMPLE_MAX_S, Span, UtilizationReader
 
 log = logging.getLogger(__name__)
 
-# A young segment is looked at often: of a job of 3 s, one sampling interval is a third.
+# A young segment is looked at often: of a job of 3 s, one sampling interval is a third. Memory that comes or
+# goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
 YOUNG_SHARE = 0.01
-YOUNGEST_S = 0.05
-# Details (power, processes, …) need a look per so many looks at memory, but one per interval at least.
+YOUNGEST_S = 0.02
+# Everything else needs a look per so many looks at memory, but one per interval at least.
 DETAIL_SHARE = 5
 # A pause of so many looks, and at least this long, is a gap.
 GAP_LOOKS = 5
@@ -86,7 +87,7 @@ class DeviceWatch:
             self._job_samples = []
             self._process_us = self._to_us(tally.start_s)
         self._holders.append(_Holder(tally))
-        self._detailed_s = None
+        self.look_thoroughly()
 
     def recover(self, device: Device, now_s: float) -> None:
         """The lost GPU answers again, through a new handle; what happened in between is a gap."""
@@ -94,14 +95,14 @@ class DeviceWatch:
         self._reader = UtilizationReader(device, self._clock, now_s)
         self._waiting.clear()
         self._process_us = self._to_us(now_s)
-        self._detailed_s = None
+        self.look_thoroughly()
 
     def release(self, tally: Tally, now_s: float) -> None:
         """The segment has ended, its `end_s` is set: look once more, and wait for the last samples."""
         for holder in self._holders:
             if holder.tally is tally:
                 holder.settle_by_s = now_s + SETTLE_S
-        self._detailed_s = None
+        self.look_thoroughly()
 
     def settled(self, now_s: float) -> Sequence[Tally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
@@ -115,6 +116,10 @@ class DeviceWatch:
         if holder.settle_by_s is None or holder.tally.end_s is None:
             return False
         return self.lost is not None or self._settled_s >= holder.tally.end_s or now_s >= holder.settle_by_s
+
+    def look_thoroughly(self) -> None:
+        """Make the next look due now, and a detailed one."""
+        self._detailed_s = None
 
     def next_look_s(self, now_s: float) -> float:
         """When to look again; looks at full intervals fall together on all devices."""
@@ -138,20 +143,25 @@ class DeviceWatch:
         step = self._step_s(now_s)
         gap_s = max(GAP_S, GAP_LOOKS * step)
         detail_s = min(self._interval_s, DETAIL_SHARE * step)
+        detail_gap_s = max(gap_s, GAP_LOOKS * self._interval_s)
         detailed = self._detailed_s is None or now_s - self._detailed_s >= 0.99 * detail_s
+        assert self._reader is not None
+        settling = any(holder.settle_by_s is not None for holder in self._holders)
         try:
-            self._look_at_utilization(now_s, gap_s, jobs)
-            self._look_at_state(now_s, gap_s, jobs, detailed)
+            if detailed or settling or not self._reader.has_ring:
+                self._look_at_utilization(self._reader, now_s, detail_gap_s, jobs)
+            self._look_at_state(now_s, gap_s, detail_gap_s, jobs, detailed)
         except DeviceLostError as error:
             self.lost = error
         self._looked_s = now_s
         if detailed:
             self._detailed_s = now_s
 
-    def _look_at_utilization(self, now_s: float, gap_s: float, jobs: Mapping[int, JobOwner]) -> None:
-        assert self._reader is not None
+    def _look_at_utilization(
+        self, reader: UtilizationReader, now_s: float, gap_s: float, jobs: Mapping[int, JobOwner]
+    ) -> None:
         deadline = any(h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders)
-        self._waiting.extend(self._reader.read(now_s, gap_s, to_the_end=deadline))
+        self._waiting.extend(reader.read(now_s, gap_s, to_the_end=deadline))
         if len(self._holders) > 1:
             self._read_job_samples(jobs)
         while self._waiting:
@@ -167,7 +177,7 @@ class DeviceWatch:
             self._waiting.popleft()
             self._count(span, parts)
             self._settled_s = span.end_s
-        self._settled_s = self._reader.covered_s
+        self._settled_s = reader.covered_s
 
     def _samples_reach(self, span: Span, now_s: float) -> bool:
         """Have the processes' samples of that time arrived, as far as they ever will?"""
@@ -203,7 +213,12 @@ class DeviceWatch:
                 self._job_samples.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
 
     def _look_at_state(
-        self, now_s: float, gap_s: float, jobs: Mapping[int, JobOwner], detailed: bool
+        self,
+        now_s: float,
+        gap_s: float,
+        detail_gap_s: float,
+        jobs: Mapping[int, JobOwner],
+        detailed: bool,
     ) -> None:
         memory = self.device.memory()
         used = None if memory is None else memory.used
@@ -215,7 +230,6 @@ class DeviceWatch:
         sm_clock_mhz = self.device.sm_clock_mhz() if detailed else None
         energy_j = self.device.energy_j() if detailed else None
         by_job = self._by_job(processes, jobs) if several else None
-        detail_gap_s = max(gap_s, GAP_LOOKS * self._interval_s)
         for holder in self._holders:
             tally = holder.tally
             shares = several and self._shares(tally, now_s)

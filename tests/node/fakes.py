@@ -1,0 +1,288 @@
+"""A machine whose time and GPUs are a schedule, so that a record can be compared with the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.cgroup import JobOwner
+from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.devices import (
+    Device,
+    DeviceLostError,
+    Memory,
+    Process,
+    ProcessSample,
+    Utilization,
+    UtilizationSample,
+)
+from slurm_gpu.node.gres import GresOrder
+from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.spool import Spool
+from slurm_gpu.records import Record, histogram_mean
+
+GIB = 1 << 30
+WALL_0 = 1_795_000_000.0
+BOOT = "boot-1"
+
+
+class FakeClock:
+    """Starts some time after boot; `advance` is the only thing that moves it."""
+
+    def __init__(self, boot_id: str = BOOT, monotonic_s: float = 1000.0) -> None:
+        self.now_s, self.offset_s, self._boot_id = monotonic_s, WALL_0, boot_id
+
+    def wall(self) -> float:
+        return self.now_s + self.offset_s
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def boot_id(self) -> str:
+        return self._boot_id
+
+    def advance(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one process does on a GPU from `start_s` to `end_s` (monotonic)."""
+
+    job_id: int
+    start_s: float
+    end_s: float
+    percent: float
+    memory: int
+
+    @property
+    def pid(self) -> int:
+        return 10_000 + self.job_id
+
+
+@dataclass
+class FakeGpu:
+    """A Device that does `work`; its ring has a tick each 1/6 s and whole percents, as the driver's."""
+
+    clock: FakeClock
+    uuid: str = "GPU-0"
+    minor: int | None = 0
+    total: int = 40 * GIB
+    ring: bool = True
+    process_ring: bool = True
+    lost: bool = False
+    work: list[Work] = field(default_factory=list)
+    calls: int = 0
+    tick_s: float = 1 / 6
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.lost:
+            raise DeviceLostError(self.uuid)
+
+    def mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
+        """True mean percent, of one job or of all."""
+        busy = 0.0
+        for work in self.work:
+            if job_id in (None, work.job_id):
+                overlap = min(end_s, work.end_s) - max(start_s, work.start_s)
+                busy += work.percent * max(0.0, overlap)
+        return busy / (end_s - start_s)
+
+    def memory_mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
+        """True mean percent of the memory."""
+        held = 0.0
+        for work in self.work:
+            if job_id in (None, work.job_id):
+                overlap = min(end_s, work.end_s) - max(start_s, work.start_s)
+                held += work.memory * max(0.0, overlap)
+        return 100 * held / self.total / (end_s - start_s)
+
+    def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
+        """(stamp, start, end) of the ticks in the ring after that time; the ring reaches back 20 s."""
+        last = math.floor(self.clock.now_s / self.tick_s)
+        ticks = []
+        for number in range(last - round(20 / self.tick_s) + 1, last + 1):
+            end_s = number * self.tick_s
+            stamp = round((end_s + self.clock.offset_s) * 1e6)
+            if stamp > after_us:
+                ticks.append((stamp, end_s - self.tick_s, end_s))
+        return ticks
+
+    def utilization_samples(self, after_us: int) -> Sequence[UtilizationSample] | None:
+        self._call()
+        if not self.ring:
+            return None
+        return [UtilizationSample(us, float(round(self.mean(a, b)))) for us, a, b in self._ticks(after_us)]
+
+    def utilization(self) -> Utilization | None:
+        self._call()
+        percent = float(round(self.mean(self.clock.now_s - self.tick_s, self.clock.now_s)))
+        return Utilization(percent, percent / 2)
+
+    def _running(self) -> list[Work]:
+        return [work for work in self.work if work.start_s <= self.clock.now_s < work.end_s]
+
+    def memory(self) -> Memory | None:
+        self._call()
+        return Memory(sum(work.memory for work in self._running()), self.total)
+
+    def power_w(self) -> float | None:
+        self._call()
+        return 100.0
+
+    def temperature_c(self) -> float | None:
+        self._call()
+        return 40.0
+
+    def sm_clock_mhz(self) -> float | None:
+        self._call()
+        return 1400.0
+
+    def energy_j(self) -> float | None:
+        self._call()
+        return 100.0 * self.clock.now_s
+
+    def processes(self) -> Sequence[Process] | None:
+        self._call()
+        return [Process(work.pid, work.memory) for work in self._running()]
+
+    def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
+        self._call()
+        if not self.process_ring:
+            return None
+        samples = []
+        for stamp, start_s, end_s in self._ticks(after_us):
+            for job_id in sorted({work.job_id for work in self.work}):
+                percent = self.mean(start_s, end_s, job_id)
+                if percent > 0:
+                    samples.append(ProcessSample(10_000 + job_id, stamp, float(round(percent))))
+        return samples
+
+
+@dataclass
+class FakeLibrary:
+    """The driver; `loaded` False is a machine without one."""
+
+    gpus: list[FakeGpu]
+    loaded: bool = True
+
+    def devices(self) -> Sequence[Device]:
+        if not self.loaded:
+            raise NvmlError("NVML: Driver Not Loaded")
+        return [gpu for gpu in self.gpus if not gpu.lost]
+
+
+class FakeProcesses:
+    """Tells the job from the process id that Work made."""
+
+    def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
+        return pid - 10_000 if pid - 10_000 in jobs else None
+
+
+def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
+    """What `slurmd -G` prints where gres.conf lists these GPUs in this order."""
+    lines = [f"slurmd: Gres Name=gpu Type=a100 Count=1 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in gpus]
+    return lambda _: "\n".join(lines)
+
+
+class Machine:
+    """One node: hooks write, time goes by, slurm-gpud may be killed and started again."""
+
+    def __init__(self, directory: Path, *gpus: FakeGpu, clock: FakeClock | None = None) -> None:
+        self.directory = directory
+        self.clock = gpus[0].clock if clock is None else clock
+        self.gpus = gpus
+        self.library = FakeLibrary(list(gpus))
+        self.node: Node | None = None
+        self.spool: Spool | None = None
+        self.due_s = 0.0
+
+    def start(self) -> None:
+        """Start slurm-gpud."""
+        self.spool = Spool(self.directory / "spool")
+        self.node = Node(
+            name="n1",
+            cluster="lab",
+            clock=self.clock,
+            hooks=HookDirectory(self.directory, "n1", self.clock),
+            library=self.library,
+            gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
+            spool=self.spool,
+            processes=FakeProcesses(),
+            interval_s=1.0,
+        )
+        self.node.start()
+        self.due_s = self.node.step()
+
+    def kill(self) -> None:
+        """Like kill -9: nothing is written any more."""
+        assert self.spool is not None
+        self.spool.close()
+        self.node = self.spool = None
+
+    def hook(self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, seen_after_s: float = 0.002) -> None:
+        """Run a hook; slurm-gpud sees its file a moment later."""
+        self.write_hook(kind, job_id, gpus, restart=restart)
+        self.clock.advance(seen_after_s)
+        if self.node is not None:
+            self.due_s = self.node.step()
+
+    def write_hook(self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0) -> Path:
+        at_ns = round(self.clock.wall() * 1e9)
+        lines = {
+            "EVENT": kind,
+            "AT_NS": at_ns,
+            "UPTIME_S": f"{math.floor(self.clock.now_s * 100) / 100:.2f}",
+            "BOOT_ID": self.clock.boot_id(),
+            "SLURM_JOB_ID": job_id,
+            "SLURM_JOB_UID": 1001,
+            "SLURMD_NODENAME": "n1",
+            "SLURM_CLUSTER_NAME": "lab",
+        }
+        if gpus:
+            lines["SLURM_JOB_GPUS"] = gpus
+        if restart:
+            lines["SLURM_JOB_RESTART_COUNT"] = restart
+        path = self.directory / "jobs" / f"{at_ns}-{job_id}-{kind}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        return path
+
+    def run_until(self, at_s: float) -> None:
+        """Let time go by, waking slurm-gpud whenever it asked to be."""
+        while self.node is not None and self.due_s <= at_s:
+            self.clock.now_s = max(self.clock.now_s, self.due_s)
+            self.due_s = self.node.step()
+        self.clock.now_s = max(self.clock.now_s, at_s)
+
+    def run(self, seconds: float) -> None:
+        self.run_until(self.clock.now_s + seconds)
+
+    def records(self, *, final: bool | None = True) -> list[Record]:
+        """What waits in the spool, by job and device."""
+        assert self.spool is not None
+        items = self.spool.waiting(10_000, set(self.spool.waiting_keys()))
+        records = [Record.from_wire(item.wire) for item in items if not item.is_event]
+        chosen = [record for record in records if final is None or record.final is final]
+        return sorted(chosen, key=lambda record: (record.job_id, record.first_s, record.device))
+
+    def events(self) -> list[str]:
+        assert self.spool is not None
+        return [item.wire["kind"] for item in self.spool.waiting(10_000) if item.is_event]
+
+    def hook_files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "jobs").iterdir())
+
+
+def core(record: Record) -> float | None:
+    """uGPUcore of one record."""
+    return None if record.util_hist_ms is None else histogram_mean(record.util_hist_ms)
+
+
+def mem(record: Record) -> float | None:
+    """uGPUmem of one record."""
+    return None if record.mem_used_frac is None else 100 * record.mem_used_frac.mean

@@ -1,0 +1,113 @@
+"""Hook files: what a hook writes is read, everything else is put aside, nothing crashes the reader."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.node.hooks import HookDirectory, HookFileError, Kind, parse_positions, read_event
+from tests.node.fakes import BOOT, FakeClock, Machine
+
+GOOD = {
+    "EVENT": "prolog",
+    "AT_NS": "1795000000123456789",
+    "UPTIME_S": "1000.50",
+    "BOOT_ID": BOOT,
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_UID": "1001",
+    "SLURM_JOB_GPUS": "0,2-3",
+    "SLURMD_NODENAME": "n1",
+    "SLURM_CLUSTER_NAME": "neuron",
+    "SLURM_JOB_WORK_DIR": "/home/álice/a = b",
+}
+NAME = "1795000000123456789-7-prolog"
+
+
+def write(directory: Path, values: dict[str, str], name: str = NAME) -> Path:
+    path = directory / name
+    path.write_bytes(
+        "".join(f"{key}={value}\n" for key, value in values.items()).encode("utf-8", "surrogateescape")
+    )
+    return path
+
+
+def test_what_a_hook_writes_is_read(tmp_path: Path) -> None:
+    event = read_event(write(tmp_path, GOOD))
+    assert (event.kind, event.job_id, event.restart, event.uid) == (Kind.PROLOG, 7, 0, 1001)
+    assert (event.positions, event.node, event.cluster) == ((0, 2, 3), "n1", "neuron")
+    assert event.at_s == pytest.approx(1795000000.123, abs=0.001)
+    assert event.uptime_s == 1000.5
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"SLURM_JOB_ID": "8"}, "content"),
+        ({"EVENT": "epilog"}, "content"),
+        ({"UPTIME_S": ""}, "UPTIME_S"),
+        ({"UPTIME_S": "nan"}, "UPTIME_S"),
+        ({"BOOT_ID": "a b"}, "BOOT_ID"),
+        ({"SLURM_JOB_GPUS": "0;1"}, "SLURM_JOB_GPUS"),
+        ({"SLURM_JOB_GPUS": "0,0"}, "twice"),
+        ({"SLURM_JOB_RESTART_COUNT": "-1"}, "RESTART"),
+        ({"SLURMD_NODENAME": "n 1"}, "SLURMD_NODENAME"),
+        ({"SLURM_CLUSTER_NAME": "<script>"}, "SLURM_CLUSTER_NAME"),
+        ({"SLURM_JOB_WORK_DIR": "x" * 70_000}, "longer"),
+        ({"SLURM_JOB_WORK_DIR": "a\nUPTIME_S=1"}, "twice"),
+    ],
+)
+def test_a_file_that_no_hook_wrote_is_refused_with_the_reason(
+    tmp_path: Path, change: dict[str, str], word: str
+) -> None:
+    with pytest.raises(HookFileError, match=word):
+        read_event(write(tmp_path, GOOD | change))
+
+
+@given(st.binary(max_size=2000))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_bytes_are_an_event_or_an_error(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / NAME
+    path.write_bytes(data)
+    with pytest.raises(HookFileError):
+        read_event(path)
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_list_of_positions_or_an_error(text: str) -> None:
+    try:
+        positions = parse_positions(text)
+    except HookFileError:
+        return
+    assert len(set(positions)) == len(positions)
+
+
+def test_strange_files_are_put_aside_and_the_rest_is_taken(tmp_path: Path) -> None:
+    directory = HookDirectory(tmp_path, "n1", FakeClock())
+    directory.create()
+    write(directory.jobs, GOOD)
+    write(directory.jobs, GOOD | {"SLURMD_NODENAME": "n2"}, "1795000000123456790-7-prolog")
+    write(directory.jobs, {}, "README")
+    (directory.jobs / "1-8-prolog").symlink_to("/etc/passwd")
+    os.mkfifo(directory.jobs / "1-9-prolog")
+    (directory.jobs / "1-10-prolog").mkdir()
+    (directory.jobs / ".1-11-prolog").touch()
+    assert [event.job_id for event in directory.take()] == [7]
+    assert directory.take() == []
+    names = sorted(path.name for path in directory.jobs.iterdir())
+    assert names == [".1-11-prolog", NAME]
+    assert len(list((tmp_path / "rejected").iterdir())) == 5
+
+
+def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machine) -> None:
+    clock = machine.clock
+    machine.kill()
+    machine.write_hook("prolog", 7, "0")
+    clock.advance(5)
+    clock.offset_s -= 100
+    machine.write_hook("epilog", 7, "0")
+    clock.advance(1)
+    machine.start()
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(5, abs=0.02)

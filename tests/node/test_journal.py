@@ -1,0 +1,123 @@
+"""The spool's log survives being killed at any byte, a full disk, and damage."""
+
+import json
+import resource
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.node import journal as journal_module
+from slurm_gpu.node.journal import Journal
+
+keys = st.sampled_from("abcde")
+changes = st.lists(st.tuples(keys, st.none() | st.integers() | st.text(max_size=20)), max_size=12)
+
+
+def content(journal: Journal) -> dict[str, object]:
+    return {key: journal.get(key) for key in journal.keys("")}
+
+
+def apply(journal: Journal, key: str, value: object) -> None:
+    if value is None:
+        journal.remove(key)
+    else:
+        journal.put(key, value)
+
+
+@given(changes, st.data())
+def test_killed_at_any_byte_it_holds_what_was_committed_before(
+    made: list[tuple[str, object]], data: st.DataObject
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        journal = Journal(directory)
+        states = [(0, content(journal))]
+        for key, value in made:
+            apply(journal, key, value)
+            assert journal.commit()
+            states.append(((directory / "log").stat().st_size, content(journal)))
+        journal.close()
+        whole = (directory / "log").read_bytes()
+        cut = data.draw(st.integers(0, len(whole)))
+        (directory / "log").write_bytes(whole[:cut])
+        again = Journal(directory)
+        assert content(again) == [state for size, state in states if size <= cut][-1]
+        # And it can be written on.
+        again.put("new", 1)
+        assert again.commit()
+        again.close()
+        third = Journal(directory)
+        assert third.get("new") == 1
+        third.close()
+
+
+def test_a_damaged_line_costs_that_line_and_is_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for key in "abc":
+        journal.put(key, key * 3)
+        journal.commit()
+    journal.close()
+    log = tmp_path / "log"
+    damaged = log.read_bytes().replace(b"bbb", b"bxb")
+    log.write_bytes(damaged)
+    again = Journal(tmp_path)
+    assert content(again) == {"a": "aaa", "c": "ccc"}
+    (kept,) = tmp_path.glob("log.damaged-*")
+    assert kept.read_bytes() == damaged
+    again.close()
+
+
+@contextmanager
+def no_file_longer_than(size: int) -> Iterator[None]:
+    """A disk that is full: Python ignores SIGXFSZ, so that write(2) fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.put("a", "before")
+    assert journal.commit()
+    with no_file_longer_than((tmp_path / "log").stat().st_size + 10):
+        journal.put("b", "x" * 100)
+        assert not journal.commit()
+        journal.remove("a")
+        assert not journal.commit()
+    assert content(journal) == {"b": "x" * 100}
+    assert journal.commit()
+    journal.close()
+    again = Journal(tmp_path)
+    assert content(again) == {"b": "x" * 100}
+    again.close()
+
+
+def test_it_stays_small_however_often_a_value_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "COMPACT_BYTES", 10_000)
+    journal = Journal(tmp_path)
+    for number in range(2000):
+        journal.put(f"k{number % 3}", {"number": number})
+        assert journal.commit()
+    assert (tmp_path / "log").stat().st_size < 11_000
+    journal.close()
+    again = Journal(tmp_path)
+    assert content(again) == {"k0": {"number": 1998}, "k1": {"number": 1999}, "k2": {"number": 1997}}
+    assert all(json.loads(line[9:]) for line in (tmp_path / "log").read_bytes().splitlines())
+    again.close()
+
+
+def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "spool")
+    assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "spool" / "log").stat().st_mode & 0o777 == 0o600
+    journal.close()
