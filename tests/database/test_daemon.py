@@ -1,0 +1,206 @@
+"""The daemon as a process of its own: killed, stopped, and with its database killed under it."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import run_device
+from tests.database.samples import record, segment
+from tests.database.servers import MariaDB
+
+_WITHIN_S = 20.0
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
+)
+
+
+class Daemon:
+    """slurm-gpudbd in `root`, reached by its Unix socket; there is no Slurm where it looks."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        self.root, self.socket, self.url = root, root / "db.sock", url
+        (root / "slurm-gpu.yaml").write_text(
+            f"cluster: lab\ndatabase_socket: {self.socket}\nimport_interval: 1s\n"
+        )
+        self.settings = root / "slurm-gpudbd.yaml"
+        self.settings.write_text(f"url: {url}\nlisten: 127.0.0.1:0\n")
+        self.settings.chmod(0o600)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *more: str) -> list[str]:
+        config = [f"--config={self.root / 'slurm-gpu.yaml'}", f"--database-config={self.settings}"]
+        return [sys.executable, "-m", "slurm_gpu.database.main", *config, "--foreground", *more]
+
+    def launch(self) -> subprocess.Popen[bytes]:
+        environ = {**os.environ, "SLURM_CONF": str(self.root / "no-slurm.conf")}
+        with (self.root / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=environ)
+        return self.process
+
+    def start(self) -> None:
+        self.launch()
+        wait_for(lambda: self.ship(record(segment=segment(0xFFFF))) == 200, self.log)
+
+    def stop(self, number: int) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return self.process.wait(_WITHIN_S)
+
+    def ship(self, *records: object) -> int:
+        """The HTTP status, 0 when nobody answers."""
+        body = {"wire": 1, "node": "n1", "records": [item.to_wire() for item in records]}  # type: ignore[attr-defined]
+        try:
+            with httpx.Client(
+                transport=httpx.HTTPTransport(uds=str(self.socket)), timeout=_WITHIN_S
+            ) as client:
+                return client.post("http://x/v1/node", json=body).status_code
+        except httpx.HTTPError:
+            return 0
+
+    def log(self) -> str:
+        return (self.root / "log").read_text()
+
+
+def wait_for(condition: Callable[[], bool], explain: Callable[[], str]) -> None:
+    until = time.monotonic() + _WITHIN_S
+    while not condition():
+        assert time.monotonic() < until, explain()
+        time.sleep(0.05)
+
+
+def sequence_numbers(url: str) -> dict[str, int]:
+    database = Database(url)
+    with database.reading() as connection:
+        rows = connection.execute(select(run_device.c.segment, run_device.c.seq))
+        found = {name: seq for name, seq in rows}
+    database.dispose()
+    return found
+
+
+@contextlib.contextmanager
+def running(root: Path, url: str) -> Iterator[Daemon]:
+    daemon = Daemon(root, url)
+    try:
+        daemon.start()
+        yield daemon
+    finally:
+        if daemon.process is not None and daemon.process.poll() is None:
+            daemon.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def own_mariadb(short_path: Path) -> Iterator[MariaDB]:
+    """A MariaDB that this test alone may kill."""
+    if not MariaDB.installed():
+        pytest.skip("mariadbd is not installed")
+    root = short_path / "own"
+    root.mkdir()
+    server = MariaDB(root)
+    server.install()
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_is_clean_and_prompt(tmp_path: Path, number: int) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}") as daemon:
+        began = time.monotonic()
+        assert daemon.stop(number) == 0
+        assert time.monotonic() - began < 5
+        assert daemon.log().rstrip().endswith("stopped")
+
+
+def test_a_slurm_that_is_away_is_told_once(tmp_path: Path) -> None:
+    with running(tmp_path, f"sqlite:///{tmp_path / 'x.db'}") as daemon:
+        wait_for(lambda: "import: " in daemon.log(), daemon.log)
+        time.sleep(2.5)  # two more passes
+        assert daemon.log().count("import: ") == 1
+
+
+def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
+    moments = random.Random(4)
+    acknowledged: dict[str, int] = {}
+    with running(tmp_path, url) as daemon:
+        for round_ in range(3):
+            kill_at = time.monotonic() + moments.uniform(0.05, 0.4)
+            for n in range(10_000):
+                if time.monotonic() >= kill_at:
+                    assert daemon.process is not None
+                    daemon.process.kill()  # and ship on, into the dying daemon
+                name, seq = segment(n % 7), round_ * 10_000 + n
+                if daemon.ship(record(segment=name, seq=seq)) == 200:
+                    acknowledged[name] = seq
+                elif time.monotonic() >= kill_at:
+                    break
+            assert daemon.process is not None
+            daemon.process.wait()
+            daemon.start()
+    assert len(acknowledged) == 7
+    stored = sequence_numbers(url)
+    assert all(stored[name] >= seq for name, seq in acknowledged.items())
+
+
+def test_a_killed_mariadb_costs_only_the_time_that_it_is_away(tmp_path: Path, own_mariadb: MariaDB) -> None:
+    url = own_mariadb.fresh()
+    with running(tmp_path, url) as daemon:
+        acknowledged = [seq for seq in range(1, 30) if daemon.ship(record(seq=seq)) == 200]
+        own_mariadb.kill()
+        assert daemon.ship(record(seq=100)) == 503
+        own_mariadb.start()
+        wait_for(lambda: daemon.ship(record(seq=101, segment=segment(2))) == 200, daemon.log)
+        stored = sequence_numbers(url)
+    assert stored[segment(1)] == acknowledged[-1] == 29
+    assert stored[segment(2)] == 101
+
+
+def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: MariaDB) -> None:
+    url = own_mariadb.fresh()
+    own_mariadb.kill()
+    daemon = Daemon(tmp_path, url)
+    process = daemon.launch()
+    try:
+        wait_for(lambda: "trying again every 2 s" in daemon.log(), daemon.log)
+        own_mariadb.start()
+        wait_for(lambda: daemon.ship(record()) == 200, daemon.log)
+        assert daemon.log().count("trying again every 2 s") == 1
+        assert daemon.stop(signal.SIGTERM) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--once"], 3, "slurm-gpudbd: "),
+        (["--listen", "nonsense"], 2, "'nonsense' must be HOST:PORT"),
+        (["--config", "/nonexistent"], 2, "/nonexistent: cannot be read"),
+        (["--nonsense"], 2, "unrecognized arguments"),
+    ],
+)
+def test_exit_codes(tmp_path: Path, arguments: list[str], code: int, message: str) -> None:
+    daemon = Daemon(tmp_path, f"sqlite:///{tmp_path / 'x.db'}")
+    environ = {**os.environ, "SLURM_CONF": str(tmp_path / "no-slurm.conf")}
+    done = subprocess.run(daemon.command(*arguments), capture_output=True, text=True, env=environ)
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+
+
+def test_it_does_not_start_while_others_can_read_its_password(tmp_path: Path) -> None:
+    daemon = Daemon(tmp_path, "mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu")
+    daemon.settings.chmod(0o644)
+    done = subprocess.run(daemon.command(), capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "chmod 0600" in done.stderr
+    assert "pw@" not in done.stderr
