@@ -14,8 +14,8 @@ local amounts = lib.amounts
 
 -- Whole seconds between an admission and a table that must show it; slurmctld's own delay comes on top.
 local SETTLE_S = 2
--- Without a new table there is no proof, only the absence of any change to any job: wait longer.
-local QUIET_S = 10
+-- Seconds without a new table after which slurmctld's saved state is asked, and how much of it at most.
+local QUIET_S, SAVED_BYTES = 10, 67108864
 -- How far back decisions.log is read after a reload.
 local REMEMBER_S, REMEMBER_BYTES = 60, 262144
 
@@ -106,7 +106,7 @@ local function record_mgpu(record, running)
   }
   local least, form = amounts.least_mgpu(request)
   if form == nil or form == "per_task" or form == "per_socket" then
-    return math.max(least, amounts.total_mgpu(record.tres_fmt_req_str or "") or 0)
+    return amounts.total_mgpu(record.tres_fmt_req_str or "") or least
   end
   return least
 end
@@ -187,17 +187,42 @@ local function read_table(state, jobs, now)
   state.whole = true
 end
 
--- Drops admissions whose jobs would have changed the table by now.
+-- What slurmctld last saved of its jobs; nil where it cannot be read or is too long to be searched.
+local function saved_jobs()
+  local file = policy.job_state and io.open(policy.job_state, "rb")
+  if not file then
+    return nil
+  end
+  local size = file:seek("end")
+  local text
+  if size and size <= SAVED_BYTES then
+    file:seek("set", 0)
+    text = file:read(size)
+  end
+  file:close()
+  return text
+end
+
+-- Drops admissions that led to no job although no new table says so: a job put in within the very second of
+-- the last table changes nothing until some other job does, and on a quiet cluster that can be hours.
+-- slurmctld saves its jobs, AdminComment and all, within seconds, and so what it saved is the evidence.
 local function expire(state, now)
-  if now <= state.expired_at then
+  if now - state.expired_at < QUIET_S / 2 then
     return
   end
-  state.expired_at = now
+  local saved
   for token, entry in pairs(state.ledger) do
-    -- A job inserted in the second in which the table was built leaves it unchanged: that entry stays.
-    if entry.at > state.read_at and now - entry.at >= QUIET_S + state.delay then
-      state.ledger[token] = nil
-      count(state, entry.class, -entry.tasks, -entry.mgpu)
+    if not entry.saved and now - entry.at >= QUIET_S + state.delay then
+      state.expired_at = now
+      saved = saved or saved_jobs()
+      if saved == nil then
+        return
+      end
+      entry.saved = string.find(saved, "t=" .. token, 1, true) ~= nil
+      if not entry.saved then
+        state.ledger[token] = nil
+        count(state, entry.class, -entry.tasks, -entry.mgpu)
+      end
     end
   end
 end

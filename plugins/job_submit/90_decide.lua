@@ -86,10 +86,13 @@ local function record(job, state, verdict, token, tasks, mgpu)
   write_decision(table.concat(fields, " "), job, state)
 end
 
-local function explain_finding(lines, finding, job)
+-- The rule with its reason, once for all that it objects to, then the numbers.
+local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
-  local opening = finding.mode == "enforce" and "Refused by rule " or "Against rule "
-  wrap(lines, opening .. rule.id .. ": " .. rule.why, "")
+  if before == nil or before.rule ~= rule then
+    local opening = finding.mode == "enforce" and "Refused by rule " or "Against rule "
+    wrap(lines, opening .. rule.id .. ": " .. rule.why, "")
+  end
   local numbers = finding.label .. ": "
   if finding.used then
     numbers = numbers .. "used " .. finding.used .. ", "
@@ -149,8 +152,8 @@ return function(job, state)
   local growth = math.max(job.mgpu * job.tasks - job.counted.mgpu, 0)
   if #refusals > 0 or failed then
     local lines = {}
-    for _, finding in ipairs(refusals) do
-      explain_finding(lines, finding, job)
+    for index, finding in ipairs(refusals) do
+      explain_finding(lines, finding, job, refusals[index - 1])
     end
     if #refusals > 0 then
       remedy_lines(lines, job, state, refusals)
@@ -164,8 +167,8 @@ return function(job, state)
   end
   if #advice > 0 then
     local lines = {}
-    for _, finding in ipairs(advice) do
-      explain_finding(lines, finding, job)
+    for index, finding in ipairs(advice) do
+      explain_finding(lines, finding, job, advice[index - 1])
     end
     wrap(lines, "This job is accepted all the same.", "  ")
     contact_line(lines)

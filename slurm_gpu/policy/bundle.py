@@ -40,6 +40,8 @@ class SiteFacts:
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
     shards_span_gpus: bool = False
     """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
+    job_state: Path | None = None
+    """Where slurmctld saves its jobs."""
     run_directory: Path = RUN_DIRECTORY
     timezone: str = "UTC"
     """In which a day such as `until:` ends."""
@@ -50,10 +52,12 @@ class SiteFacts:
     ) -> SiteFacts:
         """The facts that a running Slurm shows."""
         shards = [node.shards_per_gpu for node in nodes if node.shards_per_gpu is not None]
+        saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
             shards_per_gpu=max(shards) if shards else None,
             shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
+            job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
             timezone=timezone,
         )
@@ -105,6 +109,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
         "shards_span_gpus": facts.shards_span_gpus,
+        "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),
         "decisions_log_bytes": DECISIONS_LOG_BYTES,
     }

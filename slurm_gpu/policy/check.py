@@ -215,12 +215,13 @@ class _Check:
                 )
                 group = ""
         per = self.choice((*location, "per"), table.get("per", "job"), Per)
+        known_per = per if table.get("per") == per else None
         return Rule(
             id=rule_id,
             group=group,
             per=per,
             why=self.text((*location, "why"), table["why"]) if "why" in table else "",
-            limits=self.limits((*location, "limits"), table["limits"], per)
+            limits=self.limits((*location, "limits"), table["limits"], known_per)
             if "limits" in table
             else Limits(),
             mode=self.choice((*location, "mode"), table.get("mode", Mode.ENFORCE), Mode),
@@ -234,7 +235,7 @@ class _Check:
         if missing:
             self.fail(location, f"{_name(location)} lacks {', '.join(missing)}")
 
-    def limits(self, location: Location, value: Any, per: Per) -> Limits:
+    def limits(self, location: Location, value: Any, per: Per | None) -> Limits:
         table = value if isinstance(value, dict) else {}
         for key in table:
             if key in _LATER_LIMITS:
@@ -248,7 +249,7 @@ class _Check:
         if isinstance(value, dict) and not value:
             self.fail(location, f"limits is empty; allowed: {', '.join(_LIMITS)}")
         for key in table:
-            if key in _LIMITS and (key in _PER_JOB) != (per is Per.JOB):
+            if per is not None and key in _LIMITS and (key in _PER_JOB) != (per is Per.JOB):
                 where = "per: job" if key in _PER_JOB else "per: user or per: group"
                 self.fail(
                     (*location, key),

@@ -1,0 +1,163 @@
+"""A mistake in policy.yaml is named with its place, its value and what is allowed; all in one go."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.model import Limits, Mode, OnError, Per, Policy
+from slurm_gpu.yamlsource import parse_yaml
+
+GOOD = """\
+version: 1
+contact: gpu-help@cs.example.edu
+manages: {qos: [sg-a], accounts: [vision]}
+on_error: deny
+groups:
+  grads: {accounts: [vision, nlp], partitions: [gpu]}
+  course: {unix_groups: [cs540], until: 2026-12-20}
+  all: {}
+rules:
+  - id: share
+    for: grads
+    per: user
+    why: |
+      Sixteen each
+      keeps waiting short.
+    limits: {gpus_total: 2.5, jobs_total: 0}
+  - id: days
+    for: all
+    per: job
+    why: Others get a turn.
+    limits: {walltime: "1-12:00:00", gpus: 16}
+    mode: advise
+    on_error: allow
+exceptions:
+  - {rule: share, user: alice, limits: {gpus_total: 32}, until: 2026-12-05, why: deadline, granted_by: carol}
+"""
+
+
+def check(text: str) -> Policy:
+    return check_policy(parse_yaml(text, "p.yaml"))
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(InvalidFileError) as caught:
+        check(text)
+    return str(caught.value).splitlines()
+
+
+def test_a_whole_policy_is_read() -> None:
+    policy = check(GOOD)
+    assert policy.on_error is OnError.DENY
+    assert policy.groups["grads"].accounts == ("vision", "nlp")
+    assert policy.groups["course"].until == dt.date(2026, 12, 20)
+    share, days = policy.rules
+    assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.ENFORCE)
+    assert share.limits == Limits(gpus_total_mgpu=2500, jobs_total=0)
+    assert share.on_error is OnError.DENY  # the policy's, where the rule says nothing
+    assert days.limits == Limits(gpus_mgpu=16000, walltime_s=36 * 3600)
+    assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
+    assert policy.exceptions[0].limits.gpus_total_mgpu == 32000
+
+
+def test_a_policy_without_rules_is_a_policy() -> None:
+    assert check("version: 1\n").rules == ()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("version: 1", "version: 2", "p.yaml:1:10: version: 2 must be 1"),
+        ("version: 1\n", "", "version is missing; the first line should be version: 1"),
+        ("on_error: deny", "on_eror: deny", "p.yaml:4:1: 'on_eror' is not a setting of the policy; did"),
+        ("on_error: deny", "on_error: maybe", "p.yaml:4:11: on_error: 'maybe' is not possible; allowed"),
+        ("for: grads", "for: grad", "p.yaml:11:10: for: 'grad' is not a group; did you mean grads?"),
+        ("per: user", "per: person", "per: 'person' is not possible; allowed: user, group, job"),
+        ("jobs_total: 0", "jobs_total: -1", "p.yaml:16:43: jobs_total: -1 must be a whole number"),
+        ("gpus_total: 2.5", "gpus_total: many", "p.yaml:16:26: gpus_total: 'many' must be a number"),
+        ("gpus_total: 2.5", "gpus_total: 0.12345", "must have at most three decimals"),
+        ("gpus_total: 2.5", "gpus_total: yes", "gpus_total: True must be a number of GPUs"),
+        ("gpus_total: 2.5", "gpus_total:", "gpus_total: None must be a number of GPUs"),
+        ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7 has no unit; write 7h or 7d"),
+        ('walltime: "1-12:00:00"', "walltime: 12:00:00", "walltime: 43200 has no unit; write 12h"),
+        ('walltime: "1-12:00:00"', "walltime: 7 days", "walltime: '7 days' is not a duration; write"),
+        ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be whole minutes"),
+        ("{walltime:", "{gpus_running: 3, walltime:", "'gpus_running' belongs to the policy format, but"),
+        ("{walltime:", "{cpus_per_gpu: 8, walltime:", "p.yaml:21:14: 'cpus_per_gpu' belongs to the"),
+        ("{walltime:", "{jobs_total: 8, walltime:", "with per: job; write it in a rule with per: user"),
+        ("jobs_total: 0", "gpus: 1", "'gpus' cannot stand in a rule with per: user; write it in"),
+        ("    mode: advise", "    when: {hours: 09-18}", "p.yaml:22:5: 'when' belongs to the policy"),
+        ("on_error: deny", "owners: {}", "p.yaml:4:1: 'owners' belongs to the policy format"),
+        ("on_error: deny", "bundles: {}", "p.yaml:4:1: 'bundles' belongs to the policy format"),
+        ("mode: advise", "mode: advice", "mode: 'advice' is not possible; did you mean advise?"),
+        ("- id: days", "- id: share", "p.yaml:17:9: id: 'share' is the id of an earlier rule; ids differ"),
+        ("- id: days", '- id: "a b"', "id: 'a b' must be letters, digits, _ . -"),
+        ("    why: Others get a turn.\n", "", "p.yaml:17:5: rule 2 lacks why"),
+        ("  all: {}", "  all:", "p.yaml:8:3: group all is empty; give conditions such as"),
+        ("[vision, nlp]", "vision", "p.yaml:6:21: accounts: 'vision' must be a list of names"),
+        ("[vision, nlp]", "[vision, 540]", "accounts: 540 must be a name; put it in quotes"),
+        ("until: 2026-12-20", "until: soon", "until: 'soon' must be a day written as 2026-12-31"),
+        ("rule: share", "rule: shares", "rule: 'shares' is not a rule; did you mean share?"),
+        ("{gpus_total: 32}", "{walltime: 3d}", "'walltime' cannot stand in a rule with per: user"),
+        ("until: 2026-12-05, ", "", "exception 1 lacks until"),
+        ("per: user", "per: group", "counts the whole group together"),
+        ("why: deadline", 'why: "\\e[31m"', "holds a control character"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+    assert old in GOOD
+    assert any(message in line for line in mistakes(GOOD.replace(old, new, 1))), mistakes(
+        GOOD.replace(old, new, 1)
+    )
+
+
+def test_all_mistakes_come_in_one_go_in_the_order_of_the_file() -> None:
+    text = (
+        GOOD.replace("on_error: deny", "on_error: no")
+        .replace("gpus: 16", "gpus: x")
+        .replace("for: all", "for: al")
+    )
+    lines = mistakes(text)
+    assert [line.split(":")[1] for line in lines] == ["4", "18", "21"]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "version",
+                        "groups",
+                        "rules",
+                        "limits",
+                        "id",
+                        "for",
+                        "per",
+                        "gpus",
+                        "exceptions",
+                        "rule",
+                        "user",
+                        "x",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_nothing_that_yaml_can_say_breaks_the_check(value: object) -> None:
+    with contextlib.suppress(InvalidFileError):
+        check(yaml.safe_dump(value, allow_unicode=True))

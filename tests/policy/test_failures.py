@@ -1,0 +1,101 @@
+"""Whatever fails inside, slurmctld sees a decision, the policy's own, and one line in its log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+
+from .model import Request, RuleModel
+from .render import PARTITIONS, compiled, description, record
+
+ALICE = Request(uid=1001, account="vision", per_job=1)
+RULE = RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 8000})
+
+
+def script_of(on_error: str, lua: str = "5.4", **broken: Plain) -> PolicyScript:
+    table = compiled([RULE], "/nonexistent/decisions.log")
+    rule = table["rules"][0]  # type: ignore[index]
+    rule |= {"on_error": on_error} | broken  # type: ignore[operator]
+    return PolicyScript(build_bundle(table), lua=lua)
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+@pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
+def test_a_queue_that_cannot_be_read_follows_on_error(lua: str, on_error: str, accepted: bool) -> None:
+    script = script_of(on_error, lua)
+    script.set_jobs([{"job_id": 1}])  # a record without a state: arithmetic on nil
+    for _ in range(2):
+        verdict = script.submit(description(ALICE), PARTITIONS)
+        assert verdict.accepted is accepted
+        assert [level for level, _ in verdict.log] == ["error"]
+        assert bool(verdict.messages) is not accepted
+    script.set_jobs([record(1, ALICE)])
+    assert script.submit(description(ALICE), PARTITIONS).accepted
+
+
+def test_on_error_of_a_rule_binds_only_its_own_group() -> None:
+    script = script_of("deny")
+    script.set_jobs([{"job_id": 1}])
+    stranger = Request(uid=1002, account="nlp", per_job=1)
+    assert script.submit(description(stranger), PARTITIONS).accepted
+
+
+@pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
+def test_a_rule_that_fails_follows_its_own_on_error(on_error: str, accepted: bool) -> None:
+    script = script_of(on_error, limits={"gpus": "many"})
+    verdict = script.submit(description(ALICE), PARTITIONS)
+    assert verdict.accepted is accepted
+    assert "rule share failed" in verdict.log[0][1]
+
+
+def test_a_failing_rule_does_not_hide_the_others() -> None:
+    table = compiled([RULE, RuleModel("size", "job", limits={"gpus": 0})], "/nonexistent/decisions.log")
+    table["rules"][0]["limits"] = {"gpus": "many"}  # type: ignore[index]
+    verdict = PolicyScript(build_bundle(table)).submit(description(ALICE), PARTITIONS)
+    assert verdict.messages[0].startswith("Refused by rule size")
+
+
+FIELDS = [
+    "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
+    "array_inx", "script", "admin_comment", "default_account", "default_qos",
+]  # fmt: skip
+NUMBERS = ["time_limit", "min_nodes", "num_tasks", "ntasks_per_node", "ntasks_per_tres", "sockets_per_node"]
+ODD_TEXT = st.text(max_size=12) | st.sampled_from(
+    ["%s%d%", "gres:gpu:", "gres/gpu:999999999999999999999", "gpu:a100:2K", "gres:gpu:2(S:0-1),,", ",", "0-",
+     "5-1", "0-4294967294", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50", "\n"]
+)  # fmt: skip
+ODD_NUMBER = st.sampled_from([0, 1, 65534, 65535, 4294967294, 4294967295]) | st.integers(0, 2**32 - 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    texts=st.dictionaries(st.sampled_from(FIELDS), ODD_TEXT),
+    numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),
+    row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
+)
+def test_no_description_makes_the_script_fail(
+    texts: dict[str, str], numbers: dict[str, Any], row: dict[str, str]
+) -> None:
+    rules = [
+        RuleModel("user", "user", limits={"gpus_total": 8000, "jobs_total": 5}),
+        RuleModel("job", "job", limits={"gpus": 4000, "walltime": 3600}),
+    ]
+    table = compiled(rules, "/nonexistent/decisions.log")
+    verdicts = []
+    for lua in ("5.1", "5.4"):
+        script = PolicyScript(build_bundle(table), lua=lua)
+        script.set_jobs([record(1, ALICE) | row])
+        desc = description(ALICE) | numbers | texts
+        verdict = script.submit(desc, PARTITIONS)
+        assert not [text for level, text in verdict.log if level == "error"]
+        assert verdict.code in (0, 2050)
+        verdicts.append((verdict.code, verdict.messages))
+        script.modify(desc, record(1, ALICE) | row, PARTITIONS)
+    assert verdicts[0] == verdicts[1]

@@ -1,0 +1,108 @@
+"""A broken policy is never installed, and the running one stays; a good one is swapped in whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.install import install_bundle, prepare_run_directory, try_bundle
+
+from .model import RuleModel
+from .render import compiled
+
+POLICY = compiled(
+    [RuleModel("r", "job", accounts=frozenset({"vision"}), limits={"gpus": 1000})], "/nonexistent/d"
+)
+BUNDLE = build_bundle(POLICY)
+
+
+def put(bundle: str, tmp_path: Path, now: float = 1_000_000.5, **more: bool) -> Path | None:
+    return install_bundle(
+        bundle, tmp_path / "etc", tmp_path / "state", owner_uid=os.getuid(), now=lambda: now, **more
+    ).previous
+
+
+@pytest.fixture(autouse=True)
+def _etc(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+
+
+def test_the_modification_time_is_always_newer_in_whole_seconds(tmp_path: Path) -> None:
+    """slurmctld passes over a script that is not newer than the one it runs."""
+    script = tmp_path / "etc" / "job_submit.lua"
+    put(BUNDLE, tmp_path)
+    first = script.stat().st_mtime
+    put(BUNDLE + "-- 2\n", tmp_path)  # within the same second
+    second = script.stat().st_mtime
+    put(BUNDLE + "-- 3\n", tmp_path, now=5.0)  # the clock was set back
+    assert (first, second, script.stat().st_mtime) == (1_000_000, 1_000_001, 1_000_002)
+
+
+def test_the_previous_script_is_kept(tmp_path: Path) -> None:
+    assert put(BUNDLE, tmp_path) is None
+    kept = put(BUNDLE + "-- 2\n", tmp_path)
+    assert kept is not None
+    assert kept.read_text() == BUNDLE
+    assert kept.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_an_equal_bundle_is_left_alone(tmp_path: Path) -> None:
+    put(BUNDLE, tmp_path)
+    before = (tmp_path / "etc" / "job_submit.lua").stat()
+    put(BUNDLE, tmp_path, now=2_000_000)
+    after = (tmp_path / "etc" / "job_submit.lua").stat()
+    assert (after.st_ino, after.st_mtime) == (before.st_ino, before.st_mtime)
+
+
+def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
+    own = tmp_path / "etc" / "job_submit.lua"
+    own.write_text("-- ours since 2019\n")
+    with pytest.raises(UsageError, match="is not slurm-gpu's; use --replace"):
+        put(BUNDLE, tmp_path)
+    assert own.read_text() == "-- ours since 2019\n"
+    kept = put(BUNDLE, tmp_path, replace_foreign=True)
+    assert kept is not None
+    assert kept.read_text() == "-- ours since 2019\n"
+
+
+def test_nothing_is_left_beside_the_script(tmp_path: Path) -> None:
+    put(BUNDLE, tmp_path)
+    assert [path.name for path in (tmp_path / "etc").iterdir()] == ["job_submit.lua"]
+
+
+def test_only_so_many_previous_scripts_are_kept(tmp_path: Path) -> None:
+    for number in range(25):
+        put(f"{BUNDLE}-- {number}\n", tmp_path, now=1_000_000 + number)
+    assert len(list((tmp_path / "state").iterdir())) == 20
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        BUNDLE.replace("function slurm_job_modify", "function slurm_job_modfy"),
+        BUNDLE.replace("return (function(...)", "return (function(...) oops("),
+        BUNDLE.replace("job.tasks = 1\n", "job.tasks = nothing.at.all\n"),
+        BUNDLE.replace("local days = math.floor(seconds / 86400)", "local days = seconds // 86400"),
+        BUNDLE.replace('"limits"] = { ["gpus"] = 1000 }', '"limits"] = { ["gpus"] = "x" }'),
+        "error('at load')",
+    ],
+    ids=["no modify function", "syntax", "runtime error", "newer Lua only", "bad data", "error at load"],
+)
+def test_a_bundle_that_fails_its_trial_is_refused(broken: str) -> None:
+    assert broken != BUNDLE
+    with pytest.raises(OutsideError, match="not installed"):
+        try_bundle(POLICY, broken)
+
+
+def test_a_good_bundle_passes_its_trial() -> None:
+    try_bundle(POLICY, BUNDLE)
+
+
+def test_the_decision_log_is_slurmctlds_alone(tmp_path: Path) -> None:
+    prepare_run_directory(tmp_path / "run", os.getuid())
+    prepare_run_directory(tmp_path / "run", os.getuid())
+    assert (tmp_path / "run" / "decisions.log").stat().st_mode & 0o777 == 0o600

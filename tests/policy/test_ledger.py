@@ -1,0 +1,216 @@
+"""No job slips in between an admission and the table that shows it, whatever is reloaded or restarted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+
+from .model import Request, RuleModel
+from .render import PARTITIONS, compiled, description, record
+
+ALICE = Request(uid=1001, account="vision", per_job=1)
+FIVE = RuleModel("five", "user", limits={"jobs_total": 5})
+
+
+@dataclass
+class Controller:
+    """What slurmctld does around the script: a clock, the queue, and a table that may lag behind it."""
+
+    log: Path
+    lua: str = "5.4"
+    rules: list[RuleModel] = field(default_factory=lambda: [FIVE])
+    second: int = 1_000_000
+    queue: list[dict[str, Any]] = field(default_factory=list)
+    script: PolicyScript = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.load()
+
+    def load(self) -> None:
+        """Load the script anew, as after `policy apply` or a restart; Slurm fills the table as it does so."""
+        bundle = build_bundle(
+            compiled(self.rules, str(self.log), job_state=str(self.log.with_name("job_state")))
+        )
+        self.script = PolicyScript(bundle, lua=self.lua, writes=True, now=lambda: self.second)
+        self.script.set_jobs(self.queue)
+
+    def save_state(self) -> None:
+        """What slurmctld does within seconds: its binary file holds strings as they are."""
+        saved = b"\x00\x07".join(str(row.get("admin_comment")).encode() for row in self.queue)
+        self.log.with_name("job_state").write_bytes(b"\xff\x00" + saved)
+
+    def show_queue(self) -> None:
+        self.script.set_jobs(self.queue)
+
+    def ask(self, request: Request = ALICE) -> Verdict:
+        """Ask the script alone: --test-only, or a job that Slurm itself refuses afterwards."""
+        return self.script.submit(description(request), PARTITIONS)
+
+    def submit(self, request: Request = ALICE) -> bool:
+        """Ask, and put an admitted job into the queue, which no table shows yet."""
+        verdict = self.ask(request)
+        if verdict.accepted:
+            comment = verdict.desc["admin_comment"]
+            job_id = 10 + len(self.queue)
+            self.queue.append(record(job_id, request, admin_comment=comment, submit_time=self.second))
+        return verdict.accepted
+
+
+@pytest.fixture(params=LUA_VERSIONS)
+def controller(request: pytest.FixtureRequest, tmp_path: Path) -> Controller:
+    return Controller(tmp_path / "decisions.log", lua=request.param)
+
+
+def test_a_stale_table_hides_no_admission(controller: Controller) -> None:
+    assert [controller.submit() for _ in range(8)] == [True] * 5 + [False] * 3
+
+
+def test_a_job_counts_once_when_the_table_shows_it(controller: Controller) -> None:
+    assert [controller.submit() for _ in range(3)] == [True] * 3
+    controller.second += 1
+    controller.show_queue()
+    assert [controller.submit() for _ in range(3)] == [True, True, False]
+
+
+def test_a_reload_between_admission_and_table_admits_no_more(controller: Controller) -> None:
+    """Three are admitted, the script is reloaded with a table that shows one of them, then come five more."""
+    for _ in range(3):
+        assert controller.submit()
+    hidden, controller.queue = controller.queue[1:], controller.queue[:1]
+    controller.load()
+    controller.queue += hidden
+    assert [controller.submit() for _ in range(5)] == [True, True, False, False, False]
+    controller.second += 1
+    controller.show_queue()
+    assert not controller.submit()
+
+
+def test_a_reload_follows_the_new_policy_for_what_was_admitted_before(controller: Controller) -> None:
+    for _ in range(3):
+        controller.submit()
+    controller.queue.clear()
+    controller.rules = [RuleModel("four", "user", accounts=frozenset({"vision"}), limits={"jobs_total": 4})]
+    controller.load()
+    assert [controller.submit(), controller.submit()] == [True, False]
+
+
+def test_a_restart_after_seconds_forgets_what_never_reached_the_queue(controller: Controller) -> None:
+    for _ in range(5):
+        assert controller.ask().accepted
+    controller.second += 2
+    controller.load()
+    assert controller.ask().accepted
+
+
+def test_tries_are_forgotten_by_a_table_two_seconds_younger(controller: Controller) -> None:
+    for _ in range(5):
+        assert controller.ask().accepted
+    controller.second += 1
+    controller.show_queue()
+    assert not controller.ask().accepted  # a job could still be on its way into the queue
+    controller.second += 1
+    controller.show_queue()
+    assert controller.ask().accepted
+
+
+def test_on_a_silent_cluster_the_saved_state_tells_jobs_from_tries(controller: Controller) -> None:
+    """A job put in within the second of the last table changes no table until some other job does."""
+    assert controller.submit()
+    tries = [controller.ask() for _ in range(4)]
+    assert all(verdict.accepted for verdict in tries)
+    controller.save_state()
+    controller.second += 9
+    assert not controller.submit()
+    controller.second += 1
+    assert [controller.submit() for _ in range(5)] == [True] * 4 + [False]
+    controller.save_state()
+    controller.second += 3600
+    assert not controller.submit()
+
+
+def test_without_a_saved_state_nothing_is_taken_for_granted(controller: Controller) -> None:
+    for _ in range(5):
+        controller.submit()
+    controller.second += 3600
+    assert not controller.submit()
+
+
+def test_a_slow_slurmctld_is_given_more_time(controller: Controller) -> None:
+    """A job that took three seconds into the queue shows that others may."""
+    assert controller.submit()
+    controller.queue[0]["submit_time"] = controller.second + 3
+    controller.second += 1
+    held_back = [controller.ask().desc["admin_comment"] for _ in range(4)]
+    controller.show_queue()
+    assert not controller.ask().accepted
+    controller.second += 2
+    controller.queue[0]["job_state"] = 1
+    controller.show_queue()
+    assert not controller.submit()
+    for number, comment in enumerate(held_back):
+        controller.queue.append(record(50 + number, ALICE, admin_comment=comment))
+    controller.second += 1
+    controller.show_queue()
+    assert not controller.submit()
+
+
+def test_array_tasks_count_each_and_shrink_as_they_end(controller: Controller) -> None:
+    array = Request(uid=1001, account="vision", per_job=1, array_tasks=4)
+    assert controller.submit(array)
+    assert not controller.submit(array)
+    controller.second += 1
+    controller.show_queue()
+    assert controller.submit()
+    assert not controller.submit()
+    controller.second += 1
+    controller.queue[0]["array_task_cnt"] = 1  # three tasks have ended
+    controller.show_queue()
+    assert [controller.submit() for _ in range(4)] == [True, True, True, False]
+
+
+def test_ended_jobs_leave_room(controller: Controller) -> None:
+    for _ in range(5):
+        controller.submit()
+    controller.second += 1
+    controller.show_queue()
+    assert not controller.submit()
+    for row, state in zip(controller.queue, (3, 4, 1 | 0x8000, 5 | 0x8000, 2), strict=True):
+        row["job_state"] = (
+            state  # completed, cancelled, running (completing flag), failed (completing), suspended
+        )
+    controller.second += 1
+    controller.show_queue()
+    assert [controller.submit() for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -> None:
+    controller = Controller(tmp_path / "missing" / "decisions.log")
+    first, second = controller.ask(), controller.ask()
+    assert first.accepted
+    assert second.accepted
+    assert [level for level, _ in first.log] == ["error"]
+    assert "decisions are not being logged" in first.log[0][1]
+    assert second.log == ()  # once a minute is enough
+
+
+def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
+    controller = Controller(tmp_path / "decisions.log")
+    controller.log.write_text("x" * (2**20 + 1))
+    assert controller.ask().accepted
+    assert controller.log.read_text().count("\n") == 1
+    assert (tmp_path / "decisions.log.1").stat().st_size == 2**20 + 1
+
+
+def test_foreign_lines_in_the_log_are_passed_over(controller: Controller) -> None:
+    controller.log.write_bytes(
+        b"\xff\xfe garbage\nslurm-gpu/1 999999 submit allow tok uid=x tasks= mgpu=-\n"
+        b"slurm-gpu/1 1000000 submit deny - uid=1001 tasks=5 mgpu=0\nslurm-gpu/1 99"
+    )
+    controller.load()
+    assert [controller.submit() for _ in range(6)] == [True] * 5 + [False]

@@ -1,0 +1,169 @@
+"""A refusal says which rule, why, the numbers, and a command that is then accepted."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.sbatch import parse_sbatch
+from slurm_gpu.policy.script import PolicyScript, Verdict
+
+from .model import Request, RuleModel
+from .render import PARTITIONS, compiled, description, record
+from .test_agreement import limits_of, requests
+
+MARK = "Would be accepted, in place of your options: "
+
+
+def advice(verdict: Verdict) -> str | None:
+    """The options of the advised command."""
+    for line in verdict.messages:
+        if MARK in line:
+            command = line.partition(MARK)[2]
+            assert command.startswith("sbatch ")
+            assert command.endswith(" ...")
+            return command.removeprefix("sbatch ").removesuffix(" ...")
+    return None
+
+
+def sbatch_words(request: Request) -> list[str]:
+    """The request as a user would type it."""
+    values = {
+        "--gpus": request.per_job,
+        "--gpus-per-task": request.per_task,
+        "--nodes": request.nodes,
+        "--ntasks": request.n_tasks,
+        "--time": request.minutes,
+        "--partition": request.partition,
+        "--account": request.account,
+        "--array": None if request.array_tasks is None else f"1-{request.array_tasks}",
+    }
+    words = [f"{option}={value}" for option, value in values.items() if value is not None]
+    if request.per_node is not None:
+        words.append(f"--gres=gpu:{request.per_node}")
+    if request.shards_per_node is not None:
+        words.append(f"--gres=shard:{request.shards_per_node}")
+    return [*words, "--wrap=true"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    job=limits_of("job"),
+    user=limits_of("user"),
+    group=limits_of("group"),
+    queue=st.lists(requests(), max_size=4),
+    request=requests(),
+)
+def test_the_advised_command_is_accepted(
+    job: dict[str, float],
+    user: dict[str, float],
+    group: dict[str, float],
+    queue: list[Request],
+    request: Request,
+) -> None:
+    rules = [
+        RuleModel("job", "job", limits=job),
+        RuleModel("user", "user", limits=user),
+        RuleModel("group", "group", limits=group),
+    ]
+    script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
+    script.set_jobs([record(number, queued) for number, queued in enumerate(queue)])
+    words = sbatch_words(request)
+
+    def ask(*more: str) -> Verdict:
+        desc = parse_sbatch([*words[:-1], *more, words[-1]], {}).description(request.uid, "alice")
+        return script.submit(desc, PARTITIONS)
+
+    refusal = ask()
+    assume(not refusal.accepted)
+    options = advice(refusal)
+    if options is not None:
+        verdict = ask(*shlex.split(options))
+        assert verdict.accepted, (words, options, verdict.messages)
+    elif not request.nodes or request.per_node is None:
+        smallest = replace(request, nodes=None, n_tasks=None, array_tasks=None, minutes=1)
+        for size in ("per_job", "per_node", "per_task", "shards_per_node"):
+            if getattr(request, size) is not None:
+                smallest = replace(smallest, **{size: 1})  # type: ignore[arg-type]
+        assert not script.submit(description(smallest), PARTITIONS).accepted
+
+
+def refusal(request: Request, *rules: RuleModel, queue: tuple[Request, ...] = ()) -> list[str]:
+    script = PolicyScript(build_bundle(compiled(list(rules), "/nonexistent/decisions.log")))
+    script.set_jobs([record(40 + number, queued) for number, queued in enumerate(queue)])
+    verdict = script.submit(description(request), PARTITIONS)
+    assert not verdict.accepted
+    return list(verdict.messages)
+
+
+ALICE = Request(uid=1001, account="vision", per_job=4)
+
+
+def test_a_refusal_names_rule_reason_numbers_remedy_and_contact() -> None:
+    rule = RuleModel("share", "user", limits={"gpus_total": 8000})
+    assert refusal(ALICE, rule, queue=(replace(ALICE, per_job=6),)) == [
+        "Refused by rule share: Reason of share.",
+        "  GPUs running + pending: used 6, limit 8, requested 4.",
+        "  Would be accepted, in place of your options: sbatch --gpus=2 ...",
+        "  Questions: gpu-help",
+    ]
+
+
+def test_when_nothing_fits_a_pending_job_to_cancel_is_named() -> None:
+    rule = RuleModel("share", "user", limits={"gpus_total": 4000})
+    lines = refusal(ALICE, rule, queue=(ALICE, replace(ALICE, uid=1002)))
+    assert lines[2:4] == [
+        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "    scancel 40",
+    ]
+
+
+def test_a_missing_time_limit_is_explained() -> None:
+    assert refusal(ALICE, RuleModel("days", "job", limits={"walltime": 1800})) == [
+        "Refused by rule days: Reason of days.",
+        "  time limit: limit 00:30:00, requested 01:00:00.",
+        "  Without --time the job gets the default of partition gpu.",
+        "  Would be accepted, in place of your options: sbatch --time=00:30:00 ...",
+        "  Questions: gpu-help",
+    ]
+
+
+def test_typed_requests_keep_their_type() -> None:
+    request = replace(ALICE, per_job=None, per_node=4, nodes=2)
+    lines = refusal(request, RuleModel("size", "job", limits={"gpus": 3000}))
+    assert "sbatch --nodes=1 --gres=gpu:a100:3 ..." in lines[2]
+
+
+def test_what_a_whole_group_uses_is_said_to_be_the_groups() -> None:
+    rule = RuleModel("together", "group", limits={"gpus_total": 8000})
+    lines = refusal(ALICE, rule, queue=(replace(ALICE, uid=1002, per_job=8),))
+    assert lines[1] == ("  GPUs running + pending: used 8, limit 8, requested 4 (all of group group-together")
+
+
+def test_advice_lets_the_job_in_and_says_so() -> None:
+    rule = RuleModel("share", "job", mode="advise", limits={"gpus": 1000})
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    verdict = script.submit(description(ALICE), PARTITIONS)
+    assert verdict.accepted
+    assert verdict.messages[0] == "Against rule share: Reason of share."
+    assert "  This job is accepted all the same." in verdict.messages
+
+
+def test_observing_says_nothing_to_the_user() -> None:
+    rule = RuleModel("share", "job", mode="observe", limits={"gpus": 1000})
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    assert script.submit(description(ALICE), PARTITIONS).messages == ()
+
+
+@pytest.mark.parametrize("why", ["word " * 60, "길고 긴 이유를 여기에 적는다 " * 20])
+def test_lines_stay_short(why: str) -> None:
+    table = compiled([RuleModel("size", "job", limits={"gpus": 0})], "/nonexistent/decisions.log")
+    table["rules"][0]["why"] = why  # type: ignore[index]
+    verdict = PolicyScript(build_bundle(table)).submit(description(ALICE), PARTITIONS)
+    assert all(len(line) <= 85 for line in verdict.messages)
+    assert "".join(verdict.messages).replace(" ", "").count(why.split()[0]) == why.count(why.split()[0])

@@ -1,0 +1,90 @@
+"""A user cannot grow an accepted job past a limit with `scontrol update`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
+
+from .model import Request, RuleModel
+from .render import PARTITIONS, compiled, description, record
+
+ALICE = Request(uid=1001, account="vision", per_node=2, minutes=30)
+ROW = record(7, ALICE)
+RULES = [
+    RuleModel("size", "job", limits={"gpus": 4000, "walltime": 7200}),
+    RuleModel("share", "user", limits={"gpus_total": 6000, "jobs_total": 3}),
+    RuleModel("course", "user", partitions=frozenset({"long"}), limits={"gpus_total": 1000}),
+]
+SLURM_USER = 64030
+
+
+@pytest.fixture(params=LUA_VERSIONS)
+def script(request: pytest.FixtureRequest) -> PolicyScript:
+    script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log")), lua=request.param)
+    script.set_jobs([ROW])
+    return script
+
+
+def accepted(script: PolicyScript, by: int = 1001, row: dict[str, Any] = ROW, **changes: str | int) -> bool:
+    return script.modify({**EMPTY_DESCRIPTION, **changes}, row, PARTITIONS, by).accepted
+
+
+def test_growth_counts_gpus_per_node_times_nodes(script: PolicyScript) -> None:
+    assert accepted(script, tres_per_node="gres:gpu:4")
+    assert not accepted(script, tres_per_node="gres:gpu:2", min_nodes=3)
+    assert not accepted(script, min_nodes=3)
+    assert not accepted(script, tres_per_node="gres:gpu:4", min_nodes=4)
+
+
+def test_growth_counts_for_what_is_submitted_next(script: PolicyScript) -> None:
+    assert accepted(script, tres_per_node="gres:gpu:4")
+    next_job = replace(ALICE, per_node=3)
+    assert not script.submit(description(next_job), PARTITIONS).accepted
+
+
+def test_totals_count_the_job_itself_only_once(script: PolicyScript) -> None:
+    assert accepted(script, tres_per_node="gres:gpu:1")
+    assert accepted(script, name="renamed")
+    other = record(8, replace(ALICE, per_node=4))
+    script.set_jobs([ROW, other])
+    assert accepted(script, tres_per_node="gres:gpu:2")
+    assert not accepted(script, tres_per_node="gres:gpu:3")
+
+
+def test_time_and_partition_are_checked_with_the_rest_of_the_job(script: PolicyScript) -> None:
+    assert accepted(script, time_limit=120)
+    assert not accepted(script, time_limit=121)
+    assert not accepted(script, partition="long")
+
+
+def test_a_job_over_a_lowered_limit_may_still_be_changed_otherwise(script: PolicyScript) -> None:
+    large = record(7, replace(ALICE, per_node=16, minutes=1000))
+    script.set_jobs([large])
+    assert accepted(script, row=large, name="renamed")
+    assert accepted(script, row=large, tres_per_node="gres:gpu:12")
+    assert not accepted(script, row=large, tres_per_node="gres:gpu:17")
+
+
+def test_a_running_job_may_be_renamed_whatever_it_asked_for(script: PolicyScript) -> None:
+    running = record(7, replace(ALICE, per_node=None, per_task=2, n_tasks=8), running=True)
+    script.set_jobs([running])
+    assert accepted(script, row=running, name="renamed")
+
+
+def test_root_slurm_user_and_operators_pass(script: PolicyScript) -> None:
+    """Slurm lets nobody but the owner and operators change a job, so whoever else asks is an operator."""
+    for uid in (0, SLURM_USER, 1003):
+        assert accepted(script, by=uid, tres_per_node="gres:gpu:16")
+
+
+def test_a_modified_job_is_looked_at_anew(script: PolicyScript) -> None:
+    assert accepted(script, by=0, tres_per_node="gres:gpu:5")
+    grown = record(7, replace(ALICE, per_node=5))
+    script.set_jobs([grown])
+    assert not script.submit(description(ALICE), PARTITIONS).accepted
+    assert script.submit(description(replace(ALICE, per_node=1)), PARTITIONS).accepted

@@ -1,0 +1,22 @@
+"""A directory of three users: alice 1001, bob 1002 and carol 1003, the latter two in undergrad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+UIDS = {"alice": 1001, "bob": 1002, "carol": 1003}
+MEMBERS = {"undergrad": frozenset({1002, 1003}), "empty": frozenset[int]()}
+
+
+class Directory:
+    def uid(self, user: str) -> int | None:
+        return UIDS.get(user)
+
+    def member_uids(self, group: str) -> frozenset[int] | None:
+        return MEMBERS.get(group)
+
+    def known_users(self) -> Sequence[str]:
+        return list(UIDS)
+
+    def known_groups(self) -> Sequence[str]:
+        return list(MEMBERS)
