@@ -11,6 +11,7 @@ from pathlib import Path
 
 MOUNT_POINT = Path("/sys/fs/cgroup")
 _V1_CONTROLLERS = ("freezer", "devices")
+_V2_CONTROLLERS = {"cpu", "cpuset", "memory"}
 _PROBE = "slurm-gpu-lab-probe"
 
 
@@ -54,18 +55,15 @@ def probe(mount_point: Path = MOUNT_POINT) -> CgroupSupport:
 
 
 def _probe_v2(mount_point: Path) -> CgroupSupport:
-    group = mount_point / _PROBE
-    needed = {"cpu", "cpuset", "memory"}
-    missing = needed - set((mount_point / "cgroup.controllers").read_text().split())
+    missing = _V2_CONTROLLERS - set((mount_point / "cgroup.controllers").read_text().split())
     if missing:
         return CgroupSupport(CgroupVersion.NONE, f"cgroup v2 lacks {', '.join(sorted(missing))}")
+    group = mount_point / _PROBE
     try:
         group.mkdir(exist_ok=True)
     except OSError as error:
         return CgroupSupport(CgroupVersion.NONE, f"cgroup v2 cannot be used: {error}")
-    finally:
-        if group.exists():
-            group.rmdir()
+    group.rmdir()
     return CgroupSupport(CgroupVersion.V2)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,26 +18,23 @@ from lab import (
     configuration,
     devices,
     hooks,
+    host,
     mariadb,
     nvml,
     people,
     programs,
     services,
-    slurm_config,
 )
+from lab.cgroups import CgroupVersion
 from lab.daemons import Daemon
 from lab.errors import LabError
-from lab.layout import PORT_VARIABLE, Layout
+from lab.layout import Layout
 from lab.options import JobSubmit, Node, Options
 from lab.polling import wait_for
 from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 60.0
-_COMMANDS = (
-    *("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "sacctmgr", "sbatch", "useradd"),
-    *("make", "cc"),
-)
 Report = Callable[[str], None]
 
 
@@ -73,28 +69,32 @@ class Lab:
         LabError if something is missing, if a name or port belongs to somebody else, or if the lab is up
         with other options.
         """
-        self._require_host()
+        host.require_root()
+        host.require_software(self.layout)
         with self._locked():
             if self.layout.finished_file.exists():
                 self._require_same_options()
+                self._start_all()
             else:
                 if self.layout.root.exists():
                     self._report("clearing away a lab that did not come up, or did not go down")
                 self._remove_all()
-                self._prepare()
-            self._start_all()
-            if not self.layout.finished_file.exists():
+                if self._prepare() is CgroupVersion.V2:
+                    self._start_all_fenced_or_not()
+                else:
+                    self._start_all()
                 self._apply_policy()
                 self.layout.finished_file.touch()
 
-    def _prepare(self) -> None:
-        self._require_network()
-        self._require_free_ports()
-        self._require_free_cgroups()
-        support = cgroups.probe()
-        if support.version is cgroups.CgroupVersion.NONE:
-            self._report(f"jobs are not fenced from each other's devices: {support.reason}")
+    def _prepare(self) -> CgroupVersion:
+        """Write everything that the daemons start from; return the cgroups that Slurm will use."""
         nodes = tuple(self.nodes.values())
+        host.require_network()
+        host.require_free_ports(self.layout, nodes)
+        host.require_free_cgroups(nodes)
+        support = cgroups.probe()
+        if support.version is CgroupVersion.NONE:
+            self._say_unfenced(support.reason)
         with self._phase("files and users"):
             self.layout.root.mkdir(parents=True)
             passwords = configuration.write(self.layout, self.options, nodes, support.version)
@@ -103,6 +103,24 @@ class Lab:
             devices.create_worlds(self.layout, nodes)
         with self._phase("mariadb-install-db"):
             mariadb.initialise(self.layout, passwords, services.tagged_environment(self.layout))
+        return support.version
+
+    def _start_all_fenced_or_not(self) -> None:
+        """Start with cgroup v2, which no probe can vouch for: if a job does not run, do without."""
+        try:
+            self._start_all()
+            self.run_as("alice", ["srun", "--gpus=1", "--time=1", "--quiet", "true"], timeout_s=20)
+        except (LabError, subprocess.TimeoutExpired) as error:
+            self._say_unfenced(f"Slurm cannot use cgroup v2 here ({str(error).strip().splitlines()[-1]})")
+            for name, daemon in self.daemons.items():
+                if name == "slurmctld" or name.startswith("slurmd-"):
+                    daemon.kill9()
+            nodes = tuple(self.nodes.values())
+            configuration.write_slurm(self.layout, self.options, nodes, CgroupVersion.NONE)
+            self._start_all()
+
+    def _say_unfenced(self, reason: str) -> None:
+        self._report(f"jobs are not fenced from each other's devices: {reason}")
 
     def _start_all(self) -> None:
         """Start everything as early as what it needs is there; wait for all of it at the end."""
@@ -164,7 +182,7 @@ class Lab:
 
     def down(self) -> None:
         """Remove every process, cgroup, user, device and file of the lab; fine if there is none."""
-        self._require_root()
+        host.require_root()
         with self._locked():
             self._remove_all()
 
@@ -270,64 +288,10 @@ class Lab:
 
     # Conditions
 
-    def _require_root(self) -> None:
-        if os.geteuid() != 0:
-            raise LabError("the lab makes users, devices and cgroups: run it as root, or with sudo")
-
-    def _require_host(self) -> None:
-        self._require_root()
-        path = services.environment(self.layout)["PATH"]
-        missing = [name for name in _COMMANDS if shutil.which(name, path=path) is None]
-        if missing:
-            raise LabError(f"not installed: {', '.join(missing)}; `make setup` installs what the lab needs")
-        people.require_system_users(slurm_config.SLURM_USER, configuration.MUNGE_USER, mariadb.SYSTEM_USER)
-
     def _require_same_options(self) -> None:
         running = Options.load(self.layout.options_file)
         if running != self.options:
             raise LabError(f"the lab is up with other options ({running}); take it down first: lab/down")
-
-    @staticmethod
-    def _require_network() -> None:
-        """Check what Slurm's daemons do to listen; they find no address where loopback is all there is."""
-        try:
-            socket.getaddrinfo(
-                None,
-                1,
-                family=socket.AF_INET,
-                type=socket.SOCK_STREAM,
-                flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG,
-            )
-        except OSError as error:
-            raise LabError(
-                "this host has no IPv4 address but 127.0.0.1, and Slurm does not listen without another; "
-                "any will do: ip addr add 127.0.1.1/32 dev lo"
-            ) from error
-
-    def _require_free_ports(self) -> None:
-        ports = [
-            self.layout.slurmctld_port,
-            self.layout.slurmdbd_port,
-            self.layout.mariadb_port,
-            self.layout.database_port,
-            *(self.layout.slurmd_port(node.number) for node in self.nodes.values()),
-        ]
-        for port in ports:
-            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                try:
-                    probe.bind(("", port))
-                except OSError as error:
-                    raise LabError(
-                        f"port {port}: {error.strerror}; choose another range with {PORT_VARIABLE}, "
-                        f"such as {PORT_VARIABLE}={self.layout.port + 1000}"
-                    ) from error
-
-    def _require_free_cgroups(self) -> None:
-        if taken := cgroups.node_groups(sorted(self.nodes)):
-            raise LabError(
-                f"cgroup {taken[0]} exists and is not the lab's: another slurmd has that node name"
-            )
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -33,10 +33,7 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     passwords = Passwords(secrets.token_hex(16), secrets.token_hex(16))
     _directories(layout, nodes)
     _munge_key(layout)
-    layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
-    (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
-    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, _slurm_version()))
-    (layout.etc / "plugstack.conf").write_text("")
+    write_slurm(layout, options, nodes, cgroups)
     _secret(layout.etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(layout, passwords.slurm), "slurm")
     job_submit_script(layout, options.job_submit)
     hooks.install(layout, ours=options.services)
@@ -46,6 +43,14 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     layout.port_file.write_text(f"{layout.port}\n")
     options.save(layout.options_file)
     return passwords
+
+
+def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> None:
+    """Write what every daemon and command of Slurm reads."""
+    layout.slurm_conf.write_text(slurm_config.slurm_conf(layout, options, nodes, cgroups))
+    (layout.etc / "gres.conf").write_text(slurm_config.gres_conf(nodes))
+    (layout.etc / "cgroup.conf").write_text(slurm_config.cgroup_conf(cgroups, _slurm_version()))
+    (layout.etc / "plugstack.conf").write_text("")
 
 
 def job_submit_script(layout: Layout, choice: JobSubmit) -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from lab.cgroups import CgroupVersion, probe
+import pytest
+
+from lab import cgroups
+from lab.cgroups import CgroupSupport, CgroupVersion, probe
 from lab.cluster import Lab
 from lab.layout import REPOSITORY
 
@@ -41,3 +44,16 @@ def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
     before = {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()}
     probe()
     assert {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()} == before
+
+
+def test_where_slurm_cannot_use_cgroup_v2_the_lab_goes_on_without(
+    no_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if probe().version is CgroupVersion.V2:
+        pytest.skip("Slurm may well be able to use cgroup v2 on this host")
+    monkeypatch.setattr(cgroups, "probe", lambda: CgroupSupport(CgroupVersion.V2))
+    said: list[str] = []
+    lab = Lab(no_lab.layout, no_lab.options, said.append)
+    lab.up()
+    assert [line for line in said if "Slurm cannot use cgroup v2 here" in line] == said
+    assert lab.output(["srun", "--gpus=1", "--time=1", "hostname"], user="alice")
