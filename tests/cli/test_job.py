@@ -1,0 +1,118 @@
+"""`slurm-gpu job ID`: every run, its times, each GPU, and a word about GPUs held for nothing."""
+
+import json
+
+from tests.cli.conftest import START_S, CommandLine, make_record, make_run
+
+_A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
+
+
+def _idle(device: str, **changes):
+    return make_record(device, util_hist_ms={0: 3_600_000}, no_process_s=3600.0, **changes)
+
+
+def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
+    assert slurm_gpu("job", "17") == 0
+    assert "Job 17 train  COMPLETED" in slurm_gpu.out
+    assert "alice in vision, partition gpu, QOS normal" in slurm_gpu.out
+    assert "started   2026-11-21 19:15:42  after waiting 30m00s" in slurm_gpu.out
+    assert "ended     2026-11-21 20:15:42  having run 1h00m" in slurm_gpu.out
+
+
+def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_B), make_record(_A, energy_j=None)))]
+    slurm_gpu("job", "17")
+    rows = {row[1]: row for row in slurm_gpu.rows() if row[:1] == ["n1"]}
+    assert rows[_B] == ["n1", _B, *["20.0", "0", "0", "40", "4G", "8G", "100W", "100.0", "Wh", "1.00"]]
+    assert rows[_A][9:] == ["–", "1.00"]
+
+
+def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):
+    half = {"held_s": 1800.0, "sampled_s": 1800.0}
+    first = make_record(_A, **half, last_s=START_S + 1800, util_hist_ms={0: 1_800_000})
+    second = make_record(_A, **half, first_s=START_S + 1800, segment="1" * 16, util_hist_ms={100: 1_800_000})
+    slurm_gpu.database.runs = [make_run(devices=(first, second))]
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["held_s"], gpu["util_mean_pct"], gpu["util_p5_pct"], gpu["util_p95_pct"]) == (
+        3600,
+        50,
+        0,
+        100,
+    )
+    assert gpu["energy_j"] == 720_000
+
+
+def test_of_two_watches_at_once_the_longer_counts(slurm_gpu: CommandLine):
+    short = make_record(_A, segment="1" * 16, sampled_s=60.0, util_hist_ms={100: 60_000})
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A), short))]
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["held_s"], gpu["util_mean_pct"]) == (3600, 20)
+
+
+def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
+    blind = make_record(
+        _B,
+        sampled_s=0.0,
+        no_process_s=None,
+        util_hist_ms=None,
+        mem_used_mib=None,
+        power_w=None,
+        energy_j=None,
+    )
+    slurm_gpu.database.runs = [make_run(devices=(_idle(_A), blind))]
+    slurm_gpu("job", "17")
+    rows = {row[1]: row for row in slurm_gpu.rows() if row[:1] == ["n1"]}
+    assert rows[_A][2:6] == ["0", "0", "0", "0"]
+    assert rows[_B][2:] == ["–"] * 8 + ["0"]
+
+
+def test_a_gpu_held_idle_is_pointed_out(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(_idle(_A),))]
+    slurm_gpu("job", "17")
+    assert "The GPU of this run was held and not used" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
+    slurm_gpu("job", "17")
+    assert "1 of 2 GPUs were held and not used; the run would have done with 1." in slurm_gpu.out
+
+
+def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):
+    thin = _idle(_A, sampled_s=2000.0)
+    slurm_gpu.database.runs = [make_run(devices=(thin,))]
+    slurm_gpu("job", "17", "--json")
+    assert json.loads(slurm_gpu.out)["runs"][0]["advice"] is None
+    slurm_gpu.database.runs = [make_run(devices=(_idle(_A),), end_s=None, state="RUNNING")]
+    slurm_gpu("job", "17")
+    assert "not used" not in slurm_gpu.out
+
+
+def test_a_requeued_job_shows_both_runs(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(restart=1), make_run(state="REQUEUED")]
+    slurm_gpu("job", "17")
+    assert slurm_gpu.out.count("Job 17 train") == 2
+
+
+def test_another_users_job_shows_its_occupancy_only(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(full=False, name=None, ugpucore=None, devices=None)]
+    slurm_gpu("job", "17")
+    assert "GPU use is shown to the job's owner and to operators." in slurm_gpu.out
+    assert "uGPUcore" not in slurm_gpu.out
+
+
+def test_a_job_without_gpu_says_so(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(n_gpus=0.0, gpu_type=None, ugpucore=None, devices=())]
+    slurm_gpu("job", "17")
+    assert "It had no GPU." in slurm_gpu.out
+
+
+def test_a_job_without_records_yet_says_so(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(coverage=0.0, ugpucore=None, devices=())]
+    slurm_gpu("job", "17")
+    assert "No node has told anything about its GPUs yet." in slurm_gpu.out
+
+
+def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
+    assert slurm_gpu("job", "99") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in the accounting yet; it is read every 1m00s")

@@ -1,0 +1,104 @@
+"""`slurm-gpu jobs`: 0 is a measurement and prints as 0, a gap as a dash; filters reach the database."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from slurm_gpu.cli.jobs import COLUMNS
+from tests.cli.conftest import CommandLine, make_run
+from tests.slurm.recorded import NOW_S
+
+_GAPS = {"ugpucore": None, "ugpumem": None, "coverage": None, "energy_j": None}
+
+
+def test_one_row_per_run(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(), make_run(id="16_3", user="bob", state="FAILED")]
+    assert slurm_gpu("jobs") == 0
+    assert slurm_gpu.rows() == [
+        list(COLUMNS),
+        ["17", "alice", "vision", "COMPLETED", "1", "2", "0.50", "1.00", "42.2", "10.0", "0.99"],
+        ["16_3", "bob", "vision", "FAILED", "1", "2", "0.50", "1.00", "42.2", "10.0", "0.99"],
+    ]
+
+
+def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [
+        make_run(id="1", wait_h=0.0, ugpucore=0.0, ugpumem=0.0, coverage=1.0),
+        make_run(id="2", ugpucore=0.01),
+        make_run(id="3", **_GAPS),
+        make_run(id="4", n_gpus=0.0, **_GAPS),
+        make_run(
+            id="5", start_s=None, end_s=None, elapsed_s=None, wait_h=None, run_h=None, n_gpus=None, **_GAPS
+        ),
+        make_run(id="6", coverage=0.0, ugpucore=None, ugpumem=None),
+    ]
+    slurm_gpu("jobs")
+    cells = {row[0]: row[5:] for row in slurm_gpu.rows()}
+    assert cells["1"] == ["2", "0", "1.00", "0", "0", "1.00"]
+    assert cells["2"][3] == "0.0"
+    assert cells["3"] == ["2", "0.50", "1.00", "–", "–", "–"]
+    assert cells["4"] == ["0", "0.50", "1.00", "–", "–", "–"]
+    assert cells["5"] == ["–", "–", "–", "–", "–", "–"]
+    assert cells["6"] == ["2", "0.50", "1.00", "–", "–", "0*"]
+
+
+def test_json_and_csv_keep_the_difference(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(ugpucore=0.0, ugpumem=None)]
+    slurm_gpu("jobs", "--json")
+    (run,) = json.loads(slurm_gpu.out)["runs"]
+    assert run["uGPUcore"] == 0.0
+    assert run["uGPUmem"] is None
+    assert run["WAIT_h"] == 0.5
+    slurm_gpu("jobs", "--csv")
+    (row,) = csv.DictReader(io.StringIO(slurm_gpu.out))
+    assert (row["uGPUcore"], row["uGPUmem"], row["id"], row["nGPU"]) == ("0.0", "", "17", "2.0")
+
+
+def test_what_was_measured_too_little_is_marked(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(coverage=0.79), make_run(id="18", coverage=0.8)]
+    slurm_gpu("jobs")
+    assert slurm_gpu.rows()[1][-3:] == ["42.2*", "10.0*", "0.79*"]
+    assert slurm_gpu.rows()[2][-3:] == ["42.2", "10.0", "0.80"]
+    assert slurm_gpu.err == "* measured for less than 80% of the time; nothing should be judged by it\n"
+
+
+def test_quarters_of_gpus_are_shown(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(n_gpus=0.25)]
+    slurm_gpu("jobs")
+    assert slurm_gpu.rows()[1][5] == "0.25"
+
+
+def test_filters_reach_the_database(slurm_gpu: CommandLine):
+    slurm_gpu(
+        "jobs", "--user", "alice", "--account", "vision", "--state", "failed,TIMEOUT",
+        "--since", "2026-11-01", "--until", "2d", "--limit", "7",
+    )  # fmt: skip
+    assert slurm_gpu.database.asked == {
+        "user": "alice",
+        "account": "vision",
+        "states": ("FAILED", "TIMEOUT"),
+        "since_s": 1793458800,  # midnight in Seoul
+        "until_s": NOW_S - 2 * 86400,
+        "limit": 8,
+    }
+
+
+@pytest.mark.parametrize("when", ["yesterday", "7", "2026-13-01"])
+def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
+    assert slurm_gpu("jobs", "--since", when) == 2
+    assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: write a day")
+
+
+def test_a_cut_list_says_so(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(9)]
+    slurm_gpu("jobs", "--limit", "3")
+    assert len(slurm_gpu.rows()) == 4
+    assert slurm_gpu.err == "the last 3 runs; there are more (--limit)\n"
+
+
+def test_names_cannot_steer_the_terminal(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(account="v\x1b[31mx[bold]y")]
+    slurm_gpu("jobs")
+    assert slurm_gpu.rows()[1][2] == "v�[31mx[bold]y"

@@ -1,0 +1,61 @@
+"""Exit codes, and errors that are one message and no traceback."""
+
+import pytest
+
+from slurm_gpu import __version__
+from slurm_gpu.cli import main as main_module
+from slurm_gpu.errors import SlurmError
+from tests.cli.conftest import CommandLine
+
+
+def test_version_and_help(slurm_gpu: CommandLine):
+    assert slurm_gpu("--version") == 0
+    assert slurm_gpu.out == f"slurm-gpu {__version__}\n"
+    assert slurm_gpu("--help") == 0
+    assert "doctor" in slurm_gpu.out
+
+
+@pytest.mark.parametrize("command", main_module._COMMANDS)
+def test_every_command_can_be_loaded_and_has_help(slurm_gpu: CommandLine, command: str):
+    assert slurm_gpu(command, "--help") == 0
+    assert f"slurm-gpu {command}" in slurm_gpu.out
+
+
+@pytest.mark.parametrize("argv", [("nonsense",), ("jobs", "--colour"), ("job",), ("jobs", "--limit", "0")])
+def test_wrong_usage_is_2(slurm_gpu: CommandLine, argv: tuple[str, ...]):
+    assert slurm_gpu(*argv) == 2
+    assert slurm_gpu.err.startswith("Usage: ")
+
+
+def test_a_broken_site_file_is_2_with_every_mistake_and_its_place(slurm_gpu: CommandLine):
+    slurm_gpu.config.write_text("cluster: neuron\nzones: 5\nteam: 6\n")
+    assert slurm_gpu("jobs") == 2
+    assert f"{slurm_gpu.config}:2:8: zones must hold" in slurm_gpu.err
+    assert f"{slurm_gpu.config}:3:7: team: 6" in slurm_gpu.err
+    assert slurm_gpu.out == ""
+
+
+def test_another_site_file_can_be_named(slurm_gpu: CommandLine, tmp_path):
+    other = tmp_path / "other.yaml"
+    assert slurm_gpu("--config", str(other), "jobs") == 2
+    assert slurm_gpu.err == f"slurm-gpu: {other}: cannot be read: No such file or directory\n"
+
+
+def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
+    def no_slurm():
+        raise SlurmError(
+            "`scontrol show node` failed (1): slurm_load_node error: Unable to contact slurmctld"
+        )
+
+    slurm_gpu.site.connect_slurm = no_slurm
+    assert slurm_gpu("nodes") == 3
+    assert slurm_gpu.err.startswith("slurm-gpu: `scontrol show node` failed (1)")
+    assert "Traceback" not in slurm_gpu.err
+
+
+def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SLURM_GPU_DEBUG", "1")
+    slurm_gpu.database.state = None
+    slurm_gpu.config.write_text("cluster: [\n")
+    with pytest.raises(Exception, match="is not valid YAML"):
+        slurm_gpu("jobs")

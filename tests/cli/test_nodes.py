@@ -1,0 +1,134 @@
+"""`slurm-gpu nodes` over the recorded Slurm; also as a process, on a terminal and in a pipe."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+from tests.slurm.recorded import DATA
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_who_uses_which_gpu_and_when_it_frees(slurm_gpu: CommandLine):
+    assert slurm_gpu("nodes", "--json") == 0
+    nodes = {node["node"]: node for node in json.loads(slurm_gpu.out)["nodes"]}
+    n1, n3 = nodes["n1"], nodes["n3"]
+    assert (n1["gpus"], n1["gpus_free"], n1["cpus_free"]) == ({"a100": 4}, 0, 29)
+    by_user = {(job["user"], *job["gpus"]) for job in n1["jobs"]}
+    assert by_user == {("alice", 1, 2), ("alice", 3), ("bob", 0)}
+    (shards,) = (job for job in n3["jobs"] if job["shared_gpus"])
+    assert (shards["user"], shards["shared_gpus"], shards["gpus"]) == ("alice", [3], [])
+    # Of four GPUs one is held whole and one in part; 16 shards less 4 in use and 4 of the GPU held whole.
+    assert (n3["gpus_free"], n3["shards_free"]) == (2, 8)
+
+
+def test_nothing_is_free_on_a_drained_node(slurm_gpu: CommandLine):
+    slurm_gpu("nodes", "--json")
+    (n4,) = (node for node in json.loads(slurm_gpu.out)["nodes"] if node["node"] == "n4")
+    assert (n4["in_service"], n4["reason"], n4["cpus"], n4["cpus_free"]) == (False, "disk is full", 16, 0)
+
+
+def test_the_table_tells_the_same(slurm_gpu: CommandLine):
+    slurm_gpu("nodes")
+    assert "GPU 1-2 alice 25 (6d23h)" in slurm_gpu.out
+    assert "part of 3 alice 32" in slurm_gpu.out
+    assert "CPUs alice 34 (no limit)" in slurm_gpu.out
+    assert "mixed+drain: disk is full" in slurm_gpu.out
+
+
+def test_filters(slurm_gpu: CommandLine):
+    slurm_gpu("nodes", "--free", "--csv")
+    assert [row["node"] for row in csv.DictReader(io.StringIO(slurm_gpu.out))] == ["n2", "n3"]
+    slurm_gpu("nodes", "--partition", "cpu", "--csv")
+    (row,) = csv.DictReader(io.StringIO(slurm_gpu.out))
+    assert (row["node"], row["gpus"], row["in_service"]) == ("n4", "0", "False")
+
+
+_RECORDED_COMMAND = """\
+#!/bin/sh
+mark=$(echo "$*" | grep -o '<[0-9a-f]*>' | head -n 1)
+case "$(basename "$0") $*" in
+"scontrol "*"show node") file=nodes.txt ;;
+"scontrol "*"show job") file=jobs.txt ;;
+"scontrol "*"show job "*) file=job-${{4#job-}}.txt; eval "file=job-\\${{$#}}.txt" ;;
+"squeue "*) file=labels.txt ;;
+*) exit 9 ;;
+esac
+sed "s/<MARK>/$mark/g" {data}/$file
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """An environment in which Slurm's commands print the recordings."""
+    for name in ("scontrol", "squeue"):
+        command = tmp_path / name
+        command.write_text(_RECORDED_COMMAND.format(data=DATA))
+        command.chmod(0o755)
+    return {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "PYTHONPATH": str(_ROOT),
+    }
+
+
+_ARGV = [sys.executable, "-m", "slurm_gpu.cli.main", "nodes"]
+
+
+def _on_terminal(environ: dict[str, str], columns: int) -> str:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    with subprocess.Popen(_ARGV, env=environ, stdout=slave, stderr=slave, stdin=slave) as process:
+        os.close(slave)
+        printed = b""
+        while True:
+            try:
+                printed += (part := os.read(master, 65536))
+            except OSError:  # the other side has closed
+                break
+            if not part:
+                break
+        assert process.wait() == 0
+    os.close(master)
+    return printed.decode()
+
+
+def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, str]):
+    printed = _on_terminal({**environ, "NO_COLOR": "1"}, 80)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in printed
+    for value in ("81.7G/97.7G", "alice 25", "part of 3", "disk is full"):
+        assert value in " ".join(printed.split())
+
+
+def test_colour_on_a_terminal_unless_the_user_wants_none(environ: dict[str, str]):
+    assert "\x1b[" in _on_terminal(environ, 80)
+    assert "\x1b[3" not in _on_terminal({**environ, "NO_COLOR": "1"}, 80)
+
+
+def test_in_a_pipe_no_colour_and_every_row_on_one_line(environ: dict[str, str]):
+    done = subprocess.run(_ARGV, env=environ, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout
+    assert "n4    mixed+drain: disk is full" in done.stdout
+    assert not any(line != line.rstrip() for line in done.stdout.splitlines())
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(environ: dict[str, str]):
+    command = " ".join(_ARGV) + " | head -n 1"
+    done = subprocess.run(["bash", "-c", command], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("node ")
+    assert done.stderr == ""
