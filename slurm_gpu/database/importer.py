@@ -33,6 +33,9 @@ _ROWS_PER_TRANSACTION = 500
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
+_NODES_WITHIN_S = 15.0
+# What only slurmctld's nodes tell; while it is away, what they told before stays.
+_FROM_NODES = ("allocated_mgpu", "gpu_type")
 
 T = TypeVar("T")
 
@@ -96,7 +99,7 @@ class Importer:
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())
-        client, nodes = self._view.client, self._view.nodes() or {}
+        client, nodes = self._view.client, self._view.nodes(_NODES_WITHIN_S) or {}
         with self._database.reading() as connection:
             watermark_s = self.watermark(connection)
         seen: set[tuple[int, int]] = set()
@@ -177,8 +180,11 @@ def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -
         for held in connection.execute(query).mappings():
             stored[tuple(held[name] for name in RUN_KEY)] = held
     changed = []
-    for row in rows:
+    for fresh in rows:
+        row = fresh
         old = stored.get(tuple(row[name] for name in RUN_KEY))
+        if old is not None:
+            row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}}
         if old is None or any(row[name] != old[name] for name in _compared(row)):
             changed.append(row)
     store_runs(connection, changed)

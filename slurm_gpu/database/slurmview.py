@@ -1,4 +1,4 @@
-"""What slurmctld says, kept for a moment, so that a thousand shipments cost it one question."""
+"""What slurmctld says, kept for a moment: a thousand shipments cost it one question."""
 
 from __future__ import annotations
 
@@ -19,47 +19,53 @@ log = logging.getLogger(__name__)
 JOBS_FOR_S = 2.0
 NODES_FOR_S = 60.0
 SETTINGS_FOR_S = 3600.0
+# For this long a request waits for an answer that is not there yet.
+WAIT_S = 1.0
 # A question may take at most this share of the time: a slow slurmctld is asked less often.
 _SHARE = 0.05
 _PAUSE_AFTER_FAILURE_S = 10.0
 
 
 class Kept(Generic[T]):
-    """One answer, renewed when it is older than `for_s`; a failure keeps the old answer for a while.
+    """One answer, renewed in a thread of its own when it is older than `for_s`; a failure keeps the old one.
 
-    While one thread asks, the others take the old answer, or wait if there is none.
+    Slurm's commands take ten seconds and more to give up on a slurmctld that is away: whoever finds it slow
+    waits for a moment, and the others not at all until it answers again.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float) -> None:
         self._ask, self._clock, self._for_s = ask, clock, for_s
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        self._asking = self._slow = False
         self._answer: T | None = None
         self._renew_at: float | None = None
 
-    def get(self) -> T | None:
-        """The answer, None where there never was one."""
-        if self._renew_at is not None and self._clock.monotonic() < self._renew_at:
+    def get(self, wait_s: float) -> T | None:
+        """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one."""
+        with self._changed:
+            if not self._asking and (self._renew_at is None or self._clock.monotonic() >= self._renew_at):
+                self._asking = True
+                threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
+            if not self._slow and not self._changed.wait_for(lambda: not self._asking, wait_s):
+                self._slow = True
             return self._answer
-        if not self._lock.acquire(blocking=self._answer is None):
-            return self._answer
-        try:
-            began = self._clock.monotonic()
-            if self._renew_at is not None and began < self._renew_at:
-                return self._answer
-            try:
-                self._answer = self._ask()
-                took = self._clock.monotonic() - began
-                self._renew_at = began + took + max(self._for_s, took / _SHARE)
-            except SlurmError as error:
-                self._renew_at = self._clock.monotonic() + _PAUSE_AFTER_FAILURE_S
-                log.debug("Slurm did not answer: %s", error)
-            return self._answer
-        finally:
-            self._lock.release()
 
-    def expire(self) -> None:
-        """Ask again at the next get()."""
-        self._renew_at = None
+    def _renew(self) -> None:
+        began = self._clock.monotonic()
+        answer: T | None = None
+        try:
+            answer = self._ask()
+        except SlurmError as error:
+            log.debug("Slurm did not answer: %s", error)
+        except Exception:  # an answer that cannot be read is no answer
+            log.exception("Slurm's answer could not be understood")
+        took = self._clock.monotonic() - began
+        pause_s = _PAUSE_AFTER_FAILURE_S if answer is None else max(self._for_s, took / _SHARE)
+        with self._changed:
+            self._answer = self._answer if answer is None else answer
+            self._renew_at = began + took + pause_s
+            self._asking, self._slow = False, answer is None
+            self._changed.notify_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +96,15 @@ class SlurmView:
 
     def queue(self) -> Queue | None:
         """Pending, running and just ended jobs."""
-        return self._queue.get()
+        return self._queue.get(WAIT_S)
 
     def settings(self) -> SlurmSettings | None:
         """The configuration of slurmctld."""
-        return self._settings.get()
+        return self._settings.get(WAIT_S)
 
-    def nodes(self) -> Mapping[str, SlurmNode] | None:
+    def nodes(self, wait_s: float = WAIT_S) -> Mapping[str, SlurmNode] | None:
         """All nodes by name."""
-        return self._nodes.get()
+        return self._nodes.get(wait_s)
 
     def addresses(self, node: str) -> frozenset[str] | None:
         """IP addresses from which `node` may speak: those of its NodeAddr and of its name.

@@ -1,12 +1,13 @@
 import logging
 import threading
+from functools import partial
 
 import pytest
 from sqlalchemy import select
 
 from slurm_gpu.database.accounting import allocated_mgpu, gpu_type, run_row
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import OVERLAP_S, WIDE_EVERY_S, WIDE_OVERLAP_S, Importer
+from slurm_gpu.database.importer import OVERLAP_S, WIDE_EVERY_S, WIDE_OVERLAP_S, Importer, store_changed_runs
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import store_records
@@ -208,6 +209,14 @@ def test_every_imported_column_is_filled() -> None:
     from slurm_gpu.database.store import IMPORTED, RUN_KEY
 
     assert set(run_row(row(), NODES)) == {*IMPORTED, *RUN_KEY}
+
+
+def test_what_nodes_told_of_shards_stays_while_slurmctld_is_away(database: Database) -> None:
+    told = row(tres_allocated={"gres/shard": 1})
+    for rows in ([run_row(told, NODES)], [run_row(told, {})]):
+        database.write(partial(store_changed_runs, rows=rows))
+    assert runs(database)[1, T0 - 60]["allocated_mgpu"] == 250
+    assert runs(database)[1, T0 - 60]["gpu_type"] == "a100"
 
 
 def test_shards_that_accounting_cannot_convert_are_counted_by_the_nodes(database: Database) -> None:
