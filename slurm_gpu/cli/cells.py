@@ -18,6 +18,11 @@ def number(value: float | None, digits: int = 0) -> str:
     return "0" if value == 0 else f"{value:.{digits}f}"
 
 
+def hours(value: float | None) -> str:
+    """Hours, to a few seconds while they are less than one."""
+    return number(value, 2 if value is not None and value >= 1 else 3)
+
+
 def count(value: float | None) -> str:
     """GPUs: 2 as 2, a quarter as 0.25."""
     return GAP if value is None else f"{value:.3f}".rstrip("0").rstrip(".")

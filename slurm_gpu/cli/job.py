@@ -106,7 +106,7 @@ def _print_gpus(uses: Sequence[DeviceUse]) -> None:
         ]
         for use in uses
     ]
-    print_table(_GPU_COLUMNS, rows, right=_GPU_COLUMNS[2:])
+    print_table(_GPU_COLUMNS, rows, right=_GPU_COLUMNS[2:], whole=("GPU",))
 
 
 def _device_names(devices: Sequence[str]) -> Mapping[str, str]:

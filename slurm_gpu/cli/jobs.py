@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import count, number, text
-from slurm_gpu.cli.output import print_csv, print_json, print_table, remark
+from slurm_gpu.cli.cells import count, hours, number, text
+from slurm_gpu.cli.output import is_narrow, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.database.client import Run
@@ -26,6 +26,21 @@ COLUMNS = (
     "uGPUmem",
     "coverage",
 )
+_SHORT_STATES = {
+    "BOOT_FAIL": "BF",
+    "CANCELLED": "CA",
+    "COMPLETED": "CD",
+    "DEADLINE": "DL",
+    "FAILED": "F",
+    "NODE_FAIL": "NF",
+    "OUT_OF_MEMORY": "OOM",
+    "PENDING": "PD",
+    "PREEMPTED": "PR",
+    "REQUEUED": "RQ",
+    "RUNNING": "R",
+    "SUSPENDED": "S",
+    "TIMEOUT": "TO",
+}
 CSV_COLUMNS = (
     *("id", "user", "account", "qos", "partition", "state", "submit_s", "eligible_s", "start_s", "end_s"),
     *("nNODE", "nGPU", "gpu_type", "WAIT_h", "SUBMIT_WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "coverage"),
@@ -89,7 +104,7 @@ def jobs(
 
 def _print_table(found: list[Run], min_coverage: float) -> None:
     thin = [run for run in found if run.coverage is not None and run.coverage < min_coverage]
-    print_table(COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:])
+    print_table(COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:], whole=("JobID",))
     if thin:
         remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
 
@@ -100,12 +115,17 @@ def _row(run: Run, thin: bool) -> list[str]:
         run.id,
         text(run.user),
         text(run.account),
-        run.state,
+        _state(run.state),
         number(run.n_nodes),
         count(run.n_gpus),
-        number(run.wait_h, 2),
-        number(run.run_h, 2),
+        hours(run.wait_h),
+        hours(run.run_h),
         number(run.ugpucore, 1) + (mark if run.ugpucore is not None else ""),
         number(run.ugpumem, 1) + (mark if run.ugpumem is not None else ""),
         number(run.coverage, 2) + mark,
     ]
+
+
+def _state(state: str) -> str:
+    """In full, or on a narrow terminal as squeue abbreviates it."""
+    return _SHORT_STATES.get(state, state) if is_narrow() else state

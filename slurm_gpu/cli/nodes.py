@@ -43,7 +43,7 @@ def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: 
     elif as_csv:
         print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))
     else:
-        print_table(_COLUMNS, (_row(entry, now_s) for entry in shown), right=_COLUMNS[2:6])
+        print_table(_COLUMNS, (_row(entry, now_s) for entry in shown), right=_COLUMNS[2:6], whole=("node",))
 
 
 def _row(entry: Occupancy, now_s: float) -> list[str]:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 _PIPE_WIDTH = 100_000
 """In a pipe nothing is wrapped or cut, however long a row."""
+_WIDE = 100
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -24,22 +25,37 @@ def console(stream: TextIO | None = None) -> Console:
     return Console(file=out, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
+def is_narrow() -> bool:
+    """Whether this is a terminal with little more than the usual 80 columns."""
+    return console().width < _WIDE
+
+
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, right: Iterable[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    whole: Iterable[str] = (),
 ) -> None:
-    """A table without lines; `right` names the columns of numbers. Long values wrap, none is cut."""
+    """A table without lines; `right` names the columns of numbers. Long values wrap, none is cut.
+
+    Numbers and the columns in `whole` do not even wrap.
+    """
+    numbers, unbroken = set(right), {*right, *whole}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    numbers = set(right)
     for column in columns:
         table.add_column(
             column,
             justify="right" if column in numbers else "left",
             overflow="fold",
-            no_wrap=column in numbers,
+            no_wrap=column in unbroken,
         )
     for row in rows:
-        table.add_row(*row)
+        # As Text, so that nothing in a value is taken for a style.
+        table.add_row(*(Text(cell) for cell in row))
     screen = console()
+    if screen.measure(table).maximum >= screen.width:
+        table.padding = (0, 1, 0, 0)
     # Rich fills the last column with spaces, which only get in a reader's way.
     with screen.capture() as captured:
         screen.print(table)

@@ -18,8 +18,8 @@ def test_one_row_per_run(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs") == 0
     assert slurm_gpu.rows() == [
         list(COLUMNS),
-        ["17", "alice", "vision", "COMPLETED", "1", "2", "0.50", "1.00", "42.2", "10.0", "0.99"],
-        ["16_3", "bob", "vision", "FAILED", "1", "2", "0.50", "1.00", "42.2", "10.0", "0.99"],
+        ["17", "alice", "vision", "COMPLETED", "1", "2", "0.500", "1.00", "42.2", "10.0", "0.99"],
+        ["16_3", "bob", "vision", "FAILED", "1", "2", "0.500", "1.00", "42.2", "10.0", "0.99"],
     ]
 
 
@@ -38,10 +38,10 @@ def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
     cells = {row[0]: row[5:] for row in slurm_gpu.rows()}
     assert cells["1"] == ["2", "0", "1.00", "0", "0", "1.00"]
     assert cells["2"][3] == "0.0"
-    assert cells["3"] == ["2", "0.50", "1.00", "–", "–", "–"]
-    assert cells["4"] == ["0", "0.50", "1.00", "–", "–", "–"]
+    assert cells["3"] == ["2", "0.500", "1.00", "–", "–", "–"]
+    assert cells["4"] == ["0", "0.500", "1.00", "–", "–", "–"]
     assert cells["5"] == ["–", "–", "–", "–", "–", "–"]
-    assert cells["6"] == ["2", "0.50", "1.00", "–", "–", "0*"]
+    assert cells["6"] == ["2", "0.500", "1.00", "–", "–", "0*"]
 
 
 def test_json_and_csv_keep_the_difference(slurm_gpu: CommandLine):

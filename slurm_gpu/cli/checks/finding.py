@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 
 from slurm_gpu.cli.site import Site
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+
+_LOOPBACK = re.compile(r"127\.|::1$")
 
 
 class Level(enum.Enum):
@@ -77,8 +80,11 @@ class Surroundings:
     @property
     def is_gpu_node(self) -> bool:
         """Whether this host is (or simulates) a node with GPUs."""
-        here = (self.host, "localhost", "127.0.0.1")
-        return any(node.n_gpus and (node.name in here or node.address in here) for node in self.nodes)
+        here = (self.host, "localhost")
+        return any(
+            node.n_gpus and (node.name in here or node.address in here or _LOOPBACK.match(node.address))
+            for node in self.nodes
+        )
 
     @property
     def is_controller(self) -> bool:

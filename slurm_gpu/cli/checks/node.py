@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,4 +102,5 @@ def _is_daemon(process: Path) -> bool:
         words = (process / "cmdline").read_bytes().split(b"\0")
     except OSError:
         return False  # it has ended meanwhile
-    return any(word.rpartition(b"/")[2] == _DAEMON.encode() for word in words[:3])
+    # An interpreter and its options may come first.
+    return any(Path(os.fsdecode(word)).stem == _DAEMON for word in words[:4])
