@@ -51,7 +51,7 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         "JobAcctGatherType=jobacct_gather/linux",
         "SchedulerType=sched/backfill",
         # Jobs start at once: by default a batch job may wait 3 s, and the scheduler rests 2 s.
-        "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,bf_interval=5",
+        "SchedulerParameters=batch_sched_delay=0,sched_min_interval=200000,sched_interval=5,bf_interval=5",
         "PriorityType=priority/multifactor",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_Core_Memory",
