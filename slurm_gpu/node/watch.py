@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # A young segment is looked at often: of a job of 3 s, one sampling interval is a third. Memory that comes or
 # goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
-YOUNG_SHARE = 0.01
+YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.02
 # Everything else needs a look per so many looks at memory, but one per interval at least.
 DETAIL_SHARE = 5
@@ -27,6 +27,8 @@ GAP_LOOKS = 5
 GAP_S = 0.5
 # What was seen is counted only after the epilog that makes it void had time to be seen.
 LAG_S = 0.04
+# The processes' samples of a moment arrive at most so much later than the device's.
+PROCESSES_LATE_S = 1.0
 # For so long a segment that has ended waits for the driver's last samples of its time.
 SETTLE_S = 1.2
 
@@ -106,16 +108,18 @@ class DeviceWatch:
 
     def settled(self, now_s: float) -> Sequence[Tally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
-        done = [holder for holder in self._holders if self._is_settled(holder, now_s)]
+        done = [holder for holder in self._holders if self._is_settled(holder)]
         for holder in done:
             holder.count(now_s)
             self._holders.remove(holder)
         return [holder.tally for holder in done]
 
-    def _is_settled(self, holder: _Holder, now_s: float) -> bool:
+    def _is_settled(self, holder: _Holder) -> bool:
         if holder.settle_by_s is None or holder.tally.end_s is None:
             return False
-        return self.lost is not None or self._settled_s >= holder.tally.end_s or now_s >= holder.settle_by_s
+        # Time is up only after a look that knew so and counted what there was.
+        time_is_up = self._looked_s is not None and self._looked_s >= holder.settle_by_s
+        return self.lost is not None or self._settled_s >= holder.tally.end_s or time_is_up
 
     def look_thoroughly(self) -> None:
         """Make the next look due now, and a detailed one."""
@@ -181,7 +185,7 @@ class DeviceWatch:
 
     def _samples_reach(self, span: Span, now_s: float) -> bool:
         """Have the processes' samples of that time arrived, as far as they ever will?"""
-        if self._job_samples is None or now_s - span.end_s > SAMPLE_MAX_S:
+        if self._job_samples is None or now_s - span.end_s > PROCESSES_LATE_S:
             return True
         return bool(self._job_samples) and self._job_samples[-1].at_s >= span.end_s - 1e-3
 

@@ -15,7 +15,9 @@ HOOKS = {kind: ROOT / kind / "10-slurm-gpu" for kind in ("prolog", "epilog")}
 SHELLS = [shell for shell in ("/bin/dash", "/bin/bash", "/bin/busybox") if Path(shell).exists()]
 
 
-def run(kind: str, run_dir: Path, shell: str = "/bin/sh", **environment: str) -> subprocess.CompletedProcess[str]:
+def run(
+    kind: str, run_dir: Path, shell: str = "/bin/sh", **environment: str
+) -> subprocess.CompletedProcess[str]:
     # As from slurmd: no PATH, nothing but what is given.
     command = [shell, "sh", HOOKS[kind]] if shell.endswith("busybox") else [shell, HOOKS[kind]]
     return subprocess.run(

@@ -185,7 +185,9 @@ class FakeProcesses:
 
 def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
     """What `slurmd -G` prints where gres.conf lists these GPUs in this order."""
-    lines = [f"slurmd: Gres Name=gpu Type=a100 Count=1 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in gpus]
+    lines = [
+        f"slurmd: Gres Name=gpu Type=a100 Count=1 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in gpus
+    ]
     return lambda _: "\n".join(lines)
 
 
@@ -224,7 +226,9 @@ class Machine:
         self.spool.close()
         self.node = self.spool = None
 
-    def hook(self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, seen_after_s: float = 0.002) -> None:
+    def hook(
+        self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, seen_after_s: float = 0.002
+    ) -> None:
         """Run a hook; slurm-gpud sees its file a moment later."""
         self.write_hook(kind, job_id, gpus, restart=restart)
         self.clock.advance(seen_after_s)

@@ -22,7 +22,10 @@ slurmd-n1: Gres Name=nic Count=1 File=/dev/x/nic0
     ("text", "files"),
     [
         (SHUFFLED, [f"/dev/x/nvidia{n}" for n in (3, 1, 0, 2)]),
-        ("slurmd: Gres Name=gpu Count=4 ID=7 File=/dev/gpu[4-7] (null)", [f"/dev/gpu{n}" for n in (4, 5, 6, 7)]),
+        (
+            "slurmd: Gres Name=gpu Count=4 ID=7 File=/dev/gpu[4-7] (null)",
+            [f"/dev/gpu{n}" for n in (4, 5, 6, 7)],
+        ),
         ("Gres Name=gpu Count=3 File=/dev/gpu[08-09,11]", ["/dev/gpu08", "/dev/gpu09", "/dev/gpu11"]),
         ("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)", []),
         ("", []),

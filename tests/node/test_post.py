@@ -1,0 +1,88 @@
+"""The POST itself, over real sockets, and a server that hangs."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from slurm_gpu.errors import MungeError
+from slurm_gpu.munge import request_digest
+from slurm_gpu.node import post as post_module
+from slurm_gpu.node.post import HttpPost, Reply, ThreadSender
+
+
+class Server(ThreadingHTTPServer):
+    """Keeps what it was sent; `hang` is held while it must not answer."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
+        self.hang = threading.Lock()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with self.server.hang:
+            self.server.requests.append((self.client_address[0], self.path, dict(self.headers.items()), body))
+            self.send_response(503)
+            self.send_header("Retry-After", "7")
+            self.send_header("Content-Length", "4")
+            self.end_headers()
+            self.wfile.write(b"busy")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server()
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_request_carries_a_credential_over_its_own_body(server: Server) -> None:
+    reply = HttpPost(server.url, "127.0.7.1", lambda payload: f"M:{payload.decode()}:")(b"body")
+    assert reply == Reply(503, b"busy", "7")
+    ((address, path, headers, body),) = server.requests
+    assert (address, path, body) == ("127.0.7.1", "/v1/node", b"body")
+    assert headers["Authorization"] == f"MUNGE M:{request_digest('POST', '/v1/node', b'body').decode()}:"
+    assert headers["Content-Encoding"] == "gzip"
+
+
+def test_no_server_and_no_munge_are_failures_with_a_reason(server: Server) -> None:
+    def no_munge(_: bytes) -> str:
+        raise MungeError("MUNGE: Socket communication error")
+
+    assert "communication" in HttpPost(server.url, None, no_munge)(b"").failure
+    nowhere = HttpPost("http://127.0.0.1:1", None, lambda _: "x")(b"")
+    assert nowhere.status == 0
+    assert "127.0.0.1:1" in nowhere.failure
+
+
+def test_a_server_that_hangs_holds_up_nobody(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post_module, "TIMEOUT_S", 0.2)
+    woken = threading.Event()
+    sender = ThreadSender(HttpPost(server.url, None, lambda _: "x"), woken.set)
+    with server.hang:
+        sender.send(b"body")
+        assert sender.reply() is None
+        assert woken.wait(10)
+        reply = sender.reply()
+    assert reply is not None
+    assert "timed out" in reply.failure
+    assert sender.reply() is None
