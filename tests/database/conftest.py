@@ -4,8 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import delete
 
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import metadata
 from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 
@@ -51,17 +53,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def database(url: str) -> Iterator[Database]:
-    """A database with tables, of each kind."""
+def fresh_database(url: str) -> Iterator[Database]:
+    """A database with tables, of each kind, for a test that may spoil them."""
     made = Database(url)
     made.upgrade()
     yield made
     made.dispose()
 
 
-@pytest.fixture(scope="module", params=["sqlite", "mariadb"])
+@pytest.fixture(scope="session", params=["sqlite", "mariadb"])
 def shelf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database of each kind that a whole module shares: for properties that hold whatever it contains."""
+    """A database with tables, of each kind, for properties that hold whatever else it contains."""
     if request.param == "sqlite":
         made = Database(f"sqlite:///{tmp_path_factory.mktemp('shelf') / 'x.db'}")
     else:
@@ -70,3 +72,17 @@ def shelf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.upgrade()
     yield made
     made.dispose()
+
+
+@pytest.fixture
+def database(shelf: Database) -> Database:
+    """A database with empty tables, of each kind."""
+    empty(shelf)
+    return shelf
+
+
+def empty(database: Database) -> None:
+    """Delete every row."""
+    with database.engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            connection.execute(delete(table))

@@ -12,8 +12,8 @@ from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revi
 from slurm_gpu.database.schema import metadata
 
 
-def test_migrations_make_the_tables_that_queries_expect(database: Database) -> None:
-    with database.reading() as connection:
+def test_migrations_make_the_tables_that_queries_expect(fresh_database: Database) -> None:
+    with fresh_database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
 
@@ -22,23 +22,23 @@ def test_upgrade_may_be_run_again(url: str) -> None:
     assert upgrade_database(url) == upgrade_database(url) == head_revision()
 
 
-def test_upgrade_goes_on_where_a_killed_one_stopped(database: Database) -> None:
+def test_upgrade_goes_on_where_a_killed_one_stopped(fresh_database: Database) -> None:
     with (
-        database.engine.begin() as connection
+        fresh_database.engine.begin() as connection
     ):  # as MariaDB leaves it: tables, but no word that they are there
         connection.execute(text("DELETE FROM alembic_version"))
         connection.execute(text("DROP TABLE watermark"))
-    database.upgrade()
-    assert database.schema() == head_revision()
-    with database.reading() as connection:
+    fresh_database.upgrade()
+    assert fresh_database.schema() == head_revision()
+    with fresh_database.reading() as connection:
         assert connection.execute(text("SELECT COUNT(*) FROM watermark")).scalar() == 0
 
 
-def test_a_database_of_a_newer_version_is_refused(database: Database) -> None:
-    with database.engine.begin() as connection:
+def test_a_database_of_a_newer_version_is_refused(fresh_database: Database) -> None:
+    with fresh_database.engine.begin() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
     with pytest.raises(UnusableDatabaseError, match=r"schema 9999, made by a newer slurm-gpu"):
-        database.upgrade()
+        fresh_database.upgrade()
 
 
 def test_the_chain_of_migrations_has_one_end() -> None:

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select
+from sqlalchemy import select
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import event, metadata, run, run_device
+from slurm_gpu.database.schema import event, run, run_device
 from slurm_gpu.database.store import read_record, store_events, store_records
 from slurm_gpu.records import Event, Mean, Record
 from slurm_gpu.slurm.client import AccountingRun
+from tests.database.conftest import empty
 from tests.database.samples import T0, record, requeued, row, segment
 
 
@@ -46,12 +47,6 @@ def table(database: Database) -> dict[str, Any]:
         "records": sorted(records, key=lambda r: (r["segment"], r["device"])),
         "events": sorted(events, key=lambda e: (e["node"], e["boot_id"], e["n"])),
     }
-
-
-def clear(database: Database) -> None:
-    with database.engine.begin() as connection:
-        for each in metadata.sorted_tables:
-            connection.execute(delete(each))
 
 
 def test_a_record_comes_back_as_it_was_shipped(database: Database) -> None:
@@ -200,7 +195,7 @@ _STORY = _story()
 def test_any_order_duplication_and_interleaving_give_the_same_table(
     database: Database, told: dict[str, Any], order: list[int], again: list[int], looks: set[int]
 ) -> None:
-    clear(database)
+    empty(database)
     for n, index in enumerate([*order, *again]):
         tell(database, _STORY[index])
         if n in looks:
