@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from traces import traces
 
 from lab.cluster import Lab
 from lab.layout import REPOSITORY
 from lab.polling import wait_for
+from tests.lab.traces import traces
 
 DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld", "slurmd-n1", "slurm-gpudbd", "slurm-gpud-n1")
 STUBBORN_JOB = """#!/bin/sh

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
-from conftest import LabWith
 
 from lab import cgroups
 from lab.cluster import Lab
 from lab.options import JobSubmit, NodeGpus
 from lab.polling import wait_for
+from tests.lab.conftest import LabWith
 
 SHUFFLED = {
     "n1": NodeGpus(listed=(3, 1, 0, 2)),
@@ -30,7 +31,7 @@ def test_the_gpus_that_a_job_opened_are_the_gpus_that_are_charged(lab_with: LabW
     lab = lab_with(gpus=SHUFFLED, job_submit=JobSubmit.NOOP)
     jobs = [(_submit(lab, node, gpus), gpus) for node in SHUFFLED for gpus in (1, 2, 1)]
     for job, gpus in jobs:
-        recorded = wait_for(lambda job=job: _recorded(lab, job), 60, f"the records of job {job} arrive")
+        recorded = wait_for(partial(_recorded, lab, job), 60, f"the records of job {job} arrive")
         shares = lab.truth(job)
         assert len(shares) == gpus
         assert set(recorded) == {share.gpu.uuid for share in shares}
