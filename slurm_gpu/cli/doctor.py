@@ -29,7 +29,7 @@ _PATH = click.Path(path_type=Path, file_okay=False)
     "--run-dir", type=_PATH, default=Path("/run/slurm-gpu"), show_default=True, envvar="SLURM_GPU_RUN_DIR",
     help="Where slurmctld writes decisions.log.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: {checks: [...], failed, warned}.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
 def doctor(site: Site, node_run_dir: Path, node_state_dir: Path, run_dir: Path, as_json: bool) -> int:
     """Check what is installed, end to end, and say what to type where something is wrong.

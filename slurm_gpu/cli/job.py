@@ -22,7 +22,7 @@ _SHORT_UUID = 12
 
 @click.command()
 @click.argument("job_id", metavar="ID")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: {runs: [...]}, as docs/api.md explains.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
 def job(site: Site, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.

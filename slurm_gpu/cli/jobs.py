@@ -57,7 +57,7 @@ CSV_COLUMNS = (
 )
 @click.option("--until", metavar="WHEN", help="Only those submitted before.")
 @click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows at most.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: {runs: [...]}, as docs/api.md explains.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
 def jobs(

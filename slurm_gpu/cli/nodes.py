@@ -23,7 +23,7 @@ _CSV_COLUMNS = (
 @click.command()
 @click.option("--partition", help="Only this partition's nodes.")
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: {nodes: [...]}, as docs/api.md explains.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
 def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: bool) -> None:
