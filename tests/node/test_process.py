@@ -1,0 +1,193 @@
+"""The real daemon over the real pynvml, the real hooks and a real socket: killed, and started again."""
+
+import gzip
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.nvml import build
+from lab.simgpu.world import GpuSpec, create
+from slurm_gpu.munge import decode, request_digest
+from slurm_gpu.records import Record
+from tests.database.servers import running_munged
+
+ROOT = Path(__file__).resolve().parents[2]
+UUIDS = ["GPU-a", "GPU-b"]
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("munged") is None or shutil.which("cc") is None,
+    reason="needs root, munged and cc",
+)
+
+
+class Database(ThreadingHTTPServer):
+    """Takes every shipment whose credential is right, and keeps the newest of each record."""
+
+    daemon_threads = True
+
+    def __init__(self, munge_socket: Path) -> None:
+        self.munge_socket = str(munge_socket)
+        self.records: dict[tuple[str, str], Record] = {}
+        self.senders: set[str] = set()
+        super().__init__(("127.0.0.1", 0), Handler)
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Database
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        scheme, _, text = self.headers["Authorization"].partition(" ")
+        credential = decode(text, self.server.munge_socket)
+        right = (scheme, credential.uid, credential.payload) == (
+            "MUNGE",
+            os.geteuid(),
+            request_digest("POST", self.path, body),
+        )
+        for wire in json.loads(gzip.decompress(body))["records"] if right else ():
+            record = Record.from_wire(wire)
+            key = (record.segment, record.device)
+            if key not in self.server.records or self.server.records[key].seq < record.seq:
+                self.server.records[key] = record
+        self.server.senders.add(self.client_address[0])
+        answer = b"{}"
+        self.send_response(200 if right else 401)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Daemon:
+    """slurm-gpud of a node with two GPUs, and what its surroundings would do."""
+
+    def __init__(self, directory: Path, database: Database) -> None:
+        self.directory = directory
+        create(directory / "gpus.world", [GpuSpec(uuid, minor=n) for n, uuid in enumerate(UUIDS)])
+        site = f"cluster: lab\ndatabase: http://127.0.0.1:{database.server_port}\n"
+        (directory / "site.yaml").write_text(site + f"munge_socket: {database.munge_socket}\n")
+        bin_dir = directory / "bin"
+        bin_dir.mkdir()
+        lines = [f"slurmd: Gres Name=gpu Count=1 File=/nowhere/nvidia{n} (null)" for n in range(2)]
+        slurmd = bin_dir / "slurmd"
+        slurmd.write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in lines))
+        slurmd.chmod(0o755)
+        self.environment = {
+            "PATH": f"{bin_dir}:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": str(build(directory / "lib").parent),
+            "SIMGPU_WORLD": str(directory / "gpus.world"),
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def command(self, *more: str) -> list[str]:
+        options = [f"--config={self.directory}/site.yaml", "--node=n1", f"--run-dir={self.directory}/run"]
+        options += [f"--state-dir={self.directory}/state", "--source-address=127.0.9.1", "--foreground"]
+        return [sys.executable, "-m", "slurm_gpu.node.main", *options, *more]
+
+    def start(self) -> None:
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(self.command(), env=self.environment, stderr=log, cwd=ROOT)
+
+    def end(self, how: signal.Signals) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        return self.process.wait(20)
+
+    def hook(self, kind: str, job_id: int, gpus: str) -> None:
+        environment = {"SLURM_GPU_RUN_DIR": f"{self.directory}/run", "SLURM_JOB_ID": str(job_id)}
+        environment |= {"SLURM_JOB_GPUS": gpus, "SLURMD_NODENAME": "n1", "SLURM_JOB_UID": "0"}
+        subprocess.run([ROOT / kind / "10-slurm-gpu"], env=environment, check=True)
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    place = tmp_path / "munge"
+    place.mkdir()
+    with running_munged(place) as munge_socket:
+        server = Database(munge_socket)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, database: Database) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path, database)
+    yield daemon
+    if daemon.process is not None and daemon.process.poll() is None:
+        daemon.end(signal.SIGKILL)
+
+
+def until(met: Callable[[], Any], deadline_s: float = 20) -> None:
+    end = time.monotonic() + deadline_s
+    while not met():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_killed_at_any_moment_it_loses_no_job(daemon: Daemon, database: Database) -> None:
+    dice = random.Random(20261121)
+    kills = sorted(dice.uniform(0, 4) for _ in range(4))
+    events = [(dice.uniform(0, 3), "prolog", job) for job in range(1, 13)]
+    events += [(at + dice.uniform(0.2, 1.5), "epilog", job) for at, _, job in events]
+    steps = [(at, lambda k=kind, j=job: daemon.hook(k, j, str(j % 2))) for at, kind, job in events]
+
+    def kill_and_start() -> None:
+        daemon.end(signal.SIGKILL)
+        daemon.start()
+
+    daemon.start()
+    steps += [(at, kill_and_start) for at in kills]
+    begin = time.monotonic()
+    for at, act in sorted(steps, key=lambda step: step[0]):
+        until(lambda at=at: time.monotonic() >= begin + at)
+        act()
+    until(lambda: {r.job_id for r in database.records.values() if r.final} == set(range(1, 13)))
+    assert {(r.job_id, r.device) for r in database.records.values()} == {
+        (job, UUIDS[job % 2]) for job in range(1, 13)
+    }
+    assert database.senders == {"127.0.9.1"}
+    until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
+
+
+def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Database) -> None:
+    daemon.start()
+    daemon.hook("prolog", 1, "1")
+    until(lambda: list((daemon.directory / "run" / "jobs").iterdir()) == [])
+    assert daemon.end(signal.SIGTERM) == 0
+    shown = subprocess.run(
+        daemon.command("--once", "--print"),
+        env=daemon.environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    first, second = (json.loads(line)["record"] for line in shown.stdout.splitlines())
+    assert first["device"] == second["device"] == "GPU-b"
+    assert first["segment"] != second["segment"]
+    assert database.records == {}
+
+
+def test_a_missing_site_file_is_wrong_usage_and_named(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slurm_gpu.node.main", f"--config={tmp_path}/none.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2
+    assert f"{tmp_path}/none.yaml" in done.stderr
