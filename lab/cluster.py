@@ -269,7 +269,8 @@ class Lab:
         """Cancel every job and wait until none is left in the queue."""
 
         def none_left() -> bool:
-            self.run_as("root", ["scancel", "--full", *(f"--user={one.name}" for one in people.PEOPLE)])
+            for one in people.PEOPLE:  # of several --user, scancel heeds the last alone
+                self.run_as("root", ["scancel", "--full", f"--user={one.name}"])
             return not self.output(["squeue", "-h"]).strip()
 
         wait_for(none_left, deadline_s, "all jobs end", lambda: self.output(["squeue"]), 0.2)
