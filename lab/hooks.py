@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,6 @@ from lab.layout import REPOSITORY, Layout
 
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
-_STAMP = "20-held"
 
 
 @dataclass(frozen=True)
@@ -32,30 +32,25 @@ def install(layout: Layout, *, ours: bool) -> None:
     for event in EVENTS:
         directory = layout.etc / f"{event}.d"
         directory.mkdir(exist_ok=True)
-        _executable(directory / _STAMP, _stamp_script(layout, event))
         hook = REPOSITORY / event / _HOOK
-        if ours and hook.exists():
-            _executable(directory / _HOOK, _hook_script(layout, hook))
-        else:
-            (directory / _HOOK).unlink(missing_ok=True)
+        _executable(directory / _HOOK, _script(layout, event, hook if ours and hook.exists() else None))
 
 
-def _hook_script(layout: Layout, hook: Path) -> str:
-    return f"""\
+def _script(layout: Layout, event: str, hook: Path | None) -> str:
+    """Stamp without a fork, then become our hook: both see the same moment, however busy the host is."""
+    script = f"""\
 #!/bin/sh
-# All nodes share this host, so each has a run directory of its own.
+read -r uptime _ </proc/uptime
+echo {event} "$uptime" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
+    >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
+"""
+    if hook is None:
+        return f"{script}exit 0\n"
+    return f"""\
+{script}# All nodes share this host, so each has a run directory of its own.
 SLURM_GPU_RUN_DIR={layout.root}/nodes/$SLURMD_NODENAME/run
 export SLURM_GPU_RUN_DIR
 exec /bin/sh {hook}
-"""
-
-
-def _stamp_script(layout: Layout, event: str) -> str:
-    return f"""\
-#!/bin/sh
-echo {event} "$(date +%s.%N)" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
-    >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
-exit 0
 """
 
 
@@ -70,6 +65,7 @@ def held(layout: Layout, job_id: int) -> list[Held]:
     A requeued job has one per run and node. An epilog closes the open interval, whatever restart count it
     names: Slurm's epilog of run 0 says 1.
     """
+    boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     found: list[Held] = []
     for path in sorted(layout.held.glob(f"{job_id}.*")):
         node = path.name.partition(".")[2]
@@ -78,9 +74,9 @@ def held(layout: Layout, job_id: int) -> list[Held]:
             event, at, restart, *gpus = line.split(" ")
             positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
             if event == "prolog":
-                opened = (float(at), int(restart), positions)
+                opened = (boot_s + float(at), int(restart), positions)
             elif opened is not None:
-                found.append(Held(node, opened[1], opened[2], opened[0], float(at)))
+                found.append(Held(node, opened[1], opened[2], opened[0], boot_s + float(at)))
                 opened = None
         if opened is not None:
             found.append(Held(node, opened[1], opened[2], opened[0], None))
