@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import alembic.command
 import alembic.config
@@ -16,6 +16,7 @@ import alembic.util
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from slurm_gpu.errors import DatabaseError
 
@@ -26,6 +27,8 @@ LOCK_WAIT_S = 30
 _RETRYABLE = ((1205,), (1213,))
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
+# Starlette answers from up to 40 threads, and the import has its own.
+_POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LOCK_WAIT_S}
 
 
 class UnusableDatabaseError(DatabaseError):
@@ -144,7 +147,7 @@ def _checked_url(url: str) -> URL:
 def _engine(url: URL) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
-            engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S})
+            engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S}, **_POOL)
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
@@ -153,7 +156,14 @@ def _engine(url: URL) -> Engine:
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
             pool_recycle=1800,
-            connect_args={"connect_timeout": 5, "read_timeout": 60, "write_timeout": 60},
+            # Strict, whatever the server's default: a value that does not fit is an error, never cut.
+            connect_args={
+                "sql_mode": "TRADITIONAL",
+                "connect_timeout": 5,
+                "read_timeout": 60,
+                "write_timeout": 60,
+            },
+            **_POOL,
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UnusableDatabaseError(f"url: {error}; the extra slurm-gpu[db] brings pymysql") from error
@@ -178,6 +188,8 @@ def _translated() -> Iterator[None]:
         yield
     except (OperationalError, InterfaceError) as error:
         raise DatabaseError(f"the database does not answer: {error.orig}") from error
+    except PoolTimeoutError as error:
+        raise DatabaseError("the database is too busy: no connection became free") from error
 
 
 def _retryable(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 import threading
@@ -32,6 +33,7 @@ _RETRY_S = 2.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code."""
     options = _parser().parse_args(argv)
+    os.umask(0o077)  # SQLite's files hold what users may not see of each other
     _log_to_stderr(with_time=options.foreground or options.once)
     try:
         _run(options)

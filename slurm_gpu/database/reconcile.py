@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, false, or_, select, true, update
+from sqlalchemy import Connection, RowMapping, and_, bindparam, or_, select, true, update
 
 from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
 from slurm_gpu.database.engine import Database
@@ -20,7 +20,7 @@ from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.store import double_watch_event, read_record, store_events
 from slurm_gpu.records import Event, Record
 
-_JOBS_PER_TRANSACTION = 200
+_JOBS_PER_TRANSACTION = 500
 
 Job = tuple[str, int]
 
@@ -46,9 +46,33 @@ def _reconcile_some(connection: Connection) -> int:
     records: dict[Job, list[RowMapping]] = defaultdict(list)
     for row in connection.execute(select(run_device).where(_among(run_device, jobs))).mappings():
         records[row["cluster"], row["job_id"]].append(row)
+    changes = _Changes()
     for job in jobs:
-        _reconcile_job(connection, runs[job], records[job])
+        _reconcile_job(runs[job], records[job], changes)
+    changes.write(connection)
     return len(jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """What one transaction writes, collected so that each kind is one statement."""
+
+    placed: list[dict[str, Any]] = field(default_factory=list)
+    derived: list[dict[str, Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def write(self, connection: Connection) -> None:
+        if self.placed:
+            # A record that was replaced meanwhile keeps its mark, and the next pass looks at it.
+            place = update(run_device).where(
+                run_device.c.segment == bindparam("at_segment"),
+                run_device.c.device == bindparam("at_device"),
+                run_device.c.seq == bindparam("at_seq"),
+            )
+            connection.execute(place, self.placed)
+        if self.derived:
+            connection.execute(update(run).where(run.c.run_id == bindparam("at_run_id")), self.derived)
+        store_events(connection, self.events)
 
 
 def _due(connection: Connection) -> list[Job]:
@@ -70,43 +94,24 @@ def _among(table: Any, jobs: Sequence[Job]) -> Any:
     return or_(*(and_(table.c.cluster == name, table.c.job_id.in_(some)) for name, some in ids.items()))
 
 
-def _reconcile_job(connection: Connection, runs: Sequence[RowMapping], rows: Sequence[RowMapping]) -> None:
+def _reconcile_job(runs: Sequence[RowMapping], rows: Sequence[RowMapping], changes: _Changes) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
     found = assign(map(_run_span, runs), map(_record_span, rows))
-    moved = [row for row in rows if row["match_due"] or row["run_id"] != found[row["segment"], row["device"]]]
-    if moved:
-        # A record that was replaced meanwhile keeps its mark, and the next pass looks at it.
-        place = update(run_device).where(
-            run_device.c.segment == bindparam("s"),
-            run_device.c.device == bindparam("d"),
-            run_device.c.seq == bindparam("q"),
-        )
-        connection.execute(
-            place.values(run_id=bindparam("r"), match_due=false()),
-            [
-                {
-                    "s": row["segment"],
-                    "d": row["device"],
-                    "q": row["seq"],
-                    "r": found[row["segment"], row["device"]],
-                }
-                for row in moved
-            ],
-        )
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
         if run_id is not None:
             of_run[run_id].append(read_record(row))
+        if row["match_due"] or row["run_id"] != run_id:
+            key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
+            changes.placed.append({**key, "run_id": run_id, "match_due": False})
     submits = first_submits([(row["submit_s"], row["state"]) for row in runs])
-    events: list[Event] = []
     for row, first_submit_s in zip(runs, submits, strict=True):
         kept, doubled = resolve_double_watches(of_run[row["run_id"]])
-        events += map(double_watch_event, doubled)
+        changes.events.extend(map(double_watch_event, doubled))
         values = {"first_submit_s": first_submit_s, "derive_due": False, **_derived(row, kept)}
         if any(row[name] != value for name, value in values.items()):
-            connection.execute(update(run).where(run.c.run_id == row["run_id"]).values(**values))
-    store_events(connection, events)
+            changes.derived.append({"at_run_id": row["run_id"], **values})
 
 
 def _derived(row: RowMapping, records: Sequence[Record]) -> dict[str, Any]:

@@ -104,6 +104,7 @@ run = Table(
     Index("run_newest", "submit_s", "run_id"),
     Index("run_user_newest", "user", "submit_s", "run_id"),
     Index("run_account_newest", "account", "submit_s", "run_id"),
+    Index("run_state_newest", "state", "submit_s", "run_id"),
     Index("run_array", "array_job_id"),
     Index("run_het", "het_job_id"),
     Index("run_end", "end_s"),

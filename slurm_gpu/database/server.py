@@ -54,7 +54,9 @@ def listen_unix(path: Path) -> socket.socket:
         raise OutsideError(f"another slurm-gpudbd already listens on {path}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if not path.parent.exists():
+            path.parent.mkdir(parents=True)
+            path.parent.chmod(0o755)
         path.unlink(missing_ok=True)
         listener.bind(str(path))
         path.chmod(0o666)  # who they are, the kernel says

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -188,6 +189,13 @@ def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: 
     finally:
         process.kill()
         process.wait()
+
+
+def test_its_files_are_private_and_its_socket_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "x.db"
+    with running(tmp_path, f"sqlite:///{path}") as daemon:
+        assert [stat.S_IMODE(file.stat().st_mode) & 0o077 for file in path.parent.iterdir()] == [0, 0, 0]
+        assert stat.S_IMODE(daemon.socket.stat().st_mode) == 0o666
 
 
 @pytest.mark.parametrize(

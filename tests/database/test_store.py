@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
@@ -96,6 +96,30 @@ def test_many_writers_of_one_record_leave_the_newest(database: Database) -> None
         thread.join()
     stored = table(database)["records"]
     assert [(r["seq"], r["held_s"]) for r in stored] == [(39, 1039.0), (39, 10.0)]
+
+
+def test_writers_that_wait_for_each_other_are_run_again(database: Database) -> None:
+    both_hold_one = threading.Barrier(2)
+    tries: list[str] = []
+
+    def write(name: str, order: tuple[int, int]) -> None:
+        def work(connection: Connection) -> None:
+            tries.append(name)
+            store_records(connection, [record(segment=segment(order[0]), seq=len(tries))])
+            if tries.count(name) == 1 and not database.is_sqlite:  # SQLite has one writer at a time
+                both_hold_one.wait(10)
+            store_records(connection, [record(segment=segment(order[1]), seq=len(tries))])
+
+        database.write(work)
+
+    ship(database, record(segment=segment(1), seq=0), record(segment=segment(2), seq=0))
+    threads = [threading.Thread(target=write, args=each) for each in (("a", (1, 2)), ("b", (2, 1)))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(tries) == (2 if database.is_sqlite else 3)
+    assert all(r["seq"] > 0 for r in table(database)["records"])
 
 
 def test_a_requeued_jobs_runs_have_their_own_records(database: Database) -> None:

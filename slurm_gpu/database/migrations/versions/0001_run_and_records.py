@@ -63,6 +63,7 @@ def upgrade() -> None:
     op.create_index("run_end", "run", ["end_s"], if_not_exists=True)
     op.create_index("run_het", "run", ["het_job_id"], if_not_exists=True)
     op.create_index("run_newest", "run", ["submit_s", "run_id"], if_not_exists=True)
+    op.create_index("run_state_newest", "run", ["state", "submit_s", "run_id"], if_not_exists=True)
     op.create_index("run_user_newest", "run", ["user", "submit_s", "run_id"], if_not_exists=True)
     op.create_table(
         "run_device",
