@@ -15,6 +15,8 @@ from pathlib import Path
 _JOB = re.compile(r"(?:^|/)job_(\d+)(?:/|$)")
 _SLURM = re.compile(r"(?:^|/)(?:[^/]*slurmstepd\.scope|slurm(?:_[^/]+)?)/")
 
+_REMEMBERED = 10_000
+
 
 def job_in_cgroup(text: str, sluids: Mapping[str, int]) -> int | None:
     """The raw job id that /proc/PID/cgroup tells, or None; `sluids` maps the SLUIDs of known jobs."""
@@ -49,7 +51,7 @@ class JobOwner:
 
 
 class ProcessJobs:
-    """Process id → job, remembered for as long as that process lives, and a look longer."""
+    """Process id → job, remembered so that what a process did last counts after it has gone."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -68,12 +70,10 @@ class ProcessJobs:
         if known is not None and known[0] == started and known[1] is not None:
             return known[1]
         job = self._read(directory, jobs)
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
         self._known[pid] = (started, job)
         return job
-
-    def forget(self, keep: frozenset[int]) -> None:
-        """Drop every process that is not in `keep`."""
-        self._known = {pid: known for pid, known in self._known.items() if pid in keep}
 
     def _read(self, directory: Path, jobs: Mapping[int, JobOwner]) -> int | None:
         sluids = {owner.sluid: job for job, owner in jobs.items() if owner.sluid}

@@ -204,10 +204,14 @@ class DeviceWatch:
                 self._job_samples = [s for s in self._job_samples if s.at_s > oldest]
 
     def _read_job_samples(self, jobs: Mapping[int, JobOwner]) -> None:
+        # Where the wall clock was set back, the driver's next stamps lie before the last one seen.
+        self._process_us = min(self._process_us, self._to_us(self._clock.monotonic()))
         samples = self.device.process_samples(self._process_us)
-        if samples is None or self._job_samples is None:
+        if samples is None:
             self._job_samples = None
             return
+        if self._job_samples is None:
+            self._job_samples = []
         # One difference of the clocks for all, so that the samples of one tick keep one stamp.
         offset_s = self._clock.wall() - self._clock.monotonic()
         for sample in sorted(samples, key=lambda s: s.at_us):
