@@ -1,0 +1,64 @@
+"""`slurm-gpu doctor` on a whole installation: fine when it is, and it names what is broken."""
+
+from __future__ import annotations
+
+import json
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+
+def _doctor(lab: Lab, node: str = "n1") -> tuple[int, dict[str, set[str]]]:
+    """Exit code, and the levels that each check found."""
+    paths = lab.layout.node(node)
+    argv = ["slurm-gpu", "doctor", "--json", f"--node-run-dir={paths.run}", f"--node-state-dir={paths.state}"]
+    shown = lab.run_as("root", argv, check=False)
+    found: dict[str, set[str]] = {}
+    for check in json.loads(shown.stdout)["checks"]:
+        found.setdefault(check["check"], set()).add(check["level"])
+    return shown.returncode, found
+
+
+def _all_well(lab: Lab) -> bool:
+    return {level for levels in _doctor(lab)[1].values() for level in levels} == {"ok"}
+
+
+def test_the_lab_is_fine(lab: Lab) -> None:
+    wait_for(lambda: _all_well(lab), 30, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
+    assert _doctor(lab)[0] == 0
+
+
+def test_a_readme_among_the_hooks_is_found_before_it_drains_a_node(lab: Lab) -> None:
+    readme = lab.layout.etc / "prolog.d" / "README"
+    readme.write_text("Hooks of this cluster.\n")
+    try:
+        code, found = _doctor(lab)
+    finally:
+        readme.unlink()
+    assert code == 1
+    assert found["hooks"] == {"ok", "fail"}
+
+
+def test_a_policy_that_is_not_in_force_is_found(lab: Lab) -> None:
+    policy = lab.layout.policy_file
+    before = policy.read_text()
+    try:
+        policy.write_text(before + "# changed\n")
+        assert _doctor(lab)[1]["policy"] == {"ok"}  # a remark changes nothing
+        policy.write_text(before.replace("version: 1", "version: one"))
+        code, found = _doctor(lab)
+    finally:
+        policy.write_text(before)
+    assert (code, found["policy"]) == (1, {"fail"})
+
+
+def test_a_dead_slurm_gpudbd_is_found(lab: Lab) -> None:
+    daemon = lab.daemons["slurm-gpudbd"]
+    daemon.kill9()
+    try:
+        code, found = _doctor(lab)
+    finally:
+        daemon.start()
+    assert code == 1
+    assert (found["slurm-gpudbd"], found["import"]) == ({"fail"}, {"skipped"})
+    assert found["Slurm"] == {"ok"}
