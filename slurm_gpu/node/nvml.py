@@ -153,6 +153,9 @@ class NvmlDevice:
 class NvmlLibrary:
     """The GPUs that the loaded driver shows."""
 
+    def __init__(self) -> None:
+        self._silent: set[int] = set()
+
     def devices(self) -> Sequence[Device]:
         """All GPUs that answer, by NVML index; each call looks anew, so that a reloaded driver is found."""
         try:
@@ -167,7 +170,10 @@ class NvmlLibrary:
                 uuid = str(pynvml.nvmlDeviceGetUUID(handle))
                 minor: int | None = int(pynvml.nvmlDeviceGetMinorNumber(handle))
             except pynvml.NVMLError as error:
-                log.warning("GPU with NVML index %d does not answer: %s", index, error)
+                if index not in self._silent:
+                    self._silent.add(index)
+                    log.warning("GPU with NVML index %d does not answer: %s", index, error)
                 continue
+            self._silent.discard(index)
             found.append(NvmlDevice(handle, uuid, minor))
         return found
