@@ -34,6 +34,9 @@ end
 
 local TOKEN = "slurm%-gpu/1 t=(%w+)"
 
+-- What is kept of a job that has ended.
+local ENDED = { base = -1 }
+
 -- Indexes of the groups that a job of this owner in this place belongs to.
 local function matching_groups(uid, account, qos, partition)
   local groups = {}
@@ -149,10 +152,14 @@ local function read_table(state, jobs, now)
   local known = {}
   for id, record in pairs(jobs) do
     local base = record.job_state % 256 -- flags lie above; 0 pending, 1 running, 2 suspended, ended above
-    if base <= 2 then
-      local job = state.known[id]
+    local job = state.known[id]
+    if job == nil then
+      settle(state, record, now)
+    end
+    if base > 2 then
+      known[id] = ENDED
+    else
       if job == nil or job.base ~= base then
-        settle(state, record, now)
         job = describe(state, record, base)
       end
       known[id] = job

@@ -189,6 +189,19 @@ def test_ended_jobs_leave_room(controller: Controller) -> None:
     assert [controller.submit() for _ in range(4)] == [True, True, True, False]
 
 
+def test_a_job_cancelled_at_once_leaves_room_after_a_reload(controller: Controller) -> None:
+    for _ in range(5):
+        controller.submit()
+    for row in controller.queue[:2]:
+        row["job_state"] = 4
+    controller.save_state()
+    controller.load()
+    assert [controller.submit() for _ in range(3)] == [True, True, False]
+    controller.save_state()
+    controller.second += 60
+    assert not controller.submit()
+
+
 def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "missing" / "decisions.log")
     first, second = controller.ask(), controller.ask()

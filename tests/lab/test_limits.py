@@ -1,0 +1,243 @@
+"""Limits of the policy on a real Slurm, without any limit of Slurm's own."""
+
+from __future__ import annotations
+
+import random
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+LIMIT = 5
+SUBMITTERS = 4
+RUNS = 10
+
+POLICY = """\
+version: 1
+contact: gpu-help@lab.example
+groups:
+  vision: {accounts: [vision]}
+  everyone: {}
+rules:
+  - id: five
+    for: vision
+    per: user
+    why: "%s"
+    limits: {jobs_total: 5, gpus_total: 6}
+  - id: size
+    for: everyone
+    per: job
+    why: "Others get a turn."
+    limits: {gpus: 3, walltime: 2h}
+"""
+PENDING = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
+
+
+@pytest.fixture(scope="module")
+def bare(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Only Slurm and our job_submit.lua; no native limits."""
+    lab = lab_with(services=False, native_limits=False)
+    policy = tmp_path_factory.mktemp("policy") / "policy.yaml"
+    apply(lab, policy, "Five each.")
+    yield lab
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+
+
+@pytest.fixture
+def lab(bare: Lab) -> Iterator[Lab]:
+    yield bare
+    bare.cancel_all_jobs()
+    time.sleep(2)  # until what was admitted and cancelled within a second is forgotten
+
+
+def apply(lab: Lab, policy: Path, why: str) -> None:
+    policy.write_text(POLICY % why)
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+
+
+def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.CompletedProcess[str]:
+    return lab.run_as(user, ["sbatch", *arguments], check=False)
+
+
+def said(result: subprocess.CompletedProcess[str]) -> list[str]:
+    """What our script told the user, without sbatch's prefix and its own last line."""
+    lines = [line.removeprefix("sbatch: error: ") for line in result.stderr.splitlines()]
+    return [line for line in lines if not line.startswith("Batch job submission failed")]
+
+
+def queued(lab: Lab) -> list[str]:
+    """Ids of alice's running and pending jobs, each array task by itself."""
+    states = "--states=PENDING,RUNNING,SUSPENDED"  # a cancelled job may still be completing
+    return lab.output(["squeue", "--noheader", "--array", "--user=alice", states, "--format=%i"]).split()
+
+
+class Submitters:
+    """Processes that go on submitting as alice until they are stopped."""
+
+    def __init__(self, lab: Lab, arguments: tuple[str, ...]) -> None:
+        command = shlex.join(["sbatch", *arguments])
+        loop = f"while :; do {command} >/dev/null 2>&1; done"
+        self._processes = [
+            subprocess.Popen(
+                ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "sh", "-c", loop],
+                env=lab.environment_of("alice"),
+                stdin=subprocess.DEVNULL,
+            )
+            for _ in range(SUBMITTERS)
+        ]
+
+    def __enter__(self) -> Submitters:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+
+
+def exactly_five(lab: Lab) -> None:
+    """Five get in, and for a second no sixth."""
+    wait_for(lambda: len(queued(lab)) >= LIMIT, 20, "the limit is reached", interval_s=0.05)
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        jobs = queued(lab)
+        assert len(jobs) == LIMIT, jobs
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_parallel_submitters_never_exceed_the_limit(lab: Lab, tmp_path: Path, run: int) -> None:
+    """Also while the policy is applied anew and slurmctld is restarted, with room being made each time."""
+    seed = random.Random(run)
+    kind = PENDING if run % 2 else ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
+    with Submitters(lab, kind):
+        exactly_five(lab)
+
+        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
+        time.sleep(seed.random() * 0.05)
+        apply(lab, tmp_path / "policy.yaml", f"Five each, run {run}.")
+        exactly_five(lab)
+
+        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
+        time.sleep(seed.random() * 0.05)
+        lab.daemons["slurmctld"].restart()
+        exactly_five(lab)
+
+
+def test_array_tasks_are_counted_in_parallel_too(lab: Lab) -> None:
+    with Submitters(lab, ("--array=0-1", *PENDING)):
+        wait_for(lambda: len(queued(lab)) >= LIMIT - 1, 20, "the limit is reached", interval_s=0.05)
+        time.sleep(1.5)
+        assert len(queued(lab)) == LIMIT - 1
+
+
+def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) -> None:
+    lab.submit("alice", "--gpus=2", *PENDING)
+    lab.submit("alice", "--gpus=2", *PENDING)
+    refused = sbatch(lab, "--gpus=5", "--time=3:00:00", "--begin=now+1hour", "--wrap=true")
+    assert refused.returncode == 1
+    lines = said(refused)
+    assert lines[1:3] == [
+        "  GPUs running + pending: used 4, limit 6, requested 5.",
+        "Refused by rule size: Others get a turn.",
+    ]
+    assert lines[3:] == [
+        "  GPUs in one job: limit 3, requested 5.",
+        "  time limit: limit 02:00:00, requested 03:00:00.",
+        "  Would be accepted, in place of your options: sbatch --gpus=2 --time=02:00:00 ...",
+        "  Questions: gpu-help@lab.example",
+    ]
+    advised = lines[5].partition("sbatch ")[2].removesuffix(" ...").split()
+    assert sbatch(lab, *advised, "--begin=now+1hour", "--wrap=true").returncode == 0
+    assert "limit 6, requested 1" in "".join(said(sbatch(lab, "--gpus=1", *PENDING)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (("--gres=gpu:4", "--time=10"), "size"),
+        (("--gres=gpu:a100:2", "--nodes=2", "--time=10"), "size"),
+        (("--gpus-per-node=2", "--nodes=2-3", "--time=10"), "size"),
+        (("--gpus-per-task=2", "--ntasks=2", "--time=10"), "size"),
+        (("--gres=gpu:1", "--array=0-5", "--time=10"), "five"),
+        (("--gres=shard:5", "--time=10"), "one-gpu"),
+        (("--gres=shard:4", "--nodes=4", "--time=10"), "size"),
+        (("--time=0",), "size"),
+    ],
+)
+def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], rule: str) -> None:
+    refused = sbatch(lab, *arguments, "--begin=now+1hour", "--wrap=true")
+    assert said(refused)[0].startswith(f"Refused by rule {rule}:"), refused.stderr
+    explained = lab.run_as(
+        "alice", ["slurm-gpu", "explain", "--", "sbatch", *arguments, "--wrap=true"], check=False
+    )
+    assert explained.returncode == 1
+    assert [line.removeprefix("sbatch: error: ") for line in explained.stdout.splitlines()[:-1]] == said(
+        refused
+    )
+
+
+def test_interactive_jobs_are_refused_too(lab: Lab) -> None:
+    refused = lab.run_as("alice", ["srun", "--gpus=4", "--time=10", "true"], check=False)
+    assert refused.returncode != 0
+    assert "Refused by rule size" in refused.stderr
+    assert "salloc --gpus=3 ..." in refused.stderr
+
+
+def test_explain_submits_nothing_and_counts_what_is_queued(lab: Lab) -> None:
+    lab.submit("alice", "--array=0-4", *PENDING)
+    explain = ["slurm-gpu", "explain", "--", "sbatch", "--time=10", "--wrap=true"]
+    assert lab.run_as("alice", explain, check=False).returncode == 1
+    assert lab.run_as("bob", explain, check=False).returncode == 0
+    as_alice = [*explain[:2], "--user", "alice", "--json", *explain[2:]]
+    assert '"accepted": false' in lab.run_as("root", as_alice, check=False).stdout
+    assert len(queued(lab)) == LIMIT
+
+
+def test_an_accepted_job_cannot_be_grown_past_a_limit(lab: Lab) -> None:
+    job = lab.submit("alice", "--gres=gpu:1", *PENDING)
+
+    def update(user: str, *changes: str) -> int:
+        command = ["scontrol", "update", f"JobId={job}", *changes]
+        return lab.run_as(user, command, check=False).returncode
+
+    assert update("alice", "TresPerNode=gres:gpu:2", "NumNodes=2") != 0
+    assert update("alice", "TresPerNode=gres:gpu:4") != 0
+    assert update("alice", "TresPerNode=gres:gpu:2") == 0
+    assert update("alice", "NumNodes=2") != 0
+    assert update("alice", "JobName=renamed") == 0
+    assert update("root", "TresPerNode=gres:gpu:4") == 0
+
+
+def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tmp_path: Path) -> None:
+    script = lab.layout.etc / "job_submit.lua"
+    before = script.read_bytes()
+    broken = tmp_path / "policy.yaml"
+    broken.write_text(POLICY.replace("for: vision", "for: vison") % "Broken.")
+    refused = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(broken)], check=False)
+    assert refused.returncode == 2
+    assert f"{broken}:8:10: for: 'vison' is not a group; did you mean vision?" in refused.stderr
+    assert script.read_bytes() == before
+    assert sbatch(lab, "--gpus=4", *PENDING).returncode == 1
+
+
+def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
+    """What slurmctld saved shows that they led to no job, though no job changes meanwhile."""
+    for _ in range(2 * LIMIT):
+        sbatch(lab, "--test-only", *PENDING)
+    wait_for(
+        lambda: sbatch(lab, "--test-only", *PENDING).returncode == 0,
+        20,
+        "tries are forgotten",
+        interval_s=1.0,
+    )
+    for _ in range(LIMIT):
+        lab.submit("alice", *PENDING)
+    time.sleep(12)
+    assert sbatch(lab, *PENDING).returncode == 1
