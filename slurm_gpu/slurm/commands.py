@@ -66,9 +66,15 @@ class CommandClient:
     """SlurmClient over Slurm's own commands, correct on 22.05 and later."""
 
     def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
-        self._run = run
-        self._environ = {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
+        self.run = run
+        self.environ: Mapping[str, str] = {
+            k: v for k, v in environ.items() if not k.startswith(_FOREIGN)
+        } | _ENVIRONMENT
         self._columns: list[str] | None = None
+
+    def version(self) -> str:
+        """The version of the commands on this host, such as 22.05.8; asks no daemon."""
+        return self._query("scontrol", "--version").split()[-1]
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""
@@ -115,7 +121,7 @@ class CommandClient:
         argv = ["sacct", "--allusers", "--allocations", "--duplicates", "--noconvert", "--noheader"]
         argv += ["--parsable", f"--delimiter={mark}", f"--format={','.join(columns)}", *which]
         try:
-            text = self._run(argv, self._environ, ACCOUNTING_TIMEOUT_S)
+            text = self.run(argv, self.environ, ACCOUNTING_TIMEOUT_S)
         except SlurmError as error:
             if "accounting storage is disabled" in str(error):
                 return iter(())
@@ -123,7 +129,7 @@ class CommandClient:
         return sacct.parse_rows(text, columns, mark)
 
     def _query(self, *argv: str) -> str:
-        return self._run(argv, self._environ, QUERY_TIMEOUT_S)
+        return self.run(argv, self.environ, QUERY_TIMEOUT_S)
 
     def _labels(self) -> dict[int, scontrol.Label]:
         mark = _mark()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 
 
 def connect() -> SlurmClient:
     """A client of the Slurm that this host is configured for (SLURM_CONF, else /etc/slurm/slurm.conf).
 
-    Nothing is asked of Slurm yet; the first call raises SlurmError if it does not answer.
+    slurmctld is not asked yet; the first question raises SlurmError if it does not answer.
     """
-    return CommandClient()
+    commands = CommandClient()
+    return PyslurmClient.if_usable(commands) or commands

@@ -10,13 +10,21 @@ from lab.cluster import Lab
 from lab.polling import wait_for
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
 from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 
 SLEEP = "#!/bin/sh\nexec sleep 300\n"
 
 
-@pytest.fixture
-def client(lab: Lab) -> SlurmClient:
-    return CommandClient(environ=lab.environment_of("root"))
+@pytest.fixture(params=["commands", "pyslurm"])
+def client(request: pytest.FixtureRequest, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> SlurmClient:
+    commands = CommandClient(environ=lab.environment_of("root"))
+    if request.param == "commands":
+        return commands
+    monkeypatch.setenv("SLURM_CONF", str(lab.layout.slurm_conf))  # pyslurm reads it once, when it is imported
+    pyslurm = PyslurmClient.if_usable(commands)
+    if pyslurm is None:
+        pytest.skip(f"no pyslurm for Slurm {commands.version()} is installed")
+    return pyslurm
 
 
 def _running(client: SlurmClient, *ids: int) -> dict[int, QueuedJob]:
@@ -48,6 +56,7 @@ def test_jobs_name_the_gpus_that_slurm_gave_them(lab: Lab, client: SlurmClient) 
     assert jobs[shared].tres_allocated["gres/shard"] == 3
     assert len(jobs[shared].gpu_index["n2"]["shard"]) == 1
     nodes = {node.name: node for node in client.nodes()}
+    assert nodes["n1"].state == "mixed"
     assert sum(nodes["n1"].gpus_allocated.values()) == 2
     assert nodes["n2"].shards_allocated == 3
 
