@@ -82,6 +82,8 @@ class Node:
         One that ended meanwhile, or in an earlier boot, is closed with what was spooled of it last.
         """
         self._find_devices()
+        if self._devices:
+            self._gres.uuids((), [])  # asked now, so that the first job need not wait for the answer
         restored = self._spool.allocations()
         for allocation in restored:
             self._allocations.put(allocation)

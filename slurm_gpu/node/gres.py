@@ -23,22 +23,22 @@ _TRAILING_NUMBER = re.compile(r"(\d+)$")
 _BRACKETS = re.compile(r"^(?P<head>[^\[]*)\[(?P<ranges>[\d,-]+)\](?P<tail>.*)$")
 _DEADLINE_S = 20.0
 
-RunSlurmd = Callable[[Sequence[str]], str]
+RunSlurmd = Callable[[Sequence[str]], str | None]
 
 
-def run_slurmd(command: Sequence[str]) -> str:
-    """Standard output and error together (-G prints on the latter); "" when the command fails."""
+def run_slurmd(command: Sequence[str]) -> str | None:
+    """Standard output and error together (-G prints on the latter); None when the command fails."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_DEADLINE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         log.warning("%s: %s", " ".join(command), error)
-        return ""
+        return None
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0:
         log.warning("%s: exit status %d: %s", " ".join(command), done.returncode, text.strip()[-300:])
-        return ""
+        return None
     return text
 
 
@@ -96,14 +96,16 @@ class GresOrder:
     def uuids(self, positions: Sequence[int], devices: Sequence[Device]) -> Mapping[int, str]:
         """The UUID at each position; a position is absent where no device of `devices` can be told.
 
-        `assumed` says afterwards whether Slurm named no device files, so that the order had to be that of
-        the minor numbers.
+        While slurmd cannot be asked none can: a guess might charge another job's GPU. Where it answers but
+        names no device files, the order is that of the minor numbers, and `assumed` is set.
         """
         stamp = tuple(_modified(path) for path in self._watched)
         if stamp != self._stamp or any(position >= len(self._files) for position in positions):
-            self._files = parse_files(self._run(self._command))
-            self._stamp = stamp
-        self.assumed = not self._files
+            text = self._run(self._command)
+            if text is None:
+                return {}
+            self._files, self._stamp = parse_files(text), stamp
+            self.assumed = not self._files
         by_minor = {device.minor: device.uuid for device in devices if device.minor is not None}
         minors: list[int | None] = [minor_of(file) for file in self._files] or [*sorted(by_minor)]
         ordered = [None if minor is None else by_minor.get(minor) for minor in minors]

@@ -7,6 +7,7 @@ so what a kill -9 or a power cut can leave behind is a torn last line, which is 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
@@ -25,9 +26,18 @@ class Journal:
     """str → JSON value. Changes count at once here, and on disk once `commit` has returned True."""
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the log in `directory` (made with mode 0700); raises OSError where that fails."""
+        """Open or create the log in `directory` (made with mode 0700).
+
+        Raises OSError where that fails, BlockingIOError if another process has it open.
+        """
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         directory.chmod(0o700)
+        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise BlockingIOError(error.errno, "in use by another process", str(directory)) from None
         self._directory = directory
         self._path = directory / "log"
         self._values: dict[str, bytes] = {}
@@ -86,6 +96,7 @@ class Journal:
     def close(self) -> None:
         """Give up the file; nothing is written any more."""
         os.close(self._file)
+        os.close(self._lock)
 
     def _told(self, error: OSError) -> None:
         if not self._failing:

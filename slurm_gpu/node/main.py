@@ -97,7 +97,8 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         hooks.create()
         spool = Spool(options.state_dir / "spool")
     except OSError as error:
-        raise OutsideError(f"{error.filename}: {error.strerror}; slurm-gpud runs as root") from error
+        hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"
+        raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
     waiter = DirectoryWaiter(hooks.jobs)
     node = Node(
         name=name,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -138,7 +139,10 @@ class Spool:
         name = _UNSAFE.sub("_", item.key) + ".json"
         try:
             self._rejected.mkdir(mode=0o700, exist_ok=True)
-            (self._rejected / name).write_text(json.dumps({"why": why, "item": item.wire}) + "\n")
+            with (self._rejected / name).open("w") as file:
+                file.write(json.dumps({"why": why, "item": item.wire}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             log.error("%s cannot be kept: %s; it was %s", name, error, json.dumps(item.wire))  # noqa: TRY400
         self.shipped(item)

@@ -42,10 +42,10 @@ def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> Non
 
 
 class Slurmd:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str | None) -> None:
         self.text, self.asked = text, 0
 
-    def __call__(self, command: Sequence[str]) -> str:
+    def __call__(self, command: Sequence[str]) -> str | None:
         assert list(command) == ["slurmd", "-G", "-N", "n1"]
         self.asked += 1
         return self.text
@@ -68,6 +68,16 @@ def test_positions_follow_gres_conf_and_a_change_of_it(tmp_path: Path) -> None:
 
 def test_without_files_the_order_is_that_of_the_minor_numbers_and_said_so() -> None:
     gpus = [FakeGpu(FakeClock(), f"GPU-{minor}", minor) for minor in (2, 0, 3, 1)]
-    order = GresOrder("n1", Slurmd("slurmd: fatal"), {})
+    order = GresOrder("n1", Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)"), {})
     assert order.uuids([0, 3, 9], gpus) == {0: "GPU-0", 3: "GPU-3"}
     assert order.assumed
+
+
+def test_while_slurmd_cannot_be_asked_nothing_is_guessed(tmp_path: Path) -> None:
+    gpus = [FakeGpu(FakeClock(), f"GPU-{minor}", minor) for minor in (2, 0, 3, 1)]
+    slurmd = Slurmd(None)
+    order = GresOrder("n1", slurmd, {"SLURM_CONF": str(tmp_path / "slurm.conf")})
+    assert order.uuids([0], gpus) == {}
+    assert not order.assumed
+    slurmd.text = SHUFFLED
+    assert order.uuids([0], gpus) == {0: "GPU-3"}

@@ -121,3 +121,11 @@ def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
     assert (tmp_path / "spool").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "spool" / "log").stat().st_mode & 0o777 == 0o600
     journal.close()
+
+
+def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    with pytest.raises(BlockingIOError, match="in use by another process"):
+        Journal(tmp_path)
+    journal.close()
+    Journal(tmp_path).close()
