@@ -1,0 +1,116 @@
+import threading
+
+import pytest
+
+from slurm_gpu.database.slurmview import JOBS_FOR_S, NODES_FOR_S, Kept, SlurmView, resolve_address
+from tests.database.samples import SLURM_UID, FakeClock, MemorySlurm, node, queued
+
+
+def test_an_answer_is_kept_for_its_time_and_then_renewed() -> None:
+    slurm, clock = MemorySlurm(jobs=[queued()]), FakeClock()
+    view = SlurmView(slurm, clock)
+    for seconds, calls in ((0, 1), (JOBS_FOR_S - 0.1, 1), (0.2, 2)):
+        clock.now += seconds
+        queue = view.queue()
+        assert queue is not None
+        assert queue.as_of_s == pytest.approx(clock.now, abs=JOBS_FOR_S)
+        assert slurm.job_calls == calls
+
+
+def test_a_slow_slurmctld_is_asked_less_often() -> None:
+    clock = FakeClock()
+
+    def ask() -> float:
+        clock.now += 3.0
+        return clock.now
+
+    kept = Kept(ask, clock, for_s=2.0)
+    first = kept.get(10)
+    clock.now += 59
+    assert kept.get(10) == first
+    clock.now += 2
+    assert kept.get(10) != first
+
+
+def test_a_failure_keeps_the_old_answer_and_pauses() -> None:
+    slurm, clock = MemorySlurm(jobs=[queued()]), FakeClock()
+    view = SlurmView(slurm, clock)
+    old = view.queue()
+    slurm.away = True
+    clock.now += 60
+    assert view.queue() is old
+    slurm.away = False
+    clock.now += 5
+    assert view.queue() is old, "it was away a moment ago"
+    clock.now += 6
+    assert slurm.job_calls == 1
+    view.queue()
+    view.queue()
+    assert slurm.job_calls == 2
+
+
+def test_without_any_answer_nothing_is_claimed() -> None:
+    slurm = MemorySlurm()
+    slurm.away = True
+    view = SlurmView(slurm, FakeClock())
+    assert (view.queue(), view.nodes(), view.settings(), view.addresses("n1")) == (None, None, None, None)
+
+
+def test_one_waits_for_a_slurm_that_hangs_and_the_others_do_not() -> None:
+    answered = threading.Event()
+
+    def ask() -> str:
+        assert answered.wait(10)
+        return "answer"
+
+    kept = Kept(ask, FakeClock(), for_s=2.0)
+    assert kept.get(0.01) is None
+    assert kept.get(3600) is None, "this would hang"
+    answered.set()
+    for thread in threading.enumerate():
+        if thread.name == "ask-slurm":
+            thread.join()
+    assert kept.get(0) == "answer"
+
+
+def test_an_answer_that_cannot_be_read_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    def ask() -> None:
+        raise KeyError("JobId")
+
+    assert Kept(ask, FakeClock(), for_s=2.0).get(10) is None
+    assert "could not be understood" in caplog.text
+
+
+def test_a_node_may_speak_from_its_address_and_from_its_name() -> None:
+    names = {"127.0.1.1": {"127.0.1.1"}, "n1": {"10.0.0.1", "fd00::1"}}
+    asked: list[str] = []
+
+    def resolve(name: str) -> frozenset[str]:
+        asked.append(name)
+        return frozenset(names.get(name, ()))
+
+    slurm, clock = MemorySlurm(), FakeClock()
+    view = SlurmView(slurm, clock, resolve)
+    for _ in range(3):
+        assert view.addresses("n1") == {"127.0.1.1", "10.0.0.1", "fd00::1"}
+    assert len(asked) == 2
+    clock.now += NODES_FOR_S + 1
+    names["n1"] = {"10.0.0.9"}
+    assert view.addresses("n1") == {"127.0.1.1", "10.0.0.9"}
+    assert view.addresses("elsewhere") == frozenset()
+    slurm.node_list.append(node(5, name="dark", address="dark"))
+    clock.now += NODES_FOR_S + 1
+    assert view.addresses("dark") is None, "a name that cannot be resolved denies nothing"
+
+
+def test_settings_name_slurm_user() -> None:
+    settings = SlurmView(MemorySlurm(), FakeClock()).settings()
+    assert settings is not None
+    assert settings.slurm_user_uid == SLURM_UID
+
+
+def test_resolving() -> None:
+    assert resolve_address("127.0.1.1") == {"127.0.1.1"}
+    assert "127.0.0.1" in resolve_address("localhost")
+    for name in ("", "no such host", "x" * 300, "\udcff"):
+        assert "127.0.1.1" not in resolve_address(name)
