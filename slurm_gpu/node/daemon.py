@@ -190,6 +190,13 @@ class Node:
 
     def _open(self, allocation: Allocation) -> None:
         allocation = self._resolve(allocation)
+        if len(allocation.devices) < len(allocation.positions):
+            log.warning(
+                "job %d holds GPUs at positions %s; known are %s",
+                allocation.key.job_id,
+                list(allocation.positions),
+                dict(allocation.devices),
+            )
         self._allocations.put(allocation)
         self._spool.save_allocation(allocation)
 
@@ -296,9 +303,6 @@ class Node:
             self._assumed_told = True
             log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
             self._tell("gres_order_assumed")
-        if len(found) < len(unknown):
-            missing = sorted(set(unknown) - set(found))
-            log.warning("job %d: no GPU is known at position %s", allocation.key.job_id, missing)
         return replace(allocation, devices={**allocation.devices, **found}) if found else allocation
 
     def _watch_new(self) -> None:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.devices import Device
 
 log = logging.getLogger(__name__)
@@ -23,22 +24,20 @@ _TRAILING_NUMBER = re.compile(r"(\d+)$")
 _BRACKETS = re.compile(r"^(?P<head>[^\[]*)\[(?P<ranges>[\d,-]+)\](?P<tail>.*)$")
 _DEADLINE_S = 20.0
 
-RunSlurmd = Callable[[Sequence[str]], str | None]
+RunSlurmd = Callable[[Sequence[str]], str]
 
 
-def run_slurmd(command: Sequence[str]) -> str | None:
-    """Standard output and error together (-G prints on the latter); None when the command fails."""
+def run_slurmd(command: Sequence[str]) -> str:
+    """Standard output and error together (-G prints on the latter); raises SlurmError when it fails."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_DEADLINE_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        log.warning("%s: %s", " ".join(command), error)
-        return None
+        raise SlurmError(f"{' '.join(command)}: {error}") from error
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0:
-        log.warning("%s: exit status %d: %s", " ".join(command), done.returncode, text.strip()[-300:])
-        return None
+        raise SlurmError(f"{' '.join(command)}: exit status {done.returncode}: {text.strip()[-300:]}")
     return text
 
 
@@ -91,6 +90,7 @@ class GresOrder:
         self._watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
         self._stamp: object = None
         self._files: list[str] = []
+        self._failing = False
         self.assumed = False
 
     def uuids(self, positions: Sequence[int], devices: Sequence[Device]) -> Mapping[int, str]:
@@ -101,10 +101,14 @@ class GresOrder:
         """
         stamp = tuple(_modified(path) for path in self._watched)
         if stamp != self._stamp or any(position >= len(self._files) for position in positions):
-            text = self._run(self._command)
-            if text is None:
+            try:
+                self._files = parse_files(self._run(self._command))
+            except SlurmError as error:
+                if not self._failing:
+                    log.warning("%s; GPUs cannot be told from each other until it answers", error)
+                self._failing = True
                 return {}
-            self._files, self._stamp = parse_files(text), stamp
+            self._stamp, self._failing = stamp, False
             self.assumed = not self._files
         by_minor = {device.minor: device.uuid for device in devices if device.minor is not None}
         minors: list[int | None] = [minor_of(file) for file in self._files] or [*sorted(by_minor)]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gres import GresOrder, minor_of, parse_files
 from tests.node.fakes import FakeClock, FakeGpu
 
@@ -45,9 +46,11 @@ class Slurmd:
     def __init__(self, text: str | None) -> None:
         self.text, self.asked = text, 0
 
-    def __call__(self, command: Sequence[str]) -> str | None:
+    def __call__(self, command: Sequence[str]) -> str:
         assert list(command) == ["slurmd", "-G", "-N", "n1"]
         self.asked += 1
+        if self.text is None:
+            raise SlurmError("slurmd: not found")
         return self.text
 
 
