@@ -9,6 +9,7 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
     ├── SlurmError
     ├── DatabaseError
     ├── MungeError
+    │   └── MungedAwayError
     └── NvmlError
 """
 
@@ -73,6 +74,10 @@ class DatabaseError(OutsideError):
 
 class MungeError(OutsideError):
     """MUNGE could not make or check a credential."""
+
+
+class MungedAwayError(MungeError):
+    """The local munged does not answer: no word about the credential."""
 
 
 class NvmlError(OutsideError):

@@ -12,9 +12,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.errors import MungeError
+from slurm_gpu.errors import MungedAwayError, MungeError
 
 _OPT_SOCKET = 8  # MUNGE_OPT_SOCKET in munge.h
+_AWAY = (6, 7)  # EMUNGE_SOCKET, EMUNGE_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +121,4 @@ def _check(lib: ctypes.CDLL, code: int, context: ctypes.c_void_p | None) -> None
         return
     detail = lib.munge_ctx_strerror(context) if context is not None else None
     text = (detail or lib.munge_strerror(code) or b"unknown error").decode("utf-8", "replace")
-    raise MungeError(f"MUNGE: {text}")
+    raise (MungedAwayError if code in _AWAY else MungeError)(f"MUNGE: {text}")

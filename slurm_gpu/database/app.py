@@ -24,7 +24,7 @@ from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
 from slurm_gpu.database.results import Health
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
-from slurm_gpu.errors import DatabaseError, UsageError
+from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,8 @@ def make_app(services: Services) -> Starlette:
         NotAuthenticatedError: _not_authenticated,
         ShipmentError: _bad_shipment,
         UsageError: _bad_usage,
-        DatabaseError: _database_away,
+        DatabaseError: _try_later,
+        MungedAwayError: _try_later,
         HTTPException: _http_error,
         ClientDisconnect: _gone,
     }
@@ -191,7 +192,7 @@ async def _bad_usage(_: Request, error: UsageError) -> Response:
     return JSONResponse({"error": str(error)}, 400)
 
 
-async def _database_away(_: Request, error: DatabaseError) -> Response:
+async def _try_later(_: Request, error: OutsideError) -> Response:
     return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 

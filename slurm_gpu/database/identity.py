@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from slurm_gpu import munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Operators
-from slurm_gpu.errors import MungeError
+from slurm_gpu.errors import MungedAwayError, MungeError
 
 _KEPT_S = 60.0
 _MAX_KEPT = 10_000
@@ -52,12 +52,17 @@ class Authenticator:
         self._operator_until: dict[int, tuple[float, bool]] = {}
 
     def by_credential(self, authorization: str, method: str, target: str, body: bytes) -> Caller:
-        """The sender of a request with this Authorization header; raises NotAuthenticatedError."""
+        """The sender of a request with this Authorization header.
+
+        Raises NotAuthenticatedError, or MungedAwayError when nobody can tell.
+        """
         scheme, _, credential = authorization.partition(" ")
         if scheme.upper() != "MUNGE" or not credential.strip():
             raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
         try:
             vouched = munge.decode(credential.strip(), self._munge_socket)
+        except MungedAwayError:
+            raise
         except MungeError as error:
             raise NotAuthenticatedError(str(error)) from None
         if vouched.payload != munge.request_digest(method, target, body):

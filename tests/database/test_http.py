@@ -300,6 +300,7 @@ def test_a_credential_counts_once_and_for_one_request(server: Running) -> None:
         "MUNGE:",
         "MUNGE MUNGE:AAAA:",
         "MUNGE " + "A" * 9000,
+        "MUNGE MUNGE:" + "A" * 60_000 + ":",
     ],
 )
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 from slurm_gpu import munge
 from slurm_gpu.config import Operators
 from slurm_gpu.database.identity import Authenticator, NotAuthenticatedError
+from slurm_gpu.errors import MungedAwayError
 from tests.database.samples import SLURM_UID, FakeClock
 
 DAEMON = pwd.getpwnam("daemon")
@@ -49,6 +50,11 @@ def test_without_slurms_word_only_root_writes() -> None:
     unknown = Authenticator(Operators(), lambda: None, FakeClock())
     assert unknown.by_uid(0).writes
     assert not unknown.by_uid(SLURM_UID).writes
+
+
+def test_a_munged_that_is_away_says_nothing_about_the_caller() -> None:
+    with pytest.raises(MungedAwayError):
+        authenticator(Operators(), "/nonexistent").by_credential("MUNGE x", "GET", "/", b"")
 
 
 def test_a_credential_binds_method_target_and_body(munge_socket: str) -> None:
