@@ -46,7 +46,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A consistent view; raises DatabaseError when the database is away."""
+        """One transaction to read in; raises DatabaseError when the database is away."""
         with _translated(), self.engine.connect() as connection, connection.begin():
             yield connection
 
@@ -215,5 +215,6 @@ def _one_upgrader(connection: Connection) -> Iterator[None]:
 
 def _alembic(connection: Connection | None) -> alembic.config.Config:
     config = alembic.config.Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    place = str(Path(__file__).parent / "migrations")
+    config.set_main_option("script_location", place.replace("%", "%%"))
     return config

@@ -57,14 +57,14 @@ def upgrade() -> None:
         if_not_exists=True,
         **options,
     )
-    op.create_index("run_account_newest", "run", ["account", "submit_s", "run_id"], if_not_exists=True)
-    op.create_index("run_array", "run", ["array_job_id"], if_not_exists=True)
-    op.create_index("run_derive_due", "run", ["derive_due"], if_not_exists=True)
-    op.create_index("run_end", "run", ["end_s"], if_not_exists=True)
-    op.create_index("run_het", "run", ["het_job_id"], if_not_exists=True)
-    op.create_index("run_newest", "run", ["submit_s", "run_id"], if_not_exists=True)
-    op.create_index("run_state_newest", "run", ["state", "submit_s", "run_id"], if_not_exists=True)
-    op.create_index("run_user_newest", "run", ["user", "submit_s", "run_id"], if_not_exists=True)
+    _create_index("run_account_newest", "run", ["account", "submit_s", "run_id"])
+    _create_index("run_array", "run", ["array_job_id"])
+    _create_index("run_derive_due", "run", ["derive_due"])
+    _create_index("run_end", "run", ["end_s"])
+    _create_index("run_het", "run", ["het_job_id"])
+    _create_index("run_newest", "run", ["submit_s", "run_id"])
+    _create_index("run_state_newest", "run", ["state", "submit_s", "run_id"])
+    _create_index("run_user_newest", "run", ["user", "submit_s", "run_id"])
     op.create_table(
         "run_device",
         sa.Column("segment", sa.String(16), primary_key=True),
@@ -92,9 +92,9 @@ def upgrade() -> None:
         if_not_exists=True,
         **options,
     )
-    op.create_index("run_device_job", "run_device", ["cluster", "job_id"], if_not_exists=True)
-    op.create_index("run_device_match_due", "run_device", ["match_due"], if_not_exists=True)
-    op.create_index("run_device_run", "run_device", ["run_id"], if_not_exists=True)
+    _create_index("run_device_job", "run_device", ["cluster", "job_id"])
+    _create_index("run_device_match_due", "run_device", ["match_due"])
+    _create_index("run_device_run", "run_device", ["run_id"])
     op.create_table(
         "event",
         sa.Column("node", sa.String(255), primary_key=True),
@@ -108,8 +108,8 @@ def upgrade() -> None:
         if_not_exists=True,
         **options,
     )
-    op.create_index("event_at", "event", ["at_s"], if_not_exists=True)
-    op.create_index("event_job", "event", ["job_id"], if_not_exists=True)
+    _create_index("event_at", "event", ["at_s"])
+    _create_index("event_job", "event", ["job_id"])
     op.create_table(
         "watermark",
         sa.Column("name", sa.String(255), primary_key=True),
@@ -117,3 +117,9 @@ def upgrade() -> None:
         if_not_exists=True,
         **options,
     )
+
+
+def _create_index(name: str, table: str, columns: list[str]) -> None:
+    """MySQL, other than MariaDB, has no CREATE INDEX IF NOT EXISTS."""
+    if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, columns)
