@@ -164,6 +164,7 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, devices: Sequence[Re
         full=full,
         elapsed_s=elapsed_s,
         n_gpus=None if row["granted_mgpu"] is None else row["granted_mgpu"] / 1000,
+        n_gpus_requested=_requested(row["tres_requested"]),
         wait_h=_hours(eligible_s, start_s),
         submit_wait_h=_hours(row["first_submit_s"], start_s),
         run_h=None if elapsed_s is None else elapsed_s / 3600,
@@ -187,6 +188,11 @@ def _newest(
 ) -> list[RowMapping]:
     query = select(run).where(*conditions).order_by(run.c.submit_s.desc(), run.c.run_id.desc()).limit(limit)
     return list(connection.execute(query).mappings())
+
+
+def _requested(tres: Mapping[str, float]) -> float | None:
+    """GPUs asked for; None for shards, which become a part of a GPU only on a node."""
+    return None if tres.get("gres/shard") else tres.get("gres/gpu", 0.0)
 
 
 def _hours(from_s: int | None, to_s: int | None) -> float | None:

@@ -13,6 +13,7 @@ from slurm_gpu.records import Record
 _KEYS = {
     "n_nodes": "nNODE",
     "n_gpus": "nGPU",
+    "n_gpus_requested": "nGPU_requested",
     "wait_h": "WAIT_h",
     "submit_wait_h": "SUBMIT_WAIT_h",
     "run_h": "RUN_h",
@@ -50,6 +51,7 @@ class Run:
     gpu_type: str | None
     n_nodes: int
     n_gpus: float | None
+    n_gpus_requested: float | None = None
     wait_h: float | None
     submit_wait_h: float | None
     run_h: float | None

@@ -59,7 +59,8 @@ def test_a_running_job_runs_up_to_now_and_a_pending_one_not_at_all(database: Dat
     )
     by_id = {item.id: item for item in runs(database).runs}
     assert [by_id[n].elapsed_s for n in "123"] == [80, None, 33]
-    assert (by_id["2"].wait_h, by_id["2"].run_h, by_id["2"].n_gpus) == (None, None, 0.0)
+    pending = by_id["2"]
+    assert (pending.wait_h, pending.run_h, pending.n_gpus, pending.n_gpus_requested) == (None, None, 0.0, 1.0)
 
 
 def test_json_spells_the_keys_as_the_accounting_table_does(database: Database) -> None:
