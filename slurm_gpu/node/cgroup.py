@@ -8,7 +8,7 @@ Slurm 26.05 names the job's directory by its SLUID instead of its id.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +74,12 @@ class ProcessJobs:
             self._known.clear()
         self._known[pid] = (started, job)
         return job
+
+    def meet(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
+        """Look up those not known yet: once they are gone, nobody can tell whose they were."""
+        for pid in pids:
+            if pid not in self._known:
+                self.job_of(pid, jobs)
 
     def _read(self, directory: Path, jobs: Mapping[int, JobOwner]) -> int | None:
         sluids = {owner.sluid: job for job, owner in jobs.items() if owner.sluid}

@@ -30,6 +30,7 @@ from slurm_gpu.node.spool import Spool
 
 log = logging.getLogger("slurm_gpu.node")
 
+_NICE = -10
 _JOURNAL_LEVELS = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 
 
@@ -116,6 +117,7 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
     sender = DirectSender(post) if options.once or options.print else ThreadSender(post, waiter.wake)
     courier = Courier(spool, sender, clock, name, on_jobs=node.learn)
     stopping = _StopSignal(waiter)
+    _go_first()
     log.info("slurm-gpud %s watches node %s of cluster %s", __version__, name, config.cluster)
     node.start()
     if options.once:
@@ -126,6 +128,14 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
             waiter.wait(due_s - clock.monotonic())
     node.stop()
     spool.close()
+
+
+def _go_first() -> None:
+    """Jobs may use every core, but a look that comes late is a look that sees less."""
+    try:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICE)
+    except PermissionError:
+        log.debug("slurm-gpud keeps its priority: it does not run as root")
 
 
 def _once(node: Node, courier: Courier) -> None:

@@ -238,6 +238,9 @@ class DeviceWatch:
         sm_clock_mhz = self.device.sm_clock_mhz() if detailed else None
         energy_j = self.device.energy_j() if detailed else None
         by_job = self._by_job(processes, jobs) if several else None
+        if processes is not None and not several:
+            # The next job may come within the sample in which this one goes.
+            self._processes.meet((process.pid for process in processes), jobs)
         for holder in self._holders:
             tally = holder.tally
             shares = several and self._shares(tally, now_s)

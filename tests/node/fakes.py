@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -177,10 +177,21 @@ class FakeLibrary:
 
 
 class FakeProcesses:
-    """Tells the job from the process id that Work made."""
+    """Tells the job from the process id that Work made, if it was asked while the process ran."""
+
+    def __init__(self, gpus: Sequence[FakeGpu]) -> None:
+        self._gpus = gpus
+        self._known: set[int] = set()
 
     def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
-        return pid - 10_000 if pid - 10_000 in jobs else None
+        alive = {process.pid for gpu in self._gpus for process in gpu.processes() or ()}
+        if pid in alive and pid - 10_000 in jobs:
+            self._known.add(pid)
+        return pid - 10_000 if pid in self._known else None
+
+    def meet(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
+        for pid in pids:
+            self.job_of(pid, jobs)
 
 
 def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
@@ -214,7 +225,7 @@ class Machine:
             library=self.library,
             gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
             spool=self.spool,
-            processes=FakeProcesses(),
+            processes=FakeProcesses(self.gpus),
             interval_s=1.0,
         )
         self.node.start()

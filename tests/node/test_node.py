@@ -110,6 +110,25 @@ def test_two_jobs_on_one_gpu_share_what_it_did(machine: Machine, gpu: FakeGpu) -
     assert seven.energy_j.seconds == pytest.approx(11, abs=1.5)
 
 
+def test_a_job_that_begins_in_the_sample_in_which_another_ends_has_its_own(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start + 0.2, start + 4.05, 100, GIB))
+    gpu.work.append(Work(8, start + 4.11, start + 8.0, 50, GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 4.06)
+    machine.hook("epilog", 7, "0")
+    machine.run_until(start + 4.09)
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 8.1)
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    seven, eight = machine.records()
+    assert core(seven) == pytest.approx(gpu.mean(start, start + 4.06, 7), abs=0.5)
+    assert core(eight) == pytest.approx(gpu.mean(start + 4.09, start + 8.1, 8), abs=0.5)
+
+
 def test_where_processes_cannot_be_told_apart_a_shared_gpu_is_a_gap(machine: Machine, gpu: FakeGpu) -> None:
     gpu.process_ring = False
     machine.hook("prolog", 7, "0")

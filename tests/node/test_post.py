@@ -22,6 +22,9 @@ class Server(ThreadingHTTPServer):
         self.hang = threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that went away is part of the test."""
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
