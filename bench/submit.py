@@ -1,0 +1,229 @@
+"""How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
+
+    python bench/submit.py [--queued 0,10000] [--rounds 3] [--jobs 400] [--submitters 4] [--json]
+
+Brings up a lab of its own (root; the lab must be down). Every measurement starts from the same saved queue of
+N pending jobs, and the alternatives take turns. "decision" is the time inside our slurm_job_submit, taken in
+slurmctld with one submitter. With --json the last line is
+{"queued": {"0": {"none": …, "noop": …, "ours": …}, …}, "decision_ms_median": …, …}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from lab.cluster import Lab  # noqa: E402
+from lab.options import Options  # noqa: E402
+
+ALTERNATIVES = ("none", "noop", "ours")
+USER = "alice"
+TOMORROW_S = 86400
+NOOP = """\
+function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
+return slurm.SUCCESS
+"""
+# Four rules bind each job, and none is ever reached.
+POLICY = """\
+version: 1
+groups:
+  vision: {accounts: [vision]}
+  here: {partitions: [gpu], qos: [normal]}
+  everyone: {}
+rules:
+  - {id: share, for: vision, per: user, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}
+  - {id: together, for: here, per: group, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}
+  - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d}}
+  - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
+"""
+# os.clock is slurmctld's processor time in microseconds: with one submitter, the decision's.
+STOPWATCH = """
+local inner, out = slurm_job_submit, nil
+function slurm_job_submit(...)
+  local before = os.clock()
+  local code = inner(...)
+  local took = os.clock() - before
+  local file = io.open("@FILE@", "a")
+  file:write(string.format("%.6f\\n", took))
+  file:close()
+  return code
+end
+return slurm.SUCCESS
+"""
+
+
+class Bench:
+    """A lab whose slurmctld is started again and again from a saved state."""
+
+    def __init__(self, lab: Lab, directory: Path) -> None:
+        self.lab = lab
+        self.directory = directory
+        self.loop = directory / "submit_loop"
+        self.saved = directory / "saved"
+        self.script = lab.layout.etc / "job_submit.lua"
+        self.scripts: dict[str, str] = {"noop": NOOP}
+        source = ROOT / "bench" / "submit_loop.c"
+        subprocess.run(["cc", "-O2", "-Wall", "-o", self.loop, source, "-lslurm"], check=True)
+        directory.chmod(0o755)
+        self.conf = lab.layout.slurm_conf.read_text()
+
+    def prepare_scripts(self) -> None:
+        """The bundle as `policy apply` makes it, and the same with a stopwatch."""
+        policy = self.directory / "policy.yaml"
+        policy.write_text(POLICY)
+        self.lab.run_as("root", ["slurm-gpu", "policy", "apply", "--replace", str(policy)])
+        ours = self.script.read_text()
+        end = ours.rindex("return (function(...)")
+        watched = ours[:end] + "local _ = (function(...)" + ours[end:].removeprefix("return (function(...)")
+        self.scripts |= {"ours": ours, "watched": watched + STOPWATCH.replace("@FILE@", str(self.times_file))}
+
+    @property
+    def times_file(self) -> Path:
+        """Where the stopwatch writes: slurmctld's own directory."""
+        return self.lab.layout.controller_run / "decision_times"
+
+    def fill(self, count: int) -> None:
+        """Queue `count` pending jobs, and keep slurmctld's state with them."""
+        self.start("none")
+        while (missing := count - self.queued()) > 0:
+            share = max(missing // 4, 1)
+            self.submit(share, min(4, missing))
+        self.lab.daemons["slurmctld"].stop(120)
+        shutil.rmtree(self.saved, ignore_errors=True)
+        shutil.copytree(self.lab.layout.slurmctld, self.saved, copy_function=copy_owned)
+
+    def queued(self) -> int:
+        return len(self.lab.output(["squeue", "--noheader", "--format=%i"]).split())
+
+    def start(self, alternative: str) -> None:
+        """Start slurmctld with this alternative, from the saved state if there is one."""
+        self.lab.daemons["slurmctld"].stop(120)
+        if self.saved.exists():
+            shutil.rmtree(self.lab.layout.slurmctld)
+            shutil.copytree(self.saved, self.lab.layout.slurmctld, copy_function=copy_owned)
+            shutil.chown(self.lab.layout.slurmctld, "slurm", "slurm")
+            for path in self.lab.layout.slurmctld.rglob("*"):
+                if path.is_dir():
+                    shutil.chown(path, "slurm", "slurm")
+        plain = "\n".join(line for line in self.conf.splitlines() if not line.startswith("JobSubmitPlugins"))
+        self.lab.layout.slurm_conf.write_text(plain + "\n" if alternative == "none" else self.conf)
+        if alternative != "none":
+            self.script.write_text(self.scripts[alternative])
+        self.lab.daemons["slurmctld"].start()
+        self.lab.wait_until_idle_nodes()
+        time.sleep(1.5)  # what slurmctld does after a start is over
+
+    def submit(self, each: int, submitters: int) -> float:
+        """Submissions per second of `submitters` processes, over the time in which any was at work."""
+        begin = str(int(time.time()) + TOMORROW_S)
+        command = [
+            "setpriv",
+            f"--reuid={USER}",
+            f"--regid={USER}",
+            "--init-groups",
+            str(self.loop),
+            str(each),
+        ]
+        processes = [
+            subprocess.Popen(
+                [*command, begin], env=self.lab.environment_of(USER), stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(submitters)
+        ]
+        rows = [process.communicate()[0].split() for process in processes]
+        accepted = sum(int(row[2]) for row in rows)
+        if accepted != each * submitters:
+            raise SystemExit(f"only {accepted} of {each * submitters} submissions were accepted")
+        return accepted / (max(float(row[1]) for row in rows) - min(float(row[0]) for row in rows))
+
+    def decision_times_ms(self, jobs: int) -> list[float]:
+        """Time in our script of each of `jobs` submissions by one submitter."""
+        self.start("watched")
+        self.times_file.unlink(missing_ok=True)
+        self.submit(jobs, 1)
+        return [float(line) * 1000 for line in self.times_file.read_text().split()]
+
+
+def copy_owned(source: str, target: str) -> str:
+    """Copy a file with its owner: slurmctld is not root."""
+    shutil.copy2(source, target)
+    owner = Path(source).stat()
+    shutil.chown(target, owner.st_uid, owner.st_gid)
+    return target
+
+
+def measure(bench: Bench, sizes: Sequence[int], options: argparse.Namespace) -> dict[str, Any]:
+    results: dict[str, Any] = {"queued": {}, "decision_ms": {}}
+    every_decision: list[float] = []
+    for size in sizes:
+        print(f"queueing {size} jobs ...", file=sys.stderr)
+        bench.fill(size)
+        rates: dict[str, list[float]] = {name: [] for name in ALTERNATIVES}
+        for turn in range(options.rounds):
+            for name in ALTERNATIVES[turn % 3 :] + ALTERNATIVES[: turn % 3]:
+                bench.start(name)
+                rates[name].append(bench.submit(options.jobs, options.submitters))
+                print(f"{size:>8} queued  {name:<5} {rates[name][-1]:8.0f}/s", file=sys.stderr)
+        times = sorted(bench.decision_times_ms(options.jobs))
+        every_decision += times
+        results["queued"][str(size)] = {name: round(statistics.median(rates[name])) for name in ALTERNATIVES}
+        results["decision_ms"][str(size)] = {
+            "median": round(statistics.median(times), 4),
+            "p99": round(times[int(len(times) * 0.99)], 4),
+            "max": round(times[-1], 3),
+        }
+    results["decision_ms_median"] = round(statistics.median(every_decision), 4)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Submissions per second, with and without our job_submit.lua."
+    )
+    parser.add_argument("--queued", default="0,10000", help="sizes of the queue (default 0,10000)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each alternative (default 3)")
+    parser.add_argument("--jobs", type=int, default=400, help="jobs of each submitter (default 400)")
+    parser.add_argument("--submitters", type=int, default=4, help="processes that submit (default 4)")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    sizes = sorted(int(size) for size in options.queued.split(","))
+
+    lab = Lab(options=Options(services=False, native_limits=False))
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
+        try:
+            lab.up()
+            bench = Bench(lab, Path(directory))
+            bench.prepare_scripts()
+            results = measure(bench, sizes, options)
+        finally:
+            lab.down()
+
+    title = f"{'queued':>8}  {'no plugin':>10}  {'no-op Lua':>10}  {'ours':>10}"
+    print(title + "   decision: median      p99      max")
+    for size, rates in results["queued"].items():
+        times = results["decision_ms"][size]
+        print(
+            f"{size:>8}  {rates['none']:>8}/s  {rates['noop']:>8}/s  {rates['ours']:>8}/s"
+            f"   {times['median']:>13.3f} ms {times['p99']:>5.2f} ms {times['max']:>5.1f} ms"
+        )
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
