@@ -157,7 +157,7 @@ class _Answers:
 
 async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+    if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
         raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
     body = bytearray()
     try:

@@ -14,7 +14,7 @@ from slurm_gpu.database.match import node_set
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.shipment import WIRE_RANGE, Rejected, Shipment
 from slurm_gpu.database.slurmview import Queue, SlurmView
-from slurm_gpu.database.store import store_events, store_records
+from slurm_gpu.database.store import foreign_segments, store_events, store_records
 from slurm_gpu.records import Event, Record
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
@@ -95,7 +95,7 @@ class Intake:
     def _denials(
         self, connection: Connection, records: Mapping[int, Record], queue: Queue | None
     ) -> dict[int, str]:
-        """Records of jobs that Slurm knows and says were never on the record's node, with the reason.
+        """Records of jobs that Slurm says were never on the record's node, and of others' segments; and why.
 
         Doubt counts for the record: a requeued job's next run may be on any node before accounting tells.
         """
@@ -108,11 +108,14 @@ class Intake:
                 place = _Whereabouts(restart, start_s, end_s, node_set(nodes))
                 runs.setdefault(job_id, []).append(place)
         jobs = {} if queue is None else queue.by_id
-        return {
-            index: f"job {record.job_id} was never on {record.node}, says Slurm"
-            for index, record in ours.items()
-            if _denied(record, runs.get(record.job_id, ()), jobs.get(record.job_id))
+        denied = {
+            index: f"segment {record.segment} is not one of job {record.job_id} on {record.node}"
+            for index, record in foreign_segments(connection, records).items()
         }
+        for index, record in ours.items():
+            if _denied(record, runs.get(record.job_id, ()), jobs.get(record.job_id)):
+                denied[index] = f"job {record.job_id} was never on {record.node}, says Slurm"
+        return denied
 
     def _jobs(self, node: str, queue: Queue | None) -> dict[str, Any]:
         if queue is None:

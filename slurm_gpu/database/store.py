@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, select
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.sql.dml import Insert
 
@@ -18,6 +18,8 @@ RUN_KEY = ("cluster", "job_id", "submit_s")
 DERIVED = ("first_submit_s", "granted_mgpu", "ugpucore", "ugpumem", "coverage", "energy_j")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, "run_id", "derive_due"))
 _RECORD_KEY = ("segment", "device")
+# What stays for as long as a segment lives: no other node can overwrite its records.
+_RECORD_OWNER = ("cluster", "job_id", "node")
 _RECORD_COLUMNS = tuple(
     c.name for c in run_device.columns if c.name not in ("run_id", "match_due", "statistics")
 )
@@ -41,6 +43,20 @@ def store_records(connection: Connection, records: Iterable[Record]) -> tuple[in
         fresh.sort(key=lambda record: (record.segment, record.device))
         connection.execute(_keep_newest(connection), [_record_row(record) for record in fresh])
     return len(fresh), n_records - len(fresh)
+
+
+def foreign_segments(connection: Connection, records: Mapping[int, Record]) -> dict[int, Record]:
+    """Those records whose (segment, device) is there already as another node's or another job's."""
+    columns = [run_device.c[name] for name in (*_RECORD_KEY, *_RECORD_OWNER)]
+    segments = {record.segment for record in records.values()}
+    rows = connection.execute(select(*columns).where(run_device.c.segment.in_(segments)))
+    owners = {(segment, device): tuple(owner) for segment, device, *owner in rows}
+
+    def foreign(record: Record) -> bool:
+        own = tuple(getattr(record, name) for name in _RECORD_OWNER)
+        return owners.get((record.segment, record.device), own) != own
+
+    return {index: record for index, record in records.items() if foreign(record)}
 
 
 def store_events(connection: Connection, events: Iterable[Event]) -> int:
@@ -120,19 +136,25 @@ def _record_row(record: Record) -> dict[str, Any]:
 def _keep_newest(connection: Connection) -> Insert:
     """INSERT, or overwrite where the seq is greater, in one statement; `run_id` stays for now."""
     # seq comes last: MariaDB assigns from left to right, and the condition reads the old one.
-    names = [c.name for c in run_device.columns if c.name not in (*_RECORD_KEY, "run_id", "seq")] + ["seq"]
+    fixed = (*_RECORD_KEY, *_RECORD_OWNER, "run_id", "seq")
+    names = [c.name for c in run_device.columns if c.name not in fixed] + ["seq"]
     if connection.dialect.name == "sqlite":
         lite = sqlite.insert(run_device)
         return lite.on_conflict_do_update(
             index_elements=_RECORD_KEY,
             set_={name: lite.excluded[name] for name in names},
-            where=lite.excluded.seq > run_device.c.seq,
+            where=_newer(lite.excluded),
         )
     maria = mysql.insert(run_device)
-    newer = maria.inserted.seq > run_device.c.seq
+    newer = _newer(maria.inserted)
     return maria.on_duplicate_key_update(
         [(name, func.if_(newer, maria.inserted[name], run_device.c[name])) for name in names]
     )
+
+
+def _newer(given: Any) -> ColumnElement[bool]:
+    same_owner = (given[name] == run_device.c[name] for name in _RECORD_OWNER)
+    return and_(given.seq > run_device.c.seq, *same_owner)
 
 
 def _upsert(connection: Connection, table: Table, key: Sequence[str], names: Sequence[str]) -> Insert:

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import select
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.schema import run_device
 from slurm_gpu.database.shipment import (
     MAX_INFLATED_BYTES,
     Shipment,
@@ -17,6 +19,7 @@ from slurm_gpu.database.shipment import (
     parse_shipment,
 )
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.store import read_record, store_records
 from slurm_gpu.records import Event, Record
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import (
@@ -111,6 +114,24 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Data
     assert reasons(take(database, MemorySlurm(), inside)) == {0: "job 1 was never on n1, says Slurm"}
     at_the_edge = record(first_s=T0 + 9900, last_s=T0 + 9950)
     assert take(database, MemorySlurm(), at_the_edge)["stored"] == 1
+
+
+def test_a_node_cannot_overwrite_what_another_shipped(database: Database) -> None:
+    slurm = MemorySlurm()
+    take(database, slurm, record())
+    for forged in (record(node="n2", job_id=5, seq=9), record(node="n2", seq=9)):
+        answer = take(database, slurm, forged, address=N2)
+        assert answer["stored"] == 0
+        assert reasons(answer)[0] == f"segment {segment(1)} is not one of job {forged.job_id} on n2"
+    assert take(database, slurm, record(seq=2))["stored"] == 1
+
+
+def test_not_even_between_the_check_and_the_write(database: Database) -> None:
+    database.write(lambda connection: store_records(connection, [record()]))
+    forged = record(node="n2", seq=9, sampled_s=0.0)
+    database.write(lambda connection: store_records(connection, [forged]))
+    with database.reading() as connection:
+        assert read_record(connection.execute(select(run_device)).mappings().one()) == record()
 
 
 def test_doubt_counts_for_the_record(database: Database) -> None:
