@@ -233,7 +233,7 @@ def parse_time_limit(text: str) -> int | None:
 
 
 def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    for match in _JOB_GRES.finditer(text.partition("\n   WorkDir=")[0]):
+    for match in _JOB_GRES.finditer(text.partition("\n   Command=")[0]):
         if index := index_by_name(parse_gres(match["gres"])):
             for node in expand(match["nodes"]):
                 yield node, {name: list(positions) for name, positions in index.items()}

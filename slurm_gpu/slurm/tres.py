@@ -99,10 +99,10 @@ def granted_mgpu(tres: Mapping[str, float], shards_per_gpu: int | None) -> int |
 
 
 def _positions(detail: str) -> tuple[int, ...]:
-    """Positions in "IDX:0-1", or those with a share in "0/4,2/4" (shards by GPU, newer versions)."""
+    """Positions in "IDX:0-1", or those with a share in "0/4,2/4" or "-/4,2/4" (shards by GPU, from 23.02)."""
     if detail.startswith("IDX:"):
         return tuple(parse_indices(detail.removeprefix("IDX:")))
-    shares = [share.partition("/") for share in detail.split(",")]
+    shares = [share.replace("-/", "0/").partition("/") for share in detail.split(",")]
     if all(used.isdigit() and slash for used, slash, _ in shares):
         return tuple(position for position, (used, _, _) in enumerate(shares) if int(used) > 0)
     return ()

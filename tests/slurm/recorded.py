@@ -1,4 +1,4 @@
-"""A Slurm that answers with what a real 22.05.8 printed (tests/slurm/data); times lie around NOW_S."""
+"""A Slurm that answers with what real ones printed (tests/slurm/data), each once it had run the same jobs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from slurm_gpu.slurm.commands import CommandClient
 
 DATA = Path(__file__).parent / "data" / "22.05"
 NOW_S = 1795263342
+"""When 22.05, which most tests use, was recorded."""
+VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 
 _FILES = (
     ("scontrol show config", "config.txt"),
@@ -24,7 +26,8 @@ _FILES = (
 class RecordedSlurm:
     """Stands in for run_command; remembers the commands it was asked to run and their environments."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str = "22.05") -> None:
+        self.data = DATA.parent / version
         self.commands: list[str] = []
         self.environ: Mapping[str, str] = {}
 
@@ -38,16 +41,16 @@ class RecordedSlurm:
 
     def _recording(self, command: str) -> str:
         if match := re.fullmatch("scontrol --all --details show job ?([0-9]*)", command):
-            path = DATA / (f"job-{match[1]}.txt" if match[1] else "jobs.txt")
+            path = self.data / (f"job-{match[1]}.txt" if match[1] else "jobs.txt")
             if path.exists():
                 return path.read_text()
-            whole = (DATA / "jobs.txt").read_text()
+            whole = (self.data / "jobs.txt").read_text()
             if found := re.search(rf"^JobId={match[1]} .*?(?=\n\n(?:JobId=|\Z))", whole, re.M | re.S):
                 return found[0]
             raise SlurmError(f"`{command}` failed (1): slurm_load_jobs error: Invalid job id specified")
-        return (DATA / next(name for start, name in _FILES if command.startswith(start))).read_text()
+        return (self.data / next(name for start, name in _FILES if command.startswith(start))).read_text()
 
 
-def recorded_client() -> CommandClient:
-    """The command backend over the recorded Slurm."""
-    return CommandClient(RecordedSlurm(), {})
+def recorded_client(version: str = "22.05") -> CommandClient:
+    """The command backend over a recorded Slurm."""
+    return CommandClient(RecordedSlurm(version), {})

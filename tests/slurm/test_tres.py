@@ -47,6 +47,7 @@ def test_what_is_not_a_tres_is_quoted():
         ("gpu:3090:2", [Gres("gpu", "3090", 2)]),
         ("gpu:(null):2(IDX:0-1)", [Gres("gpu", "", 2, (0, 1))]),
         ("shard:6(0/4,2/4,4/4,0/4)", [Gres("shard", "", 6, (1, 2))]),
+        ("shard:v100:4(-/4,-/4,4/4,-/4)", [Gres("shard", "v100", 4, (2,))]),
         ("gres:gpu:2", [Gres("gpu", "", 2)]),
         ("gres/gpu:a100:2", [Gres("gpu", "a100", 2)]),
         ("gres/gpu=2", [Gres("gpu", "", 2)]),
