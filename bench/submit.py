@@ -125,6 +125,7 @@ class Bench:
         self.lab.daemons["slurmctld"].start()
         self.lab.wait_until_idle_nodes()
         time.sleep(1.5)  # what slurmctld does after a start is over
+        self.submit(1, 1)  # and so is the first look at the whole queue
 
     def submit(self, each: int, submitters: int) -> float:
         """Submissions per second of `submitters` processes, over the time in which any was at work."""

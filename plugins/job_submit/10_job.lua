@@ -1,5 +1,5 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
--- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized batch.
+-- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized is_batch.
 local _, lib = ...
 local amounts = lib.amounts
 
@@ -44,7 +44,10 @@ return function(job)
   end
 
   job.uid = job.record and record.user_id or desc.user_id
-  job.batch = text(desc.script) ~= nil
+  -- Asked only for the wording of a refusal: reading it copies the whole script.
+  job.is_batch = function()
+    return text(desc.script) ~= nil
+  end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
   job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")
   job.partition = merged("partition") or default_partition(parts) or ""
@@ -69,8 +72,13 @@ return function(job)
     sockets = amounts.u16(desc.sockets_per_node),
   }
   -- Whether an update touches the size at all.
-  job.resized = text(desc.tres_per_job) or text(desc.tres_per_node) or text(desc.tres_per_socket)
-    or text(desc.tres_per_task) or amounts.u32(desc.min_nodes) or amounts.u32(desc.num_tasks)
+  job.resized = job.record == nil
+    or text(desc.tres_per_job)
+    or text(desc.tres_per_node)
+    or text(desc.tres_per_socket)
+    or text(desc.tres_per_task)
+    or amounts.u32(desc.min_nodes)
+    or amounts.u32(desc.num_tasks)
   if job.request.tasks == 0 then
     job.request.tasks = nil
   end

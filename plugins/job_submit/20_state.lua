@@ -214,13 +214,13 @@ end
 -- the last table changes nothing until some other job does, and on a quiet cluster that can be hours.
 -- slurmctld saves its jobs, AdminComment and all, within seconds, and so what it saved is the evidence.
 local function expire(state, now)
-  if now - state.expired_at < QUIET_S / 2 then
+  if now <= state.expired_at then
     return
   end
+  state.expired_at = now
   local saved
   for token, entry in pairs(state.ledger) do
     if not entry.saved and now - entry.at >= QUIET_S + state.delay then
-      state.expired_at = now
       saved = saved or saved_jobs()
       if saved == nil then
         return

@@ -150,5 +150,5 @@ return function(job)
   if #options == 0 then
     return nil
   end
-  return (job.batch and "sbatch " or "salloc ") .. table.concat(options, " ") .. " ..."
+  return (job.is_batch() and "sbatch " or "salloc ") .. table.concat(options, " ") .. " ..."
 end
