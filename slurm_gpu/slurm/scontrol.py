@@ -23,6 +23,8 @@ _CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
 _USER = re.compile(r"(?P<name>.*)\((?P<uid>\d+)\)")
 _JOB_HEAD = re.compile(r"^JobId=(?P<id>\d+) ", re.MULTILINE)
 _REASON_AUTHOR = re.compile(r" \[[^\]]*@\w+\]$")
+_KEY_VALUE = re.compile(r"(?:^|(?<=\s))([A-Za-z][^\s=]*)=(\S*)")
+_ABSENT = ("(null)", "N/A", "n/a")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
 _NO_TASK = "4294967294"
 """Slurm's NO_VAL, shown for an array that was cancelled before any task was split off."""
@@ -115,11 +117,14 @@ class _Fields:
 
     def __init__(self, text: str) -> None:
         self.text = text
+        self._words: dict[str, str] = {}
+        for key, value in _KEY_VALUE.findall(text):
+            self._words.setdefault(key, value)
 
     def word(self, key: str) -> str:
         """The value up to the next space; "" where the key is absent or says (null)."""
-        match = re.search(rf"(?:^|\s){re.escape(key)}=(\S*)", self.text)
-        return "" if match is None or match[1] in ("(null)", "N/A", "n/a") else match[1]
+        value = self._words.get(key, "")
+        return "" if value in _ABSENT else value
 
     def line(self, key: str) -> str:
         """The value up to the end of the line."""
