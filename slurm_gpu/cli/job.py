@@ -62,9 +62,10 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
     click.echo(
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
     )
-    gpus = count(run.n_gpus)
-    kind = f" {run.gpu_type}" if run.gpu_type else ""
-    click.echo(f"  {number(run.n_nodes)} node(s) {text(run.nodes)}, {gpus}{kind} GPU(s)")
+    nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
+    kind = f"{run.gpu_type} " if run.gpu_type else ""
+    gpus = f"{count(run.n_gpus)} {kind}GPU{'' if run.n_gpus == 1 else 's'}"
+    click.echo(f"  {nodes} {text(run.nodes)}, {gpus}")
     click.echo(f"  submitted {moment(run.submit_s, zone)}")
     click.echo(f"  started   {moment(run.start_s, zone)}  after waiting {span(_seconds(run.wait_h))}")
     click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}")

@@ -16,6 +16,7 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
     assert slurm_gpu("job", "17") == 0
     assert "Job 17 train  COMPLETED" in slurm_gpu.out
     assert "alice in vision, partition gpu, QOS normal" in slurm_gpu.out
+    assert "1 node n1, 2 a100 GPUs" in slurm_gpu.out
     assert "started   2026-11-21 19:15:42  after waiting 30m00s" in slurm_gpu.out
     assert "ended     2026-11-21 20:15:42  having run 1h00m" in slurm_gpu.out
 
