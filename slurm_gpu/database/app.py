@@ -24,7 +24,7 @@ from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
 from slurm_gpu.database.results import Health
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
-from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, UsageError
+from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ def make_app(services: Services) -> Starlette:
         UsageError: _bad_usage,
         DatabaseError: _try_later,
         MungedAwayError: _try_later,
+        SlurmError: _try_later,
         HTTPException: _http_error,
         ClientDisconnect: _gone,
     }

@@ -32,7 +32,8 @@ class Intake:
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
 
-        Raises DatabaseError when nothing could be stored; the answer comes after the commit.
+        The answer comes after the commit. Raises DatabaseError when nothing could be stored, and SlurmError
+        when only Slurm could tell whether the sender may say this, and it is away: the node tries again.
         """
         queue = self._view.queue()
         rejected = list(shipment.rejected)
@@ -85,8 +86,8 @@ class Intake:
         """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
         if address is None:
             return None
-        addresses = self._view.addresses(node)
-        if addresses is None or _plain(address) in addresses:
+        may, addresses = self._view.may_speak(node, _plain(address))
+        if may:
             return None
         if not addresses:
             return f"{node} is no node of this cluster"

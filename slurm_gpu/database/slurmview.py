@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import threading
 from collections.abc import Callable, Mapping
@@ -38,17 +39,23 @@ class Kept(Generic[T]):
         self._changed = threading.Condition()
         self._asking = self._slow = False
         self._answer: T | None = None
-        self._renew_at: float | None = None
+        self._asked_at = -math.inf
+        self._renew_at = -math.inf
 
-    def get(self, wait_s: float) -> T | None:
-        """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one."""
+    def get(self, wait_s: float, max_age_s: float = math.inf) -> T | None:
+        """The answer, at most `for_s` old if it comes within `wait_s`; None where there never was one.
+
+        With `max_age_s`, None rather than an older answer.
+        """
         with self._changed:
-            if not self._asking and (self._renew_at is None or self._clock.monotonic() >= self._renew_at):
+            now = self._clock.monotonic()
+            due = now >= self._renew_at or (now - self._asked_at > max_age_s and not self._slow)
+            if due and not self._asking:
                 self._asking = True
                 threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
             if not self._slow and not self._changed.wait_for(lambda: not self._asking, wait_s):
                 self._slow = True
-            return self._answer
+            return self._answer if now - self._asked_at <= max_age_s else None
 
     def _renew(self) -> None:
         began = self._clock.monotonic()
@@ -62,7 +69,8 @@ class Kept(Generic[T]):
         took = self._clock.monotonic() - began
         pause_s = _PAUSE_AFTER_FAILURE_S if answer is None else max(self._for_s, took / _SHARE)
         with self._changed:
-            self._answer = self._answer if answer is None else answer
+            if answer is not None:
+                self._answer, self._asked_at = answer, began
             self._renew_at = began + took + pause_s
             self._asking, self._slow = False, answer is None
             self._changed.notify_all()
@@ -92,7 +100,7 @@ class SlurmView:
         self._queue = Kept(self._ask_queue, clock, JOBS_FOR_S)
         self._nodes = Kept(lambda: {node.name: node for node in client.nodes()}, clock, NODES_FOR_S)
         self._settings = Kept(client.settings, clock, SETTINGS_FOR_S)
-        self._addresses: dict[str, tuple[float, frozenset[str]]] = {}
+        self._resolved: dict[str, tuple[float, frozenset[str]]] = {}
 
     def queue(self) -> Queue | None:
         """Pending, running and just ended jobs."""
@@ -106,23 +114,30 @@ class SlurmView:
         """All nodes by name."""
         return self._nodes.get(wait_s)
 
-    def addresses(self, node: str) -> frozenset[str] | None:
-        """IP addresses from which `node` may speak: those of its NodeAddr and of its name.
+    def may_speak(self, node: str, address: str) -> tuple[bool, frozenset[str]]:
+        """Whether `node` may speak from this IP address, and which it has: its NodeAddr's and its name's.
 
-        None where Slurm cannot tell; empty where Slurm answers and knows no such node.
+        Where Slurm has never answered, or a name cannot be resolved, it may. A no is never by an old answer,
+        since the node may have been added or moved: SlurmError where there is only that.
         """
-        nodes = self.nodes()
-        if nodes is None:
-            return None
-        if node not in nodes:
-            return frozenset()
+        for max_age_s in (math.inf, JOBS_FOR_S):
+            nodes = self._nodes.get(WAIT_S, max_age_s)
+            if nodes is None:
+                if max_age_s == math.inf:
+                    return True, frozenset()
+                raise SlurmError(f"slurmctld does not answer whether {address} is an address of {node}")
+            found = self._addresses(nodes[node], max_age_s) if node in nodes else frozenset()
+            if address in found or (node in nodes and not found):
+                return True, found
+        return False, found
+
+    def _addresses(self, node: SlurmNode, max_age_s: float) -> frozenset[str]:
         now = self._clock.monotonic()
-        until, found = self._addresses.get(node, (now, frozenset[str]()))
-        if until <= now:
-            found = self._resolve(nodes[node].address) | self._resolve(node)
-            self._addresses[node] = now + NODES_FOR_S, found
-        # A name that cannot be resolved denies nothing.
-        return found or None
+        resolved_at, found = self._resolved.get(node.name, (-math.inf, frozenset[str]()))
+        if now - resolved_at > min(max_age_s, NODES_FOR_S):
+            found = self._resolve(node.address) | self._resolve(node.name)
+            self._resolved[node.name] = now, found
+        return found
 
     def _ask_queue(self) -> Queue:
         as_of_s = self._clock.wall()

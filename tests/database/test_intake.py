@@ -20,6 +20,7 @@ from slurm_gpu.database.shipment import (
 )
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import read_record, store_records
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.records import Event, Record
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import (
@@ -100,6 +101,18 @@ def test_what_slurm_cannot_say_denies_nothing(database: Database) -> None:
     )
     assert unresolved["stored"] == 1
     assert take(database, MemorySlurm(), record(node="n2", segment=segment(3)), address=None)["stored"] == 1
+
+
+def test_a_stranger_has_to_wait_for_a_slurmctld_that_is_away(database: Database) -> None:
+    slurm, clock = MemorySlurm(), FakeClock()
+    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER)
+    shipment = parse_shipment(body(records=[record().to_wire()]), "")
+    assert intake.take(shipment, N2)["rejected"]
+    slurm.away = True
+    clock.now += 100
+    with pytest.raises(SlurmError):
+        intake.take(shipment, N2)
+    assert intake.take(shipment, N1)["stored"] == 1
 
 
 def test_a_job_that_was_never_on_the_node_is_denied_by_slurmctld(database: Database) -> None:

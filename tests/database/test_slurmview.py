@@ -2,7 +2,8 @@ import threading
 
 import pytest
 
-from slurm_gpu.database.slurmview import JOBS_FOR_S, NODES_FOR_S, Kept, SlurmView, resolve_address
+from slurm_gpu.database.slurmview import JOBS_FOR_S, Kept, SlurmView, resolve_address
+from slurm_gpu.errors import SlurmError
 from tests.database.samples import SLURM_UID, FakeClock, MemorySlurm, node, queued
 
 
@@ -53,7 +54,8 @@ def test_without_any_answer_nothing_is_claimed() -> None:
     slurm = MemorySlurm()
     slurm.away = True
     view = SlurmView(slurm, FakeClock())
-    assert (view.queue(), view.nodes(), view.settings(), view.addresses("n1")) == (None, None, None, None)
+    assert (view.queue(), view.nodes(), view.settings()) == (None, None, None)
+    assert view.may_speak("n1", "192.0.2.1")[0]
 
 
 def test_one_waits_for_a_slurm_that_hangs_and_the_others_do_not() -> None:
@@ -90,17 +92,38 @@ def test_a_node_may_speak_from_its_address_and_from_its_name() -> None:
         return frozenset(names.get(name, ()))
 
     slurm, clock = MemorySlurm(), FakeClock()
-    view = SlurmView(slurm, clock, resolve)
-    for _ in range(3):
-        assert view.addresses("n1") == {"127.0.1.1", "10.0.0.1", "fd00::1"}
-    assert len(asked) == 2
-    clock.now += NODES_FOR_S + 1
-    names["n1"] = {"10.0.0.9"}
-    assert view.addresses("n1") == {"127.0.1.1", "10.0.0.9"}
-    assert view.addresses("elsewhere") == frozenset()
     slurm.node_list.append(node(5, name="dark", address="dark"))
-    clock.now += NODES_FOR_S + 1
-    assert view.addresses("dark") is None, "a name that cannot be resolved denies nothing"
+    view = SlurmView(slurm, clock, resolve)
+    for address in ("127.0.1.1", "10.0.0.1", "fd00::1"):
+        assert view.may_speak("n1", address) == (True, {"127.0.1.1", "10.0.0.1", "fd00::1"})
+    assert len(asked) == 2
+    assert view.may_speak("n1", "127.0.1.2")[0] is False
+    assert view.may_speak("elsewhere", "127.0.1.1") == (False, frozenset())
+    assert view.may_speak("dark", "127.0.1.9")[0], "a name that cannot be resolved denies nothing"
+
+
+def test_a_node_that_was_just_added_or_moved_is_no_stranger() -> None:
+    slurm, clock = MemorySlurm(), FakeClock()
+    view = SlurmView(slurm, clock, lambda name: frozenset({name}))
+    assert view.may_speak("n1", "127.0.1.1")[0]
+    slurm.node_list[0] = node(1, address="127.0.1.77")
+    slurm.node_list.append(node(5))
+    clock.now += JOBS_FOR_S + 1
+    assert view.may_speak("n5", "127.0.1.5")[0]
+    assert view.may_speak("n1", "127.0.1.77")[0]
+    assert not view.may_speak("n1", "127.0.1.1")[0]
+
+
+def test_an_old_answer_neither_denies_nor_lets_pass() -> None:
+    slurm, clock = MemorySlurm(), FakeClock()
+    view = SlurmView(slurm, clock, lambda name: frozenset({name}))
+    assert not view.may_speak("n6", "127.0.1.6")[0]
+    slurm.away = True
+    clock.now += JOBS_FOR_S + 1
+    assert view.may_speak("n1", "127.0.1.1")[0]
+    for name in ("n1", "n6"):
+        with pytest.raises(SlurmError, match=f"whether 127.0.1.6 is an address of {name}"):
+            view.may_speak(name, "127.0.1.6")
 
 
 def test_settings_name_slurm_user() -> None:
