@@ -26,6 +26,7 @@ from .world import Device, World
 DONE, WRONG_USAGE, FAILED = 0, 2, 3
 
 _DEFAULT_SECONDS = "10"
+_LEAD_NS = 100_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
@@ -115,7 +116,8 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
 
 def _run(world: World, devices: Sequence[Device], phases: Sequence[Phase]) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
-    points = to_points(phases, time.time_ns())
+    # Begun only once it can be seen: on a busy host registering may take a while.
+    points = to_points(phases, time.time_ns() + _LEAD_NS)
     slots = [world.register(device.index, points, os.getpid()) for device in devices]
     truths = [_truth(device, points) for device in devices]
     _write(truths)
