@@ -90,6 +90,12 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
         # The reader, such as `head`, has seen enough; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except Exception as error:
+        # Our own mistake must not pass for "found the problem it was asked to look for", which is 1.
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        click.echo(f"slurm-gpu: {type(error).__name__}: {error} ({DEBUG_VARIABLE}=1 shows where)", err=True)
+        return 3
     return code if isinstance(code, int) else 0
 
 

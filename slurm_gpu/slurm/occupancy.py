@@ -8,7 +8,31 @@ from dataclasses import dataclass
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
 _HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
-_OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "not_responding", "power", "reboot", "inval", "unknown")
+_OUT_OF_SERVICE = frozenset(
+    {
+        "blocked",
+        "down",
+        "drain",
+        "drained",
+        "draining",
+        "error",
+        "fail",
+        "failing",
+        "future",
+        "inval",
+        "maint",
+    }
+    | {
+        "not_responding",
+        "power_down",
+        "powering_down",
+        "reboot",
+        "reboot_issued",
+        "reboot_requested",
+        "unknown",
+    }
+)
+"""Words of a node's state with which Slurm starts no job there; it powers up a powered_down one by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +69,7 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occ
 
 
 def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
-    in_service = not any(word in node.state for word in _OUT_OF_SERVICE)
+    in_service = _OUT_OF_SERVICE.isdisjoint(node.state.split("+"))
     shared = {position for holder in holders for position in holder.shared_gpus}
     held = sum(node.gpus_allocated.values())
     per_gpu = node.shards_per_gpu

@@ -159,9 +159,11 @@ def _node(fields: _Fields) -> SlurmNode:
     try:
         used = parse_gres(fields.word("GresUsed"))
         gpus = parse_gres(fields.word("Gres"))
-        allocated = parse_tres(fields.word("AllocTRES"))
+        tracked, allocated = parse_tres(fields.word("CfgTRES")), parse_tres(fields.word("AllocTRES"))
     except ValueError as error:
         raise SlurmError(f"node {name}: {error}") from None
+    # GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right where it has them.
+    shards = int(allocated.get("gres/shard", 0)) if "gres/shard" in tracked else total_shards(used)
     kinds = gpus_by_type(gpus)
     return SlurmNode(
         name=name,
@@ -175,8 +177,7 @@ def _node(fields: _Fields) -> SlurmNode:
         gpus=kinds,
         gpus_allocated=dict.fromkeys(kinds, 0) | {k: n for k, n in gpus_by_type(used).items() if k in kinds},
         shards=total_shards(gpus),
-        # GresUsed of 22.05 counts the GPUs in use by shards, not shards; AllocTRES is right.
-        shards_allocated=int(allocated.get("gres/shard", 0)),
+        shards_allocated=shards,
         features=_list(fields.word("ActiveFeatures")),
         partitions=_list(fields.word("Partitions")),
     )

@@ -59,3 +59,12 @@ def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatc
     slurm_gpu.config.write_text("cluster: [\n")
     with pytest.raises(Exception, match="is not valid YAML"):
         slurm_gpu("jobs")
+
+
+def test_our_own_mistakes_do_not_pass_for_a_finding(slurm_gpu: CommandLine):
+    def broken():
+        raise KeyError("n7")
+
+    slurm_gpu.site.connect_slurm = broken
+    assert slurm_gpu("nodes") == 3
+    assert slurm_gpu.err == "slurm-gpu: KeyError: 'n7' (SLURM_GPU_DEBUG=1 shows where)\n"
