@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import foreign_segments, store_events, store_records
 from slurm_gpu.records import Event, Record
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+
+log = logging.getLogger(__name__)
 
 # Accounting knows all of a job's runs only some time after the fact, and clocks differ.
 _DENIAL_MARGIN_S = 300
@@ -68,6 +71,17 @@ class Intake:
 
         stored, stale, denied = self._database.write(store) if candidates or events else (0, 0, [])
         rejected += denied
+        if rejected:
+            first = rejected[0]
+            log.warning(
+                "%r from %s: %d rejected for good, such as %s[%d]: %s",
+                shipment.node,
+                address or "this host",
+                len(rejected),
+                first.kind,
+                first.index,
+                first.why,
+            )
         return {
             "stored": stored,
             "stale": stale,

@@ -143,7 +143,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
     moments = random.Random(4)
     acknowledged: dict[str, int] = {}
     with running(tmp_path, url) as daemon:
-        for round_ in range(3):
+        for round_ in range(2):
             kill_at = time.monotonic() + moments.uniform(0.05, 0.4)
             for n in range(10_000):
                 if time.monotonic() >= kill_at:
