@@ -54,11 +54,6 @@ class DirectoryWaiter:
         except BlockingIOError:
             return  # the pipe is full of wake-ups already
 
-    @property
-    def wake_descriptor(self) -> int:
-        """For signal.set_wakeup_fd."""
-        return self._wake_write
-
     def _watch(self) -> None:
         if self._inotify is None:
             return

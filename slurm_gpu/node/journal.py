@@ -51,9 +51,6 @@ class Journal:
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    def __len__(self) -> int:
-        return len(self._values)
-
     def get(self, key: str) -> Any:
         """The value, None if absent."""
         value = self._values.get(key)

@@ -30,7 +30,6 @@ class Item:
 
     key: str
     seq: int
-    urgent: bool
     wire: Mapping[str, Any]
 
     @property
@@ -116,7 +115,7 @@ class Spool:
         items = []
         for key in keys[:limit]:
             wire = self._journal.get(key)
-            items.append(Item(key, wire.get("seq", 0), self._waiting[key], wire))
+            items.append(Item(key, wire.get("seq", 0), wire))
         return items
 
     def shipped(self, item: Item) -> None:
