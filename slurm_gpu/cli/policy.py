@@ -50,7 +50,7 @@ def check(site: Site, file: Path | None) -> None:
         click.echo(f"warning: {unknown}", err=True)
     for warning in _ended(checked):
         click.echo(f"warning: {path}: {warning}", err=True)
-    click.echo(f"{path}: {len(checked.rules)} rules for {len(checked.groups)} groups, no mistakes")
+    click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
 
 
 @policy.command()

@@ -1,0 +1,175 @@
+"""`slurm-gpu policy` and `slurm-gpu explain` as an admin and a user call them."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.slurm import submission
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
+
+POLICY = """\
+version: 1
+groups: {vision: {accounts: [vision]}}
+rules:
+  - id: share
+    for: vision
+    per: user
+    why: "Four each."
+    limits: {gpus_total: 4}
+"""
+
+
+@dataclass
+class FakeSlurm:
+    """Answers of a Slurm with one queue."""
+
+    conf: Path
+    queue: list[QueuedJob] = field(default_factory=list)
+
+    def settings(self) -> SlurmSettings:
+        raw = {"JobSubmitPlugins": "lua"}
+        return SlurmSettings(
+            cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=os.getuid(),
+            conf_path=str(self.conf), raw=raw,
+        )  # fmt: skip
+
+    def nodes(self) -> list[SlurmNode]:
+        return []
+
+    def jobs(self, job_ids: Any = None) -> list[QueuedJob]:
+        return self.queue
+
+    def accounting(self, since_s: int, until_s: int | None = None, job_ids: Any = None) -> Any:
+        raise NotImplementedError
+
+
+@dataclass
+class Cluster:
+    root: Path
+    slurm: FakeSlurm
+
+    def run(self, *argv: str) -> int:
+        site = Site(config_path=self.root / "slurm-gpu.yaml", connect_slurm=lambda: self.slurm)
+        return main(argv, site)
+
+    def apply(self) -> int:
+        return self.run(
+            "policy", "apply", "--state-dir", str(self.root / "state"), "--run-dir", str(self.root / "run")
+        )
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    (tmp_path / "slurm-gpu.yaml").write_text("cluster: c\n")
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    partition = submission.Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=None)
+    monkeypatch.setattr("slurm_gpu.cli.explain.read_partitions", lambda: [partition])
+    monkeypatch.setattr(
+        "slurm_gpu.cli.explain.read_user_defaults",
+        lambda user, account: submission.UserDefaults(account=account or "vision"),
+    )
+    return Cluster(tmp_path, FakeSlurm(tmp_path / "slurm.conf"))
+
+
+def queued(gpus: int) -> QueuedJob:
+    return QueuedJob(
+        job_id=7, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="j", user="x",
+        uid=os.getuid(), account="vision", qos="normal", partition="gpu", state="PENDING", reason="",
+        restarts=0, submit_s=1, eligible_s=1, start_s=None, end_s=None, time_limit_s=3600, n_nodes=1,
+        nodes=[], tres_requested={"cpu": 1, "gres/gpu": gpus, "gres/gpu:a100": gpus}, tres_allocated={},
+        gpu_index={}, gres_per_node="", features="", admin_comment="", work_dir="/",
+    )  # fmt: skip
+
+
+def test_check_exits_1_with_all_mistakes(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster.run("policy", "check") == 0
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("vision\n", "visin\n").replace("4}", "x}"))
+    assert cluster.run("policy", "check") == 1
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[1:3] for line in said] == [["5", "10"], ["8", "26"]]
+
+
+def test_apply_installs_and_a_broken_policy_changes_nothing(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.apply() == 0
+    script = cluster.root / "job_submit.lua"
+    before = script.read_text()
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "x}"))
+    assert cluster.apply() == 2
+    assert "policy.yaml:8:26: gpus_total: 'x' must be a number" in capsys.readouterr().err
+    assert script.read_text() == before
+
+
+def test_a_dry_run_installs_nothing(cluster: Cluster) -> None:
+    assert cluster.run("policy", "apply", "--dry-run") == 0
+    assert not (cluster.root / "job_submit.lua").exists()
+
+
+def test_show_prints_rules_with_reasons(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster.run("policy", "show") == 0
+    page = capsys.readouterr().out
+    assert (
+        "share  (for vision: accounts vision)\n    Four each.\n    at most 4 GPUs running and pending" in page
+    )
+    assert cluster.run("policy", "show", "--json") == 0
+    rule = json.loads(capsys.readouterr().out)["rules"][0]
+    assert (rule["id"], rule["why"], rule["limits"]) == ("share", "Four each.", {"gpus_total": 4.0})
+
+
+def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster.apply()
+    capsys.readouterr()
+    ask = ("explain", "--", "sbatch", "--gpus=3", "--wrap=true")
+    assert cluster.run(*ask) == 0
+    assert capsys.readouterr().out == "accepted\n"
+    cluster.slurm.queue = [queued(2)]
+    assert cluster.run(*ask) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "sbatch: error: Refused by rule share: Four each.",
+        "sbatch: error:   GPUs running + pending: used 2, limit 4, requested 3.",
+        "sbatch: error:   Would be accepted, in place of your options: sbatch --gpus=2 ...",
+        "refused",
+    ]
+    assert cluster.run("explain", "--user", getpass.getuser(), "--json", *ask[1:]) == 1
+    assert json.loads(capsys.readouterr().out)["accepted"] is False
+    assert (cluster.root / "run" / "decisions.log").read_text() == ""  # nothing was decided
+
+
+def test_explain_without_a_policy_says_what_to_do(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
+    assert "install a policy with: slurm-gpu policy apply" in capsys.readouterr().err
+
+
+def test_the_example_policy_is_a_policy() -> None:
+    example = Path(__file__).resolve().parents[2] / "etc" / "policy.yaml"
+    assert main(["policy", "check", str(example)]) == 0
+
+
+def test_partitions_and_defaults_are_read_from_slurms_own_output() -> None:
+    def run(argv: Any, environ: Any, timeout_s: float) -> str:
+        if argv[0] == "scontrol":
+            return (
+                "PartitionName=gpu AllowGroups=ALL Default=YES DefaultTime=01:00:00 MaxTime=7-00:00:00\n"
+                "PartitionName=cpu Default=NO DefaultTime=NONE MaxTime=UNLIMITED\n"
+            )
+        return "vision|vision|\nvision|nlp|high\n"
+
+    gpu, cpu = submission.read_partitions(run, {})
+    assert (gpu.is_default, gpu.default_time_s, gpu.max_time_s) == (True, 3600, 7 * 86400)
+    assert (cpu.is_default, cpu.default_time_s, cpu.max_time_s) == (False, None, None)
+    assert submission.read_user_defaults("alice", None, run, {}).account == "vision"
+    assert submission.read_user_defaults("alice", "nlp", run, {}).qos == "high"
