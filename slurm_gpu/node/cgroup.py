@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _JOB = re.compile(r"(?:^|/)job_(\d+)(?:/|$)")
-_SLURM = re.compile(r"(?:^|/)(?:[^/]*slurmstepd\.scope|slurm(?:_[^/]+)?)/")
+# Users may make cgroups of their own below user.slice (v2) and in systemd's hierarchy (v1): those prove nothing.
+_SLURM_V1 = re.compile(r"(?:^|/)slurm(?:_[^/]+)?/")
+_SLURM_V2 = re.compile(r"^/(?:system\.slice/)?[^/]*slurmstepd\.scope/")
 
 _REMEMBERED = 10_000
 
@@ -21,8 +23,11 @@ _REMEMBERED = 10_000
 def job_in_cgroup(text: str, sluids: Mapping[str, int]) -> int | None:
     """The raw job id that /proc/PID/cgroup tells, or None; `sluids` maps the SLUIDs of known jobs."""
     for line in text.splitlines():
-        path = line.split(":", 2)[-1]
-        below_slurm = _SLURM.search(path)
+        hierarchy, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers.startswith("name="):
+            continue
+        below_slurm = (_SLURM_V2 if hierarchy == "0" else _SLURM_V1).search(path)
         if below_slurm is None:
             continue
         inner = path[below_slurm.end() :]
