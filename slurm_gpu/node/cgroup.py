@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _JOB = re.compile(r"(?:^|/)job_(\d+)(?:/|$)")
-# Users may make cgroups of their own below user.slice (v2) and in systemd's hierarchy (v1): those prove nothing.
+# Users may make cgroups of their own below user.slice (v2) and in systemd's hierarchy (v1).
 _SLURM_V1 = re.compile(r"(?:^|/)slurm(?:_[^/]+)?/")
 _SLURM_V2 = re.compile(r"^/(?:system\.slice/)?[^/]*slurmstepd\.scope/")
 

@@ -69,10 +69,10 @@ def test_a_cgroup_is_not_overruled_by_an_environment(tmp_path: Path) -> None:
 def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(tmp_path: Path) -> None:
     jobs = {4: JobOwner(None), 5: JobOwner(None)}
     known = ProcessJobs(tmp_path)
-    process(tmp_path, 5, "0::/slurm/uid_1/job_4/step_0\n", b"")
+    process(tmp_path, 5, "9:freezer:/slurm/uid_1/job_4/step_0\n", b"")
     assert known.job_of(5, jobs) == 4
     (tmp_path / "5" / "stat").unlink()
     assert known.job_of(5, jobs) == 4  # the driver still tells what it did
-    process(tmp_path, 5, "0::/slurm/uid_1/job_5/step_0\n", b"", started=200)
+    process(tmp_path, 5, "9:freezer:/slurm/uid_1/job_5/step_0\n", b"", started=200)
     assert known.job_of(5, jobs) == 5
     assert known.job_of(6, jobs) is None
