@@ -46,6 +46,8 @@ class DirectoryWaiter:
         for descriptor, _ in ready:
             # What happened does not matter: the caller looks everywhere.
             os.read(descriptor, 65536)
+            if descriptor == self._inotify:
+                self._watched_inode = None  # it may have been that the directory was removed
 
     def wake(self) -> None:
         """See Waiter."""
