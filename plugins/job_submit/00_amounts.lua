@@ -83,14 +83,20 @@ function amounts.total_mgpu(text)
   return mgpu(count("gpu"), count("shard"), count("mps"))
 end
 
--- The least that a request can come to, in thousandths of a GPU.
--- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, tasks, tasks_per_node,
--- tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
-function amounts.least_mgpu(request)
+-- The fewest nodes that a request can mean.
+function amounts.least_nodes(request)
   local nodes = math.max(request.nodes or 1, 1)
   if request.tasks and request.tasks_per_node and request.tasks_per_node > 0 then
     nodes = math.max(nodes, math.ceil(request.tasks / request.tasks_per_node))
   end
+  return nodes
+end
+
+-- The least that a request can come to, in thousandths of a GPU.
+-- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, tasks, tasks_per_node,
+-- tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
+function amounts.least_mgpu(request)
+  local nodes = amounts.least_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
   local times = {
     { "per_job", 1 },

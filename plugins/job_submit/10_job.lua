@@ -1,6 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
 -- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized is_batch.
-local _, lib = ...
+local policy, lib = ...
 local amounts = lib.amounts
 
 local function text(value)
@@ -31,6 +31,20 @@ local function default_walltime(parts, names)
     end
   end
   return longest and longest * 60, from
+end
+
+-- GPUs that each node brings along at least if the job has its nodes to itself; 0 if it has not. Slurm gives
+-- an exclusive job every GPU of its nodes, asked for or not.
+local function gpus_of_whole_node(shared, parts, names)
+  local least
+  for name in string.gmatch(names, "[^,]+") do
+    local gpus = policy.partition_gpus and policy.partition_gpus[name] or 0
+    if gpus > 0 and shared ~= 0 and not (parts[name] and parts[name].max_share == 0) then
+      gpus = 0
+    end
+    least = math.min(least or gpus, gpus)
+  end
+  return least or 0
 end
 
 return function(job)
@@ -83,6 +97,12 @@ return function(job)
     job.request.tasks = nil
   end
   job.mgpu, job.form = amounts.least_mgpu(job.request)
+  if job.record == nil then
+    local whole = gpus_of_whole_node(desc.shared, parts, job.partition) * amounts.least_nodes(job.request)
+    if whole * 1000 > job.mgpu then
+      job.mgpu, job.form = whole * 1000, "whole_nodes"
+    end
+  end
 
   local minutes = number("time_limit")
   if minutes == 0 then

@@ -126,7 +126,7 @@ local function describe(state, record, base)
   }
 end
 
--- A job has shown up in the table: its admission need not be remembered any more.
+-- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
@@ -138,6 +138,7 @@ local function settle(state, record, now)
     end
     state.ledger[token] = nil
   end
+  return entry
 end
 
 -- Sums up a table that Slurm built in this very call.
@@ -153,14 +154,16 @@ local function read_table(state, jobs, now)
   for id, record in pairs(jobs) do
     local base = record.job_state % 256 -- flags lie above; 0 pending, 1 running, 2 suspended, ended above
     local job = state.known[id]
-    if job == nil then
-      settle(state, record, now)
-    end
+    local entry = job == nil and settle(state, record, now)
     if base > 2 then
       known[id] = ENDED
     else
       if job == nil or job.base ~= base then
         job = describe(state, record, base)
+        if entry and base == 0 and entry.tasks > 0 then
+          -- The table does not say that a pending job wants whole nodes; its submission did.
+          job.mgpu = math.max(job.mgpu, entry.mgpu / entry.tasks)
+        end
       end
       known[id] = job
       local tasks = 1

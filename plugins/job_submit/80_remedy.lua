@@ -37,10 +37,7 @@ local function shape_per_node(request, cap, room)
     return nil
   end
   local options = {}
-  local nodes = math.max(request.nodes or 1, 1)
-  if request.tasks and (request.tasks_per_node or 0) > 0 then
-    nodes = math.max(nodes, math.ceil(request.tasks / request.tasks_per_node))
-  end
+  local nodes = amounts.least_nodes(request)
   -- Sums are rounded once, as requested_mgpu does it, so that the advice is never a rounding error too large.
   local function sum(times)
     return math.floor(times * unit + 0.5)

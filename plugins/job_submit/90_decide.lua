@@ -102,6 +102,9 @@ local function explain_finding(lines, finding, job, before)
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end
   wrap(lines, numbers .. ".", "  ")
+  if finding.label:find("^GPUs") and job.form == "whole_nodes" then
+    wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
+  end
   if finding.key == "walltime" and job.walltime_from then
     wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
   end

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -38,6 +38,8 @@ class SiteFacts:
     slurm_user_uid: int = 0
     shards_per_gpu: int | None = None
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs that a node of each partition has."""
     shards_span_gpus: bool = False
     """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
     job_state: Path | None = None
@@ -51,11 +53,17 @@ class SiteFacts:
         cls, settings: SlurmSettings, nodes: Iterable[SlurmNode], run_directory: Path, timezone: str
     ) -> SiteFacts:
         """The facts that a running Slurm shows."""
+        nodes = list(nodes)
+        partition_gpus: dict[str, int] = {}
+        for node in nodes:
+            for partition in node.partitions:
+                partition_gpus[partition] = min(partition_gpus.get(partition, node.n_gpus), node.n_gpus)
         shards = [node.shards_per_gpu for node in nodes if node.shards_per_gpu is not None]
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
             shards_per_gpu=max(shards) if shards else None,
+            partition_gpus=partition_gpus,
             shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
             job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
@@ -108,6 +116,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "rules": rules,
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
+        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),

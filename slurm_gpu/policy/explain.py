@@ -89,6 +89,7 @@ def partition_record(partition: Partition) -> ScalarFields:
         "name": partition.name,
         "flag_default": int(partition.is_default),
         "default_time": minutes(partition.default_time_s, NO_VAL),
+        "max_share": 0 if partition.whole_nodes else 1,
         "max_time": minutes(partition.max_time_s, INFINITE),
     }
 

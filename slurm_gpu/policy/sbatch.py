@@ -40,21 +40,24 @@ _PASSED_OVER = (
     "prefer", "priority", "profile", "reservation", "resv-ports", "segment", "signal", "stepmgr",
     "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
 )  # fmt: skip
+_SHARING = {
+    "exclusive": {"": 0, "exclusive": 0, "user": 2, "mcs": 3, "topo": 4},
+    "oversubscribe": {"": 1},
+}
+"""What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
 _OPTIONAL = (
-    "exclusive",
     "get-user-env",
     "kill-on-invalid-dep",
     "nice",
     "no-requeue",
     "propagate",
-    "oversubscribe",
 )
 _FLAGS = (
     "contiguous", "help", "hold", "ignore-pbs", "immediate", "no-kill", "overcommit", "parsable", "quiet",
     "reboot", "requeue", "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
 )  # fmt: skip
 _WITH_VALUE = frozenset((*_READ, *_PASSED_OVER))
-_KNOWN = frozenset((*_READ, *_PASSED_OVER, *_OPTIONAL, *_FLAGS))
+_KNOWN = frozenset((*_READ, *_PASSED_OVER, *_OPTIONAL, *_SHARING, *_FLAGS))
 
 _ENVIRONMENT = {
     "SBATCH_ACCOUNT": "account",
@@ -66,6 +69,7 @@ _ENVIRONMENT = {
     "SBATCH_GPUS_PER_NODE": "gpus-per-node",
     "SBATCH_GPUS_PER_TASK": "gpus-per-task",
     "SBATCH_GRES": "gres",
+    "SBATCH_EXCLUSIVE": "exclusive",
 }
 
 
@@ -96,6 +100,7 @@ class SbatchRequest:
             "tres_per_task": _joined(_gres("gpu:", get("gpus-per-task")), get("tres-per-task")),
         }
         numbers = {
+            "shared": _shared(self.options),
             "time_limit": _minutes(get("time")),
             "min_nodes": nodes,
             "max_nodes": most_nodes,
@@ -121,7 +126,9 @@ def parse_sbatch(argv: Sequence[str], environ: Mapping[str, str]) -> SbatchReque
         raise UsageError("no job script: write `slurm-gpu explain -- sbatch [options] SCRIPT`, or use --wrap")
     options |= {option: environ[name] for name, option in _ENVIRONMENT.items() if environ.get(name)}
     options |= given
-    return SbatchRequest({key: value for key, value in options.items() if key in _READ}, tuple(notes))
+    return SbatchRequest(
+        {key: value for key, value in options.items() if key in _READ or key in _SHARING}, tuple(notes)
+    )
 
 
 def _script_options(script: Path, notes: list[str]) -> dict[str, str]:
@@ -207,6 +214,19 @@ def _short_options(letters: str, queue: list[str], where: str, found: dict[str, 
                     raise UsageError(f"{where}: --{option} needs a value")
                 value = queue.pop(0)
             found[option] = value
+        else:
+            found[option] = ""
+
+
+def _shared(options: Mapping[str, str]) -> int | None:
+    shared = None
+    for option, spellings in _SHARING.items():
+        value = options.get(option)
+        if value is not None:
+            if value not in spellings:
+                raise UsageError(f"--{option}: {value!r} is not one of {', '.join(spellings)}")
+            shared = spellings[value]
+    return shared
 
 
 def _joined(*parts: str | None) -> str | None:

@@ -159,4 +159,5 @@ EMPTY_DESCRIPTION: ScalarFields = {
     "ntasks_per_tres": NO_VAL16,
     "sockets_per_node": NO_VAL16,
     "cpus_per_task": NO_VAL16,
+    "shared": NO_VAL16,
 }

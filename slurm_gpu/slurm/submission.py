@@ -18,6 +18,8 @@ class Partition:
     is_default: bool
     default_time_s: int | None
     max_time_s: int | None
+    whole_nodes: bool = False
+    """Whether each job has its nodes to itself (OverSubscribe=EXCLUSIVE)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,7 @@ def _partition(line: str) -> Partition:
         is_default=fields.get("Default") == "YES",
         default_time_s=_seconds(fields.get("DefaultTime", "NONE")),
         max_time_s=_seconds(fields.get("MaxTime", "UNLIMITED")),
+        whole_nodes=fields.get("OverSubscribe") == "EXCLUSIVE",
     )
 
 

@@ -172,6 +172,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
         (("--gres=shard:5", "--time=10"), "one-gpu"),
         (("--gres=shard:4", "--nodes=4", "--time=10"), "size"),
         (("--time=0",), "size"),
+        (("--exclusive", "--time=10"), "size"),
     ],
 )
 def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], rule: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,12 @@ def test_equal_policies_give_equal_bundles() -> None:
     text = "version: 1\ngroups: {g: {users: [bob, alice]}}\nrules: []\n"
     assert bundle_of(text) == bundle_of(text)
     assert str(lua_directory()) not in bundle_of(text)
+
+
+def test_every_module_is_installed() -> None:
+    root = lua_directory().parents[1]
+    listed = set(re.findall(r"plugins/job_submit/\S+", (root / "setup.cfg").read_text()))
+    assert listed == {str(path.relative_to(root)) for path in lua_directory().glob("*.lua")}
 
 
 def test_a_users_group_holds_ids_and_primary_members() -> None:

@@ -93,3 +93,10 @@ def test_het_jobs_are_not_guessed_at(tmp_path: Path) -> None:
     script.write_text("#!/bin/sh\n#SBATCH --gpus=1\n#SBATCH hetjob\n#SBATCH --gpus=2\n")
     with pytest.raises(UsageError, match="heterogeneous"):
         desc(str(script))
+
+
+@pytest.mark.parametrize(
+    ("words", "shared"), [([], 65534), (["--exclusive"], 0), (["--exclusive=user"], 2), (["-s"], 1)]
+)
+def test_who_has_nodes_to_himself(words: list[str], shared: int) -> None:
+    assert desc(*words, "--wrap=true")["shared"] == shared
