@@ -1,7 +1,7 @@
 -- The verdict and what is said about it: the only module that writes job_desc and calls slurm.*.
 local policy, lib = ...
 
-local WIDTH = 84 -- with "sbatch: error: " before it a line stays under 100
+local WIDTH = 85 -- with "sbatch: error: " before it, a line is at most 100
 
 local function width(text)
   return #(text:gsub("[\128-\191]", "")) -- characters of UTF-8, not bytes
@@ -117,7 +117,12 @@ local function remedy_lines(lines, job, state, findings)
   local fine, command = pcall(lib.remedy, job)
   if fine and command then
     -- A command is to be copied: it is never wrapped.
-    lines[#lines + 1] = "  Would be accepted, in place of your options: " .. command
+    local line = "  Would be accepted, in place of your options: "
+    if width(line .. command) > WIDTH then
+      lines[#lines + 1] = line:sub(1, -2)
+      line = "    "
+    end
+    lines[#lines + 1] = line .. command
     return
   end
   for _, finding in ipairs(findings) do

@@ -22,9 +22,9 @@ MARK = "Would be accepted, in place of your options: "
 
 def advice(verdict: Verdict) -> str | None:
     """The options of the advised command."""
-    for line in verdict.messages:
-        if MARK in line:
-            command = line.partition(MARK)[2]
+    for line, following in zip(verdict.messages, (*verdict.messages[1:], ""), strict=True):
+        if MARK.strip() in line:
+            command = line.partition(MARK)[2] or following.strip()
             assert command.startswith("sbatch ")
             assert command.endswith(" ...")
             return command.removeprefix("sbatch ").removesuffix(" ...")
