@@ -80,6 +80,8 @@ def env() -> None:
 def as_user(user: str, command: tuple[str, ...]) -> None:
     """Run COMMAND as USER (alice, bob, carol, root) in that user's home directory."""
     cluster = Lab()
+    if not cluster.layout.finished_file.exists():
+        raise LabError("the lab is not up; bring it up with lab/up")
     identity = people.identity(user)
     environment = cluster.environment_of(user)
     os.chdir(environment["HOME"])

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from lab import (
@@ -28,13 +29,14 @@ from lab import (
 from lab.cgroups import CgroupVersion
 from lab.daemons import Daemon
 from lab.errors import LabError
-from lab.layout import Layout
+from lab.layout import PORT_VARIABLE, Layout
 from lab.options import JobSubmit, Node, Options
 from lab.polling import wait_for
 from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
 _LOCK_DEADLINE_S = 60.0
+PORT_RANGES, PORT_RANGE_SIZE = 5, 1000
 Report = Callable[[str], None]
 
 
@@ -48,15 +50,14 @@ class Lab:
         report: Report | None = None,
     ) -> None:
         """Take the layout from the environment and the options of the running lab, if not given."""
+        self._any_port = layout is None and PORT_VARIABLE not in os.environ
         self.layout = layout if layout is not None else Layout.from_environment()
         if options is None:
             saved = self.layout.options_file
             options = Options.load(saved) if saved.exists() else Options()
         self.options = options
         self.nodes: dict[str, Node] = {node.name: node for node in options.node_table(self.layout)}
-        self.daemons: dict[str, Daemon] = services.all_daemons(
-            self.layout, options, tuple(self.nodes.values())
-        )
+        self.daemons: dict[str, Daemon] = self._all_daemons()
         self.phases: dict[str, float] = {}
         """Seconds that each part of the last up() took; some run side by side."""
         self._report = report if report is not None else lambda line: None
@@ -90,7 +91,7 @@ class Lab:
         """Write everything that the daemons start from; return the cgroups that Slurm will use."""
         nodes = tuple(self.nodes.values())
         host.require_network()
-        host.require_free_ports(self.layout, nodes)
+        self._settle_on_ports()
         host.require_free_cgroups(nodes)
         support = cgroups.probe()
         if support.version is CgroupVersion.NONE:
@@ -104,6 +105,27 @@ class Lab:
         with self._phase("mariadb-install-db"):
             mariadb.initialise(self.layout, passwords, services.tagged_environment(self.layout))
         return support.version
+
+    def _settle_on_ports(self) -> None:
+        """Keep the range of ports if it is free, else take the next that is, unless one was asked for."""
+        nodes = tuple(self.nodes.values())
+        first = self.layout.port
+        ranges = PORT_RANGES if self._any_port else 1
+        for number in range(ranges):
+            layout = replace(self.layout, port=first + number * PORT_RANGE_SIZE)
+            try:
+                host.require_free_ports(layout, nodes)
+            except LabError as error:
+                if number + 1 == ranges:
+                    raise
+                self._report(f"{str(error).partition(';')[0]}: trying the next range of ports")
+            else:
+                self.layout = layout
+                self.daemons = self._all_daemons()
+                return
+
+    def _all_daemons(self) -> dict[str, Daemon]:
+        return services.all_daemons(self.layout, self.options, tuple(self.nodes.values()))
 
     def _start_all_fenced_or_not(self) -> None:
         """Start with cgroup v2, which no probe can vouch for: if a job does not run, do without."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from lab import cgroups
-from lab.cluster import Lab
+from lab.cluster import PORT_RANGE_SIZE, Lab
 from lab.polling import wait_for
 
 OPEN_EVERY_DEVICE = """#!/bin/sh
@@ -115,3 +116,18 @@ def test_the_truth_about_a_job_is_known_per_gpu(lab: Lab) -> None:
     share_of_time = 3 / (busy.end_s - busy.start_s)
     assert busy.usage.util_pct == pytest.approx(40 * share_of_time, abs=0.5)
     assert busy.usage.mem_used_frac == pytest.approx(0.1 * share_of_time, abs=0.005)
+
+
+def test_a_taken_port_moves_the_lab_to_the_next_range(no_lab: Lab) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("", no_lab.layout.slurmctld_port))
+        taken.listen()
+        said: list[str] = []
+        moved = Lab(report=said.append)
+        moved.up()
+    assert moved.layout.port == no_lab.layout.port + PORT_RANGE_SIZE
+    assert any(str(no_lab.layout.slurmctld_port) in line for line in said)
+    # Any later command finds it there.
+    assert Lab().layout == moved.layout
+    assert all(Lab().status().values())
