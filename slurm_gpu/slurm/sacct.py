@@ -5,6 +5,8 @@ The delimiter is a random word per call, so that no job name, comment or newline
 
 from __future__ import annotations
 
+import functools
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +15,8 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.units import parse_slurm_time
+
+log = logging.getLogger(__name__)
 
 _JOB_ID = re.compile(r"(?P<base>\d+)(?:_(?P<task>\d+|\[.*\]))?(?:\+(?P<offset>\d+))?")
 
@@ -81,13 +85,25 @@ def columns(available: str) -> list[str]:
 
 
 def parse_rows(text: str, names: Sequence[str], mark: str) -> Iterator[AccountingRun]:
-    """Runs in the output of `sacct --parsable --delimiter=<mark>`, whose every column ends with the mark."""
+    """Runs in the output of `sacct --parsable --delimiter=<mark>`, whose every column ends with the mark.
+
+    A row that cannot be read is logged and left out; SlurmError where the columns do not fit at all.
+    """
     words = text.split(mark)
     if len(words) % len(names) != 1 or words[-1].strip():
         raise SlurmError(f"sacct printed {len(words) - 1} columns, not a multiple of {len(names)}")
     for start in range(0, len(words) - 1, len(names)):
         first, *others = words[start : start + len(names)]
-        yield _run(dict(zip(names, [first.removeprefix("\n"), *others], strict=True)))
+        try:
+            yield _run(dict(zip(names, [first.removeprefix("\n"), *others], strict=True)))
+        except SlurmError as error:
+            _tell_once(str(error))
+
+
+@functools.lru_cache(maxsize=1024)
+def _tell_once(message: str) -> None:
+    """Log a row that cannot be read: it must not keep out the others, nor fill the log at each reading."""
+    log.warning("%s; the row is left out", message)
 
 
 def _run(row: Mapping[str, str]) -> AccountingRun:

@@ -1,5 +1,7 @@
 """What newer Slurm prints otherwise than 22.05 is understood too."""
 
+import pytest
+
 from slurm_gpu.slurm import sacct, scontrol
 
 _JOB_2411 = """\
@@ -45,11 +47,25 @@ def test_columns_that_only_newer_versions_have_are_asked_for_there():
     assert new == [*old, "Restarts", "SLUID"]
 
 
+_NAMES = ["JobID", "JobIDRaw", "Restarts", "SLUID"]
+_REST = [name for name in sacct.columns("") if name not in _NAMES]
+
+
+def _row(job: str, raw: str, submit: str = "5") -> str:
+    words = {"Submit": submit, "ElapsedRaw": "0", "NNodes": "1"}
+    return "|".join([job, raw, "2", "s7K", *(words.get(name, "") for name in _REST)]) + "|\n"
+
+
+def test_a_row_that_cannot_be_read_is_told_once_and_keeps_out_no_other(caplog: pytest.LogCaptureFixture):
+    text = _row("11", "11") + _row("12", "12", submit="Unknown") + _row("13", "13")
+    for _ in range(2):
+        assert [run.job_id for run in sacct.parse_rows(text, [*_NAMES, *_REST], "|")] == [11, 13]
+    (message,) = caplog.messages
+    assert "job 12, Submit" in message
+    assert "'Unknown'" in message
+
+
 def test_restarts_and_sluid_are_read_where_they_are():
-    names = ["JobID", "JobIDRaw", "Restarts", "SLUID"]
-    rest = [name for name in sacct.columns("") if name not in names]
-    words = {"Submit": "5", "ElapsedRaw": "0", "NNodes": "1"}
-    text = "|".join(["12_3", "15", "2", "s7K", *(words.get(name, "") for name in rest)]) + "|\n"
-    (run,) = sacct.parse_rows(text, [*names, *rest], "|")
+    (run,) = sacct.parse_rows(_row("12_3", "15"), [*_NAMES, *_REST], "|")
     assert (run.job_id, run.array_job_id, run.array_task) == (15, 12, 3)
     assert (run.restarts, run.sluid) == (2, "s7K")
