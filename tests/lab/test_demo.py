@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from lab import demo
 from lab.cluster import Lab
@@ -30,12 +31,13 @@ def test_every_row_is_within_one_point_of_what_the_gpus_really_did(lab: Lab) -> 
     assert (cpu_only["nGPU"], cpu_only["uGPUcore"], cpu_only["uGPUmem"]) == (0, None, None)
     assert row["a quarter of a GPU"]["nGPU"] == 0.25
     assert row["two nodes, two GPUs each"]["nNODE"] == 2
-    assert all(r["coverage"] > 0.9 for r in rows if r["nGPU"])
 
     devices = {r["id"]: _devices(lab, r["id"]) for r in rows}
     assert len(devices[row["two nodes, two GPUs each"]["id"]]) == 4  # one per node-GPU
     assert all(len(devices[r["id"]]) == 1 for r in rows if r["array_job_id"])  # each task its own
     assert len(devices[row["three seconds"]["id"]]) == 1
+    # Of what was held; a run's coverage is of Slurm's whole seconds, which are rough for such short ones.
+    assert all(d["sampled_s"] > 0.9 * d["held_s"] for found in devices.values() for d in found)
 
 
 def test_a_refusal_names_rule_reason_numbers_and_a_way_out(lab: Lab) -> None:
@@ -53,6 +55,6 @@ def test_a_refusal_names_rule_reason_numbers_and_a_way_out(lab: Lab) -> None:
         assert part in share
 
 
-def _devices(lab: Lab, job: str) -> list[dict[str, object]]:
+def _devices(lab: Lab, job: str) -> list[dict[str, Any]]:
     answer = json.loads(lab.output(["slurm-gpu", "job", job, "--json"], user="carol"))
     return [device for run in answer["runs"] for device in run["devices"]]
