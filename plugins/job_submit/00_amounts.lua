@@ -28,11 +28,11 @@ local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
 -- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
 function amounts.parse_tres(text)
   local items = {}
-  for item in string.gmatch(string.lower(text), "[^,]+") do
+  for item in string.gmatch(text, "[^,]+") do
     item = item:gsub("%s+", ""):gsub("%b()", ""):gsub("^gres[:/]", "")
     local name, rest = item:match("^(%a+)(.*)$")
     if (name == "gpu" or name == "shard" or name == "mps") and (rest == "" or rest:find("^[:=]")) then
-      local kind, digits, suffix = rest:match("^(.-)[:=](%d+)([kmg]?)$")
+      local kind, digits, suffix = rest:match("^(.-)[:=](%d+)([kmgKMG]?)$")
       if digits == nil then
         kind, digits, suffix = rest, "1", ""
       end
@@ -40,7 +40,7 @@ function amounts.parse_tres(text)
       items[#items + 1] = {
         name = name,
         type = kind ~= "" and kind or nil,
-        count = tonumber(digits) * SUFFIX[suffix],
+        count = tonumber(digits) * SUFFIX[string.lower(suffix)],
       }
     end
   end

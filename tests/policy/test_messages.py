@@ -139,6 +139,16 @@ def test_typed_requests_keep_their_type() -> None:
     assert "sbatch --nodes=1 --gres=gpu:a100:3 ..." in lines[2]
 
 
+def test_the_spelling_of_a_type_is_kept() -> None:
+    script = PolicyScript(
+        build_bundle(
+            compiled([RuleModel("size", "job", limits={"gpus": 2000})], "/nonexistent/decisions.log")
+        )
+    )
+    desc = description(ALICE) | {"tres_per_job": "gres:gpu:A100:4"}
+    assert advice(script.submit(desc, PARTITIONS)) == "--gpus=A100:2"
+
+
 def test_what_a_whole_group_uses_is_said_to_be_the_groups() -> None:
     rule = RuleModel("together", "group", limits={"gpus_total": 8000})
     lines = refusal(ALICE, rule, queue=(replace(ALICE, uid=1002, per_job=8),))
