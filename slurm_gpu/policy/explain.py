@@ -32,7 +32,8 @@ def read_installed(script: Path) -> str:
         text = script.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise OutsideError(
-            f"{script} does not exist; install a policy with: slurm-gpu policy apply"
+            f"{script} does not exist; explain runs where slurmctld does, "
+            "once a policy is installed there: slurm-gpu policy apply"
         ) from None
     except OSError as error:
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error

@@ -151,7 +151,7 @@ def test_explain_without_a_policy_says_what_to_do(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
-    assert "install a policy with: slurm-gpu policy apply" in capsys.readouterr().err
+    assert "once a policy is installed there: slurm-gpu policy apply" in capsys.readouterr().err
 
 
 def test_the_example_policy_is_a_policy() -> None:
