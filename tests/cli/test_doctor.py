@@ -296,6 +296,14 @@ def test_slurm_gpud_runs(installed: Installation):
     assert _levels(node.alive(installed.at())) == ["ok"]
 
 
+def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
+    process = installed.root / "proc" / "4711"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--run-dir=/a\0--state-dir\0/b\0")
+    assert "/a/jobs" in _worst(node.hook_directory(installed.at())).message
+    assert "/b/spool" in _worst(node.spool(installed.at())).message
+
+
 def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), name="far", address="10.0.0.7")]
@@ -331,7 +339,7 @@ def test_records_that_wait(installed: Installation):
     write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
     assert _levels(node.spool(installed.at())) == ["ok"]
     write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
-    assert _worst(node.spool(installed.at())).message == "1 finished records wait to be sent"
+    assert _worst(node.spool(installed.at())).message.startswith("1 finished records wait to be sent")
     write(("shipped/record/a/GPU-1", 4))
     assert _levels(node.spool(installed.at())) == ["ok"]
     write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))

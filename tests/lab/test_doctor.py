@@ -8,10 +8,9 @@ from lab.cluster import Lab
 from lab.polling import wait_for
 
 
-def _doctor(lab: Lab, node: str = "n1") -> tuple[int, dict[str, set[str]]]:
+def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
     """Exit code, and the levels that each check found."""
-    paths = lab.layout.node(node)
-    argv = ["slurm-gpu", "doctor", "--json", f"--node-run-dir={paths.run}", f"--node-state-dir={paths.state}"]
+    argv = ["slurm-gpu", "doctor", "--json"]
     shown = lab.run_as("root", argv, check=False)
     found: dict[str, set[str]] = {}
     for check in json.loads(shown.stdout)["checks"]:

@@ -58,7 +58,10 @@ def script(at: Surroundings) -> Iterator[Finding]:
     if text == build_bundle(compile_policy(policy, names, facts)):
         yield ok(f"{installed} is what {policy_file} says")
     else:
-        yield warn(f"{installed} is older than {policy_file} or its groups' members", _APPLY)
+        yield warn(
+            f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",
+            _APPLY,
+        )
 
 
 def _asks_lua(at: Surroundings) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
@@ -22,19 +23,23 @@ def alive(at: Surroundings) -> Iterator[Finding]:
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
         return
-    running = sum(_is_daemon(entry) for entry in at.proc.glob("[0-9]*"))
+    running = len(_daemons(at.proc))
     yield ok(f"{_DAEMON} runs") if running else fail(f"no {_DAEMON} runs on this GPU node", _START)
 
 
 def hook_directory(at: Surroundings) -> Iterator[Finding]:
     """Hooks can write, only root can read, and nothing lies there for long."""
-    directory = at.run_dir / "jobs"
     if not at.is_gpu_node:
         yield skipped("this host is no GPU node")
         return
+    for run_dir in _directories(at.proc, "--run-dir", at.run_dir):
+        yield from _hook_directory(run_dir / "jobs", at.site.wall())
+
+
+def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
     try:
         status = directory.stat()
-        ages = [at.site.wall() - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
+        ages = [now_s - file.stat().st_mtime for file in directory.iterdir() if file.is_file()]
     except FileNotFoundError:
         yield warn(f"there is no {directory}: no job has started here yet", _START)
         return
@@ -53,7 +58,11 @@ def hook_directory(at: Surroundings) -> Iterator[Finding]:
 
 def spool(at: Surroundings) -> Iterator[Finding]:
     """Finished records reach the database."""
-    directory = at.state_dir / "spool"
+    for state_dir in _directories(at.proc, "--state-dir", at.state_dir):
+        yield from _spool(state_dir / "spool")
+
+
+def _spool(directory: Path) -> Iterator[Finding]:
     try:
         waiting = _finished_records(directory / "log")
         rejected = directory / "rejected"
@@ -70,10 +79,11 @@ def spool(at: Surroundings) -> Iterator[Finding]:
         )
     if waiting:
         yield warn(
-            f"{waiting} finished records wait to be sent", "see the finding on slurm-gpudbd; nothing is lost"
+            f"{waiting} finished records wait to be sent from {directory}",
+            "see the finding on slurm-gpudbd; nothing is lost",
         )
     else:
-        yield ok("no finished record waits")
+        yield ok(f"{directory}: no finished record waits")
 
 
 def _finished_records(log: Path) -> int:
@@ -97,10 +107,30 @@ def _finished_records(log: Path) -> int:
     return sum(shipped.get(key, -1) < seq for key, seq in final.items())
 
 
-def _is_daemon(process: Path) -> bool:
-    try:
-        words = (process / "cmdline").read_bytes().split(b"\0")
-    except OSError:
-        return False  # it has ended meanwhile
-    # An interpreter and its options may come first.
-    return any(Path(os.fsdecode(word)).stem == _DAEMON for word in words[:4])
+def _directories(proc: Path, option: str, default: Path) -> list[Path]:
+    """The directories that the running daemons were given; simulated nodes have one of their own each."""
+    given = {path for words in _daemons(proc) if (path := _value(words, option)) is not None}
+    return sorted(given) if given else [default]
+
+
+def _value(words: list[str], option: str) -> Path | None:
+    for word, following in itertools.pairwise([*words, ""]):
+        if word == option:
+            return Path(following)
+        if word.startswith(f"{option}="):
+            return Path(word.partition("=")[2])
+    return None
+
+
+def _daemons(proc: Path) -> list[list[str]]:
+    """The command lines of every slurm-gpud that runs here."""
+    found = []
+    for process in proc.glob("[0-9]*"):
+        try:
+            words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")]
+        except OSError:
+            continue  # it has ended meanwhile
+        # An interpreter and its options may come first.
+        if any(Path(word).stem == _DAEMON for word in words[:4]):
+            found.append(words)
+    return found
