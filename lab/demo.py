@@ -44,7 +44,9 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
     """Run it all on a fresh lab; True if every row agrees with what the simulated GPUs really did."""
     start = time.monotonic()
     lab = Lab(report=lambda line: console.print(f"[dim]{line}[/]", highlight=False))
-    lab.down()
+    if any(lab.status().values()):
+        raise LabError("a lab is up; the demo wants one of its own, and takes it down: lab/down first")
+    lab.down()  # what a lab that was cut off may have left
     try:
         with console.status("Bringing up munge, MariaDB, slurmdbd, slurmctld, four slurmd and slurm-gpu …"):
             lab.up()
@@ -100,7 +102,12 @@ def wait_for_runs(
         if len(done) == expected:
             return done
         if time.monotonic() > end:
-            raise LabError(f"only {len(done)} of {expected} runs are complete after {deadline_s:g} s: {rows}")
+            open_rows = [row for row in rows if row not in done]
+            waiting = [f"{row['id']} {row['state']} coverage {row['coverage']}" for row in open_rows]
+            raise LabError(
+                f"only {len(done)} of {expected} runs are complete after {deadline_s:g} s; "
+                f"waiting for: {', '.join(waiting) or 'rows that slurm-gpudbd has not read from Slurm yet'}"
+            )
         time.sleep(_POLL_S)
 
 

@@ -38,11 +38,17 @@ def _processes() -> frozenset[str]:
             stat = (entry / "stat").read_text()
             program = stat[stat.index("(") + 1 : stat.rindex(")")]
             alive = stat.rpartition(")")[2].split()[0] not in "ZX"
+            here = os.path.samestat((entry / "root").stat(), Path("/").stat())
             uid = entry.stat().st_uid
             arguments = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if alive and (_PROGRAMS.search(program) or uid in _LAB_UIDS or "sleep 100000000" in arguments):
+        # A container or chroot on this host may have a lab of its own, which comes and goes.
+        if (
+            alive
+            and here
+            and (_PROGRAMS.search(program) or uid in _LAB_UIDS or "sleep 100000000" in arguments)
+        ):
             found.add(f"{entry.name} {program} {arguments}")
     return frozenset(found)
 
