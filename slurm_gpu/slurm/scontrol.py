@@ -9,6 +9,7 @@ Times are asked for as epoch seconds (SLURM_TIME_FORMAT=%s).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def parse_config(text: str) -> SlurmSettings:
 def parse_nodes(text: str) -> list[SlurmNode]:
     """Nodes from `scontrol show node -d`, in its order."""
     starts = [match.start() for match in _NODE_HEAD.finditer(text)]
-    return [_node(_Fields(text[a:b])) for a, b in zip(starts, [*starts[1:], None], strict=True)]
+    return [_node(_Fields(text[a:b])) for a, b in itertools.pairwise([*starts, len(text)])]
 
 
 def parse_jobs(text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob], set[int]]:
@@ -77,9 +78,10 @@ def parse_jobs(text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob],
     heads = [match for match in _JOB_HEAD.finditer(text) if int(match["id"]) in labels]
     jobs: dict[int, QueuedJob] = {}
     uncertain: set[int] = set()
-    for head, end in zip(heads, [*(match.start() for match in heads[1:]), None], strict=True):
+    starts = [match.start() for match in heads]
+    for head, (start, end) in zip(heads, itertools.pairwise([*starts, len(text)]), strict=True):
         job_id = int(head["id"])
-        chunk = _without_name(text[head.start() : end], labels[job_id].name)
+        chunk = _without_name(text[start:end], labels[job_id].name)
         if job_id in jobs or chunk is None:
             uncertain.add(job_id)
         else:

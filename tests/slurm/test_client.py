@@ -1,5 +1,7 @@
 """What the command backend promises, over what real Slurm of three versions answered."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 
 from slurm_gpu.errors import SlurmError
@@ -248,3 +250,12 @@ def test_a_command_that_fails_is_quoted_with_what_it_said():
         run_command(["scontrol-that-is-not-there"], {}, 5.0)
     with pytest.raises(SlurmError, match=r"gave no answer within 0\.05 s"):
         run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)
+
+
+def test_a_cluster_without_any_job_or_node():
+    def idle(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        return "No jobs in the system\n" if argv[0] == "scontrol" else ""
+
+    client = CommandClient(idle, {})
+    assert list(client.jobs()) == []
+    assert list(client.nodes()) == []
