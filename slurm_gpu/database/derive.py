@@ -70,7 +70,7 @@ def derive(
     """
     granted_mgpu = allocated_mgpu if allocated_mgpu is not None else _granted_by_nodes(records)
     if granted_mgpu == 0 or not records:
-        gap = elapsed_s is None or granted_mgpu in (None, 0)
+        gap = elapsed_s is None or elapsed_s <= 0 or granted_mgpu in (None, 0)
         return Derived(
             granted_mgpu=granted_mgpu,
             ugpucore=None,
@@ -96,10 +96,17 @@ def derive(
 
 
 def _coverage(records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:
-    """Σ sampled_s / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts."""
-    if elapsed_s is None or elapsed_s <= 0 or devices == 0:
+    """Σ sampled_s / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts.
+
+    Slurm counts whole seconds: where it says 0, the longest time that a node saw a device held stands for it.
+    """
+    if elapsed_s is None or elapsed_s <= 0:
+        elapsed: float = max(record.held_s for record in records)
+    else:
+        elapsed = elapsed_s
+    if elapsed == 0 or devices == 0:
         return None
-    return min(1.0, math.fsum(record.sampled_s for record in records) / (devices * elapsed_s))
+    return min(1.0, math.fsum(record.sampled_s for record in records) / (devices * elapsed))
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:

@@ -53,6 +53,19 @@ def test_coverage_of_a_running_job_counts_up_to_its_newest_record() -> None:
     assert _derive([], elapsed_s=None)["coverage"] is None
 
 
+def test_a_run_that_slurm_counts_as_no_time_has_a_coverage_as_it_has_a_utilisation() -> None:
+    brief = record(held_s=0.75, sampled_s=0.5, util_hist_ms={0: 600})
+    assert (_derive([brief], elapsed_s=0)["ugpucore"], _derive([brief], elapsed_s=0)["coverage"]) == (
+        0,
+        2 / 3,
+    )
+    unseen = idle(held_s=0.0)
+    assert (_derive([unseen], elapsed_s=0)["ugpucore"], _derive([unseen], elapsed_s=0)["coverage"]) == (
+        None,
+        None,
+    )
+
+
 def test_coverage_never_exceeds_one() -> None:
     assert _derive([record(held_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
 
