@@ -22,6 +22,9 @@ from slurm_gpu.records import (
 _IDLE_PCT = 1.0
 """Below this mean utilisation a GPU did nothing worth holding it for."""
 
+_JUDGED_FROM_S = 60.0
+"""A run that failed at once had no chance to use its GPU."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
@@ -64,14 +67,23 @@ def device_uses(records: Sequence[Record]) -> list[DeviceUse]:
 
 
 def idle_advice(run: Run, uses: Sequence[DeviceUse], min_coverage: float) -> str | None:
-    """One line when GPUs were held and did nothing; None when not, or when too little was measured."""
-    judged = [use for use in uses if use.coverage is not None and use.coverage >= min_coverage]
+    """One line when GPUs were held and did nothing; None when not, or when too little was measured.
+
+    Runs of less than a minute are not judged.
+    """
+    if run.end_s is None or run.coverage is None or run.coverage < min_coverage:
+        return None
+    judged = [
+        use
+        for use in uses
+        if use.held_s >= _JUDGED_FROM_S and use.coverage is not None and use.coverage >= min_coverage
+    ]
     idle = [use for use in judged if use.util_mean_pct is not None and use.util_mean_pct < _IDLE_PCT]
-    if not idle or run.end_s is None:
+    if not idle:
         return None
     if len(idle) == len(uses):
         what = "The GPU of this run was" if len(uses) == 1 else f"All {len(uses)} GPUs of this run were"
-        return f"{what} held and not used; submit such work without --gres, or check that the code uses CUDA."
+        return f"{what} held and not used; submit such work without --gpus, or check that the code uses CUDA."
     return (
         f"{len(idle)} of {len(uses)} GPUs were held and not used; "
         f"the run would have done with {len(uses) - len(idle)}."

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -73,7 +75,7 @@ def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
 def test_a_gpu_held_idle_is_pointed_out(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A),))]
     slurm_gpu("job", "17")
-    assert "The GPU of this run was held and not used" in slurm_gpu.out
+    assert "The GPU of this run was held and not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
     assert "1 of 2 GPUs were held and not used; the run would have done with 1." in slurm_gpu.out
@@ -85,6 +87,20 @@ def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):
     slurm_gpu("job", "17", "--json")
     assert json.loads(slurm_gpu.out)["runs"][0]["advice"] is None
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A),), end_s=None, state="RUNNING")]
+    slurm_gpu("job", "17")
+    assert "not used" not in slurm_gpu.out
+
+
+def test_a_run_that_ended_at_once_is_not_judged(slurm_gpu: CommandLine):
+    brief = _idle(_A, held_s=59.0, sampled_s=59.0)
+    slurm_gpu.database.runs = [make_run(devices=(brief,), elapsed_s=59, state="FAILED")]
+    slurm_gpu("job", "17")
+    assert "not used" not in slurm_gpu.out
+
+
+@pytest.mark.parametrize("coverage", [None, 0.0, 0.79])
+def test_a_run_that_was_hardly_measured_is_not_judged(slurm_gpu: CommandLine, coverage: float | None):
+    slurm_gpu.database.runs = [make_run(devices=(_idle(_A),), coverage=coverage)]
     slurm_gpu("job", "17")
     assert "not used" not in slurm_gpu.out
 
