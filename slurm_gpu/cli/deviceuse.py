@@ -28,7 +28,11 @@ _JUDGED_FROM_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """One (node, GPU) of a run; None is a gap. Percentiles are of time."""
+    """One (node, GPU) of a run; None is a gap. Percentiles are of time.
+
+    `power_s` and `energy_s`: for how many seconds power and energy stand, as they are not told of a GPU while
+    several jobs share it.
+    """
 
     node: str
     device: str
@@ -45,12 +49,18 @@ class DeviceUse:
     mem_max_mib: float | None
     power_mean_w: float | None
     power_max_w: float | None
+    power_s: float | None
     energy_j: float | None
+    energy_s: float | None
 
     @property
     def coverage(self) -> float | None:
         """Share of the time held that was sampled, 0–1."""
         return min(1.0, self.sampled_s / self.held_s) if self.held_s > 0 else None
+
+    def stands_for_all(self, seconds: float | None, min_coverage: float) -> bool:
+        """Whether what was measured for `seconds` can be taken for the whole time held."""
+        return seconds is not None and seconds > 0 and seconds >= min_coverage * self.held_s
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
@@ -117,7 +127,9 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         mem_max_mib=None if used_mib is None else used_mib.max,
         power_mean_w=None if power is None else power.mean,
         power_max_w=None if power is None else power.max,
+        power_s=None if power is None else power.seconds,
         energy_j=None if energy is None else energy.total,
+        energy_s=None if energy is None else energy.seconds,
     )
 
 

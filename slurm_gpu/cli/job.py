@@ -28,7 +28,8 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th
-    percentile of time; sampled is the share of the time held that was measured.
+    percentile of time; sampled is the share of the time held that was measured. Power and energy of a GPU
+    are not known while jobs share it; a dash where that was long.
     """
     with site.database() as database:
         runs = database.run(job_id)
@@ -83,13 +84,13 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
     if not uses:
         click.echo("  No node has told anything about its GPUs yet.")
         return
-    _print_gpus(uses)
+    _print_gpus(uses, min_coverage)
     advice = idle_advice(run, uses, min_coverage)
     if advice is not None:
         click.echo(f"  {advice}")
 
 
-def _print_gpus(uses: Sequence[DeviceUse]) -> None:
+def _print_gpus(uses: Sequence[DeviceUse], min_coverage: float) -> None:
     names = _device_names([use.device for use in uses])
     rows = [
         [
@@ -101,8 +102,8 @@ def _print_gpus(uses: Sequence[DeviceUse]) -> None:
             number(use.util_p95_pct),
             memory(use.mem_mean_mib),
             memory(use.mem_max_mib),
-            GAP if use.power_mean_w is None else f"{number(use.power_mean_w)}W",
-            energy(use.energy_j),
+            f"{number(use.power_mean_w)}W" if use.stands_for_all(use.power_s, min_coverage) else GAP,
+            energy(use.energy_j) if use.stands_for_all(use.energy_s, min_coverage) else GAP,
             number(use.coverage, 2),
         ]
         for use in uses

@@ -60,13 +60,20 @@ def _overlap(a: Record, b: Record) -> bool:
 
 
 def derive(
-    records: Sequence[Record], *, allocated_mgpu: int | None, start_s: int | None, elapsed_s: int | None
+    records: Sequence[Record],
+    *,
+    allocated_mgpu: int | None,
+    start_s: int | None,
+    elapsed_s: int | None,
+    min_coverage: float,
 ) -> Derived:
     """The derived columns from one run's records, double watches resolved.
 
     `allocated_mgpu` is what Slurm's accounting tells, None where it cannot (shards of nodes that are gone);
     0 means that no GPU was granted, and then there is nothing to derive. `elapsed_s` is None while the run
     goes on: then coverage counts up to the newest record, as what was not shipped yet is not lost.
+    Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
+    pass for the whole, and is a gap.
     """
     granted_mgpu = allocated_mgpu if allocated_mgpu is not None else _granted_by_nodes(records)
     if granted_mgpu == 0 or not records:
@@ -86,17 +93,19 @@ def derive(
     devices = len({(record.node, record.device) for record in records})
     if granted_mgpu is not None:
         devices = max(devices, math.ceil(granted_mgpu / 1000))
+    sampled_s = math.fsum(record.sampled_s for record in records)
+    metered = None if energy is None else _coverage(energy.seconds, records, devices, elapsed_s)
     return Derived(
         granted_mgpu=granted_mgpu,
         ugpucore=None if histogram is None else histogram_mean(histogram),
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
-        coverage=_coverage(records, devices, elapsed_s),
-        energy_j=None if energy is None else energy.total,
+        coverage=_coverage(sampled_s, records, devices, elapsed_s),
+        energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
     )
 
 
-def _coverage(records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:
-    """Σ sampled_s / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts.
+def _coverage(seconds: float, records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:
+    """Σ seconds measured / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts.
 
     Slurm counts whole seconds: where it says 0, the longest time that a node saw a device held stands for it.
     """
@@ -106,7 +115,7 @@ def _coverage(records: Sequence[Record], devices: int, elapsed_s: int | None) ->
         elapsed = elapsed_s
     if elapsed == 0 or devices == 0:
         return None
-    return min(1.0, math.fsum(record.sampled_s for record in records) / (devices * elapsed))
+    return min(1.0, seconds / (devices * elapsed))
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:

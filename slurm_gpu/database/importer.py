@@ -16,7 +16,7 @@ from sqlalchemy.exc import StatementError
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import IMPORTED, RUN_KEY, get_watermark, set_watermark, store_runs
@@ -52,10 +52,16 @@ class Importer:
     """Reads accounting through `view.client`; `run_once()` is one pass, `run_until()` the daemon's loop."""
 
     def __init__(
-        self, database: Database, view: SlurmView, clock: Clock, cluster: str, interval_s: float
+        self,
+        database: Database,
+        view: SlurmView,
+        clock: Clock,
+        cluster: str,
+        interval_s: float,
+        min_coverage: float = DEFAULT_MIN_COVERAGE,
     ) -> None:
         self._database, self._view, self._clock = database, view, clock
-        self._cluster, self.interval_s = cluster, interval_s
+        self._cluster, self.interval_s, self._min_coverage = cluster, interval_s, min_coverage
         self._mark = f"accounting:{cluster}"
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
@@ -95,7 +101,7 @@ class Importer:
         try:
             return self._import()
         finally:
-            reconcile(self._database)
+            reconcile(self._database, self._min_coverage)
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())

@@ -54,7 +54,14 @@ def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     database = Database(settings.url)
     view = SlurmView(connect(), clock)
-    importer = Importer(database, view, clock, config.cluster, config.import_interval_s)
+    importer = Importer(
+        database,
+        view,
+        clock,
+        config.cluster,
+        config.import_interval_s,
+        config.sampling.min_coverage,
+    )
     if options.once:
         database.upgrade()
         n_changed = importer.run_once()

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, and_, bindparam, or_, select, true, update
 
+from slurm_gpu.config import Sampling
 from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
@@ -20,22 +22,23 @@ from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.store import double_watch_event, read_record, store_events
 from slurm_gpu.records import Event, Record
 
+DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
 
 Job = tuple[str, int]
 
 
-def reconcile(database: Database) -> int:
+def reconcile(database: Database, min_coverage: float = DEFAULT_MIN_COVERAGE) -> int:
     """Match and derive everything that is due; returns how many jobs were looked at."""
     n_jobs = 0
-    while done := database.write(_reconcile_some):
+    while done := database.write(partial(_reconcile_some, min_coverage=min_coverage)):
         n_jobs += done
         if done < _JOBS_PER_TRANSACTION:
             break
     return n_jobs
 
 
-def _reconcile_some(connection: Connection) -> int:
+def _reconcile_some(connection: Connection, min_coverage: float) -> int:
     jobs = _due(connection)
     if not jobs:
         return 0
@@ -48,7 +51,7 @@ def _reconcile_some(connection: Connection) -> int:
         records[row["cluster"], row["job_id"]].append(row)
     changes = _Changes()
     for job in jobs:
-        _reconcile_job(runs[job], records[job], changes)
+        _reconcile_job(runs[job], records[job], changes, min_coverage)
     changes.write(connection)
     return len(jobs)
 
@@ -94,7 +97,9 @@ def _among(table: Any, jobs: Sequence[Job]) -> Any:
     return or_(*(and_(table.c.cluster == name, table.c.job_id.in_(some)) for name, some in ids.items()))
 
 
-def _reconcile_job(runs: Sequence[RowMapping], rows: Sequence[RowMapping], changes: _Changes) -> None:
+def _reconcile_job(
+    runs: Sequence[RowMapping], rows: Sequence[RowMapping], changes: _Changes, min_coverage: float
+) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
     found = assign(map(_run_span, runs), map(_record_span, rows))
     of_run: dict[int, list[Record]] = defaultdict(list)
@@ -109,17 +114,18 @@ def _reconcile_job(runs: Sequence[RowMapping], rows: Sequence[RowMapping], chang
     for row, first_submit_s in zip(runs, submits, strict=True):
         kept, doubled = resolve_double_watches(of_run[row["run_id"]])
         changes.events.extend(map(double_watch_event, doubled))
-        values = {"first_submit_s": first_submit_s, "derive_due": False, **_derived(row, kept)}
+        values = {"first_submit_s": first_submit_s, "derive_due": False, **_derived(row, kept, min_coverage)}
         if any(row[name] != value for name, value in values.items()):
             changes.derived.append({"at_run_id": row["run_id"], **values})
 
 
-def _derived(row: RowMapping, records: Sequence[Record]) -> dict[str, Any]:
+def _derived(row: RowMapping, records: Sequence[Record], min_coverage: float) -> dict[str, Any]:
     derived = derive(
         records,
         allocated_mgpu=row["allocated_mgpu"],
         start_s=row["start_s"],
         elapsed_s=None if row["end_s"] is None else row["elapsed_s"],
+        min_coverage=min_coverage,
     )
     return asdict(derived)
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from slurm_gpu.records import Mean, Total
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
 _A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
@@ -29,6 +30,22 @@ def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
     rows = {row[1]: row for row in slurm_gpu.rows() if row[:1] == ["n1"]}
     assert rows[_B] == ["n1", _B, *["20.0", "0", "0", "40", "4G", "8G", "100W", "100.0", "Wh", "1.00"]]
     assert rows[_A][9:] == ["–", "1.00"]
+
+
+def test_power_and_energy_of_a_part_of_the_time_do_not_pass_for_the_whole(slurm_gpu: CommandLine):
+    shared = make_record(_A, power_w=Mean(1800, 100, 50, 300), energy_j=Total(1800, 360_000))
+    slurm_gpu.database.runs = [make_run(devices=(shared,))]
+    slurm_gpu("job", "17")
+    (row,) = (row for row in slurm_gpu.rows() if row[:1] == ["n1"])
+    assert row[-3:] == ["–", "–", "1.00"]
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["power_mean_w"], gpu["power_s"], gpu["energy_j"], gpu["energy_s"]) == (
+        100,
+        1800,
+        360_000,
+        1800,
+    )
 
 
 def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):

@@ -3,14 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
-from slurm_gpu.records import Mean, Record
+from slurm_gpu.records import Mean, Record, Total
 from tests.database.samples import T0, idle, record, segment
 
 
 def _derive(
     records: list[Record], mgpu: int | None = 1000, elapsed_s: int | None = 10
 ) -> dict[str, float | None]:
-    derived = derive(records, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
+    derived = derive(records, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s, min_coverage=0.8)
     return {name: getattr(derived, name) for name in derived.__slots__}
 
 
@@ -64,6 +64,12 @@ def test_a_run_that_slurm_counts_as_no_time_has_a_coverage_as_it_has_a_utilisati
         None,
         None,
     )
+
+
+def test_the_energy_of_a_part_of_the_time_does_not_pass_for_the_whole() -> None:
+    assert _derive([record(energy_j=Total(8.0, 1440.0))])["energy_j"] == 1440
+    assert _derive([record(energy_j=Total(6.0, 1440.0))])["energy_j"] is None
+    assert _derive([record()], 2000)["energy_j"] is None, "nothing is known of the other GPU"
 
 
 def test_coverage_never_exceeds_one() -> None:
