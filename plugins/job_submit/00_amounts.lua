@@ -40,7 +40,7 @@ function amounts.parse_tres(text)
       items[#items + 1] = {
         name = name,
         type = kind ~= "" and kind or nil,
-        count = tonumber(digits) * SUFFIX[string.lower(suffix)],
+        count = tonumber(digits) * SUFFIX[string.lower(suffix)] + 0.0, -- from Lua 5.3 on integers wrap around
       }
     end
   end
@@ -92,11 +92,18 @@ function amounts.least_nodes(request)
   return nodes
 end
 
--- The least that a request can come to, in thousandths of a GPU.
--- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, tasks, tasks_per_node,
--- tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
-function amounts.least_mgpu(request)
-  local nodes = amounts.least_nodes(request)
+-- The nodes that a request counts for: of a range such as 1-3 Slurm gives as many as it can.
+function amounts.counted_nodes(request)
+  local most = math.min(request.most_nodes or 1, UNLIMITED_32)
+  return math.max(amounts.least_nodes(request), most)
+end
+
+-- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
+-- least that it can come to.
+-- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
+-- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
+function amounts.counted_mgpu(request)
+  local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
   local times = {
     { "per_job", 1 },

@@ -80,6 +80,7 @@ return function(job)
     per_socket = merged("tres_per_socket"),
     per_task = merged("tres_per_task"),
     nodes = number("min_nodes"),
+    most_nodes = number("max_nodes"),
     tasks = amounts.u32(desc.num_tasks),
     tasks_per_node = amounts.u16(desc.ntasks_per_node),
     tasks_per_gpu = amounts.u16(desc.ntasks_per_tres),
@@ -92,13 +93,14 @@ return function(job)
     or text(desc.tres_per_socket)
     or text(desc.tres_per_task)
     or amounts.u32(desc.min_nodes)
+    or amounts.u32(desc.max_nodes)
     or amounts.u32(desc.num_tasks)
   if job.request.tasks == 0 then
     job.request.tasks = nil
   end
-  job.mgpu, job.form = amounts.least_mgpu(job.request)
+  job.mgpu, job.form = amounts.counted_mgpu(job.request)
   if job.record == nil then
-    local whole = gpus_of_whole_node(desc.shared, parts, job.partition) * amounts.least_nodes(job.request)
+    local whole = gpus_of_whole_node(desc.shared, parts, job.partition) * amounts.counted_nodes(job.request)
     if whole * 1000 > job.mgpu then
       job.mgpu, job.form = whole * 1000, "whole_nodes"
     end

@@ -106,12 +106,17 @@ local function record_mgpu(record, running)
     per_socket = record.tres_per_socket,
     per_task = record.tres_per_task,
     nodes = amounts.u32(record.min_nodes),
+    most_nodes = amounts.u32(record.max_nodes),
   }
-  local least, form = amounts.least_mgpu(request)
+  local counted, form = amounts.counted_mgpu(request)
   if form == nil or form == "per_task" or form == "per_socket" then
-    return amounts.total_mgpu(record.tres_fmt_req_str or "") or least
+    local total = amounts.total_mgpu(record.tres_fmt_req_str or "")
+    if total and form == "per_socket" then
+      total = total * amounts.counted_nodes(request) / amounts.least_nodes(request) -- Slurm's is of the least
+    end
+    return total or counted
   end
-  return least
+  return counted
 end
 
 -- What a job record says that does not change while its state does not.

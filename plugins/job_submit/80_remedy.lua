@@ -37,7 +37,7 @@ local function shape_per_node(request, cap, room)
     return nil
   end
   local options = {}
-  local nodes = amounts.least_nodes(request)
+  local nodes = amounts.counted_nodes(request)
   -- Sums are rounded once, as requested_mgpu does it, so that the advice is never a rounding error too large.
   local function sum(times)
     return math.floor(times * unit + 0.5)
@@ -54,7 +54,7 @@ local function shape_per_node(request, cap, room)
   end
   if wanted < nodes then
     options[#options + 1] = string.format("--nodes=%.0f", wanted)
-    if request.tasks then
+    if request.tasks and wanted < amounts.least_nodes(request) then
       local tasks = wanted * math.max(request.tasks_per_node or 1, 1)
       options[#options + 1] = string.format("--ntasks=%.0f", math.min(tasks, request.tasks))
     end

@@ -73,6 +73,9 @@ def job_record(job: QueuedJob) -> Mapping[str, Any]:
         "job_state": _STATES.get(job.state, _ENDED),
         "array_task_cnt": job.n_tasks if job.n_tasks > 1 else None,
         "min_nodes": job.n_nodes,
+        "max_nodes": job.most_nodes,
+        # Slurm's total is that of the fewest nodes; with a range the script counts by the node instead.
+        "tres_per_node": None if job.most_nodes is None else job.tres_per_node or None,
         "tres_fmt_req_str": _tres(job.tres_requested),
         "tres_fmt_alloc_str": _tres(job.tres_allocated) if job.state != "PENDING" else None,
         "admin_comment": job.admin_comment,

@@ -100,6 +100,10 @@ class QueuedJob:
     features: str
     admin_comment: str
     work_dir: str
+    most_nodes: int | None = None
+    """Upper end of the range of nodes (--nodes=1-3) that a pending job asks for; None without a range."""
+    tres_per_node: str = ""
+    """TresPerNode as printed, such as gres:gpu:2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,11 @@ class _Fields:
         match = re.match(r"\d+", self.word(key))
         return int(match[0]) if match else None
 
+    def upper_end(self, key: str) -> int | None:
+        """The larger of a range "2-4"; None where there is no range."""
+        match = re.fullmatch(r"\d+-(\d+)", self.word(key))
+        return int(match[1]) if match else None
+
     def required(self, key: str) -> int:
         number = self.number(key)
         if number is None:
@@ -230,6 +235,8 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             features=fields.word("Features"),
             admin_comment=label.admin_comment,
             work_dir=fields.line("WorkDir"),
+            most_nodes=fields.upper_end("NumNodes"),
+            tres_per_node=fields.word("TresPerNode"),
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None

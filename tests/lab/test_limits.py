@@ -166,7 +166,7 @@ def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) ->
     [
         (("--gres=gpu:4", "--time=10"), "size"),
         (("--gres=gpu:a100:2", "--nodes=2", "--time=10"), "size"),
-        (("--gpus-per-node=2", "--nodes=2-3", "--time=10"), "size"),
+        (("--gpus-per-node=2", "--nodes=1-3", "--time=10"), "size"),
         (("--gpus-per-task=2", "--ntasks=2", "--time=10"), "size"),
         (("--gres=gpu:1", "--array=0-5", "--time=10"), "five"),
         (("--gres=shard:5", "--time=10"), "one-gpu"),
@@ -185,6 +185,20 @@ def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], ru
     assert [line.removeprefix("sbatch: error: ") for line in explained.stdout.splitlines()[:-1]] == said(
         refused
     )
+
+
+def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path) -> None:
+    """Read from Slurm's own record: the script that let the job in is gone."""
+    lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
+    time.sleep(1.1)
+    apply(lab, tmp_path / "policy.yaml", "Five each, read anew.")
+    time.sleep(2)
+    lab.submit("bob", *PENDING)  # brings a new table, late enough that nothing is remembered
+    time.sleep(1.1)
+    refused = sbatch(lab, "--gpus=4", *PENDING)
+    assert "used 3, limit 6, requested 4" in refused.stderr
+    explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=4", "--time=10", "--wrap=true"]
+    assert "used 3, limit 6, requested 4" in lab.run_as("alice", explain, check=False).stdout
 
 
 def test_interactive_jobs_are_refused_too(lab: Lab) -> None:

@@ -25,6 +25,8 @@ class Request:
     per_task: int | None = None
     shards_per_node: int | None = None
     nodes: int | None = None
+    most_nodes: int | None = None
+    """Upper end of --nodes=1-3."""
     n_tasks: int | None = None
     array_tasks: int | None = None
     minutes: int | None = None
@@ -32,7 +34,7 @@ class Request:
     @property
     def mgpu(self) -> int:
         """Of one array task."""
-        nodes = 1 if self.nodes is None else self.nodes
+        nodes = max(self.nodes or 1, self.most_nodes or 1)  # Slurm gives all that are free
         tasks = nodes if self.n_tasks is None else self.n_tasks
         per_node = 1000 * (self.per_node or 0) + 250 * (self.shards_per_node or 0)
         return max(1000 * (self.per_job or 0), per_node * nodes, 1000 * (self.per_task or 0) * tasks)

@@ -38,6 +38,8 @@ def description(request: Request, mark: str = "/") -> dict[str, Any]:
     desc["script"] = "#!/bin/sh"
     if request.nodes is not None:
         desc["min_nodes"] = request.nodes
+    if request.most_nodes is not None:
+        desc["max_nodes"] = request.most_nodes
     if request.n_tasks is not None:
         desc["num_tasks"] = request.n_tasks
     if request.minutes is not None:
@@ -57,6 +59,7 @@ def record(job_id: int, request: Request, *, running: bool = False, **more: Any)
         "qos": "normal",
         "partition": request.partition,
         "min_nodes": 1 if request.nodes is None else request.nodes,
+        "max_nodes": 0 if request.most_nodes is None else request.most_nodes,
         "time_limit": 60 if request.minutes is None else request.minutes,
         "tres_fmt_req_str": f"cpu=4,mem=4G,node=1,billing=4{_total(request)}",
         **tres(request, ":"),

@@ -23,11 +23,13 @@ SMALL = st.none() | st.integers(1, 6)
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     size = draw(st.sampled_from(["per_job", "per_node", "per_task", "shards_per_node", None]))
+    nodes = draw(st.none() | st.integers(1, 4))
     return Request(
         uid=draw(UIDS),
         account=draw(ACCOUNTS),
         partition=draw(PARTITION_LISTS),
-        nodes=draw(st.none() | st.integers(1, 4)),
+        nodes=nodes,
+        most_nodes=None if nodes is None else nodes + draw(st.integers(0, 3)),
         n_tasks=draw(st.none() | st.integers(1, 8)),
         array_tasks=draw(st.none() | st.integers(1, 5)),
         minutes=draw(st.none() | st.integers(1, 300)),

@@ -82,13 +82,13 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return Cluster(tmp_path, FakeSlurm(tmp_path / "slurm.conf"))
 
 
-def queued(gpus: int) -> QueuedJob:
+def queued(gpus: int, **more: Any) -> QueuedJob:
     return QueuedJob(
         job_id=7, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="j", user="x",
         uid=os.getuid(), account="vision", qos="normal", partition="gpu", state="PENDING", reason="",
         restarts=0, submit_s=1, eligible_s=1, start_s=None, end_s=None, time_limit_s=3600, n_nodes=1,
         nodes=[], tres_requested={"cpu": 1, "gres/gpu": gpus, "gres/gpu:a100": gpus}, tres_allocated={},
-        gpu_index={}, gres_per_node="", features="", admin_comment="", work_dir="/",
+        gpu_index={}, gres_per_node="", features="", admin_comment="", work_dir="/", **more,
     )  # fmt: skip
 
 
@@ -145,6 +145,18 @@ def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.Capture
     assert cluster.run("explain", "--user", getpass.getuser(), "--json", *ask[1:]) == 1
     assert json.loads(capsys.readouterr().out)["accepted"] is False
     assert (cluster.root / "run" / "decisions.log").read_text() == ""  # nothing was decided
+
+
+def test_explain_counts_a_range_of_nodes_with_its_most(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.apply()
+    ask = ("explain", "--", "sbatch", "--gres=gpu:1", "--wrap=true")
+    assert cluster.run(*ask, "-N2-5") == 1
+    assert "used 0, limit 4, requested 5" in capsys.readouterr().out
+    cluster.slurm.queue = [queued(1, most_nodes=4, tres_per_node="gres:gpu:1")]
+    assert cluster.run(*ask) == 1
+    assert "used 4, limit 4, requested 1" in capsys.readouterr().out
 
 
 def test_explain_without_a_policy_says_what_to_do(

@@ -66,7 +66,15 @@ FIELDS = [
     "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
     "array_inx", "script", "admin_comment", "default_account", "default_qos",
 ]  # fmt: skip
-NUMBERS = ["time_limit", "min_nodes", "num_tasks", "ntasks_per_node", "ntasks_per_tres", "sockets_per_node"]
+NUMBERS = [
+    "time_limit",
+    "min_nodes",
+    "max_nodes",
+    "num_tasks",
+    "ntasks_per_node",
+    "ntasks_per_tres",
+    "sockets_per_node",
+]
 ODD_TEXT = st.text(max_size=12) | st.sampled_from(
     ["%s%d%", "gres:gpu:", "gres/gpu:999999999999999999999", "gpu:a100:2K", "gres:gpu:2(S:0-1),,", ",", "0-",
      "5-1", "0-4294967294", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50", "\n"]

@@ -36,7 +36,7 @@ def sbatch_words(request: Request) -> list[str]:
     values = {
         "--gpus": request.per_job,
         "--gpus-per-task": request.per_task,
-        "--nodes": request.nodes,
+        "--nodes": request.nodes if request.most_nodes is None else f"{request.nodes}-{request.most_nodes}",
         "--ntasks": request.n_tasks,
         "--time": request.minutes,
         "--partition": request.partition,
@@ -86,7 +86,7 @@ def test_the_advised_command_is_accepted(
         verdict = ask(*shlex.split(options))
         assert verdict.accepted, (words, options, verdict.messages)
     elif not request.nodes or request.per_node is None:
-        smallest = replace(request, nodes=None, n_tasks=None, array_tasks=None, minutes=1)
+        smallest = replace(request, nodes=None, most_nodes=None, n_tasks=None, array_tasks=None, minutes=1)
         for size in ("per_job", "per_node", "per_task", "shards_per_node"):
             if getattr(request, size) is not None:
                 smallest = replace(smallest, **{size: 1})  # type: ignore[arg-type]
@@ -137,6 +137,21 @@ def test_typed_requests_keep_their_type() -> None:
     request = replace(ALICE, per_job=None, per_node=4, nodes=2)
     lines = refusal(request, RuleModel("size", "job", limits={"gpus": 3000}))
     assert "sbatch --nodes=1 --gres=gpu:a100:3 ..." in lines[2]
+
+
+def test_a_range_of_nodes_counts_with_its_most_and_the_remedy_names_one_number() -> None:
+    request = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3, n_tasks=8)
+    assert refusal(request, RuleModel("size", "job", limits={"gpus": 4000}))[1:3] == [
+        "  GPUs in one job: limit 4, requested 6.",
+        "  Would be accepted, in place of your options: sbatch --nodes=2 ...",
+    ]
+
+
+def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
+    rule = RuleModel("share", "user", limits={"gpus_total": 8000})
+    pending = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3)
+    lines = refusal(ALICE, rule, queue=(pending,))
+    assert lines[1] == "  GPUs running + pending: used 6, limit 8, requested 4."
 
 
 def test_the_spelling_of_a_type_is_kept() -> None:

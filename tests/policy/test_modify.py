@@ -41,6 +41,12 @@ def test_growth_counts_gpus_per_node_times_nodes(script: PolicyScript) -> None:
     assert not accepted(script, tres_per_node="gres:gpu:4", min_nodes=4)
 
 
+def test_a_range_of_nodes_counts_with_its_most(script: PolicyScript) -> None:
+    assert accepted(script, min_nodes=1, max_nodes=2)
+    assert not accepted(script, min_nodes=1, max_nodes=3)
+    assert not accepted(script, row=ROW | {"max_nodes": 2}, tres_per_node="gres:gpu:3")
+
+
 def test_growth_counts_for_what_is_submitted_next(script: PolicyScript) -> None:
     assert accepted(script, tres_per_node="gres:gpu:4")
     next_job = replace(ALICE, per_node=3)
