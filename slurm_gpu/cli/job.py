@@ -64,9 +64,14 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
     )
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
-    kind = f"{run.gpu_type} " if run.gpu_type else ""
-    gpus = f"{count(run.n_gpus)} {kind}GPU{'' if run.n_gpus == 1 else 's'}"
-    click.echo(f"  {nodes} {text(run.nodes)}, {gpus}")
+    if not run.has_started:
+        asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
+        click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}")
+        click.echo(f"  submitted {moment(run.submit_s, zone)}")
+        if run.end_s is not None:
+            click.echo(f"  ended     {moment(run.end_s, zone)}")
+        return
+    click.echo(f"  {nodes} {text(run.nodes)}, {_gpus(run.n_gpus, run.gpu_type)}")
     click.echo(f"  submitted {moment(run.submit_s, zone)}")
     click.echo(f"  started   {moment(run.start_s, zone)}  after waiting {span(_seconds(run.wait_h))}")
     click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}")
@@ -77,17 +82,36 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
         click.echo("  It had no GPU.")
         return
     click.echo(
-        f"  uGPUcore {number(run.ugpucore, 1)} %  uGPUmem {number(run.ugpumem, 1)} %  "
+        f"  uGPUcore {_percent(run.ugpucore)}  uGPUmem {_percent(run.ugpumem)}  "
         f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
     )
     uses = device_uses(run.devices) if run.devices is not None else []
     if not uses:
-        click.echo("  No node has told anything about its GPUs yet.")
+        came = (
+            "the first record of a running job comes within 6 minutes"
+            if run.end_s is None
+            else "the record of an ended job comes at once; on its nodes, slurm-gpu doctor says what keeps it"
+        )
+        click.echo(f"  No node has told anything about its GPUs yet: {came}.")
         return
     _print_gpus(uses, min_coverage)
     advice = idle_advice(run, uses, min_coverage)
     if advice is not None:
         click.echo(f"  {advice}")
+
+
+def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
+    """The count with its noun, such as "2 a100 GPUs"."""
+    return f"{count(n_gpus)} {kind + ' ' if kind else ''}GPU{'' if n_gpus == 1 else 's'}"
+
+
+def _gpus_requested(run: Run) -> str:
+    """What shards make of a GPU is known only once they have a node."""
+    return _gpus(run.n_gpus_requested) if run.n_gpus_requested is not None else "shards of GPUs"
+
+
+def _percent(value: float | None) -> str:
+    return GAP if value is None else f"{number(value, 1)} %"
 
 
 def _print_gpus(uses: Sequence[DeviceUse], min_coverage: float) -> None:

@@ -117,7 +117,7 @@ def _row(run: Run, thin: bool) -> list[str]:
         text(run.account),
         _state(run.state),
         number(run.n_nodes),
-        count(run.n_gpus_requested if run.state == "PENDING" else run.n_gpus),
+        count(run.n_gpus if run.has_started else run.n_gpus_requested),
         hours(run.wait_h),
         hours(run.run_h),
         number(run.ugpucore, 1) + (mark if run.ugpucore is not None else ""),

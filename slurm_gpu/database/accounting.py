@@ -34,7 +34,7 @@ def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any
         "state": row.state,
         "exit_code": row.exit_code,
         "eligible_s": row.eligible_s,
-        "start_s": row.start_s,
+        "start_s": None if _never_started(row) else row.start_s,
         "end_s": row.end_s,
         "elapsed_s": row.elapsed_s,
         "suspended_s": row.suspended_s,
@@ -47,6 +47,11 @@ def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any
         "allocated_mgpu": allocated_mgpu(row.tres_allocated, row.nodes, nodes),
         "gpu_type": gpu_type(row.tres_allocated, row.nodes, nodes),
     }
+
+
+def _never_started(row: AccountingRun) -> bool:
+    """Of a job that ended in the queue, Slurm gives the moment of its end as its start, and no node."""
+    return row.end_s is not None and row.elapsed_s == 0 and not row.nodes
 
 
 def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:

@@ -43,7 +43,8 @@ def _reconcile_some(connection: Connection, min_coverage: float) -> int:
     if not jobs:
         return 0
     runs: dict[Job, list[RowMapping]] = defaultdict(list)
-    order = run.c.start_s, run.c.submit_s, run.c.run_id
+    # What has not started comes after what has; by itself NULL is the least.
+    order = run.c.start_s.is_(None), run.c.start_s, run.c.submit_s, run.c.run_id
     for row in connection.execute(select(run).where(_among(run, jobs)).order_by(*order)).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
     records: dict[Job, list[RowMapping]] = defaultdict(list)

@@ -68,6 +68,11 @@ class Run:
     energy_j: float | None = None
     devices: Sequence[Record] | None = None
 
+    @property
+    def has_started(self) -> bool:
+        """False while it waits, and where it ended in the queue."""
+        return self.start_s is not None
+
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes; `devices` only where they were asked for."""
         values = {_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}

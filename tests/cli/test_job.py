@@ -141,10 +141,42 @@ def test_a_job_without_gpu_says_so(slurm_gpu: CommandLine):
     assert "It had no GPU." in slurm_gpu.out
 
 
-def test_a_job_without_records_yet_says_so(slurm_gpu: CommandLine):
-    slurm_gpu.database.runs = [make_run(coverage=0.0, ugpucore=None, devices=())]
+_NEVER = {
+    "start_s": None, "elapsed_s": None, "wait_h": None, "run_h": None, "nodes": "", "gpu_type": None,
+    "n_gpus": 0.0, "n_gpus_requested": 1.0, "ugpucore": None, "ugpumem": None, "coverage": None,
+    "energy_j": None, "devices": (),
+}  # fmt: skip
+
+
+def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(state="CANCELLED", **_NEVER)]
     slurm_gpu("job", "17")
-    assert "No node has told anything about its GPUs yet." in slurm_gpu.out
+    assert "never started; asked for 1 GPU on 1 node" in slurm_gpu.out
+    assert not any(word in slurm_gpu.out for word in ("had no GPU", "0 GPUs", "waiting", "having run"))
+    slurm_gpu("jobs")
+    assert slurm_gpu.rows()[1][4:6] == ["1", "1"]
+
+
+@pytest.mark.parametrize(("asked", "said"), [(2.0, "2 GPUs"), (0.0, "0 GPUs"), (None, "shards of GPUs")])
+def test_a_job_in_the_queue_says_what_it_asks_for(slurm_gpu: CommandLine, asked: float | None, said: str):
+    waiting = {**_NEVER, "n_gpus_requested": asked, "end_s": None, "state": "PENDING"}
+    slurm_gpu.database.runs = [make_run(**waiting)]
+    slurm_gpu("job", "17")
+    assert f"not started yet; asks for {said} on 1 node" in slurm_gpu.out
+
+
+def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
+    gaps = {"ugpucore": None, "ugpumem": None, "devices": ()}
+    slurm_gpu.database.runs = [make_run(coverage=0.0, **gaps)]
+    slurm_gpu("job", "17")
+    assert "uGPUcore –  uGPUmem –  coverage 0 " in slurm_gpu.out
+    assert (
+        "No node has told anything about its GPUs yet: the record of an ended job comes at once"
+        in slurm_gpu.out
+    )
+    slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
+    slurm_gpu("job", "17")
+    assert "the first record of a running job comes within 6 minutes." in slurm_gpu.out
 
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,27 @@ def test_a_running_job_runs_up_to_now_and_a_pending_one_not_at_all(database: Dat
     assert [by_id[n].elapsed_s for n in "123"] == [80, None, 33]
     pending = by_id["2"]
     assert (pending.wait_h, pending.run_h, pending.n_gpus, pending.n_gpus_requested) == (None, None, 0.0, 1.0)
+
+
+def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None:
+    """Slurm says of such a job that it started and ended in the same second."""
+    ended = {"state": "CANCELLED", "start_s": T0, "end_s": T0, "elapsed_s": 0}
+    fill(
+        database,
+        row(job_id=1, **ended, nodes="", tres_allocated={}),
+        row(job_id=2, **{**ended, "state": "FAILED"}),
+        *(replace(run, job_id=3) for run in requeued()[:1]),
+        row(job_id=3, submit_s=T0 + 11, **ended, nodes="", tres_allocated={}),
+    )
+    never, at_once = job(database, "1")[0], job(database, "2")[0]
+    assert (never.start_s, never.end_s, never.elapsed_s, never.run_h) == (None, T0, None, None)
+    assert (never.wait_h, never.submit_wait_h, never.n_gpus, never.n_gpus_requested) == (None, None, 0.0, 1.0)
+    assert (at_once.start_s, at_once.elapsed_s, at_once.n_gpus, at_once.wait_h) == (T0, 0, 1.0, 36 / 3600)
+    with database.reading() as connection:
+        firsts = connection.execute(select(run.c.first_submit_s).where(run.c.job_id == 3)).scalars().all()
+    assert firsts == [T0 - 60, T0 - 60], (
+        "a wait in the queue after a requeue goes on from the first submission"
+    )
 
 
 def test_json_spells_the_keys_as_the_accounting_table_does(database: Database) -> None:
