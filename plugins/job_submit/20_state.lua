@@ -343,6 +343,23 @@ function state_module.youngest_pending(state, uid, group)
   return youngest
 end
 
+-- What of a group's use (of one user's where uid is given) no table has shown yet: jobs, mgpu, and the seconds
+-- after which it counts no more if Slurm itself refused it.
+function state_module.just_submitted(state, group, uid, now)
+  local sum = { jobs = 0, mgpu = 0, left_s = 1 }
+  for _, entry in pairs(state.ledger) do
+    if not entry.saved and (uid == nil or entry.class.uid == uid) then
+      for _, index in ipairs(entry.class.groups) do
+        if index == group then
+          sum.jobs, sum.mgpu = sum.jobs + entry.tasks, sum.mgpu + entry.mgpu
+          sum.left_s = math.max(sum.left_s, QUIET_S + state.delay - (now - entry.at))
+        end
+      end
+    end
+  end
+  return sum
+end
+
 -- The module proper: finds the job's class, and what the job already counts for if it is being updated.
 function state_module.run(job, state)
   job.class = classify(state, job.uid, job.account, job.qos, job.partition)

@@ -1,5 +1,6 @@
--- Which limits the job would go beyond. A finding is {rule, key, label, used, limit, requested (as text), mode},
--- or {rule, error} where a rule could not be evaluated. Also sets job.room: what would still be accepted.
+-- Which limits the job would go beyond. A finding is {rule, key, label, used, recent, limit, requested (as text),
+-- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
+-- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also sets job.room: what would still be accepted.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -97,10 +98,21 @@ local function check(rule, limit, bound, job, state, room)
   if requested == 0 or requested <= left then
     return nil, bound > 0 and left / bound or 0
   end
+  local recent, retry_s
+  if limit.sum then
+    local just = lib.state.just_submitted(state, rule.group, rule.per == "user" and job.uid or nil, job.now)
+    local part = math.min(just[limit.sum], used)
+    if part > 0 then
+      recent = limit.text(part)
+      retry_s = used - part < bound and just.left_s or nil
+    end
+  end
   return {
     rule = rule,
     key = limit.key,
     label = limit.label,
+    recent = recent,
+    retry_s = retry_s,
     used = limit.sum and limit.text(used) or nil,
     limit = limit.text(bound),
     requested = limit.text(requested),

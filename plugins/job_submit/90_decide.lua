@@ -95,7 +95,8 @@ local function explain_finding(lines, finding, job, before)
   end
   local numbers = finding.label .. ": "
   if finding.used then
-    numbers = numbers .. "used " .. finding.used .. ", "
+    local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""
+    numbers = numbers .. "used " .. finding.used .. recent .. ", "
   end
   numbers = numbers .. "limit " .. finding.limit .. ", requested " .. finding.requested
   if finding.used and rule.per == "group" then
@@ -126,7 +127,12 @@ local function remedy_lines(lines, job, state, findings)
     return
   end
   for _, finding in ipairs(findings) do
-    if finding.used then
+    if finding.retry_s then
+      -- Slurm may have refused what the script let pass, and has not said so yet.
+      local text = "What was just submitted is not seen in the queue yet. If Slurm refused it, try again in "
+      wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
+      return
+    elseif finding.used then
       local id = lib.state.youngest_pending(state, job.uid, finding.rule.group)
       if id then
         wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")

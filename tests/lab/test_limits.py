@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 import subprocess
 import time
@@ -69,8 +70,11 @@ def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.Complet
 
 
 def said(result: subprocess.CompletedProcess[str]) -> list[str]:
-    """What our script told the user, without sbatch's prefix and its own last line."""
-    lines = [line.removeprefix("sbatch: error: ") for line in result.stderr.splitlines()]
+    """What our script told the user, without sbatch's prefix, its own last line, and how recent use is."""
+    lines = [
+        re.sub(r" \(\d+ just submitted\)", "", line.removeprefix("sbatch: error: "))
+        for line in result.stderr.splitlines()
+    ]
     return [line for line in lines if not line.startswith("Batch job submission failed")]
 
 

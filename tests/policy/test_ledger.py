@@ -134,6 +134,37 @@ def test_on_a_silent_cluster_the_saved_state_tells_jobs_from_tries(controller: C
     assert not controller.submit()
 
 
+def test_a_refusal_says_what_part_was_just_submitted_and_when_to_try_again(controller: Controller) -> None:
+    """Slurm refused three jobs that the script had let pass (a wrong QOS, say): squeue shows none."""
+    controller.rules = [RuleModel("share", "user", limits={"gpus_total": 12000})]
+    controller.load()
+    four = Request(uid=1001, account="vision", per_job=4)
+    assert all(controller.ask(four).accepted for _ in range(3))
+    controller.save_state()
+    controller.second += 2
+    refusal = controller.ask(four)
+    assert refusal.messages[1:4] == (
+        "  GPUs running + pending: used 12 (12 just submitted), limit 12, requested 4.",
+        "  What was just submitted is not seen in the queue yet. If Slurm refused it, try",
+        "    again in 8 s; otherwise wait for a job to end.",
+    )
+    controller.second += 8
+    assert controller.ask(four).accepted
+
+
+def test_jobs_seen_in_the_queue_are_not_called_just_submitted(controller: Controller) -> None:
+    assert [controller.submit() for _ in range(5)] == [True] * 5
+    controller.save_state()
+    controller.second += 10
+    assert "used 5, limit 5" in controller.ask().messages[1]
+    controller.second += 1
+    controller.show_queue()
+    assert controller.ask().messages[1:3] == (
+        "  jobs running + pending: used 5, limit 5, requested 1.",
+        "  Nothing fits now. Wait for a job to end, or make room with:",
+    )
+
+
 def test_without_a_saved_state_nothing_is_taken_for_granted(controller: Controller) -> None:
     for _ in range(5):
         controller.submit()
