@@ -126,6 +126,13 @@ def upgrade_database(url: str) -> str | None:
         database.dispose()
 
 
+def shown_url(url: str) -> str:
+    """The URL as people may read it, without any password in it."""
+    parsed = _checked_url(url)
+    secret = [name for name in parsed.query if "passw" in name]
+    return parsed.difference_update_query(secret).render_as_string(hide_password=True)
+
+
 def _checked_url(url: str) -> URL:
     try:
         parsed = make_url(url)

@@ -12,7 +12,8 @@ from slurm_gpu.errors import InputError, UsageError
 from slurm_gpu.yamlsource import YamlSource, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpudbd.yaml")
-DEFAULT_URL = "sqlite:////var/lib/slurm-gpu/slurm-gpu.db"
+DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
+DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
 _EVERYWHERE = "0.0.0.0"
 _LISTEN_EXAMPLE = "0.0.0.0:6829"
 _KEYS = ("url", "listen")
@@ -32,6 +33,11 @@ class DaemonSettings:
 
     url: str = DEFAULT_URL
     listen: Address | None = None
+
+
+def default_is_meant() -> bool:
+    """Whether this is slurm-gpudbd's host without doubt: it has the default file, or the default database."""
+    return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
 
 
 def load_settings(path: Path | None) -> DaemonSettings:
