@@ -1,5 +1,5 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
--- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized is_batch.
+-- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized command.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -47,6 +47,9 @@ local function gpus_of_whole_node(shared, parts, names)
   return least or 0
 end
 
+-- By the number of arguments that a job without a script comes with: srun names its program, salloc none.
+local COMMANDS = { [0] = "salloc", [1] = "srun" }
+
 return function(job)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
   -- An update names only what changes; the rest is as the job was.
@@ -58,9 +61,13 @@ return function(job)
   end
 
   job.uid = job.record and record.user_id or desc.user_id
-  -- Asked only for the wording of a refusal: reading it copies the whole script.
-  job.is_batch = function()
-    return text(desc.script) ~= nil
+  -- What the user typed, nil where it cannot be told. Asked only for the wording of a refusal: reading the
+  -- script copies the whole of it.
+  job.command = function()
+    if text(desc.script) then
+      return "sbatch"
+    end
+    return COMMANDS[desc.argc]
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
   job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")

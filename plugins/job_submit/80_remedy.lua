@@ -147,5 +147,6 @@ return function(job)
   if #options == 0 then
     return nil
   end
-  return (job.is_batch() and "sbatch " or "salloc ") .. table.concat(options, " ") .. " ..."
+  local command = job.command()
+  return (command and command .. " " or "") .. table.concat(options, " ") .. " ..."
 end

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -152,6 +153,22 @@ def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
     pending = replace(ALICE, per_job=None, per_node=2, nodes=1, most_nodes=3)
     lines = refusal(ALICE, rule, queue=(pending,))
     assert lines[1] == "  GPUs running + pending: used 6, limit 8, requested 4."
+
+
+@pytest.mark.parametrize(
+    ("fields", "advised"),
+    [
+        ({}, "sbatch --gpus=2 ..."),
+        ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
+        ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
+        ({"script": None}, "--gpus=2 ..."),  # better none than a wrong one
+    ],
+)
+def test_the_remedy_begins_with_the_command_that_was_typed(fields: dict[str, Any], advised: str) -> None:
+    rule = RuleModel("size", "job", limits={"gpus": 2000})
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    verdict = script.submit(description(ALICE) | fields, PARTITIONS)
+    assert verdict.messages[2] == f"  {MARK}{advised}"
 
 
 def test_the_spelling_of_a_type_is_kept() -> None:
