@@ -147,7 +147,7 @@ class Importer:
             return 0
 
     def _to_ask_again(self, seen: set[tuple[int, int]]) -> list[int]:
-        """Jobs held open here that this pass did not tell of, and those with records but no run."""
+        """Jobs that this pass did not tell of: held open here, with records but no run, or never eligible."""
         open_runs = select(run.c.job_id, run.c.submit_s).where(
             run.c.end_s.is_(None), run.c.cluster == self._cluster
         )
@@ -162,6 +162,7 @@ class Importer:
                 job_id for job_id, submit_s in connection.execute(open_runs) if (job_id, submit_s) not in seen
             }
             wanted |= set(connection.execute(unmatched).scalars()) - {job_id for job_id, _ in seen}
+        wanted |= self._cancelled_while_held() - {job_id for job_id, _ in seen}
         now = self._clock.monotonic()
         due: list[int] = []
         for job_id in sorted(wanted):
@@ -172,6 +173,17 @@ class Importer:
             self._patience[job_id] = ask_at, wait_s
         self._patience = {job_id: item for job_id, item in self._patience.items() if job_id in wanted}
         return due
+
+    def _cancelled_while_held(self) -> set[int]:
+        """Jobs that ended without ever having been eligible: sacct finds these in no period, only by id."""
+        queue = self._view.queue()
+        if queue is None:
+            return set()
+        return {
+            job_id
+            for job_id, job in queue.by_id.items()
+            if job.eligible_s is None and job.state == "CANCELLED"
+        }
 
 
 def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:

@@ -1,5 +1,6 @@
 import logging
 import threading
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,7 +13,18 @@ from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import store_records
 from slurm_gpu.errors import SlurmError
-from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, node, record, requeued, row, segment
+from tests.database.samples import (
+    CLUSTER,
+    T0,
+    FakeClock,
+    MemorySlurm,
+    node,
+    queued,
+    record,
+    requeued,
+    row,
+    segment,
+)
 
 NODES = {f"n{number}": node(number) for number in range(1, 5)}
 
@@ -47,6 +59,20 @@ def test_a_job_is_followed_from_pending_to_its_end(database: Database) -> None:
         assert importing.run_once() == 1
         assert importing.run_once() == 0, "an unchanged row is not written again"
         assert (runs(database)[key]["state"], runs(database)[key]["granted_mgpu"]) == (state, granted)
+
+
+def test_a_job_that_was_cancelled_while_held_is_asked_for_by_its_id(database: Database) -> None:
+    """Slurm's accounting tells of it in no period."""
+    held = queued(job_id=7, state="PENDING", eligible_s=None, start_s=None, nodes=[])
+    slurm = MemorySlurm(jobs=[held, queued(job_id=8, state="CANCELLED")])
+    clock = FakeClock()
+    importing = importer(database, slurm, clock)
+    importing.run_once()
+    assert slurm.questions == [(0, None)]
+    slurm.queue = [replace(held, state="CANCELLED")]
+    clock.now += 60
+    importing.run_once()
+    assert slurm.questions[-1] == (0, (7,))
 
 
 def test_the_growing_elapsed_time_of_a_running_job_is_no_change(database: Database) -> None:
