@@ -66,7 +66,8 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
     if not run.has_started:
         asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
-        click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}")
+        # Of a job that was cancelled as soon as it was submitted, accounting may not know what it asked for.
+        click.echo(f"  {asked} {_gpus_requested(run)} on {nodes}" if run.n_nodes else "  never started")
         click.echo(f"  submitted {moment(run.submit_s, zone)}")
         if run.end_s is not None:
             click.echo(f"  ended     {moment(run.end_s, zone)}")

@@ -155,6 +155,9 @@ def test_a_job_that_was_cancelled_in_the_queue_says_what_it_asked_for(slurm_gpu:
     assert not any(word in slurm_gpu.out for word in ("had no GPU", "0 GPUs", "waiting", "having run"))
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][4:6] == ["1", "1"]
+    slurm_gpu.database.runs = [make_run(state="CANCELLED", **{**_NEVER, "n_nodes": 0})]
+    slurm_gpu("job", "17")
+    assert "  never started\n" in slurm_gpu.out
 
 
 @pytest.mark.parametrize(("asked", "said"), [(2.0, "2 GPUs"), (0.0, "0 GPUs"), (None, "shards of GPUs")])
