@@ -1,10 +1,11 @@
-"""`slurm-gpu explain -- sbatch …`."""
+"""`slurm-gpu explain -- sbatch …` (or srun, salloc)."""
 
 from __future__ import annotations
 
 import json
 import os
 import pwd
+import sys
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.sbatch import parse_sbatch
+from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
 
@@ -26,11 +27,12 @@ from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
-    Prints what sbatch would print. Exit status 0 if the job would be accepted, 1 if refused. Only the
-    policy is asked: Slurm may still have reasons of its own.
+    Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
+    accepted, 1 if refused. Only the policy is asked: Slurm may still have reasons of its own.
     """
     words = [word for index, word in enumerate(command) if index or word != "--"]
-    request = parse_sbatch(words, os.environ)
+    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
+    request = parse_command(words, os.environ, stdin)
     uid, name = _account_of(user)
     script = read_installed(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)
     result = explain_job(
@@ -40,6 +42,7 @@ def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...
         read_user_defaults(name, request.options.get("account")),
         site.slurm.jobs(),
         read_partitions(),
+        {kind for node in site.slurm.nodes() for kind in node.gpus},
     )
     verdict = result.verdict
     if as_json:
@@ -51,8 +54,9 @@ def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...
         }
         click.echo(json.dumps(answer, indent=2))
     else:
+        prefix = request.command if verdict.accepted else f"{request.command}: error"
         for line in verdict.messages:
-            click.echo(f"sbatch: {line}" if verdict.accepted else f"sbatch: error: {line}")
+            click.echo(f"{prefix}: {line}")
         for note in result.notes:
             click.echo(f"note: {note}", err=True)
         click.echo("accepted" if verdict.accepted else "refused")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,17 +49,21 @@ def explain(
     defaults: UserDefaults,
     jobs: Iterable[QueuedJob],
     partitions: Sequence[Partition],
+    gpu_types: Collection[str] = (),
 ) -> Explanation:
-    """Run the script for the request of `user` (uid, name) against the queue as it is."""
+    """Run the script for the request of `user` (uid, name) against the queue as it is.
+
+    `gpu_types` are those of the cluster, in any case; where none is given, none is called unknown.
+    """
     policy = PolicyScript(script)
     policy.set_jobs(job_record(job) for job in jobs)
-    desc = request.description(*user) | {
+    desc = request.description(*user, {kind.lower() for kind in gpu_types}) | {
         "default_account": defaults.account,
         "default_qos": defaults.qos,
     }
     verdict = policy.submit(desc, [partition_record(partition) for partition in partitions])
     broken = [text for level, text in verdict.log if level == "error"]
-    return Explanation(verdict, (*request.notes, *broken))
+    return Explanation(verdict, tuple(broken))
 
 
 def job_record(job: QueuedJob) -> Mapping[str, Any]:

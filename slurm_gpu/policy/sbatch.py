@@ -1,21 +1,23 @@
-"""Reads an sbatch command line as sbatch does, as far as the policy can see it.
+"""Reads a command line as sbatch, srun and salloc do, as far as the policy can see it.
 
-Command line, then SBATCH_* variables, then #SBATCH lines of the script: the earlier wins. The result is the
-job description that sbatch would send, in the spellings of Slurm 23.11 and later (`gres/gpu:2`).
+Command line, then variables such as SBATCH_GPUS, then #SBATCH lines of the script: the earlier wins. The
+result is the job description that would be sent, in the spellings of Slurm 23.11 and later (`gres/gpu:2`).
 """
 
 from __future__ import annotations
 
-import math
+import difflib
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
-from slurm_gpu.errors import SlurmError, UsageError
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, INFINITE
-from slurm_gpu.slurm.hostlist import expand
-from slurm_gpu.units import parse_slurm_time
+from slurm_gpu.errors import UsageError
+from slurm_gpu.policy import optionvalues
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION
+
+COMMANDS = ("sbatch", "srun", "salloc")
 
 _SHORT = {
     "A": "account", "a": "array", "p": "partition", "q": "qos", "t": "time", "N": "nodes", "n": "ntasks",
@@ -40,102 +42,193 @@ _PASSED_OVER = (
     "prefer", "priority", "profile", "reservation", "resv-ports", "segment", "signal", "stepmgr",
     "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
 )  # fmt: skip
-_SHARING = {
-    "exclusive": {"": 0, "exclusive": 0, "user": 2, "mcs": 3, "topo": 4},
-    "oversubscribe": {"": 1},
-}
-"""What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
-_OPTIONAL = (
-    "get-user-env",
-    "kill-on-invalid-dep",
-    "nice",
-    "no-requeue",
-    "propagate",
-)
+_SHARING = ("exclusive", "oversubscribe")
+_OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
 _FLAGS = (
-    "contiguous", "help", "hold", "ignore-pbs", "immediate", "no-kill", "overcommit", "parsable", "quiet",
+    "contiguous", "help", "hold", "ignore-pbs", "overcommit", "parsable", "quiet",
     "reboot", "requeue", "spread-job", "test-only", "usage", "use-min-nodes", "verbose", "version", "wait",
 )  # fmt: skip
+_BATCH_ONLY = (
+    "array",
+    "wrap",
+    "batch",
+    "ignore-pbs",
+    "parsable",
+    "requeue",
+    "no-requeue",
+    "test-only",
+    "wait",
+)
 _WITH_VALUE = frozenset((*_READ, *_PASSED_OVER))
-_KNOWN = frozenset((*_READ, *_PASSED_OVER, *_OPTIONAL, *_SHARING, *_FLAGS))
+_WITHOUT = frozenset((*_OPTIONAL, *_SHARING, *_FLAGS))
 
-_ENVIRONMENT = {
-    "SBATCH_ACCOUNT": "account",
-    "SBATCH_ARRAY_INX": "array",
-    "SBATCH_PARTITION": "partition",
-    "SBATCH_QOS": "qos",
-    "SBATCH_TIMELIMIT": "time",
-    "SBATCH_GPUS": "gpus",
-    "SBATCH_GPUS_PER_NODE": "gpus-per-node",
-    "SBATCH_GPUS_PER_TASK": "gpus-per-task",
-    "SBATCH_GRES": "gres",
-    "SBATCH_EXCLUSIVE": "exclusive",
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """What one of Slurm's commands understands."""
+
+    name: str
+    variables: str
+    """How the variables begin from which it takes options."""
+    with_value: frozenset[str]
+    without: frozenset[str]
+    """Options that need no value; some take one after `=`."""
+    short: Mapping[str, str]
+
+    @property
+    def known(self) -> frozenset[str]:
+        return self.with_value | self.without
+
+
+_BY_NAME = {
+    "sbatch": _Command("sbatch", "SBATCH_", _WITH_VALUE, _WITHOUT, _SHORT),
+    "srun": _Command(
+        "srun",
+        "SLURM_",
+        _WITH_VALUE.difference(_BATCH_ONLY)
+        | {
+            "accel-bind", "bcast-exclude", "cpu-bind", "epilog", "het-group", "jobid", "kill-on-bad-exit",
+            "max-exit-timeout", "max-threads", "mpi", "msg-timeout", "ntasks-per-tres", "pack-group",
+            "prolog", "relative", "slurmd-debug", "task-epilog", "task-prolog", "threads", "tres-bind",
+            "wait",
+        },
+        _WITHOUT.difference(_BATCH_ONLY)
+        | {
+            "bcast", "compress", "debugger-test", "disable-status", "exact", "interactive",
+            "label", "multi-prog", "no-allocate", "overlap", "preserve-env", "pty", "quit-on-interrupt",
+            "send-libs", "test-only", "unbuffered", "whole", "x11",
+        },
+        _SHORT
+        | {
+            "E": "preserve-env", "K": "kill-on-bad-exit", "l": "label", "r": "relative", "T": "threads",
+            "u": "unbuffered", "X": "disable-status", "Z": "no-allocate",
+        },
+    ),
+    "salloc": _Command(
+        "salloc",
+        "SALLOC_",
+        _WITH_VALUE.difference(_BATCH_ONLY),
+        _WITHOUT.difference(_BATCH_ONLY) | {"bell", "kill-command", "no-bell", "no-shell", "x11"},
+        _SHORT | {"K": "kill-command"},
+    ),
+}  # fmt: skip
+
+_VARIABLES = {
+    "ACCOUNT": "account",
+    "ARRAY_INX": "array",
+    "PARTITION": "partition",
+    "QOS": "qos",
+    "TIMELIMIT": "time",
+    "GPUS": "gpus",
+    "GPUS_PER_NODE": "gpus-per-node",
+    "GPUS_PER_TASK": "gpus-per-task",
+    "GRES": "gres",
+    "EXCLUSIVE": "exclusive",
 }
+_VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 
 
 @dataclass(frozen=True, slots=True)
 class SbatchRequest:
-    """What an sbatch command line asks for."""
+    """What a command line asks for."""
 
     options: Mapping[str, str] = field(default_factory=dict)
     """Long option → value, of those that matter to the policy."""
-    notes: tuple[str, ...] = ()
-    """What was passed over and might matter, for the user to see."""
+    command: str = "sbatch"
+    """sbatch, srun or salloc."""
 
-    def description(self, user_id: int, user_name: str) -> dict[str, str | int | float | bool | None]:
-        """The job description (the fields of job_desc that the Lua reads); raises UsageError."""
+    def description(
+        self, user_id: int, user_name: str, gpu_types: Collection[str] = ()
+    ) -> dict[str, str | int | float | bool | None]:
+        """The job description (the fields of job_desc that the Lua reads); raises UsageError.
+
+        `gpu_types` are those of the cluster in lower case; where there are none, any is taken.
+        """
         get = self.options.get
-        nodes, most_nodes = _nodes(get("nodes"), get("nodelist"))
+
+        def gpus(option: str) -> str | None:
+            return optionvalues.gpus(option, get(option), gpu_types)
+
+        def gres(option: str) -> str | None:
+            return optionvalues.gres(option, get(option), gpu_types)
+
+        def number(option: str) -> int | None:
+            return optionvalues.number(option, get(option))
+
+        nodes, most_nodes = optionvalues.nodes(get("nodes"), get("nodelist"))
         desc = dict(EMPTY_DESCRIPTION) | {
             "user_id": user_id,
             "user_name": user_name,
-            "script": "#!/bin/sh",
+            "script": "#!/bin/sh" if self.command == "sbatch" else None,
+            "argc": 1 if self.command == "srun" else 0,
             "account": get("account"),
             "partition": get("partition"),
             "qos": get("qos"),
-            "array_inx": get("array"),
-            "tres_per_job": _gres("gpu:", get("gpus")),
-            "tres_per_node": _joined(_gres("", get("gres")), _gres("gpu:", get("gpus-per-node"))),
-            "tres_per_socket": _gres("gpu:", get("gpus-per-socket")),
-            "tres_per_task": _joined(_gres("gpu:", get("gpus-per-task")), get("tres-per-task")),
+            "array_inx": optionvalues.array(get("array")),
+            "tres_per_job": gpus("gpus"),
+            "tres_per_node": _joined(gres("gres"), gpus("gpus-per-node")),
+            "tres_per_socket": gpus("gpus-per-socket"),
+            "tres_per_task": _joined(gpus("gpus-per-task"), gres("tres-per-task")),
         }
         numbers = {
             "shared": _shared(self.options),
-            "time_limit": _minutes(get("time")),
+            "time_limit": optionvalues.minutes(get("time")),
             "min_nodes": nodes,
             "max_nodes": most_nodes,
-            "num_tasks": _number("ntasks", get("ntasks")),
-            "ntasks_per_node": _number("ntasks-per-node", get("ntasks-per-node")),
-            "ntasks_per_tres": _number("ntasks-per-gpu", get("ntasks-per-gpu")),
-            "sockets_per_node": _number("sockets-per-node", get("sockets-per-node")),
+            "num_tasks": number("ntasks"),
+            "ntasks_per_node": number("ntasks-per-node"),
+            "ntasks_per_tres": number("ntasks-per-gpu"),
+            "sockets_per_node": number("sockets-per-node"),
         }
         return desc | {key: value for key, value in numbers.items() if value is not None}
 
 
-def parse_sbatch(argv: Sequence[str], environ: Mapping[str, str]) -> SbatchRequest:
-    """Read `sbatch [options] [script [arguments]]`, with or without the word sbatch; raises UsageError."""
+def parse_command(
+    argv: Sequence[str], environ: Mapping[str, str], stdin: TextIO | None = None
+) -> SbatchRequest:
+    """Read `sbatch [options] [script [arguments]]`, `srun [options] program` or `salloc [options]`.
+
+    Without any of these words it is sbatch. `stdin` is where sbatch finds a script that is not named, None
+    where there is none. Raises UsageError.
+    """
     words = list(argv)
-    if words and Path(words[0]).name == "sbatch":
+    name = Path(words[0]).name if words else ""
+    if name in COMMANDS:
         words = words[1:]
-    notes: list[str] = []
-    given, rest = _options(words, "the command line", notes)
+    command = _BY_NAME[name if name in COMMANDS else "sbatch"]
+    given, rest = _options(words, command, "the command line")
+    if ":" in (rest[:1] if command.name == "sbatch" else rest):
+        raise UsageError("`:` makes it a heterogeneous job; explain its components one by one")
     options: dict[str, str] = {}
-    if rest and "wrap" not in given:
-        options |= _script_options(Path(rest[0]), notes)
-    elif not rest and "wrap" not in given:
-        raise UsageError("no job script: write `slurm-gpu explain -- sbatch [options] SCRIPT`, or use --wrap")
-    options |= {option: environ[name] for name, option in _ENVIRONMENT.items() if environ.get(name)}
+    if command.name == "sbatch" and "wrap" not in given:
+        options |= _script_options(rest, command, stdin)
+    elif command.name == "srun" and not rest:
+        raise UsageError("no program: write `slurm-gpu explain -- srun [options] PROGRAM`")
+    variables = _VARIABLES | (_VARIABLES_OF_SRUN if command.name == "srun" else {})
+    for variable, option in variables.items():
+        value = environ.get(command.variables + variable)
+        if value and option in command.known:
+            options[option] = value
     options |= given
     return SbatchRequest(
-        {key: value for key, value in options.items() if key in _READ or key in _SHARING}, tuple(notes)
+        {key: value for key, value in options.items() if key in _READ or key in _SHARING}, command.name
     )
 
 
-def _script_options(script: Path, notes: list[str]) -> dict[str, str]:
+def _script_options(rest: Sequence[str], command: _Command, stdin: TextIO | None) -> dict[str, str]:
+    """What the #SBATCH lines of the named script, or of standard input, ask for."""
+    script = rest[0] if rest else "standard input"
     try:
-        text = script.read_text(encoding="utf-8", errors="replace")
+        if rest:
+            text = Path(script).read_text(encoding="utf-8", errors="replace")
+        else:
+            text = stdin.read() if stdin is not None else ""
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{script} is not text (byte {error.start})") from error
     except OSError as error:
         raise UsageError(f"{script} cannot be read: {error.strerror}") from error
+    if not rest and not text.strip():
+        raise UsageError("no job script: write `slurm-gpu explain -- sbatch [options] SCRIPT`, or use --wrap")
     options: dict[str, str] = {}
     for line in _directives(text):
         try:
@@ -144,7 +237,7 @@ def _script_options(script: Path, notes: list[str]) -> dict[str, str]:
             raise UsageError(f"{script}: `#SBATCH {line}`: {error}") from error
         if words and words[0] in ("hetjob", "packjob"):
             raise UsageError(f"{script} is a heterogeneous job; explain its components one by one")
-        found, rest = _options(words, f"{script}", notes)
+        found, rest = _options(words, command, script)
         if rest:
             raise UsageError(f"{script}: `#SBATCH {line}`: {rest[0]!r} is not an option")
         options |= found
@@ -160,7 +253,7 @@ def _directives(text: str) -> Iterator[str]:
             return
 
 
-def _options(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[str, str], list[str]]:
+def _options(words: Sequence[str], command: _Command, where: str) -> tuple[dict[str, str], list[str]]:
     """Options up to the first word that is none, and the rest."""
     found: dict[str, str] = {}
     queue = list(words)
@@ -170,111 +263,62 @@ def _options(words: Sequence[str], where: str, notes: list[str]) -> tuple[dict[s
             return found, queue[1:]
         if word.startswith("--"):
             queue.pop(0)
-            _long_option(word, queue, where, notes, found)
+            _long_option(word, queue, command, where, found)
         elif word.startswith("-") and len(word) > 1:
             queue.pop(0)
-            _short_options(word[1:], queue, where, found)
+            _short_options(word[1:], queue, command, where, found)
         else:
             return found, queue
     return found, []
 
 
-def _long_option(word: str, queue: list[str], where: str, notes: list[str], found: dict[str, str]) -> None:
+def _long_option(word: str, queue: list[str], command: _Command, where: str, found: dict[str, str]) -> None:
     name, equals, value = word[2:].partition("=")
     # getopt takes any beginning that fits only one option.
-    fitting = [name] if name in _KNOWN else sorted(option for option in _KNOWN if option.startswith(name))
+    known = command.known
+    fitting = [name] if name in known else sorted(option for option in known if option.startswith(name))
     if len(fitting) > 1:
         raise UsageError(f"{where}: --{name} could be --{' or --'.join(fitting)}")
     if not fitting:
-        if not equals and queue and not queue[0].startswith("-"):
-            raise UsageError(
-                f"{where}: explain does not know --{name}, nor whether {queue[0]!r} is its value; "
-                f"write --{name}=VALUE or leave it out"
-            )
-        notes.append(f"--{name} is unknown to explain and was passed over")
-        return
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} knows it"
+        raise UsageError(f"{where}: --{name} is not an option of {command.name} that explain knows; {hint}")
     option = fitting[0]
-    if option in _WITH_VALUE and not equals:
+    if option in command.with_value and not equals:
         if not queue:
             raise UsageError(f"{where}: --{option} needs a value")
         value = queue.pop(0)
     found[option] = value
 
 
-def _short_options(letters: str, queue: list[str], where: str, found: dict[str, str]) -> None:
+def _short_options(
+    letters: str, queue: list[str], command: _Command, where: str, found: dict[str, str]
+) -> None:
     while letters:
-        option = _SHORT.get(letters[0])
-        if option is None:
-            raise UsageError(f"{where}: -{letters[0]} is not an option of sbatch that explain knows")
+        option = command.short.get(letters[0])
+        if option is None or option not in command.known:
+            raise UsageError(f"{where}: -{letters[0]} is not an option of {command.name} that explain knows")
         value, letters = letters[1:], letters[1:]
-        if option in _WITH_VALUE:
+        if option in command.with_value:
             letters = ""
             if not value:
                 if not queue:
                     raise UsageError(f"{where}: --{option} needs a value")
                 value = queue.pop(0)
             found[option] = value
+        elif option in ("immediate", "kill-command", "no-kill"):  # take a value only where it is attached
+            letters, found[option] = "", value
         else:
             found[option] = ""
 
 
 def _shared(options: Mapping[str, str]) -> int | None:
-    shared = None
-    for option, spellings in _SHARING.items():
-        value = options.get(option)
-        if value is not None:
-            if value not in spellings:
-                raise UsageError(f"--{option}: {value!r} is not one of {', '.join(spellings)}")
-            shared = spellings[value]
-    return shared
+    value = None
+    for option in _SHARING:
+        if option in options:
+            value = optionvalues.shared(option, options[option])
+    return value
 
 
 def _joined(*parts: str | None) -> str | None:
     return ",".join(part for part in parts if part) or None
-
-
-def _gres(prefix: str, value: str | None) -> str | None:
-    if value is None or value in ("", "none"):
-        return None
-    return ",".join(f"gres/{prefix}{item.removeprefix('gres:')}" for item in value.split(","))
-
-
-def _number(option: str, value: str | None) -> int | None:
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdigit()):
-        raise UsageError(f"--{option}: {value!r} must be a whole number")
-    return int(value)
-
-
-def _nodes(value: str | None, nodelist: str | None) -> tuple[int | None, int | None]:
-    if value is None:
-        if nodelist is None or "/" in nodelist:
-            return None, None
-        try:
-            return len(expand(nodelist)), None
-        except (ValueError, SlurmError) as error:
-            raise UsageError(f"--nodelist: {error}") from error
-    least, _, most = value.partition("-")
-    counts = [_count(part) for part in (least, most or least)]
-    if None in counts:
-        raise UsageError(f"--nodes: {value!r} must be a number or a range such as 2-4")
-    return counts[0], counts[1]
-
-
-def _count(text: str) -> int | None:
-    factor = {"k": 1024, "m": 1024**2}.get(text[-1:].lower())
-    digits = text[:-1] if factor else text
-    return int(digits) * (factor or 1) if digits.isascii() and digits.isdigit() else None
-
-
-def _minutes(value: str | None) -> int | None:
-    if value is None:
-        return None
-    if value.upper() in ("UNLIMITED", "INFINITE", "-1"):
-        return INFINITE
-    try:
-        minutes = math.ceil(parse_slurm_time(value) / 60)
-    except ValueError as error:
-        raise UsageError(f"--time: {error}") from error
-    return minutes or INFINITE

@@ -206,10 +206,16 @@ def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path)
 
 
 def test_interactive_jobs_are_refused_too(lab: Lab) -> None:
-    refused = lab.run_as("alice", ["srun", "--gpus=4", "--time=10", "true"], check=False)
-    assert refused.returncode != 0
-    assert "Refused by rule size" in refused.stderr
-    assert "salloc --gpus=3 ..." in refused.stderr
+    for command in ("srun", "salloc"):
+        ask = [command, "--gpus=4", "--time=10", "true"]
+        refused = lab.run_as("alice", ask, check=False)
+        assert refused.returncode != 0
+        assert "Refused by rule size" in refused.stderr
+        assert f": {command} --gpus=3 ..." in refused.stderr
+        explained = lab.run_as("alice", ["slurm-gpu", "explain", "--", *ask], check=False)
+        assert f"{command}: error:   Would be accepted, in place of your options: {command} --gpus=3 ..." in (
+            explained.stdout.splitlines()
+        )
 
 
 def test_explain_submits_nothing_and_counts_what_is_queued(lab: Lab) -> None:

@@ -147,6 +147,18 @@ def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.Capture
     assert (cluster.root / "run" / "decisions.log").read_text() == ""  # nothing was decided
 
 
+def test_explain_takes_srun_and_refuses_what_slurm_would(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.apply()
+    assert cluster.run("explain", "--", "srun", "--gpus=5", "hostname") == 1
+    assert "srun: error:   Would be accepted, in place of your options: srun --gpus=4 ..." in (
+        capsys.readouterr().out.splitlines()
+    )
+    assert cluster.run("explain", "--", "sbatch", "--gpus=foo", "--wrap=true") == 2
+    assert "--gpus: 'foo' must be a number, such as 2" in capsys.readouterr().err
+
+
 def test_explain_counts_a_range_of_nodes_with_its_most(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

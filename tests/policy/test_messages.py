@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.sbatch import parse_sbatch
+from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .model import Request, RuleModel
@@ -77,7 +77,7 @@ def test_the_advised_command_is_accepted(
     words = sbatch_words(request)
 
     def ask(*more: str) -> Verdict:
-        desc = parse_sbatch([*words[:-1], *more, words[-1]], {}).description(request.uid, "alice")
+        desc = parse_command([*words[:-1], *more, words[-1]], {}).description(request.uid, "alice")
         return script.submit(desc, PARTITIONS)
 
     refusal = ask()

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.sbatch import parse_sbatch
+from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import INFINITE, NO_VAL
 
 
 def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object]:
-    return dict(parse_sbatch(["sbatch", *words], environ or {}).description(1001, "alice"))
+    return dict(parse_command(["sbatch", *words], environ or {}).description(1001, "alice"))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,9 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--gpus=1"], "no job script"),
-        (["--frobnicate", "x", "--wrap=true"], "does not know --frobnicate, nor whether 'x' is its value"),
+        (["--nosuch", "--wrap=true"], "--nosuch is not an option of sbatch that explain knows; leave it out"),
+        (["--partion=x", "--wrap=true"], "--partion is not an option .* did you mean --partition"),
+        (["--pty", "--wrap=true"], "--pty is not an option of sbatch"),
         (["--gpu=1", "--wrap=true"], "--gpu could be --gpu-bind or --gpu-freq or --gpus"),
         (["-t", "soon", "--wrap=true"], "--time: 'soon' is not a Slurm time"),
         (["-N", "many", "--wrap=true"], "--nodes: 'many' must be a number or a range"),
@@ -83,9 +87,69 @@ def test_what_cannot_be_judged_is_said(words: list[str], message: str) -> None:
         desc(*words)
 
 
-def test_an_unknown_option_that_stands_alone_is_passed_over_with_a_note() -> None:
-    request = parse_sbatch(["sbatch", "--frobnicate=3", "--wrap=true"], {})
-    assert request.notes == ("--frobnicate is unknown to explain and was passed over",)
+TYPES = {"a100", "h100"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpus=-1"], "--gpus: '-1' must be a number, such as 2 or a100:2 (GPU types here: a100, h100)"),
+        (["--gpus=foo"], "--gpus: 'foo' must be a number, such as 2 or"),
+        (["--gpus=v100:2"], "--gpus: 'v100:2' must be a number, such as 2 or"),
+        (["--gpus="], "--gpus: '' must be a number"),
+        (["--gpus-per-task=1.5"], "--gpus-per-task: '1.5' must be a number"),
+        (["--gres=gpu:-1"], "--gres: 'gpu:-1' must be a number, such as gpu:2 or gpu:a100:2 (GPU types"),
+        (["--gres=gpu:"], "--gres: 'gpu:' must be NAME:NUMBER"),
+        (["--gres=shard:x:y"], "--gres: 'shard:x:y' must be a number, such as shard:2"),
+        (["--array=a-b"], "--array: 'a-b' must be indexes, such as 0-9"),
+        (["-N", "3-1"], "--nodes: '3-1' must be a number or a range"),
+    ],
+)
+def test_values_that_slurm_would_refuse_are_mistakes(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        parse_command(["sbatch", *words, "--wrap=true"], {}).description(1001, "alice", TYPES)
+
+
+@pytest.mark.parametrize("value", ["2", "A100:2", "h100:1,a100:1", "a100", "2k"])
+def test_values_that_slurm_takes_are_taken(value: str) -> None:
+    words = ["sbatch", f"--gpus={value}", f"--gres=gpu:{value.split(',')[0]},tmpfs:3G", "--wrap=true"]
+    parse_command(words, {}).description(1001, "alice", TYPES)
+
+
+def test_srun_and_salloc_have_no_script_and_options_of_their_own() -> None:
+    srun = parse_command(["srun", "--pty", "-l", "-G", "3", "-W", "5", "bash", "-i"], {"SLURM_QOS": "high"})
+    desc = srun.description(1001, "alice")
+    assert (desc["tres_per_job"], desc["qos"], desc["script"], desc["argc"]) == (
+        "gres/gpu:3",
+        "high",
+        None,
+        1,
+    )
+    salloc = parse_command(
+        ["salloc", "--gpus=3", "--no-shell"], {"SALLOC_TIMELIMIT": "5", "SBATCH_GPUS": "1"}
+    )
+    desc = salloc.description(1001, "alice")
+    assert (desc["tres_per_job"], desc["time_limit"], desc["script"], desc["argc"]) == (
+        "gres/gpu:3",
+        5,
+        None,
+        0,
+    )
+
+
+def test_a_script_may_come_on_standard_input() -> None:
+    request = parse_command(["sbatch", "-t", "5"], {}, io.StringIO("#!/bin/sh\n#SBATCH --gpus=2 -t 9\n"))
+    assert request.options == {"gpus": "2", "time": "5"}
+    with pytest.raises(UsageError, match="no job script"):
+        parse_command(["sbatch", "-t", "5"], {}, io.StringIO(""))
+
+
+@pytest.mark.parametrize(
+    "words", [["sbatch", "-n1", ":", "-n2", "job.sh"], ["srun", "-n1", "a", ":", "-n2", "b"]]
+)
+def test_a_colon_between_components_is_not_guessed_at(words: list[str]) -> None:
+    with pytest.raises(UsageError, match="heterogeneous"):
+        parse_command(words, {})
 
 
 def test_het_jobs_are_not_guessed_at(tmp_path: Path) -> None:
