@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 import slurm_gpu
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.database.importer import Importer
@@ -24,6 +25,7 @@ from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
 from slurm_gpu.database.results import Health
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,8 @@ class Services:
     authenticator: Authenticator
     intake: Intake
     importer: Importer
+    view: SlurmView
+    arrivals: Arrivals
     clock: Clock
 
 
@@ -81,7 +85,10 @@ class _Answers:
         address = None if over_unix or request.client is None else request.client.host
 
         def take() -> dict[str, Any]:
-            return self._services.intake.take(parse_shipment(body, encoding), address)
+            shipment = parse_shipment(body, encoding)
+            answer = self._services.intake.take(shipment, address)
+            self._services.arrivals.heard(shipment.node)
+            return answer
 
         return JSONResponse(await run_in_threadpool(take))
 
@@ -134,6 +141,7 @@ class _Answers:
             watermark_s=watermark_s,
             watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
             unmatched=unmatched,
+            silent_nodes=services.arrivals.silent(services.view.queue()),
         ).to_json()
 
     async def _authenticated(self, request: Request) -> tuple[Caller, bytes]:

@@ -15,6 +15,7 @@ import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer
@@ -100,6 +101,8 @@ def _services(
         authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
         intake=Intake(database, view, config.cluster),
         importer=importer,
+        view=view,
+        arrivals=Arrivals(clock),
         clock=clock,
     )
 

@@ -131,6 +131,7 @@ class Health:
     watermark_s: int | None
     watermark_lag_s: float | None
     unmatched: int
+    silent_nodes: Sequence[str] = ()
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -142,7 +143,8 @@ class Health:
         """Read an answer of /v1/health; keys of a newer version go to `others`."""
         names = {f.name for f in fields(cls)} - {"others"}
         try:
-            known = {name: value[name] for name in names}
+            known = {name: value[name] for name in names - {"silent_nodes"}}
+            known["silent_nodes"] = tuple(value.get("silent_nodes", ()))
             others = {key: item for key, item in value.items() if key not in names}
             known["wire"] = (int(value["wire"][0]), int(value["wire"][1]))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:

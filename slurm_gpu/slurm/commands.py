@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from textwrap import shorten
 from typing import Protocol
 
 from slurm_gpu.errors import SlurmError
@@ -23,6 +24,9 @@ _FAR_S = 4102444800
 
 _EARLIEST_S = 86400 * 365
 """sacct refuses an epoch below a million; no Slurm is that old."""
+
+_SHOWN_CHARACTERS = 80
+"""Of a command in an error: enough to know it, not the whole list of columns."""
 
 _BATCH = 500
 """Job ids per call of sacct, well below the longest command line."""
@@ -45,7 +49,7 @@ class Run(Protocol):
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
     """Run a Slurm command for real."""
-    command = " ".join(argv)
+    command = shorten(" ".join(argv), _SHOWN_CHARACTERS, placeholder=" …")
     try:
         done = subprocess.run(
             argv, env=environ, timeout=timeout_s, capture_output=True, stdin=subprocess.DEVNULL, check=False

@@ -12,6 +12,7 @@ import pytest
 from slurm_gpu.cli.checks import database, job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok
+from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
@@ -235,13 +236,20 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     script.write_text("function slurm_job_submit() return 0 end\n")
     assert _levels(job_submit.script(at)) == ["skipped"]
     policy_file.write_text(_POLICY)
-    assert _worst(job_submit.script(at)).remedy == "slurm-gpu policy apply --replace"
+    foreign = _worst(job_submit.script(at))
+    assert (foreign.level, foreign.remedy) == (Level.FAIL, "slurm-gpu policy apply --replace")
     policy, source = load_policy(policy_file)
     facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir, "UTC")
     script.write_text(
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
     assert _levels(job_submit.script(at)) == ["ok"]
+    whole = script.read_text()
+    script.write_text(whole[: len(whole) // 2])
+    broken = _worst(job_submit.script(at))
+    assert (broken.level, broken.remedy) == (Level.FAIL, "slurm-gpu policy apply")
+    assert "is broken, and slurmctld may not start again" in broken.message
+    script.write_text(whole)
     policy_file.write_text(_POLICY.replace("gpus_total: 4", "gpus_total: 8"))
     assert _worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
@@ -350,6 +358,61 @@ def test_records_that_wait(installed: Installation):
     rejected.mkdir()
     (rejected / "x.json").write_text("{}")
     assert _levels(node.spool(installed.at())) == ["warn", "ok"]
+
+
+# Daemons that are down
+
+_PERSISTENT = (
+    "`sacct --allusers …` failed (1): sacct: error: slurm_persist_conn_open_without_init: failed to open "
+    "persistent connection to host:dbhost:6819: Connection refused\n"
+    "sacct: error: Sending PersistInit msg: Connection refused\n"
+    "Problem talking to the database: Connection refused"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "remedy"),
+    [
+        (
+            "`scontrol show config` failed (1): slurm_load_ctl_conf error: Unable to contact slurm "
+            "controller (connect failure)",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
+        (
+            "`scontrol show node` gave no answer within 60 s",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
+        (_PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
+        (
+            'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
+            'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
+            "systemctl start mariadb",
+        ),
+        ("something else", "something else", "look"),
+    ],
+)
+def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
+    finding = trouble(error, "look")
+    assert (finding.level, finding.message) == (Level.FAIL, message)
+    assert finding.remedy is not None
+    assert finding.remedy.startswith(remedy)
+
+
+def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):
+    installed.database.state = make_health(import_error=_PERSISTENT)
+    finding = _worst(database.import_fresh(installed.at()))
+    assert finding.message == "the last import failed: slurmdbd does not answer"
+
+
+def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installation):
+    installed.database.state = make_health(silent_nodes=("n1", "n3"))
+    assert _levels(database.nodes_ship(installed.at())) == ["fail"]
+    finding = _worst(database.nodes_ship(installed.at()))
+    assert finding.message == "jobs hold GPUs on n1, n3, which have sent nothing for 12 minutes"
+    installed.database.state = make_health()
+    assert _levels(database.nodes_ship(installed.at())) == ["ok"]
 
 
 # Together

@@ -24,6 +24,7 @@ from slurm_gpu import munge
 from slurm_gpu.config import Operators, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
@@ -101,6 +102,8 @@ def server(
         ),
         intake=Intake(database, view, CLUSTER),
         importer=Importer(database, view, clock, CLUSTER, 60.0),
+        view=view,
+        arrivals=Arrivals(clock),
         clock=clock,
     )
     tcp = socket.create_server(("127.0.0.1", 0))

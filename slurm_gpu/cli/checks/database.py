@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.database.client import Health
 from slurm_gpu.errors import OutsideError
 
@@ -20,7 +21,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
     try:
         health = _health(at)
     except OutsideError as error:
-        yield fail(str(error), f"systemctl start slurm-gpudbd on its host; {_LOOK} says why it stopped")
+        yield trouble(str(error), f"systemctl start slurm-gpudbd on its host; {_LOOK} says why it stopped")
         return
     yield ok(f"slurm-gpudbd {health.version} on {health.database}, schema {health.schema}")
     if health.version != __version__:
@@ -40,7 +41,7 @@ def import_fresh(at: Surroundings) -> Iterator[Finding]:
     """Slurm's accounting is read as often as it should be."""
     health = _health(at)
     if health.import_error is not None:
-        yield fail(f"the last import failed: {health.import_error}", _LOOK)
+        yield trouble(health.import_error, _LOOK, "the last import failed: ")
     elif health.last_import_s is None:
         yield warn("Slurm's accounting has not been read yet", _LOOK)
     else:
@@ -48,6 +49,18 @@ def import_fresh(at: Surroundings) -> Iterator[Finding]:
         message = f"Slurm's accounting was read {span(age_s)} ago (every {span(health.import_interval_s)})"
         late = age_s > _MISSED_IMPORTS * health.import_interval_s
         yield fail(message, _LOOK) if late else ok(message)
+
+
+def nodes_ship(at: Surroundings) -> Iterator[Finding]:
+    """Of every node whose GPUs jobs hold, records come."""
+    silent = _health(at).silent_nodes
+    if silent:
+        yield fail(
+            f"jobs hold GPUs on {', '.join(silent)}, which have sent nothing for 12 minutes",
+            f"ssh {silent[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
+        )
+    else:
+        yield ok("every node whose GPUs are held for long sends records")
 
 
 def _health(at: Surroundings) -> Health:

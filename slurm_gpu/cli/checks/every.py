@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from slurm_gpu.cli.checks import database, job_submit, node, site_file, slurm_conf
-from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, fail, skipped
+from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, skipped
+from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmGpuError
 
 _SITE, _SLURM, _DATABASE = "site file", "Slurm", "slurm-gpudbd"
@@ -25,6 +26,7 @@ CHECKS = (
     Check("policy", job_submit.script, (_SITE, _SLURM)),
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_DATABASE,)),
+    Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
     Check("hook events", node.hook_directory, (_SLURM,)),
     Check("spool", node.spool),
@@ -47,4 +49,4 @@ def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[R
                 yield Result(check.name, finding)
         except (SlurmGpuError, OSError) as error:
             failed.add(check.name)
-            yield Result(check.name, fail(str(error), "mend this, then run slurm-gpu doctor again"))
+            yield Result(check.name, trouble(str(error), "mend this, then run slurm-gpu doctor again"))

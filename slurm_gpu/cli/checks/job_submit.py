@@ -11,6 +11,7 @@ from slurm_gpu.policy.bundle import MARK, SiteFacts, build_bundle, compile_polic
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
 
 _APPLY = "slurm-gpu policy apply"
 
@@ -46,7 +47,13 @@ def script(at: Surroundings) -> Iterator[Finding]:
         return
     text = installed.read_text(encoding="utf-8", errors="replace")
     if not text.startswith(MARK):
-        yield warn(f"{installed} is not slurm-gpu's: the policy binds nobody", f"{_APPLY} --replace")
+        yield fail(f"{installed} is not slurm-gpu's: the policy binds nobody", f"{_APPLY} --replace")
+        return
+    try:
+        for version in LUA_VERSIONS:
+            PolicyScript(text, lua=version)
+    except ScriptError as error:
+        yield fail(f"{installed} is broken, and slurmctld may not start again: {error}", _APPLY)
         return
     try:
         policy, source = load_policy(policy_file)

@@ -1,0 +1,43 @@
+"""Which nodes should have sent records by now and have not: a slurm-gpud that died is silent."""
+
+from __future__ import annotations
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.slurmview import Queue
+
+SILENT_AFTER_S = 720.0
+"""Two shipments of a running job, which come each 300 ± 60 s."""
+
+
+class Arrivals:
+    """When each node was last heard of, in this process's memory."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since = clock.monotonic()
+        self._heard: dict[str, float] = {}
+
+    def heard(self, node: str) -> None:
+        """A shipment of `node` was taken in."""
+        self._heard[node] = self._clock.monotonic()
+
+    def silent(self, queue: Queue | None) -> list[str]:
+        """Nodes on which a job has held GPUs for SILENT_AFTER_S, as long as they have sent nothing.
+
+        None is known to be silent while slurmctld is away, nor so soon after slurm-gpudbd's own start.
+        """
+        if queue is None:
+            return []
+        long_ago = self._clock.monotonic() - SILENT_AFTER_S
+        return sorted(
+            node
+            for node, jobs in queue.by_node.items()
+            if self._heard.get(node, self._since) < long_ago
+            and any(
+                job.state == "RUNNING"
+                and job.start_s is not None
+                and queue.as_of_s - job.start_s > SILENT_AFTER_S
+                and job.gpu_index.get(node)
+                for job in jobs
+            )
+        )
