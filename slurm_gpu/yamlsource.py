@@ -17,6 +17,9 @@ from slurm_gpu.errors import InputError
 
 Location = tuple[str | int, ...]
 
+# A site's file has hundreds; beyond this, aliases of aliases are at work.
+_MOST_NODES = 200_000
+
 
 @dataclass(frozen=True, slots=True)
 class YamlSource:
@@ -31,6 +34,8 @@ class YamlSource:
     value: Any
     positions: Mapping[Location, tuple[int, int]] = field(repr=False)
     key_positions: Mapping[Location, tuple[int, int]] = field(repr=False)
+    texts: Mapping[Location, str] = field(default_factory=dict, repr=False)
+    """What stands in the file for each single value: "12:00" where YAML 1.1 makes it the number 720."""
 
     def error(self, location: Sequence[str | int], message: str, *, key: bool = False) -> InputError:
         """An error at the value (or key) of `location`, or at the nearest enclosing thing that exists."""
@@ -42,6 +47,19 @@ class YamlSource:
                     return InputError(self.path, *table[place], message)
             place = place[:-1]
         return InputError(self.path, *self.positions.get((), (1, 1)), message)
+
+
+class _Loader(yaml.SafeLoader):
+    """Leaves a day that is not in the calendar as text, so that its reader can name the place."""
+
+    def construct_yaml_timestamp(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return super().construct_yaml_timestamp(node)
+        except ValueError:
+            return node.value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_yaml_timestamp)
 
 
 def read_yaml(path: Path) -> YamlSource:
@@ -56,8 +74,12 @@ def read_yaml(path: Path) -> YamlSource:
 
 
 def parse_yaml(text: str, path: str) -> YamlSource:
-    """Parse one YAML document; `path` is only for messages."""
-    loader = yaml.SafeLoader(text)
+    """Parse one YAML document; `path` is only for messages. Raises InputError naming the place."""
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        what = f"holds U+{ord(text[error.position]):04X}, a character that YAML does not allow"
+        raise InputError(path, *_place_of(text, error.position), what) from error
     try:
         root = loader.get_single_node()
         if root is None:
@@ -66,6 +88,10 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         keys: dict[Location, tuple[int, int]] = {}
         # Anchors cannot nest a node in itself here: PyYAML composes such a cycle, so it is refused.
         for location, node in _walk(root, (), path, keys, loader, frozenset()):
+            if len(positions) >= _MOST_NODES:
+                raise InputError(path, *_place(node), f"anchors make this more than {_MOST_NODES} values")
+            if isinstance(node, yaml.ScalarNode):
+                _construct(node, loader, path)
             positions[location] = _place(node)
         return YamlSource(path, loader.construct_document(root), positions, keys)
     except yaml.MarkedYAMLError as error:
@@ -76,6 +102,20 @@ def parse_yaml(text: str, path: str) -> YamlSource:
         raise InputError(path, 0, 0, f"is not valid YAML: {error}") from error
     finally:
         loader.dispose()
+
+
+def _construct(node: yaml.ScalarNode, loader: yaml.SafeLoader, path: str) -> Any:
+    """The value of a scalar; what PyYAML cannot make of it becomes an error at its place."""
+    try:
+        return loader.construct_object(node)
+    except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+        kind = node.tag.rpartition(":")[2]
+        raise InputError(path, *_place(node), f"{node.value[:80]!r} is no {kind}") from error
+
+
+def _place_of(text: str, position: int) -> tuple[int, int]:
+    before = text[:position]
+    return before.count("\n") + 1, position - (before.rfind("\n") + 1) + 1
 
 
 def _walk(
@@ -98,7 +138,10 @@ def _walk(
         for key_node, value_node in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue  # "<<: *defaults": its values keep the places where they were written
-            key = loader.construct_object(key_node, deep=True)
+            if isinstance(key_node, yaml.ScalarNode):
+                key = _construct(key_node, loader, path)
+            else:
+                key = loader.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 raise InputError(path, *_place(key_node), "a key must be a plain word")
             if key in seen:

@@ -70,3 +70,28 @@ def test_any_text_is_yaml_or_an_input_error(text: str):
         parse_yaml(text, "f.yaml")
     except InputError as error:
         assert str(error).startswith("f.yaml")  # noqa: PT017
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("version: !!bool abc", "f.yaml:1:10: 'abc' is no bool"),
+        ("a: 1\nb: !!timestamp abc", "f.yaml:2:4: 'abc' is no timestamp"),
+        ("a: 1\nb: x\0y", "f.yaml:2:5: holds U+0000"),
+        ("d: 2026-13-45", "f.yaml:1:4: '2026-13-45' is no timestamp"),
+        ("!!bool q: 1", "f.yaml:1:1: 'q' is no bool"),
+        ("a: " + "1" * 5000, "f.yaml:1:4: '111"),
+    ],
+)
+def test_a_value_that_yaml_cannot_make_is_named_with_its_place(text: str, place: str):
+    with pytest.raises(InputError) as caught:
+        parse_yaml(text, "f.yaml")
+    assert str(caught.value).startswith(place)
+
+
+def test_aliases_of_aliases_end_in_an_error_not_in_all_memory():
+    bomb = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+        f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+    )
+    with pytest.raises(InputError, match="anchors make this more than"):
+        parse_yaml(bomb, "f.yaml")
