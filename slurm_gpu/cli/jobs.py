@@ -8,10 +8,11 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.cells import count, hours, number, text
-from slurm_gpu.cli.output import is_narrow, print_csv, print_json, print_table, remark
+from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.database.client import Run
+from slurm_gpu.errors import UsageError
 
 COLUMNS = (
     "JobID",
@@ -26,6 +27,7 @@ COLUMNS = (
     "uGPUmem",
     "coverage",
 )
+_NAMES = ("user", "account")
 _SHORT_STATES = {
     "BOOT_FAIL": "BF",
     "CANCELLED": "CA",
@@ -37,6 +39,8 @@ _SHORT_STATES = {
     "PENDING": "PD",
     "PREEMPTED": "PR",
     "REQUEUED": "RQ",
+    "RESIZING": "RS",
+    "REVOKED": "RV",
     "RUNNING": "R",
     "SUSPENDED": "S",
     "TIMEOUT": "TO",
@@ -76,6 +80,8 @@ def jobs(
     WAIT_h is from eligible to start; uGPUcore and uGPUmem are percent, as means over the run's GPUs and time.
     A dash is a gap: nothing was measured, or the run is another user's.
     """
+    check_format(as_json=as_json, as_csv=as_csv)
+    states = _states(state)
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
     with site.database() as database:
         found = list(
@@ -83,7 +89,7 @@ def jobs(
                 database.all_runs(
                     user=user,
                     account=account,
-                    states=tuple(state.upper().split(",")) if state else (),
+                    states=states,
                     since_s=parse_moment("--since", since, zone, now_s),
                     until_s=parse_moment("--until", until, zone, now_s),
                     limit=min(limit + 1, 1000),
@@ -94,6 +100,8 @@ def jobs(
     if len(found) > limit:
         found.pop()
         remark(f"the last {limit} runs; there are more (--limit)")
+    if not found:
+        remark("no runs match")
     if as_json:
         print_json({"runs": [run.to_json() for run in found]})
     elif as_csv:
@@ -104,7 +112,9 @@ def jobs(
 
 def _print_table(found: list[Run], min_coverage: float) -> None:
     thin = [run for run in found if run.coverage is not None and run.coverage < min_coverage]
-    print_table(COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:], whole=("JobID",))
+    print_table(
+        COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:], whole=("JobID",), cut=_NAMES
+    )
     if thin:
         remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
 
@@ -124,6 +134,19 @@ def _row(run: Run, thin: bool) -> list[str]:
         number(run.ugpumem, 1) + (mark if run.ugpumem is not None else ""),
         number(run.coverage, 2) + mark,
     ]
+
+
+def _states(option: str | None) -> tuple[str, ...]:
+    """The states of --state, in full; squeue's abbreviations are taken too."""
+    full = {short: state for state, short in _SHORT_STATES.items()}
+    states = []
+    for word in (option or "").replace(" ", "").upper().split(","):
+        state = full.get(word, word)
+        if state and state not in _SHORT_STATES:
+            raise UsageError(f"--state {word}: Slurm has no such state; it has {', '.join(_SHORT_STATES)}")
+        if state:
+            states.append(state)
+    return tuple(states)
 
 
 def _state(state: str) -> str:

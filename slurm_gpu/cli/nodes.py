@@ -8,15 +8,26 @@ from typing import Any
 import click
 
 from slurm_gpu.cli.cells import memory, positions, span, text
-from slurm_gpu.cli.output import print_csv, print_json, print_table
+from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
 _CSV_COLUMNS = (
-    *("node", "state", "in_service", "partitions", "gpu_types", "gpus", "gpus_free", "shards", "shards_free"),
-    *("cpus", "cpus_free", "memory_mib", "memory_free_mib", "jobs"),
+    *(
+        "node",
+        "state",
+        "reason",
+        "in_service",
+        "partitions",
+        "features",
+        "gpu_types",
+        "gpus",
+        "gpus_allocated",
+    ),
+    *("gpus_free", "shards", "shards_free", "cpus", "cpus_free", "memory_mib", "memory_free_mib", "jobs"),
 )
 
 
@@ -32,11 +43,20 @@ def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: 
     GPUs are numbered as Slurm numbers them on that node. A GPU of which shards are in use is not free as a
     whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit.
     """
+    check_format(as_json=as_json, as_csv=as_csv)
+    everything = site.slurm.nodes()
+    partitions = sorted({name for node in everything for name in node.partitions})
+    if partition is not None and partition not in partitions:
+        raise UsageError(
+            f"--partition {partition}: no node is in such a partition; there are {', '.join(partitions)}"
+        )
     shown = [
         entry
-        for entry in occupancy(site.slurm.nodes(), site.slurm.jobs())
+        for entry in occupancy(everything, site.slurm.jobs())
         if (partition is None or partition in entry.node.partitions) and (not free or entry.gpus_free)
     ]
+    if not shown:
+        remark("no nodes match")
     now_s = site.wall()
     if as_json:
         print_json({"nodes": [_to_json(entry) for entry in shown]})
@@ -117,7 +137,9 @@ def _to_csv(entry: Occupancy) -> dict[str, Any]:
     return _to_json(entry) | {
         "partitions": joined(entry.node.partitions),
         "gpu_types": joined(kind for kind in entry.node.gpus if kind),
+        "features": joined(entry.node.features),
         "gpus": entry.node.n_gpus,
+        "gpus_allocated": sum(entry.node.gpus_allocated.values()),
         "jobs": joined(job_label(holder.job) for holder in entry.holders),
     }
 

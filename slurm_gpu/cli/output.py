@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_gpu.errors import UsageError
+
 _PIPE_WIDTH = 100_000
 """In a pipe nothing is wrapped or cut, however long a row."""
 _WIDE = 100
@@ -36,18 +38,20 @@ def print_table(
     *,
     right: Iterable[str] = (),
     whole: Iterable[str] = (),
+    cut: Iterable[str] = (),
 ) -> None:
-    """A table without lines; `right` names the columns of numbers. Long values wrap, none is cut.
+    """A table without lines; `right` names the columns of numbers. Long values wrap.
 
-    Numbers and the columns in `whole` do not even wrap.
+    Numbers and the columns in `whole` do not even wrap. Those in `cut`, such as names, end in … where a
+    terminal has no room for them.
     """
-    numbers, unbroken = set(right), {*right, *whole}
+    numbers, unbroken, names = set(right), {*right, *whole}, set(cut)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(
             column,
             justify="right" if column in numbers else "left",
-            overflow="fold",
+            overflow="ellipsis" if column in names else "fold",
             no_wrap=column in unbroken,
         )
     for row in rows:
@@ -73,6 +77,12 @@ def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None
     writer.writeheader()
     for row in rows:
         writer.writerow(row)
+
+
+def check_format(*, as_json: bool, as_csv: bool) -> None:
+    """Raises UsageError where both are asked for."""
+    if as_json and as_csv:
+        raise UsageError("--json and --csv exclude each other")
 
 
 def remark(message: str) -> None:

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import re
+import sys
 
 import pytest
 
@@ -89,6 +91,40 @@ def test_filters_reach_the_database(slurm_gpu: CommandLine):
 def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
     assert slurm_gpu("jobs", "--since", when) == 2
     assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: write a day")
+
+
+def test_a_state_that_slurm_does_not_have_is_wrong_usage(slurm_gpu: CommandLine):
+    assert slurm_gpu("jobs", "--state", "FAILED,foo") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: --state FOO: Slurm has no such state; it has BOOT_FAIL, ")
+    assert slurm_gpu("jobs", "--state", "pd, oom") == 0
+    assert slurm_gpu.database.asked["states"] == ("PENDING", "OUT_OF_MEMORY")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
+def test_an_empty_answer_says_so(slurm_gpu: CommandLine, form: tuple[str, ...]):
+    assert slurm_gpu("jobs", "--user", "nobody", *form) == 0
+    assert slurm_gpu.err == "no runs match\n"
+
+
+@pytest.mark.parametrize("command", ["jobs", "nodes"])
+def test_two_formats_at_once_are_wrong_usage(slurm_gpu: CommandLine, command: str):
+    assert slurm_gpu(command, "--json", "--csv") == 2
+    assert slurm_gpu.err == "slurm-gpu: --json and --csv exclude each other\n"
+
+
+def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    slurm_gpu.database.runs = [make_run(account="department-of-computer-vision", id="1234567_12"), make_run()]
+    slurm_gpu("jobs")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert re.match(r"1234567_12 alice depart\w*… CD ", lines[1])
+    assert lines[1].endswith("0.99")
 
 
 def test_a_cut_list_says_so(slurm_gpu: CommandLine):

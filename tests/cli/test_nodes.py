@@ -56,6 +56,25 @@ def test_filters(slurm_gpu: CommandLine):
     assert (row["node"], row["gpus"], row["in_service"]) == ("n4", "0", "False")
 
 
+def test_an_unknown_partition_is_wrong_usage(slurm_gpu: CommandLine):
+    assert slurm_gpu("nodes", "--partition", "gpus") == 2
+    assert slurm_gpu.err == (
+        "slurm-gpu: --partition gpus: no node is in such a partition; there are cpu, gpu\n"
+    )
+    assert slurm_gpu("nodes", "--partition", "cpu", "--free") == 0
+    assert slurm_gpu.err == "no nodes match\n"
+
+
+def test_csv_has_the_keys_of_json(slurm_gpu: CommandLine):
+    slurm_gpu("nodes", "--json")
+    keys = set(json.loads(slurm_gpu.out)["nodes"][0])
+    slurm_gpu("nodes", "--csv")
+    rows = {row["node"]: row for row in csv.DictReader(io.StringIO(slurm_gpu.out))}
+    assert set(rows["n1"]) == keys | {"gpu_types"}
+    assert (rows["n1"]["gpus"], rows["n1"]["gpus_allocated"], rows["n1"]["gpu_types"]) == ("4", "4", "a100")
+    assert (rows["n3"]["features"], rows["n4"]["reason"]) == ("zone2", "disk is full")
+
+
 _RECORDED_COMMAND = """\
 #!/bin/sh
 mark=$(echo "$*" | grep -o '<[0-9a-f]*>' | head -n 1)
