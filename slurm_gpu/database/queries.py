@@ -76,7 +76,7 @@ def find_runs(
             or_(run.c.submit_s < submit_s, and_(run.c.submit_s == submit_s, run.c.run_id < run_id))
         )
     rows = _newest(connection, conditions, wanted.limit + 1)
-    runs = [show_run(row, caller, now_s) for row in rows[: wanted.limit]]
+    runs = [show_run(row, caller, now_s) for row in sorted(rows[: wanted.limit], key=_newest_first)]
     return RunPage(runs=runs, cursor=_cursor(rows[wanted.limit - 1]) if len(rows) > wanted.limit else None)
 
 
@@ -96,7 +96,7 @@ def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now
         which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
     else:
         which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
-    rows = _newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT)
+    rows = sorted(_newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT), key=_newest_first)
     open_to = [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])]
     records: dict[int, list[Record]] = defaultdict(list)
     query = select(run_device).where(run_device.c.run_id.in_(open_to))
@@ -188,6 +188,17 @@ def _newest(
 ) -> list[RowMapping]:
     query = select(run).where(*conditions).order_by(run.c.submit_s.desc(), run.c.run_id.desc()).limit(limit)
     return list(connection.execute(query).mappings())
+
+
+def _newest_first(row: RowMapping) -> tuple[int, ...]:
+    """Of what was submitted at once, such as an array's tasks, the later by number first."""
+    numbers = (
+        row["array_job_id"] or row["het_job_id"] or row["job_id"],  # job ids begin at 1
+        -1 if row["array_task"] is None else row["array_task"],
+        -1 if row["het_offset"] is None else row["het_offset"],
+        row["run_id"],
+    )
+    return (-row["submit_s"], *(-number for number in numbers))
 
 
 def _requested(tres: Mapping[str, float]) -> float | None:

@@ -85,6 +85,15 @@ def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None
     )
 
 
+def test_tasks_of_an_array_are_in_the_order_of_their_numbers(database: Database) -> None:
+    tasks = [
+        row(job_id=job_id, array_job_id=5, array_task=task) for job_id, task in ((8, 10), (6, 2), (5, 9))
+    ]
+    fill(database, row(job_id=4), *tasks, row(job_id=9))
+    assert ids(runs(database)) == ["9", "5_10", "5_9", "5_2", "4"]
+    assert [item.id for item in job(database, "5")] == ["5_10", "5_9", "5_2"]
+
+
 def test_json_spells_the_keys_as_the_accounting_table_does(database: Database) -> None:
     fill(database, row())
     value = runs(database).runs[0].to_json()
