@@ -16,18 +16,9 @@ from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
 _CSV_COLUMNS = (
-    *(
-        "node",
-        "state",
-        "reason",
-        "in_service",
-        "partitions",
-        "features",
-        "gpu_types",
-        "gpus",
-        "gpus_allocated",
-    ),
-    *("gpus_free", "shards", "shards_free", "cpus", "cpus_free", "memory_mib", "memory_free_mib", "jobs"),
+    *("node", "state", "reason", "in_service", "partitions", "features", "gpu_types"),
+    *("gpus", "gpus_allocated", "gpus_free", "shards", "shards_free", "cpus", "cpus_free"),
+    *("memory_mib", "memory_free_mib", "jobs"),
 )
 
 
