@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> YamlSource:
 def parse_yaml(text: str, path: str) -> YamlSource:
     """Parse one YAML document; `path` is only for messages. Raises InputError naming the place."""
     try:
-        loader = yaml.SafeLoader(text)
+        loader = _Loader(text)
     except yaml.reader.ReaderError as error:
         what = f"holds U+{ord(text[error.position]):04X}, a character that YAML does not allow"
         raise InputError(path, *_place_of(text, error.position), what) from error
@@ -86,18 +86,23 @@ def parse_yaml(text: str, path: str) -> YamlSource:
             return YamlSource(path, None, {}, {})
         positions: dict[Location, tuple[int, int]] = {}
         keys: dict[Location, tuple[int, int]] = {}
+        texts: dict[Location, str] = {}
         # Anchors cannot nest a node in itself here: PyYAML composes such a cycle, so it is refused.
         for location, node in _walk(root, (), path, keys, loader, frozenset()):
             if len(positions) >= _MOST_NODES:
                 raise InputError(path, *_place(node), f"anchors make this more than {_MOST_NODES} values")
             if isinstance(node, yaml.ScalarNode):
                 _construct(node, loader, path)
+                texts[location] = node.value
             positions[location] = _place(node)
-        return YamlSource(path, loader.construct_document(root), positions, keys)
+        return YamlSource(path, loader.construct_document(root), positions, keys, texts)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise InputError(path, line, column, f"is not valid YAML: {error.problem or error}") from error
+        problem = error.problem or str(error)
+        if "'\\t'" in problem:
+            problem = "a tab cannot stand here; use spaces"
+        raise InputError(path, line, column, f"is not valid YAML: {problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(path, 0, 0, f"is not valid YAML: {error}") from error
     finally:

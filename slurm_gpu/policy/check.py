@@ -73,6 +73,14 @@ class _Check:
         self.errors: list[InputError] = []
 
     def policy(self) -> Policy:
+        if self.source.value is None:
+            raise InvalidFileError(
+                [
+                    self.source.error(
+                        (), "the file is empty; it should begin with version: 1, then groups and rules"
+                    )
+                ]
+            )
         top = self.mapping((), self.source.value, _TOP, _LATER_TOP)
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
             if "version" in top:
@@ -150,7 +158,13 @@ class _Check:
     def date(self, location: Location, value: Any) -> dt.date:
         if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
             return value
-        self.fail(location, f"{_name(location)}: {value!r} must be a day written as 2026-12-31")
+        shown = self.source.texts.get(location, repr(value))
+        if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d?-\d\d?", value):
+            self.fail(
+                location, f"{_name(location)}: {shown} is not in the calendar; write a day as 2026-12-31"
+            )
+        else:
+            self.fail(location, f"{_name(location)}: {value!r} must be a day written as 2026-12-31")
         return dt.date.max
 
     def manages(self, value: Any) -> Manages:
@@ -288,13 +302,16 @@ class _Check:
         if value is None and location not in self.source.positions:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool):
-            # 12:00:00 without quotes is a number to YAML: seconds in base 60.
-            examples = f"{value}h or {value}d" if value < 1000 else f"{format_duration(value)}"
-            self.fail(
-                location,
-                f"walltime: {value!r} has no unit; write {examples}, or a Slurm time in quotes, "
-                'such as "7-00:00:00"',
-            )
+            text = self.source.texts.get(location, str(value))
+            if re.fullmatch(r"\d+(:\d\d){1,2}", text):
+                hours, minutes, *rest = text.split(":")
+                clock = f'"{hours}:{minutes}:{rest[0] if rest else "00"}"'
+                examples = clock if clock.count(":00") < 2 else f"{hours}h or {clock}"
+                told = f"to YAML that is the number {value}; write {examples}"
+            else:
+                examples = f"{value}h or {value}d" if value < 1000 else f"{format_duration(value)}"
+                told = f'it has no unit; write {examples}, or a Slurm time in quotes, such as "7-00:00:00"'
+            self.fail(location, f"walltime: {text}: {told}")
             return None
         try:
             seconds = parse_duration(value)

@@ -101,6 +101,20 @@ def resolve_names(policy: Policy, source: YamlSource, directory: Directory) -> R
     return ResolvedNames(names.uids, names.members, tuple(unknown))
 
 
+def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    """Accounts of groups that `manages: accounts` lacks, where it lists any: most likely misspelt."""
+    managed = {name.lower() for name in policy.manages.accounts}
+    return tuple(
+        source.error(
+            ("groups", group.name, "accounts", index),
+            f"account {name!r} is not among manages: accounts; {_suggest(name, managed, 'add it there')}",
+        )
+        for group in policy.groups.values()
+        for index, name in enumerate(group.accounts or ())
+        if managed and name.lower() not in managed
+    )
+
+
 def _suggest(name: str, known: Iterable[str], otherwise: str) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else otherwise

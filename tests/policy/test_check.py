@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.model import Limits, Mode, OnError, Per, Policy
 from slurm_gpu.yamlsource import parse_yaml
@@ -86,8 +86,10 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ("gpus_total: 2.5", "gpus_total: 0.12345", "must have at most three decimals"),
         ("gpus_total: 2.5", "gpus_total: yes", "gpus_total: True must be a number of GPUs"),
         ("gpus_total: 2.5", "gpus_total:", "gpus_total: None must be a number of GPUs"),
-        ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7 has no unit; write 7h or 7d"),
-        ('walltime: "1-12:00:00"', "walltime: 12:00:00", "walltime: 43200 has no unit; write 12h"),
+        ('walltime: "1-12:00:00"', "walltime: 7", "p.yaml:21:24: walltime: 7: it has no unit; write 7h or"),
+        ('walltime: "1-12:00:00"', "walltime: 12:00:00", "the number 43200; write 12h or"),
+        ('walltime: "1-12:00:00"', "walltime: 12:00", 'the number 720; write 12h or "12:00:00"'),
+        ('walltime: "1-12:00:00"', "walltime: 1:30", 'the number 90; write "1:30:00"'),
         ('walltime: "1-12:00:00"', "walltime: 7 days", "walltime: '7 days' is not a duration; write"),
         ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be whole minutes"),
         ("{walltime:", "{gpus_running: 3, walltime:", "'gpus_running' belongs to the policy format, but"),
@@ -105,6 +107,7 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ("[vision, nlp]", "vision", "p.yaml:6:21: accounts: 'vision' must be a list of names"),
         ("[vision, nlp]", "[vision, 540]", "accounts: 540 must be a name; put it in quotes"),
         ("until: 2026-12-20", "until: soon", "until: 'soon' must be a day written as 2026-12-31"),
+        ("until: 2026-12-20", "until: 2026-02-30", "p.yaml:7:41: until: 2026-02-30 is not in the calendar"),
         ("rule: share", "rule: shares", "rule: 'shares' is not a rule; did you mean share?"),
         ("{gpus_total: 32}", "{walltime: 3d}", "'walltime' cannot stand in a rule with per: user"),
         ("until: 2026-12-05, ", "", "exception 1 lacks until"),
@@ -117,6 +120,22 @@ def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert any(message in line for line in mistakes(GOOD.replace(old, new, 1))), mistakes(
         GOOD.replace(old, new, 1)
     )
+
+
+def test_an_empty_file_is_said_to_be_empty() -> None:
+    assert mistakes("# nothing yet\n") == [
+        "p.yaml:1:1: the file is empty; it should begin with version: 1, then groups and rules"
+    ]
+
+
+def test_a_tab_is_said_to_be_one() -> None:
+    with pytest.raises(InputError, match=r"^p\.yaml:2:1: is not valid YAML: a tab .* use spaces$"):
+        parse_yaml("groups:\n\tall: {}\n", "p.yaml")
+
+
+def test_a_day_that_does_not_exist_hides_no_other_mistake() -> None:
+    lines = mistakes(GOOD.replace("2026-12-20", "2026-02-30").replace("gpus: 16", "gpus: x"))
+    assert [line.split(":")[1] for line in lines] == ["7", "21"]
 
 
 def test_all_mistakes_come_in_one_go_in_the_order_of_the_file() -> None:
