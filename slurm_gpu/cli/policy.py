@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,23 @@ from typing import Any
 import click
 
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.errors import InputError, InvalidFileError, OutsideError, UsageError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import FILE_NAME, load_policy
-from slurm_gpu.policy.install import STATE_DIRECTORY, install_bundle, prepare_run_directory, try_bundle
+from slurm_gpu.policy.inforce import InForce, compare_installed
+from slurm_gpu.policy.install import (
+    SCRIPT_NAME,
+    STATE_DIRECTORY,
+    install_bundle,
+    prepare_run_directory,
+    try_bundle,
+)
 from slurm_gpu.policy.model import Policy
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
 from slurm_gpu.policy.page import render_page, to_json
+from slurm_gpu.yamlsource import YamlSource
 
-_PATH = click.Path(path_type=Path)
+_PATH = click.Path(path_type=Path, readable=False)  # whoever opens it says more than click
 
 
 def _file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,6 +57,8 @@ def check(site: Site, file: Path | None) -> None:
     # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
     for unknown in resolve_names(checked, source, SystemDirectory()).unknown:
         click.echo(f"warning: {unknown}", err=True)
+    for unmanaged in unmanaged_accounts(checked, source):
+        click.echo(f"warning: {unmanaged}", err=True)
     for warning in _ended(checked):
         click.echo(f"warning: {path}: {warning}", err=True)
     click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
@@ -74,11 +85,16 @@ def apply(
     Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes.
     """
     path = _path(site, file)
+    settings = site.slurm.settings()
+    if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
+        raise UsageError(
+            f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
+            "(SlurmUser), or try it with --dry-run"
+        )
     checked, source = load_policy(path)
     names = resolve_names(checked, source, SystemDirectory())
     if names.unknown:
         raise InvalidFileError(names.unknown)
-    settings = site.slurm.settings()
     facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir.absolute(), _timezone(site))
     compiled = compile_policy(checked, names, facts)
     bundle = build_bundle(compiled)
@@ -105,9 +121,34 @@ def apply(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
 @with_site
 def show(site: Site, file: Path | None, as_json: bool) -> None:
-    """Show the rules of FILE, with their reasons."""
-    checked, _ = load_policy(_path(site, file))
-    click.echo(json.dumps(to_json(checked), indent=2) if as_json else render_page(checked))
+    """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
+    path = _path(site, file)
+    checked, source = load_policy(path)
+    found = _in_force(site, checked, source)
+    if as_json:
+        in_force = None if found in (None, InForce.MISSING) else found is InForce.SAME
+        click.echo(json.dumps(to_json(checked) | {"in_force": in_force}, indent=2))
+        return
+    if found is InForce.DIFFERENT:
+        click.echo(
+            f"Not in force as shown: {SCRIPT_NAME} differs; `slurm-gpu policy apply` installs {path}.\n"
+        )
+    elif found is InForce.FOREIGN:
+        click.echo(
+            f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `slurm-gpu policy apply --replace`.\n"
+        )
+    click.echo(render_page(checked))
+
+
+def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:
+    """How the script of this host's slurm.conf stands to the policy; None where that cannot be told."""
+    try:
+        settings = site.slurm.settings()
+        run_dir = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY).absolute()
+        facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir, _timezone(site))
+        return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
+    except OutsideError:
+        return None  # the page can be read without a Slurm
 
 
 def _path(site: Site, file: Path | None) -> Path:

@@ -10,6 +10,8 @@ from slurm_gpu.policy.model import Group, Limits, Mode, Per, Policy, Rule, RuleE
 from slurm_gpu.units import format_duration, format_mgpu
 
 _WIDTH = 88
+ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
+"""Why job_submit refuses by the rule one-gpu, which no policy holds."""
 
 
 def render_page(policy: Policy) -> str:
@@ -66,6 +68,9 @@ def _page(policy: Policy) -> Iterator[str]:
             if exception.rule == rule.id:
                 yield from _exception(exception, rule.per)
         yield ""
+    yield "one-gpu  (built in, where GPUs are divided into shards)"
+    yield from _wrapped(ONE_GPU)
+    yield ""
     yield "A job must fit every rule that is for it. Each task of a job array counts as one job;"
     yield "shards count as their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit."
     if policy.contact:

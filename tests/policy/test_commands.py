@@ -13,6 +13,8 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
+from slurm_gpu.policy.bundle import lua_directory
+from slurm_gpu.policy.page import ONE_GPU
 from slurm_gpu.slurm import submission
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
@@ -126,6 +128,55 @@ def test_show_prints_rules_with_reasons(cluster: Cluster, capsys: pytest.Capture
     assert cluster.run("policy", "show", "--json") == 0
     rule = json.loads(capsys.readouterr().out)["rules"][0]
     assert (rule["id"], rule["why"], rule["limits"]) == ("share", "Four each.", {"gpus_total": 4.0})
+
+
+def test_show_says_when_slurmctld_goes_by_something_else(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_line() -> str:
+        capsys.readouterr()
+        assert cluster.run("policy", "show") == 0
+        return capsys.readouterr().out.splitlines()[0]
+
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(cluster.root / "run"))
+    assert first_line() == "Rules for jobs on this cluster"  # none is installed: not for this host to say
+    cluster.apply()
+    assert first_line() == "Rules for jobs on this cluster"
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "5}"))
+    assert first_line().startswith("Not in force as shown: job_submit.lua differs; `slurm-gpu policy apply`")
+    assert cluster.run("policy", "show", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["in_force"] is False
+    (cluster.root / "job_submit.lua").write_text("-- ours\n")
+    assert first_line().startswith("Not in force: job_submit.lua is not slurm-gpu's")
+
+
+def test_show_explains_the_rule_that_no_policy_holds(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("policy", "show")
+    page = " ".join(capsys.readouterr().out.split())
+    assert f"one-gpu (built in, where GPUs are divided into shards) {ONE_GPU}" in page
+    assert f'why = "{ONE_GPU}"' in (lua_directory() / "30_limits.lua").read_text()
+
+
+def test_check_warns_of_accounts_that_are_not_managed(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.root / "policy.yaml").write_text(POLICY + "manages: {accounts: [visions]}\n")
+    assert cluster.run("policy", "check") == 0
+    assert (
+        "policy.yaml:2:30: account 'vision' is not among manages: accounts; did you mean visions?"
+        in capsys.readouterr().err
+    )
+
+
+def test_apply_by_an_ordinary_user_says_whom_it_takes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert cluster.apply() == 2
+    assert "run it as root or slurm (SlurmUser)" in capsys.readouterr().err
+    assert cluster.run("policy", "apply", "--dry-run") == 0
 
 
 def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.bundle import MARK, SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.bundle import MARK, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
+from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
 
 _APPLY = "slurm-gpu policy apply"
@@ -60,9 +60,8 @@ def script(at: Surroundings) -> Iterator[Finding]:
     except InputError as error:
         yield fail(str(error), f"mend {policy_file}; the policy in force stays")
         return
-    names = resolve_names(policy, source, SystemDirectory())
     facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir.absolute(), at.site.config.timezone)
-    if text == build_bundle(compile_policy(policy, names, facts)):
+    if compare_installed(installed, policy, source, facts) is InForce.SAME:
         yield ok(f"{installed} is what {policy_file} says")
     else:
         yield warn(
