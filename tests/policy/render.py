@@ -72,7 +72,7 @@ def record(job_id: int, request: Request, *, running: bool = False, **more: Any)
 
 
 def _total(request: Request) -> str:
-    shards = (request.shards_per_node or 0) * (request.nodes or 1)
+    shards = (request.shards_per_node or 0) * max(request.nodes or 1, request.most_nodes or 1)
     gpus = (request.mgpu - shards * 250) // 1000
     return (f",gres/gpu={gpus},gres/gpu:a100={gpus}" if gpus else "") + (
         f",gres/shard={shards}" if shards else ""
