@@ -33,11 +33,17 @@ function amounts.parse_tres(text)
     local name, rest = item:match("^(%a+)(.*)$")
     if (name == "gpu" or name == "shard" or name == "mps") and (rest == "" or rest:find("^[:=]")) then
       local kind, digits, suffix = rest:match("^(.-)[:=](%d+)([kmgKMG]?)$")
+      local unreadable = false
       if digits == nil then
         kind, digits, suffix = rest, "1", ""
+        -- Slurm reads "+8" and "1kb" as counts too; a MIG profile such as "3g.20gb" is a type.
+        local name_of_type = rest:sub(2)
+        unreadable = rest ~= ""
+          and (name_of_type:find("[^%w_.-]") or name_of_type:find("^%-") or name_of_type:find("^%d%w*$")) ~= nil
       end
       kind = kind:gsub("^[:=]", "")
       items[#items + 1] = {
+        unreadable = unreadable,
         name = name,
         type = kind ~= "" and kind or nil,
         count = tonumber(digits) * SUFFIX[string.lower(suffix)] + 0.0, -- from Lua 5.3 on integers wrap around
@@ -127,7 +133,7 @@ function amounts.counted_mgpu(request)
   return most, form
 end
 
--- "0-9:3%2" as a list of {first, last, step} and the throttle; nil where Slurm would refuse it too.
+-- "0-9:3%2" as a list of {first, last, step} and the throttle; nil for what is not plain (Slurm takes "+0-15").
 local function parse_array(text)
   local body, throttle = text:gsub("[%[%]%s]", ""):match("^([^%%]*)(%%?%d*)$")
   if body == nil or body == "" then
@@ -154,6 +160,21 @@ end
 
 local function range_size(range)
   return math.floor((range[2] - range[1]) / range[3]) + 1
+end
+
+-- What of a request cannot be counted: a TRES string or an array expression; nil where all can.
+function amounts.unreadable(request, array)
+  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
+    for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
+      if item.unreadable then
+        return request[form]
+      end
+    end
+  end
+  if array and parse_array(array) == nil then
+    return array
+  end
+  return nil
 end
 
 -- Tasks in an array expression; an index named twice is one task.

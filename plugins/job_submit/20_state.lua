@@ -300,7 +300,10 @@ function state_module.refresh(state, now)
   local jobs = slurm.jobs or {}
   if not state.restored then
     state.restored = true
-    restore(state, now)
+    local fine, reason = pcall(restore, state, now) -- a log that cannot be read must cost no decision
+    if not fine then
+      slurm.log_error("%s", "slurm-gpu: " .. policy.decisions_log .. " cannot be read: " .. tostring(reason))
+    end
     state.jobs = nil
   end
   if state.jobs ~= jobs then

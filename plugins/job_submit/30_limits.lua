@@ -149,6 +149,29 @@ local function check_shards(job, room)
   return nil
 end
 
+-- What cannot be counted cannot be held to a limit, and Slurm reads more spellings than anyone writes.
+local PLAIN = {
+  id = "plain-numbers",
+  mode = "enforce",
+  per = "job",
+  why = "A limit can only be checked where the request is written in plain numbers.",
+}
+
+local function check_readable(job)
+  local text = amounts.unreadable(job.request, job.array)
+  if text == nil then
+    return nil
+  end
+  return {
+    rule = PLAIN,
+    key = "spelling",
+    label = "request",
+    limit = "a spelling such as gpu:2 or --array=0-15%4",
+    requested = text,
+    mode = "enforce",
+  }
+end
+
 return function(job, state)
   local findings, room = {}, {}
   local member = {}
@@ -156,9 +179,11 @@ return function(job, state)
     member[index] = true
   end
   local least_left
+  local bound_by_rules = false
   for _, rule in ipairs(policy.rules) do
     local group = policy.groups[rule.group]
     if member[rule.group] and (group.until_s == nil or job.now < group.until_s) then
+      bound_by_rules = bound_by_rules or rule.mode == "enforce"
       local exception = exception_for(rule, job)
       for _, limit in ipairs(LIMITS) do
         local bound = rule.limits[limit.key]
@@ -178,6 +203,9 @@ return function(job, state)
         end
       end
     end
+  end
+  if bound_by_rules then
+    findings[#findings + 1] = check_readable(job)
   end
   findings[#findings + 1] = check_shards(job, room)
   job.room = room

@@ -191,10 +191,17 @@ return function(job, state)
 
   local token = lib.state.next_token(state)
   if job.record then
-    if growth > 0 then
-      lib.state.admit(state, token, job.class, 0, growth, job.now)
+    local tasks = 0
+    for _, index in ipairs(job.class.groups) do
+      if not job.counted.groups[index] then
+        -- It moves to a group where it did not count at all; where it did, it counts twice until the next table.
+        tasks, growth = job.tasks, job.mgpu * job.tasks
+      end
     end
-    record(job, state, "allow", token, 0, growth)
+    if tasks > 0 or growth > 0 then
+      lib.state.admit(state, token, job.class, tasks, growth, job.now)
+    end
+    record(job, state, "allow", token, tasks, growth)
     return slurm.SUCCESS
   end
   local comment = "slurm-gpu/1 t=" .. token

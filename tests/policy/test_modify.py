@@ -53,6 +53,16 @@ def test_growth_counts_for_what_is_submitted_next(script: PolicyScript) -> None:
     assert not script.submit(description(next_job), PARTITIONS).accepted
 
 
+def test_jobs_that_move_at_once_into_a_group_count_there_at_once() -> None:
+    """Slurm's table shows a move a second later at the earliest."""
+    rules = [RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 12000})]
+    script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
+    rows = [record(n, Request(uid=1001, account="nlp", per_node=4)) for n in range(1, 9)]
+    script.set_jobs(rows)
+    moved = [accepted(script, row=row, account="vision") for row in rows]
+    assert moved == [True] * 3 + [False] * 5
+
+
 def test_totals_count_the_job_itself_only_once(script: PolicyScript) -> None:
     assert accepted(script, tres_per_node="gres:gpu:1")
     assert accepted(script, name="renamed")
