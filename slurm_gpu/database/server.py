@@ -9,9 +9,12 @@ import logging
 import signal
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -24,19 +27,60 @@ log = logging.getLogger(__name__)
 
 _BACKLOG = 1024
 _STOP_WITHIN_S = 2
+_REQUEST_WITHIN_S = 5.0
+_CONNECTIONS_OF_A_PEER = 200
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
 
 class PeerCredentialProtocol(H11Protocol):
-    """HTTP/1.1 that puts the uid of a Unix socket's peer, as the kernel saw it connect, into the state."""
+    """HTTP/1.1 that puts the uid of a Unix socket's peer, as the kernel saw it connect, into the state.
+
+    Nobody can shut out the others: a peer (a user, or an address) has so many connections at once, and each
+    has to say within seconds what it wants.
+    """
+
+    _open: ClassVar[Counter[object]] = Counter()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
         super().connection_made(transport)
+        self._request_timer: asyncio.TimerHandle | None = None
         peer: socket.socket = transport.get_extra_info("socket")
+        self._peer: object = self.client[0] if self.client is not None else None
         if peer.family == socket.AF_UNIX:
             _, uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
             self.app_state = {**self.app_state, PEER_UID: uid}
+            self._peer = uid
+        self._open[self._peer] += 1
+        if self._open[self._peer] > _CONNECTIONS_OF_A_PEER and self._peer != 0:
+            log.warning("%s has more than %d connections", self._peer, _CONNECTIONS_OF_A_PEER)
+            transport.abort()
+        else:
+            self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End a connection."""
+        self._open[self._peer] -= 1
+        if not self._open[self._peer]:
+            del self._open[self._peer]
+        self._got_request()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take in a part of a request."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._got_request()
+        elif self._request_timer is None:
+            self._await_request()  # the next one on this connection
+
+    def _await_request(self) -> None:
+        self._request_timer = self.loop.call_later(_REQUEST_WITHIN_S, self.transport.abort)
+
+    def _got_request(self) -> None:
+        if self._request_timer is not None:
+            self._request_timer.cancel()
+            self._request_timer = None
 
 
 def listen_tcp(address: Address) -> socket.socket:

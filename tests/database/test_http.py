@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from sqlalchemy import func, select
 
 from slurm_gpu import munge
 from slurm_gpu.config import Operators, SiteConfig
+from slurm_gpu.database import server as server_module
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import Services, make_app
 from slurm_gpu.database.arrivals import Arrivals
@@ -398,3 +400,26 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
     status, answer = server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body))
     assert status in (200, 400, 426), answer
     assert status != 200 or answer["stored"] == 0
+
+
+def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
+    url = urlsplit(server.config.database)
+    with socket.create_connection((url.hostname, url.port), timeout=10) as mute:
+        mute.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert mute.recv(1) == b""
+
+
+def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 5)
+    url = urlsplit(server.config.database)
+    many = [socket.create_connection((url.hostname, url.port), timeout=10) for _ in range(6)]
+    try:
+        with contextlib.suppress(ConnectionResetError):
+            assert many[-1].recv(1) == b""  # one too many
+        with DatabaseClient(server.config) as client:  # somebody else, over the Unix socket
+            assert client.health().cluster == CLUSTER
+    finally:
+        for connection in many:
+            connection.close()
