@@ -191,6 +191,21 @@ def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], ru
     )
 
 
+def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
+    lab.submit("bob", *PENDING)  # slurmctld saves no jobs before there has been one
+    time.sleep(6)
+    for _ in range(3):
+        assert "reservation is invalid" in sbatch(lab, "--reservation=nope", "--gpus=2", *PENDING).stderr
+    refused = sbatch(lab, "--gpus=2", *PENDING).stderr
+    assert "used 6 (6 just submitted), limit 6, requested 2" in refused
+    seconds = re.search(
+        r"If Slurm refused it, try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
+    )
+    assert seconds is not None, refused
+    time.sleep(int(seconds[1]))
+    assert sbatch(lab, "--gpus=2", *PENDING).returncode == 0
+
+
 def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path) -> None:
     """Read from Slurm's own record: the script that let the job in is gone."""
     lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
