@@ -52,7 +52,7 @@ def test_short_jobs_are_within_one_point_of_the_truth(lab_with: LabWith) -> None
     lab = lab_with(job_submit=JobSubmit.NOOP)
     dice = random.Random(SEED)
     jobs = []
-    for _ in range(8):
+    for _ in range(16):
         seconds = dice.uniform(2.5, 8)
         work = (
             f"simgpu --util {dice.randrange(101)} --mem-mib {dice.randrange(40000)} --seconds {seconds:.2f}"
