@@ -1,0 +1,175 @@
+"""What one look at the GPUs asks for and brings back. None = the device cannot say; 0 is a measurement.
+
+Everything here is plain data: it crosses the pipe between slurm-gpud and the child that calls NVML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What does not change about a GPU or MIG instance while the driver stays loaded.
+
+    `index` and `minor` of a MIG instance are its GPU's (`parent`). Bandwidths are the most that the links can
+    carry in one direction.
+    """
+
+    uuid: str
+    index: int
+    minor: int | None = None
+    name: str | None = None
+    memory_bytes: int | None = None
+    parent: str | None = None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+    power_limit_w: float | None = None
+    sm_clock_max_mhz: float | None = None
+    pcie_bytes_per_s: float | None = None
+    nvlink_bytes_per_s: float | None = None
+    pci_bus_id: str | None = None
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory in bytes; `used` is what jobs and the driver's contexts take, not the driver's reserve."""
+
+    used: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with a context on the GPU; `used` is its memory in bytes."""
+
+    pid: int
+    used: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class UtilizationSample:
+    """Percent of the time since the sample before in which a kernel ran; `at_us` is wall clock, µs."""
+
+    at_us: int
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSample:
+    """Percent of the SMs' time that a process took up to `at_us` (wall clock, µs)."""
+
+    pid: int
+    at_us: int
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A running total that starts anew at 2**bits, and with the driver."""
+
+    value: int
+    bits: int = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """GPM's fractions (0–1) over the `seconds` since the last detailed look."""
+
+    seconds: float
+    sm_active: float | None = None
+    sm_occupancy: float | None = None
+    tensor: float | None = None
+    dram: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to read of one device: memory always, the rest only if asked for.
+
+    A ring is read after the given wall-clock time in µs. `detailed` asks for all fields of Reading below
+    the rings.
+    """
+
+    uuid: str
+    detailed: bool = False
+    processes: bool = False
+    ring_after_us: int | None = None
+    process_ring_after_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """One device, at Clock.monotonic() `at_s`.
+
+    `ring` and `process_ring` are empty where there is nothing newer, None where the device has none. `throttle`
+    are the reasons in force for which the clocks are held down, by NVML's names in lower case.
+    """
+
+    at_s: float
+    memory: Memory | None = None
+    processes: Sequence[Process] | None = None
+    ring: Sequence[UtilizationSample] | None = None
+    process_ring: Sequence[ProcessSample] | None = None
+    util_pct: float | None = None
+    mem_util_pct: float | None = None
+    power_w: float | None = None
+    temp_c: float | None = None
+    sm_clock_mhz: float | None = None
+    energy_mj: Counter | None = None
+    pcie_rx_bytes: Counter | None = None
+    pcie_tx_bytes: Counter | None = None
+    nvlink_rx_bytes: Counter | None = None
+    nvlink_tx_bytes: Counter | None = None
+    ecc_corrected: Counter | None = None
+    ecc_uncorrected: Counter | None = None
+    throttle: Sequence[str] | None = None
+    activity: Activity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the driver told, at wall-clock `at_s`."""
+
+    uuid: str
+    code: int
+    at_s: float
+
+
+class Trouble(StrEnum):
+    """Why a device could not be read."""
+
+    LOST = "lost"  # it fell off the bus, or needs a reset
+    HUNG = "hung"  # a call did not come back in time
+    DRIVER = "driver"  # the driver went away, or was reloaded under us
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A device that says nothing any more, and what it said last."""
+
+    trouble: Trouble
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Results:
+    """What came back, by UUID: each device that was asked for is in `readings` or in `failures`."""
+
+    readings: Mapping[str, Reading]
+    failures: Mapping[str, Failure]
+    xids: Sequence[Xid] = ()
+
+
+class Reader(Protocol):
+    """Reads the GPUs of this machine; never waits longer than its deadline, whatever the driver does."""
+
+    def devices(self) -> Sequence[Facts]:
+        """All GPUs and MIG instances that answer, in the driver's order; NvmlError when there is no driver."""
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        """One look at these devices."""
