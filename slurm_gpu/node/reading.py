@@ -106,8 +106,8 @@ class Request:
 class Reading:
     """One device, at Clock.monotonic() `at_s`.
 
-    `ring` and `process_ring` are empty where there is nothing newer, None where the device has none. `throttle`
-    are the reasons in force for which the clocks are held down, by NVML's names in lower case.
+    `ring` and `process_ring` are empty where there is nothing newer, None where the device has none.
+    `throttle` are the reasons in force for which the clocks are held down, by NVML's names in lower case.
     """
 
     at_s: float
@@ -169,7 +169,7 @@ class Reader(Protocol):
     """Reads the GPUs of this machine; never waits longer than its deadline, whatever the driver does."""
 
     def devices(self) -> Sequence[Facts]:
-        """All GPUs and MIG instances that answer, in the driver's order; NvmlError when there is no driver."""
+        """All GPUs and MIG instances that answer, in the driver's order; NvmlError without a driver."""
 
     def read(self, requests: Sequence[Request]) -> Results:
         """One look at these devices."""
