@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slurm_gpu.node.aggregate import SegmentKey
 from slurm_gpu.node.cgroup import JobOwner
 from slurm_gpu.node.hooks import HookEvent
+from slurm_gpu.node.tally import SegmentKey
 
 
 def new_segment() -> str:

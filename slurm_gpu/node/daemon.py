@@ -9,13 +9,13 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.aggregate import Tally
 from slurm_gpu.node.allocations import Allocation, Allocations
 from slurm_gpu.node.cgroup import ProcessJobs
 from slurm_gpu.node.devices import Device, DeviceLibrary, DeviceLostError
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory, HookEvent, Kind
 from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.tally import Tally
 from slurm_gpu.node.watch import DeviceWatch
 from slurm_gpu.records import Event
 

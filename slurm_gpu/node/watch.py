@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.aggregate import Look, Tally
 from slurm_gpu.node.cgroup import JobOwner, ProcessJobs
 from slurm_gpu.node.devices import Device, DeviceLostError, Memory, Process
 from slurm_gpu.node.shares import Held, JobSample, alone, held_part, shared
+from slurm_gpu.node.tally import Look, Tally
 from slurm_gpu.node.utilization import SAMPLE_MAX_S, Span, UtilizationReader
 
 log = logging.getLogger(__name__)

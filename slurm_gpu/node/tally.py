@@ -1,120 +1,15 @@
-"""The cumulative record of one segment on one device, built from readings in O(1) memory.
+"""The cumulative record of one segment on one device, built from looks in O(1) memory.
 
-Readings are points in time. Between two of them a quantity is taken to run straight from one to the other:
-where it jumped at an unknown moment in between, that is right on average. Readings further apart than
-`gap_s` measured nothing in between. All times here are Clock.monotonic() seconds.
+All times here are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_gpu.records import Mean, Record, Total
-
-_US = 1_000_000
-
-
-class MeanSum:
-    """A time-weighted mean with its extremes."""
-
-    def __init__(self) -> None:
-        self._seconds = 0.0
-        self._weighted = 0.0
-        self._low = 0.0
-        self._high = 0.0
-
-    def add(self, seconds: float, mean: float, low: float, high: float) -> None:
-        """Count `seconds` (> 0) at that mean."""
-        self._low = min(self._low, low) if self._seconds > 0 else low
-        self._high = max(self._high, high) if self._seconds > 0 else high
-        self._seconds += seconds
-        self._weighted += seconds * mean
-
-    @property
-    def value(self) -> Mean | None:
-        """None until something was measured."""
-        if self._seconds == 0:
-            return None
-        mean = min(max(self._weighted / self._seconds, self._low), self._high)
-        # Six decimals are less than any reading tells, and half the bytes of a shipment.
-        return Mean(*(round(value, 6) for value in (self._seconds, mean, self._low, self._high)))
-
-
-class HistogramSum:
-    """Time spent at each whole percent, kept in whole microseconds so that sums stay exact."""
-
-    def __init__(self) -> None:
-        self._bins: dict[int, int] = {}
-
-    def add(self, seconds: float, percent: float) -> None:
-        """Count `seconds` at the whole percent next to `percent` (halves go up)."""
-        whole = min(100, max(0, int(percent + 0.5)))
-        self._bins[whole] = self._bins.get(whole, 0) + round(seconds * _US)
-
-    @property
-    def seconds(self) -> float:
-        """All time counted."""
-        return sum(self._bins.values()) / _US
-
-    @property
-    def value(self) -> Mapping[int, int] | None:
-        """In ms; the sum is the whole time to the nearest ms, however many bins were rounded."""
-        if not self._bins:
-            return None
-        histogram: dict[int, int] = {}
-        running = reached = 0
-        for percent in sorted(self._bins):
-            running += self._bins[percent]
-            milliseconds = (running + 500) // 1000 - reached
-            reached += milliseconds
-            if milliseconds:
-                histogram[percent] = milliseconds
-        return histogram
-
-
-@dataclass(slots=True)
-class Interval:
-    """What lies between two readings of one quantity, clipped to the time of holding."""
-
-    seconds: float
-    before: float
-    after: float
-
-    @property
-    def mean(self) -> float:
-        """Of a straight line from one reading to the other."""
-        return (self.before + self.after) / 2
-
-
-class Readings:
-    """Turns successive readings of one quantity into intervals within [start, end]."""
-
-    def __init__(self, start_s: float) -> None:
-        self._start = start_s
-        self._at: float | None = None
-        self._value = 0.0
-
-    def interval(
-        self, at_s: float, value: float | None, end_s: float | None, gap_s: float
-    ) -> Interval | None:
-        """The interval that this reading closes, or None at a gap (a reading of None begins one).
-
-        The first reading stands for the time back to the start too, if that is no longer than `gap_s`.
-        """
-        before_at, before = self._at, self._value
-        if value is None:
-            self._at = None
-            self._start = max(self._start, at_s)
-            return None
-        self._at, self._value = at_s, value
-        if before_at is None:
-            before_at, before = self._start, value
-        if at_s - before_at > gap_s:
-            return None
-        stop = at_s if end_s is None else min(at_s, end_s)
-        seconds = stop - max(before_at, self._start)
-        return Interval(seconds, before, value) if seconds > 0 else None
+from slurm_gpu.node.intervals import Readings
+from slurm_gpu.node.statistics import HistogramSum, MeanSum
+from slurm_gpu.records import Record, Total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
