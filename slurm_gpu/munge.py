@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import functools
-import hashlib
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,20 @@ class Credential:
 
 def request_digest(method: str, target: str, body: bytes) -> bytes:
     """The payload that binds a credential to one request: sha256 of METHOD, PATH?QUERY and body as sent."""
-    return hashlib.sha256(b"\n".join((method.encode(), target.encode(), body))).hexdigest().encode()
+    text: str = _sha256()(b"\n".join((method.encode(), target.encode(), body))).hexdigest()
+    return text.encode()
+
+
+@functools.cache
+def _sha256() -> Any:
+    # hashlib maps OpenSSL into the process, 4 MB for each node: try Python's lean internal modules first,
+    # as its own `random` does.
+    for name in ("_sha2", "_sha256"):
+        try:
+            return importlib.import_module(name).sha256
+        except (ImportError, AttributeError):
+            continue
+    return importlib.import_module("hashlib").sha256
 
 
 def encode(payload: bytes, socket: str | None = None) -> str:

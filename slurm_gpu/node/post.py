@@ -1,12 +1,19 @@
-"""One POST to slurm-gpudbd: over HTTP, in a thread of its own so that a hung server holds up nothing."""
+"""One POST to slurm-gpudbd, in a thread of its own so that a hung server holds up nothing.
+
+HTTP is spoken here in a few lines: http.client would bring the mail parser and OpenSSL along, 6 MB for each
+node of a cluster. As HTTP/1.0 an answer is a head and all that follows until the connection ends.
+"""
 
 from __future__ import annotations
 
-import http.client
+import contextlib
 import queue
+import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -15,7 +22,9 @@ from slurm_gpu.munge import request_digest
 
 TARGET = "/v1/node"
 TIMEOUT_S = 20.0
+ANSWER_WITHIN_S = 120.0
 MAX_REPLY_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +48,95 @@ class Sender(Protocol):
 
 
 class HttpPost:
-    """POSTs a body; `url` is slurm-gpudbd's base address, `credential` MUNGE's for a payload."""
+    """POSTs a body; `url` is slurm-gpudbd's base address, `credential` MUNGE's for a payload.
 
-    def __init__(self, url: str, source_address: str | None, credential: Callable[[bytes], str]) -> None:
+    Where somebody listens on the Unix socket `local`, that is slurm-gpudbd on this host, and no credential
+    is needed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        source_address: str | None,
+        credential: Callable[[bytes], str],
+        local: Path | None = None,
+    ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "localhost", parts.port or 80
+        self._netloc = parts.netloc
         self._source = (source_address, 0) if source_address is not None else None
-        self._credential = credential
+        self._credential, self._local = credential, local
 
     def __call__(self, body: bytes) -> Reply:
         """Send and wait, for at most about TIMEOUT_S per step."""
+        where = str(self._local)
         try:
-            credential = self._credential(request_digest("POST", TARGET, body))
+            connection = self._connect_here()
+            authorization = ""
+            if connection is None:
+                where = f"{self._host}:{self._port}"
+                credential = self._credential(request_digest("POST", TARGET, body))
+                authorization = f"Authorization: MUNGE {credential}\r\n"
+                connection = socket.create_connection((self._host, self._port), TIMEOUT_S, self._source)
+            head = (
+                f"POST {TARGET} HTTP/1.0\r\nHost: {self._netloc}\r\n{authorization}"
+                "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n"
+            )
+            with connection:
+                return parse_reply(_exchange(connection, head.encode("latin-1") + body))
         except MungeError as error:
             return Reply(0, failure=str(error))
-        headers = {
-            "Authorization": f"MUNGE {credential}",
-            "Content-Type": "application/json",
-            "Content-Encoding": "gzip",
-            "Connection": "close",
-        }
-        connection = http.client.HTTPConnection(
-            self._host, self._port, timeout=TIMEOUT_S, source_address=self._source
-        )
+        except (OSError, ValueError) as error:
+            return Reply(0, failure=f"{where}: {error or type(error).__name__}")
+
+    def _connect_here(self) -> socket.socket | None:
+        if self._local is None:
+            return None
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(TIMEOUT_S)
         try:
-            connection.request("POST", TARGET, body, headers)
-            response = connection.getresponse()
-            return Reply(response.status, response.read(MAX_REPLY_BYTES), response.getheader("Retry-After"))
-        except (OSError, http.client.HTTPException) as error:
-            return Reply(0, failure=f"{self._host}:{self._port}: {error or type(error).__name__}")
-        finally:
+            connection.connect(str(self._local))
+        except (FileNotFoundError, ConnectionRefusedError, PermissionError):
             connection.close()
+            return None  # slurm-gpudbd runs elsewhere, or only just starts
+        except OSError:
+            connection.close()
+            raise
+        return connection
+
+
+def _exchange(connection: socket.socket, request: bytes) -> bytes:
+    """Send, and read until the other side ends; raises OSError, ValueError where it never does."""
+    # It may have answered before it had read all, and says why.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.sendall(request)
+    deadline = time.monotonic() + ANSWER_WITHIN_S
+    answer = bytearray()
+    while piece := connection.recv(_PIECE_BYTES):
+        answer += piece
+        if len(answer) > MAX_REPLY_BYTES:
+            raise ValueError(f"its answer is longer than {MAX_REPLY_BYTES} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError("timed out")
+    return bytes(answer)
+
+
+def parse_reply(answer: bytes) -> Reply:
+    """Status, Retry-After and body of an HTTP/1.x answer; raises ValueError where it is none, or cut off."""
+    head, blank, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    protocol, _, rest = lines[0].partition(" ")
+    if not (blank and protocol.startswith("HTTP/1.") and rest[:3].isdecimal()):
+        raise ValueError(f"it does not answer in HTTP: {answer[:80]!r}")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, _, value = line.partition(":")
+        headers[name.strip().lower()] = value.strip()
+    length = headers.get("content-length", str(len(body)))
+    if "transfer-encoding" in headers or not length.isdecimal() or int(length) > len(body):
+        raise ValueError("its answer was cut off")
+    return Reply(int(rest[:3]), body[: int(length)], headers.get("retry-after"))
 
 
 class ThreadSender:

@@ -1,15 +1,20 @@
 """The POST itself, over real sockets, and a server that hangs."""
 
+import socket
+import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from slurm_gpu.errors import MungeError
 from slurm_gpu.munge import request_digest
 from slurm_gpu.node import post as post_module
-from slurm_gpu.node.post import HttpPost, Reply, ThreadSender
+from slurm_gpu.node.post import HttpPost, Reply, ThreadSender, parse_reply
 
 
 class Server(ThreadingHTTPServer):
@@ -89,3 +94,59 @@ def test_a_server_that_hangs_holds_up_nobody(server: Server, monkeypatch: pytest
     assert reply is not None
     assert "timed out" in reply.failure
     assert sender.reply() is None
+
+
+def answered_on(path: Path) -> socketserver.UnixStreamServer:
+    class Here(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            head = b"".join(iter(self.rfile.readline, b"\r\n"))
+            who = b"stranger" if b"Authorization" in head else b"friend"
+            self.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\n" + who)
+
+    server = socketserver.UnixStreamServer(str(path), Here)
+    threading.Thread(target=server.handle_request, daemon=True).start()
+    return server
+
+
+def test_on_its_own_host_the_socket_is_used_and_no_credential(server: Server, tmp_path: Path) -> None:
+    def no_munge(_: bytes) -> str:
+        raise MungeError("there is none here")
+
+    with answered_on(tmp_path / "socket"):
+        reply = HttpPost(server.url, None, no_munge, tmp_path / "socket")(b"body")
+    assert reply == Reply(200, b"friend")
+
+
+@pytest.mark.parametrize("left_behind", [False, True])
+def test_where_nobody_listens_on_the_socket_the_address_counts(
+    server: Server, tmp_path: Path, left_behind: bool
+) -> None:
+    if left_behind:
+        with socket.socket(socket.AF_UNIX) as once:
+            once.bind(str(tmp_path / "socket"))
+    reply = HttpPost(server.url, None, lambda _: "x", tmp_path / "socket")(b"body")
+    assert reply.status == 503
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 200 OK\r\n",
+        b"HTTP/1.1 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfour",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\nfour",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfour\r\n0\r\n\r\n",
+    ],
+)
+def test_what_is_no_whole_answer_is_a_failure(answer: bytes) -> None:
+    with pytest.raises(ValueError, match=r"does not answer in HTTP|cut off"):
+        parse_reply(answer)
+
+
+def test_the_client_does_without_openssl_and_the_mail_parser() -> None:
+    command = "import sys, slurm_gpu.node.post, slurm_gpu.munge as m; m.request_digest('POST', '/', b''); "
+    command += "print([m for m in ('ssl', '_hashlib', 'email', 'http.client') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
