@@ -1,0 +1,60 @@
+"""What systemd is told (sd_notify(3)): ready, a line of status, and that the loop really turns."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections.abc import MutableMapping
+
+log = logging.getLogger(__name__)
+
+STATUS_EACH_S = 10.0
+
+
+class Notifier:
+    """Datagrams to $NOTIFY_SOCKET; does nothing where systemd did not start us.
+
+    The variables are taken out of `environ`: they are not meant for our children.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str]) -> None:
+        address = environ.pop("NOTIFY_SOCKET", "")
+        watchdog_us = environ.pop("WATCHDOG_USEC", "")
+        watched_pid = environ.pop("WATCHDOG_PID", "")
+        # A leading @ stands for the zero byte of an abstract address.
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        ours = watched_pid in ("", str(os.getpid()))
+        self._feed_each_s = int(watchdog_us) / 2e6 if watchdog_us.isdecimal() and ours else 0.0
+        self._feed_at_s = 0.0 if self._address and self._feed_each_s else math.inf
+        self._status_at_s = 0.0 if self._address else math.inf
+        self._status = ""
+
+    def ready(self) -> None:
+        """Everything is set up."""
+        self._tell("READY=1")
+
+    def turned(self, now_s: float, status: str) -> float:
+        """The loop came round: feed the watchdog when it is time; returns when to come round again."""
+        if now_s >= self._feed_at_s:
+            self._feed_at_s = now_s + self._feed_each_s
+            self._tell("WATCHDOG=1")
+        if now_s >= self._status_at_s and status != self._status:
+            self._status_at_s, self._status = now_s + STATUS_EACH_S, status
+            self._tell(f"STATUS={status}")
+        return self._feed_at_s
+
+    def stopping(self) -> None:
+        """The end begins."""
+        self._tell("STOPPING=1")
+
+    def _tell(self, text: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.setblocking(False)
+                sender.sendto(text.encode(), self._address)
+        except OSError as error:
+            log.debug("systemd was not told %s: %s", text, error)

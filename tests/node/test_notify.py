@@ -1,0 +1,76 @@
+"""What systemd hears, over a real datagram socket."""
+
+import math
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.notify import Notifier
+
+
+@pytest.fixture(params=["path", "abstract"])
+def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[socket.socket]:
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(path if request.param == "path" else "\0" + path)
+        listener.setblocking(False)
+        yield listener
+
+
+def environment(systemd: socket.socket, **more: str) -> dict[str, str]:
+    name = systemd.getsockname()
+    address = "@" + name[1:].decode() if isinstance(name, bytes) else name
+    return {"NOTIFY_SOCKET": address, **more}
+
+
+def heard(systemd: socket.socket) -> list[str]:
+    lines = []
+    while True:
+        try:
+            lines.append(systemd.recv(4096).decode())
+        except BlockingIOError:
+            return lines
+
+
+def test_it_is_ready_it_tells_its_status_and_it_stops(systemd: socket.socket) -> None:
+    notifier = Notifier(environment(systemd))
+    notifier.ready()
+    for second in range(25):
+        assert notifier.turned(100.0 + second, f"{second // 12} jobs") == math.inf
+    notifier.stopping()
+    assert heard(systemd) == ["READY=1", "STATUS=0 jobs", "STATUS=1 jobs", "STATUS=2 jobs", "STOPPING=1"]
+
+
+def test_the_watchdog_is_fed_at_half_its_time_and_only_when_the_loop_turns(systemd: socket.socket) -> None:
+    notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000", WATCHDOG_PID=str(os.getpid())))
+    now_s = due_s = 100.0
+    for _ in range(4):
+        now_s = due_s
+        due_s = notifier.turned(now_s, "")
+        assert due_s == now_s + 30
+        assert notifier.turned(now_s + 29.9, "") == due_s
+    assert heard(systemd).count("WATCHDOG=1") == 4
+    assert heard(systemd) == []  # nothing comes by itself
+
+
+def test_a_watchdog_of_another_process_is_not_ours(systemd: socket.socket) -> None:
+    notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000", WATCHDOG_PID="1"))
+    assert notifier.turned(100.0, "") == math.inf
+    assert "WATCHDOG=1" not in heard(systemd)
+
+
+def test_children_do_not_inherit_the_address() -> None:
+    environ = {"NOTIFY_SOCKET": "/nowhere", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "PATH": "/bin"}
+    Notifier(environ)
+    assert environ == {"PATH": "/bin"}
+
+
+def test_without_systemd_or_with_one_that_is_gone_nothing_happens() -> None:
+    for environ in ({}, {"NOTIFY_SOCKET": "/nowhere/notify"}, {"WATCHDOG_USEC": "soon"}):
+        notifier = Notifier(dict(environ))
+        notifier.ready()
+        assert notifier.turned(1.0, "status") == math.inf
+        notifier.stopping()
