@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +14,7 @@ from slurm_gpu.node.tally import SegmentKey
 
 def new_segment() -> str:
     """A name for one unbroken watch: 64 random bits in hexadecimal."""
-    return secrets.token_hex(8)
+    return os.urandom(8).hex()  # secrets would load OpenSSL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
