@@ -14,7 +14,6 @@ from slurm_gpu.records import WIRE_VERSION, Event, Record
 WIRE_RANGE = (WIRE_VERSION, WIRE_VERSION)
 MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
-MAX_EVENT_DATA_BYTES = 4096
 
 T = TypeVar("T")
 
@@ -67,7 +66,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
     if not isinstance(node, str) or not 0 < len(node) <= 255:
         raise ShipmentError(400, f"node: {node!r} must be the node's name")
     records, bad_records = _each("records", value, Record.from_wire)
-    events, bad_events = _each("events", value, _event)
+    events, bad_events = _each("events", value, Event.from_wire)
     return Shipment(node, records, events, [*bad_records, *bad_events])
 
 
@@ -106,14 +105,3 @@ def _each(
         except RecordError as error:
             bad.append(Rejected(index, str(error)[:500], name))
     return good, bad
-
-
-def _event(wire: Any) -> Event:
-    event = Event.from_wire(wire)
-    try:
-        size = len(json.dumps(event.data, allow_nan=False))
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"data: cannot be stored: {error}") from None
-    if size > MAX_EVENT_DATA_BYTES:
-        raise RecordError(f"data: {size} bytes are more than {MAX_EVENT_DATA_BYTES}")
-    return event

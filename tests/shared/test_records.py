@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import (
+    DeviceFacts,
     Event,
+    Host,
     Mean,
     Record,
     Total,
@@ -22,69 +24,7 @@ from slurm_gpu.records import (
     merge_means,
     merge_totals,
 )
-
-# Strategies
-
-_AMOUNT = st.floats(0, 1e15, allow_nan=False)
-_WHOLE = st.integers(0, 2**63 - 1)
-_NAME = st.from_regex(r"[A-Za-z0-9_.:+/-]{1,40}", fullmatch=True)
-
-
-@st.composite
-def means(draw: st.DrawFn, min_seconds: float = 0.0) -> Mean:
-    low, mean, high = sorted(draw(st.tuples(_AMOUNT, _AMOUNT, _AMOUNT)))
-    return Mean(draw(st.floats(min_seconds, 1e8)), mean, low, high)
-
-
-@st.composite
-def totals(draw: st.DrawFn) -> Total:
-    return Total(draw(st.floats(0, 1e8)), draw(_AMOUNT))
-
-
-def histograms(total_ms: int = 10**9) -> st.SearchStrategy[dict[int, int]]:
-    return st.dictionaries(st.integers(0, 100), st.integers(0, total_ms // 101))
-
-
-@st.composite
-def records(draw: st.DrawFn) -> Record:
-    held_s = draw(st.floats(0, 1e7))
-    first_s = draw(st.integers(0, 2**40))
-    values: dict[str, Any] = {
-        "cluster": draw(_NAME),
-        "job_id": draw(_WHOLE),
-        "restart": draw(_WHOLE),
-        "prolog_s": draw(_WHOLE),
-        "node": draw(_NAME),
-        "boot_id": draw(_NAME),
-        "segment": draw(st.from_regex("[0-9a-f]{16}", fullmatch=True)),
-        "device": draw(_NAME),
-        "seq": draw(_WHOLE),
-        "final": draw(st.booleans()),
-        "first_s": first_s,
-        "last_s": first_s + draw(st.integers(0, 2**30)),
-        "held_s": held_s,
-        "sampled_s": draw(st.floats(0, held_s)),
-    }
-    for field in dataclasses.fields(Record):
-        if field.name in values:
-            continue
-        filled: st.SearchStrategy[Any] = {
-            "Mean | None": means(),
-            "Total | None": totals(),
-            "Histogram | None": histograms(int(held_s * 1000)),
-            "float | None": _AMOUNT,
-            "int | None": _WHOLE,
-            "Mapping[str, float] | None": st.dictionaries(_NAME, _AMOUNT, max_size=5),
-        }[str(field.type)]
-        values[field.name] = draw(st.none() | filled)
-    return Record(**values)
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
-    max_leaves=10,
-)
+from tests.shared.wire import JSON, devices, histograms, hosts, means, records, totals
 
 
 def _sample() -> dict[str, Any]:
@@ -109,9 +49,23 @@ def _sample() -> dict[str, Any]:
 # On the wire
 
 
+def _as_received(wire: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(wire, allow_nan=False))
+
+
 @given(records())
 def test_a_record_arrives_as_it_was_sent(record: Record):
-    assert Record.from_wire(json.loads(json.dumps(record.to_wire(), allow_nan=False))) == record
+    assert Record.from_wire(_as_received(record.to_wire())) == record
+
+
+@given(hosts())
+def test_a_host_record_arrives_as_it_was_sent(host: Host):
+    assert Host.from_wire(_as_received(host.to_wire())) == host
+
+
+@given(devices())
+def test_a_device_arrives_as_it_was_sent(device: DeviceFacts):
+    assert DeviceFacts.from_wire(_as_received(device.to_wire())) == device
 
 
 def test_zero_is_sent_and_a_gap_is_not():
@@ -130,7 +84,7 @@ def test_what_a_newer_node_adds_is_ignored():
     assert Record.from_wire({**_sample(), "colour": "green"}) == Record.from_wire(_sample())
 
 
-@given(st.dictionaries(st.sampled_from([f.name for f in dataclasses.fields(Record)]), _JSON), st.data())
+@given(st.dictionaries(st.sampled_from([f.name for f in dataclasses.fields(Record)]), JSON), st.data())
 def test_whatever_stands_in_a_field_it_is_a_record_or_a_record_error(
     changes: dict[str, Any], data: st.DataObject
 ):
@@ -145,9 +99,9 @@ def test_whatever_stands_in_a_field_it_is_a_record_or_a_record_error(
         json.dumps(record.to_wire(), allow_nan=False)
 
 
-@given(_JSON)
+@given(JSON)
 def test_whatever_arrives_it_is_a_record_or_a_record_error(wire: Any):
-    for kind in (Record, Event):
+    for kind in (Record, Host, DeviceFacts, Event):
         with pytest.raises(RecordError):
             kind.from_wire(wire)
 
@@ -170,11 +124,58 @@ def test_whatever_arrives_it_is_a_record_or_a_record_error(wire: Any):
         ({"power_w": [60, 1]}, "power_w: .* must be a list of 4 numbers"),
         ({"energy_j": [60, -1]}, "energy_j: -1 must lie from 0"),
         ({"throttle_s": {"a b": 1}}, "throttle_s: 'a b' must be a name"),
+        ({"throttle_s": {"sw_power_cap": 1e12}}, "throttle_s.sw_power_cap: 1000000000000.0 must lie from 0"),
+        ({"held_s": 1e308}, r"held_s: 1e\+308 must lie from 0 to 3.16\d*e\+09"),
+        ({"last_s": 2**60}, "last_s: 1152921504606846976 must be a whole number ≥ 0 and ≤ 253402300799"),
+        ({"mem_used_frac": [60, 0.5, 0.5, 1.1]}, "mem_used_frac: 1.1 must lie from 0 to 1"),
+        ({"device_util_pct": [60, 50, 0, 101]}, "device_util_pct: 101 must lie from 0 to 100"),
+        ({"energy_j": [60, 1e300]}, r"energy_j: 1e\+300 must lie from 0"),
+        ({"power_w": [1e30, 1, 1, 1]}, r"power_w: 1e\+30 must lie from 0"),
+        ({"util_hist_ms": {"9" * 5000: 1}}, "util_hist_ms: '99999.*… must be a whole percent"),
+        ({"job_id": -(10**5000)}, "job_id: a number of 16610 bits must be a whole number"),
     ],
 )
 def test_a_malformed_record_is_refused_by_the_name_of_its_field(change: dict[str, Any], complaint: str):
     with pytest.raises(RecordError, match=complaint):
         Record.from_wire({**_sample(), **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"segment": None}, "segment is missing"),
+        ({"last_s": 5}, "last_s: 5 lies before first_s"),
+        ({"cpu_s": -1}, "cpu_s: -1 must lie from 0"),
+        ({"cpu_s": 1e308}, r"cpu_s: 1e\+308 must lie from 0"),
+        ({"read_bytes": 1.5}, "read_bytes: 1.5 must be a whole number"),
+        ({"app": "x\n\x1b[31m"}, "app: 'x.*must be a text of 1 to 255 printable characters"),
+        ({"app": "\udcff"}, "app: .* must be a text"),
+        ({"app_params": {"basis": 5}}, "app_params.basis: 5 must be a text"),
+        ({"app_params": {str(n): "x" for n in range(33)}}, "app_params: must be .* at most 32"),
+        ({"container": "yes"}, "container: 'yes' must be true or false"),
+    ],
+)
+def test_a_malformed_host_record_is_refused_by_the_name_of_its_field(change: dict[str, Any], complaint: str):
+    identity = {name: value for name, value in _sample().items() if name not in ("device", "held_s")}
+    assert Host.from_wire(identity).app is None
+    with pytest.raises(RecordError, match=complaint):
+        Host.from_wire({**identity, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"uuid": None}, "uuid is missing"),
+        ({"at_s": None}, "at_s is missing"),
+        ({"at_s": 1.5}, "at_s: 1.5 must be a whole number"),
+        ({"name": ""}, "name: '' must be a text"),
+        ({"memory_mib": "80G"}, "memory_mib: '80G' must be a number"),
+        ({"parent": "a b"}, "parent: 'a b' must be a name"),
+    ],
+)
+def test_a_malformed_device_is_refused_by_the_name_of_its_field(change: dict[str, Any], complaint: str):
+    with pytest.raises(RecordError, match=complaint):
+        DeviceFacts.from_wire({"uuid": "GPU-1", "node": "n1", "at_s": 5, **change})
 
 
 def test_events_travel_too():
@@ -184,6 +185,8 @@ def test_events_travel_too():
         Event.from_wire({"node": "n1", "boot_id": "b", "n": 0, "at_s": 5})
     with pytest.raises(RecordError, match="data: 3 must be an object"):
         Event.from_wire({**event.to_wire(), "data": 3})
+    with pytest.raises(RecordError, match="data: 5012 bytes are more than 4096"):
+        Event.from_wire({**event.to_wire(), "data": {"text": "x" * 5000}})
 
 
 # Merging

@@ -1,0 +1,117 @@
+"""The record: what one unbroken watch saw of one job on one device.
+
+It is cumulative: the node ships it whole, again and again, with a growing `seq`, and the database keeps the
+newest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.errors import RecordError
+from slurm_gpu.records import fields
+from slurm_gpu.records.identity import IDENTITY, check_times
+from slurm_gpu.records.quantities import Histogram, Mean, Total, read_histogram, read_mean, read_total
+from slurm_gpu.records.timeline import Timeline, read_timeline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One (segment, device), cumulative. Field names carry their units; docs/contracts.md explains each."""
+
+    cluster: str
+    job_id: int
+    restart: int
+    prolog_s: int
+    node: str
+    boot_id: str
+    segment: str
+    device: str
+    seq: int
+    final: bool
+    first_s: int
+    last_s: int
+    held_s: float
+    sampled_s: float
+    no_process_s: float | None = None
+    suspended_s: float | None = None
+    granted_mgpu: int | None = None
+    util_hist_ms: Histogram | None = None
+    mem_hist_ms: Histogram | None = None
+    device_util_pct: Mean | None = None
+    mem_used_mib: Mean | None = None
+    mem_used_frac: Mean | None = None
+    mem_util_pct: Mean | None = None
+    sm_active_frac: Mean | None = None
+    sm_occupancy_frac: Mean | None = None
+    tensor_frac: Mean | None = None
+    dram_frac: Mean | None = None
+    power_w: Mean | None = None
+    temp_c: Mean | None = None
+    sm_clock_mhz: Mean | None = None
+    processes: Mean | None = None
+    energy_j: Total | None = None
+    pcie_rx_bytes: Total | None = None
+    pcie_tx_bytes: Total | None = None
+    nvlink_rx_bytes: Total | None = None
+    nvlink_tx_bytes: Total | None = None
+    ecc_corrected: Total | None = None
+    ecc_uncorrected: Total | None = None
+    throttle_s: Mapping[str, float] | None = None
+    timeline: Timeline | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> Record:
+        """Check and build a record from decoded JSON; unknown fields are ignored.
+
+        Raises RecordError naming the first field that is missing or cannot be what it says.
+        """
+        fields.an_object("a record", wire)
+        values: dict[str, Any] = {}
+        for name, read in _READERS.items():
+            value = wire.get(name)
+            if value is None:
+                if name in _REQUIRED:
+                    raise RecordError(f"{name} is missing")
+                continue
+            values[name] = read(name, value)
+        record = cls(**values)
+        record._check_whole()
+        return record
+
+    def _check_whole(self) -> None:
+        check_times(self.first_s, self.last_s)
+        # Clocks round; a second of slack, but never more sampling than holding.
+        if self.sampled_s > self.held_s + 1.0:
+            raise RecordError(f"sampled_s: {self.sampled_s} exceeds held_s {self.held_s}")
+        for name in ("util_hist_ms", "mem_hist_ms"):
+            histogram = getattr(self, name)
+            if histogram is not None and sum(histogram.values()) > (self.held_s + 1.0) * 1000:
+                raise RecordError(f"{name}: sums to more than held_s {self.held_s}")
+
+
+def _reasons(name: str, value: Any) -> Mapping[str, float]:
+    given = fields.mapping(name, value, "reason: seconds", 64)
+    return {fields.word(name, key): fields.seconds(f"{name}.{key}", item) for key, item in given.items()}
+
+
+_FIELDS = dataclasses.fields(Record)
+_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    **IDENTITY,
+    "device": fields.word,
+    **dict.fromkeys(("held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),
+    "granted_mgpu": fields.whole,
+    **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),
+    **{f.name: read_mean for f in _FIELDS if f.type == "Mean | None"},
+    **{f.name: read_total for f in _FIELDS if f.type == "Total | None"},
+    "throttle_s": _reasons,
+    "timeline": read_timeline,
+}
+_REQUIRED = frozenset(f.name for f in _FIELDS if "None" not in str(f.type))
