@@ -1,0 +1,44 @@
+"""What a node ships (docs/contracts.md, section 1): the one shape that the rooms share.
+
+0 is a measurement, None is a gap; every statistic carries the seconds it stands for, so that what several
+segments and devices tell merges without bias. Each kind checks itself in `from_wire`, which raises
+RecordError naming the field, and `to_wire` leaves gaps out.
+"""
+
+from slurm_gpu.records.device import DeviceFacts
+from slurm_gpu.records.event import Event
+from slurm_gpu.records.host import Host
+from slurm_gpu.records.quantities import (
+    HISTOGRAM_BINS,
+    Histogram,
+    Mean,
+    Total,
+    histogram_mean,
+    histogram_quantile,
+    merge_histograms,
+    merge_means,
+    merge_totals,
+)
+from slurm_gpu.records.record import Record
+from slurm_gpu.records.timeline import Timeline, merge_timelines
+
+__all__ = [
+    "HISTOGRAM_BINS",
+    "WIRE_VERSION",
+    "DeviceFacts",
+    "Event",
+    "Histogram",
+    "Host",
+    "Mean",
+    "Record",
+    "Timeline",
+    "Total",
+    "histogram_mean",
+    "histogram_quantile",
+    "merge_histograms",
+    "merge_means",
+    "merge_timelines",
+    "merge_totals",
+]
+
+WIRE_VERSION = 1

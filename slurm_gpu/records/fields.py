@@ -1,0 +1,143 @@
+"""Checks of single fields: each takes the field's name and its decoded JSON, and returns the value.
+
+All raise RecordError, which names the field, quotes the value and says what would be right. The limits are
+far above what can happen; they keep sums finite and times printable, whatever a broken node sends.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from slurm_gpu.errors import RecordError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_HEX = re.compile(r"[0-9a-f]{16}")
+_NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}")
+_INT64 = 2**63 - 1
+MAX_TEXT = 255
+MAX_SECONDS = 100 * 366 * 86400.0
+"""A century."""
+MAX_MOMENT_S = 253_402_300_799
+"""The last second of the year 9999."""
+MAX_AMOUNT = 1e24
+# A mean of values that are all 1 may come out as a little more.
+_ROUNDING = 1e-6
+
+
+def to_wire(item: DataclassInstance) -> dict[str, Any]:
+    """A dataclass as json.dumps takes it; gaps are left out, since missing means null on the wire."""
+    wire: dict[str, Any] = {}
+    for f in fields(item):
+        value = getattr(item, f.name)
+        if value is None:
+            continue
+        if isinstance(value, Mapping):
+            value = {str(key): inner for key, inner in value.items()}
+        elif hasattr(value, "to_wire"):
+            value = value.to_wire()
+        wire[f.name] = value
+    return wire
+
+
+def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) -> float:
+    """A finite number within bounds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RecordError(f"{name}: {shown(value)} must be a number")
+    try:
+        amount = float(value)
+    except OverflowError:  # a whole number of hundreds of digits is valid JSON
+        amount = math.inf
+    if not low <= amount <= high:  # nan is in no interval
+        raise RecordError(f"{name}: {shown(value)} must lie from {low:g} to {high:g}")
+    return amount
+
+
+def seconds(name: str, value: Any) -> float:
+    """A duration."""
+    return number(name, value, high=MAX_SECONDS)
+
+
+def quantity(name: str, value: Any) -> float:
+    """A measured amount, bounded as the unit at the end of the name demands."""
+    if name.endswith("_frac"):
+        return number(name, value, high=1 + _ROUNDING)
+    if name.endswith("_pct"):
+        return number(name, value, high=100 * (1 + _ROUNDING))
+    return number(name, value)
+
+
+def whole(name: str, value: Any, high: int = _INT64) -> int:
+    """A whole number ≥ 0."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
+        limit = "" if high == _INT64 else f" and ≤ {high}"
+        raise RecordError(f"{name}: {shown(value)} must be a whole number ≥ 0{limit}")
+    return value
+
+
+def moment(name: str, value: Any) -> int:
+    """UTC epoch seconds."""
+    return whole(name, value, MAX_MOMENT_S)
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise RecordError(f"{name}: {shown(value)} must be true or false")
+    return value
+
+
+def word(name: str, value: Any) -> str:
+    """A name as Slurm, Linux and NVIDIA make them."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise RecordError(f"{name}: {shown(value)} must be a name of 1 to 255 letters, digits and _.:+/-")
+    return value
+
+
+def text(name: str, value: Any) -> str:
+    """A line that a person may read: no control characters, no half characters."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
+        raise RecordError(f"{name}: {shown(value)} must be a text of 1 to {MAX_TEXT} printable characters")
+    return value
+
+
+def segment(name: str, value: Any) -> str:
+    """64 bits in hexadecimal."""
+    if not isinstance(value, str) or not _HEX.fullmatch(value):
+        raise RecordError(f"{name}: {shown(value)} must be 16 hexadecimal digits")
+    return value
+
+
+def mapping(name: str, value: Any, what: str, most: int) -> dict[Any, Any]:
+    """An object with at most so many keys."""
+    if not isinstance(value, dict) or len(value) > most:
+        raise RecordError(f"{name}: must be an object of {what}, at most {most}")
+    return value
+
+
+def numbers(name: str, value: Any, length: int) -> list[Any]:
+    """A list of a certain length."""
+    if not isinstance(value, list) or len(value) != length:
+        raise RecordError(f"{name}: {shown(value)} must be a list of {length} numbers")
+    return value
+
+
+def an_object(what: str, value: Any) -> dict[str, Any]:
+    """The whole of an item, such as a record."""
+    if not isinstance(value, dict):
+        raise RecordError(f"{what} must be an object, not {type(value).__name__}")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message, cut where it is long."""
+    try:
+        told = repr(value)
+    except ValueError:  # Python does not print numbers of thousands of digits
+        told = f"a number of {value.bit_length()} bits"
+    return told if len(told) <= 100 else f"{told[:100]}…"

@@ -1,0 +1,87 @@
+"""The host record: what one unbroken watch saw of one job's processes on one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.errors import RecordError
+from slurm_gpu.records import fields
+from slurm_gpu.records.identity import IDENTITY, check_times
+
+_MAX_PARAMETERS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """One segment, cumulative: the job's processes on this node, and what program it is; None is a gap.
+
+    The net_ and ib_ counters are the node's, measured only while the job was alone on it all the time.
+    `app_params` are named captures of the rule that recognised `app`, never a command line.
+    """
+
+    cluster: str
+    job_id: int
+    restart: int
+    prolog_s: int
+    node: str
+    boot_id: str
+    segment: str
+    seq: int
+    final: bool
+    first_s: int
+    last_s: int
+    cpu_s: float | None = None
+    rss_max_mib: float | None = None
+    read_bytes: int | None = None
+    write_bytes: int | None = None
+    net_rx_bytes: int | None = None
+    net_tx_bytes: int | None = None
+    ib_rx_bytes: int | None = None
+    ib_tx_bytes: int | None = None
+    app: str | None = None
+    app_field: str | None = None
+    app_params: Mapping[str, str] | None = None
+    container: bool | None = None
+
+    def to_wire(self) -> dict[str, Any]:
+        """A dict that json.dumps takes; gaps are left out, since missing means null on the wire."""
+        return fields.to_wire(self)
+
+    @classmethod
+    def from_wire(cls, wire: Any) -> Host:
+        """Check and build a host record from decoded JSON; unknown fields are ignored.
+
+        Raises RecordError naming the first field that is missing or cannot be what it says.
+        """
+        fields.an_object("a host record", wire)
+        values: dict[str, Any] = {}
+        for name, read in _READERS.items():
+            value = wire.get(name)
+            if value is None:
+                if name in IDENTITY:
+                    raise RecordError(f"{name} is missing")
+                continue
+            values[name] = read(name, value)
+        host = cls(**values)
+        check_times(host.first_s, host.last_s)
+        return host
+
+
+def _parameters(name: str, value: Any) -> Mapping[str, str]:
+    given = fields.mapping(name, value, "name: text", _MAX_PARAMETERS)
+    return {fields.word(name, key): fields.text(f"{name}.{key}", item) for key, item in given.items()}
+
+
+_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+    **IDENTITY,
+    # A node of a thousand cores, used for a century.
+    "cpu_s": lambda name, value: fields.number(name, value, high=1000 * fields.MAX_SECONDS),
+    "rss_max_mib": fields.quantity,
+    **dict.fromkeys(("read_bytes", "write_bytes"), fields.whole),
+    **dict.fromkeys(("net_rx_bytes", "net_tx_bytes", "ib_rx_bytes", "ib_tx_bytes"), fields.whole),
+    **dict.fromkeys(("app", "app_field"), fields.text),
+    "app_params": _parameters,
+    "container": fields.flag,
+}

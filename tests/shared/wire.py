@@ -1,0 +1,127 @@
+"""Whatever a node may ship, for property tests."""
+
+import dataclasses
+from typing import Any
+
+from hypothesis import strategies as st
+
+from slurm_gpu.records import DeviceFacts, Host, Mean, Record, Timeline, Total
+from slurm_gpu.records.fields import MAX_MOMENT_S
+from slurm_gpu.records.timeline import GAP, MAX_BINS, SERIES
+
+AMOUNT = st.floats(0, 1e15, allow_nan=False)
+SECONDS = st.floats(0, 1e8)
+WHOLE = st.integers(0, 2**63 - 1)
+MOMENT = st.integers(0, 2**32)
+NAME = st.from_regex(r"[A-Za-z0-9_.:+/-]{1,40}", fullmatch=True)
+TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
+SEGMENT = st.from_regex("[0-9a-f]{16}", fullmatch=True)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=10), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def limit(name: str) -> float:
+    """The greatest amount of a quantity by its name."""
+    return 1.0 if name.endswith("_frac") else 100.0 if name.endswith("_pct") else 1e15
+
+
+@st.composite
+def means(draw: st.DrawFn, min_seconds: float = 0.0, most: float = 1e15) -> Mean:
+    amount = st.floats(0, most)
+    low, mean, high = sorted(draw(st.tuples(amount, amount, amount)))
+    return Mean(draw(st.floats(min_seconds, 1e8)), mean, low, high)
+
+
+@st.composite
+def totals(draw: st.DrawFn) -> Total:
+    return Total(draw(SECONDS), draw(AMOUNT))
+
+
+def histograms(total_ms: int = 10**9) -> st.SearchStrategy[dict[int, int]]:
+    return st.dictionaries(st.integers(0, 100), st.integers(0, total_ms // 101))
+
+
+@st.composite
+def timelines(draw: st.DrawFn, start_s: int = 1_780_000_000, within_s: int = 10**6) -> Timeline:
+    width_s = 2 ** draw(st.integers(0, 12))
+    begin_s = start_s + draw(st.integers(0, within_s))
+    n_bins = draw(st.integers(0, MAX_BINS))
+    # Bytes drawn at once, since 256 single ones are slow to shrink; 251 to 254 are none.
+    levels = st.binary(min_size=n_bins, max_size=n_bins).map(
+        lambda drawn: bytes(GAP if byte > 250 else byte for byte in drawn)
+    )
+    series = draw(st.dictionaries(st.sampled_from(SERIES), levels, max_size=3))
+    return Timeline(width_s=width_s, start_s=begin_s // width_s * width_s, series=series)
+
+
+def _identity(draw: st.DrawFn) -> dict[str, Any]:
+    first_s = draw(MOMENT)
+    return {
+        "cluster": draw(NAME),
+        "job_id": draw(WHOLE),
+        "restart": draw(WHOLE),
+        "prolog_s": draw(MOMENT),
+        "node": draw(NAME),
+        "boot_id": draw(NAME),
+        "segment": draw(SEGMENT),
+        "seq": draw(WHOLE),
+        "final": draw(st.booleans()),
+        "first_s": first_s,
+        "last_s": first_s + draw(st.integers(0, 2**30)),
+    }
+
+
+@st.composite
+def records(draw: st.DrawFn) -> Record:
+    held_s = draw(st.floats(0, 1e7))
+    values = {**_identity(draw), "device": draw(NAME), "held_s": held_s}
+    values["sampled_s"] = draw(st.floats(0, held_s))
+    for field in dataclasses.fields(Record):
+        if field.name in values:
+            continue
+        filled: st.SearchStrategy[Any] = {
+            "Mean | None": means(most=limit(field.name)),
+            "Total | None": totals(),
+            "Histogram | None": histograms(int(held_s * 1000)),
+            "float | None": SECONDS,
+            "int | None": WHOLE,
+            "Mapping[str, float] | None": st.dictionaries(NAME, SECONDS, max_size=5),
+            "Timeline | None": timelines(),
+        }[str(field.type)]
+        values[field.name] = draw(st.none() | filled)
+    return Record(**values)
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> Host:
+    values = _identity(draw)
+    for field in dataclasses.fields(Host):
+        if field.name in values:
+            continue
+        filled: st.SearchStrategy[Any] = {
+            "float | None": SECONDS,
+            "int | None": WHOLE,
+            "str | None": TEXT,
+            "Mapping[str, str] | None": st.dictionaries(NAME, TEXT, max_size=5),
+            "bool | None": st.booleans(),
+        }[str(field.type)]
+        values[field.name] = draw(st.none() | filled)
+    return Host(**values)
+
+
+@st.composite
+def devices(draw: st.DrawFn) -> DeviceFacts:
+    values: dict[str, Any] = {
+        "uuid": draw(NAME),
+        "node": draw(NAME),
+        "at_s": draw(st.integers(0, MAX_MOMENT_S)),
+        "name": draw(st.none() | TEXT),
+    }
+    for field in dataclasses.fields(DeviceFacts):
+        if field.name not in values:
+            kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": AMOUNT}
+            values[field.name] = draw(st.none() | kinds[str(field.type)])
+    return DeviceFacts(**values)
