@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.allocations import Allocation, Allocations
 from slurm_gpu.node.cgroup import ProcessJobs
-from slurm_gpu.node.devices import Device, DeviceLibrary, DeviceLostError
+from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory, HookEvent, Kind
+from slurm_gpu.node.inventory import Inventory
+from slurm_gpu.node.reading import Failure, Reader, Trouble, Xid
+from slurm_gpu.node.segments import SegmentBook
 from slurm_gpu.node.spool import Spool
-from slurm_gpu.node.tally import Tally
 from slurm_gpu.node.watch import DeviceWatch
-from slurm_gpu.records import Event
 
 log = logging.getLogger(__name__)
 
@@ -25,17 +24,7 @@ CHECKPOINT_S = 10.0
 # How often a driver, or a lost GPU, is looked for again; how often a failing spool is tried again.
 RETRY_S = 10.0
 SPOOL_RETRY_S = 1.0
-
-
-@dataclass(slots=True)
-class _Segment:
-    """An open or ending allocation while it is watched; `tallies` are by device and lack unknown ones."""
-
-    allocation: Allocation
-    tallies: dict[str, Tally] = field(default_factory=dict)
-    unsettled: set[str] = field(default_factory=set)
-    ending: bool = False
-    epilog: HookEvent | None = None
+_EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 
 
 class Node:
@@ -51,25 +40,23 @@ class Node:
         cluster: str,
         clock: Clock,
         hooks: HookDirectory,
-        library: DeviceLibrary,
+        reader: Reader,
         gres: GresOrder,
         spool: Spool,
         processes: ProcessJobs,
         interval_s: float,
     ) -> None:
         self._name, self._cluster, self._clock = name, cluster, clock
-        self._hooks, self._library, self._gres, self._spool = hooks, library, gres, spool
+        self._hooks, self._reader, self._spool = hooks, reader, spool
         self._processes, self._interval_s = processes, interval_s
+        self._events = EventBook(name, clock, spool)
+        self._inventory = Inventory(reader, gres, self._events)
         self._allocations = Allocations()
-        self._segments: dict[str, _Segment] = {}
+        self._segments = SegmentBook(spool)
         self._watches: dict[str, DeviceWatch] = {}
-        self._devices: dict[str, Device] = {}
         self._granted: dict[int, int] = {}
         self._taken: list[HookEvent] = []
         self._started = False
-        self._last_event_n = 0
-        self._no_driver = False
-        self._assumed_told = False
         self._find_at_s = 0.0
         self._checkpoint_at_s = clock.monotonic() + CHECKPOINT_S
         self._spool_at_s = 0.0
@@ -82,8 +69,7 @@ class Node:
         One that ended meanwhile, or in an earlier boot, is closed with what was spooled of it last.
         """
         self._find_devices()
-        if self._devices:
-            self._gres.uuids((), [])  # asked now, so that the first job need not wait for the answer
+        self._inventory.ask_slurm()
         restored = self._spool.allocations()
         for allocation in restored:
             self._allocations.put(allocation)
@@ -108,7 +94,7 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._watch_new()
-        self._look([watch for watch in self._looking() if watch.next_look_s(now_s) <= now_s])
+        self._look([watch for watch in self._looking() if watch.next_look_s(now_s) <= now_s], now_s)
         self._finish()
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
@@ -119,7 +105,7 @@ class Node:
         """Write down all that is known; the allocations stay open for the next process."""
         for watch in self._looking():
             watch.look_thoroughly()
-        self._look(self._looking())
+        self._look(self._looking(), self._clock.monotonic())
         self._checkpoint()
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
@@ -132,9 +118,7 @@ class Node:
                 self._granted[job_id] = granted
         open_jobs = {allocation.key.job_id for allocation in self._allocations}
         self._granted = {job: granted for job, granted in self._granted.items() if job in open_jobs}
-        for segment in self._segments.values():
-            for tally in segment.tallies.values():
-                tally.granted_mgpu = self._granted.get(tally.key.job_id, tally.granted_mgpu)
+        self._segments.grant(self._granted)
 
     def _next_step_s(self) -> float:
         now_s = self._clock.monotonic()
@@ -147,14 +131,26 @@ class Node:
         return min(due)
 
     def _looking(self) -> list[DeviceWatch]:
-        return [watch for watch in self._watches.values() if watch.held and watch.lost is None]
+        return [watch for watch in self._watches.values() if watch.held and watch.failure is None]
 
-    def _look(self, watches: Sequence[DeviceWatch]) -> None:
+    def _look(self, watches: Sequence[DeviceWatch], now_s: float) -> None:
+        """One look at the devices of these watches, all together."""
+        requests = [request for watch in watches if (request := watch.request(now_s)) is not None]
+        if not requests:
+            return
+        results = self._reader.read(requests)
         owners = self._allocations.owners()
-        for watch in watches:
-            watch.look(self._clock.monotonic(), owners)
-            if watch.lost is not None:
-                self._tell_lost(watch)
+        for request in requests:
+            watch = self._watches[request.uuid]
+            if (failure := results.failures.get(request.uuid)) is not None:
+                watch.fail(failure)
+                self._tell_failure(watch, failure)
+            elif (reading := results.readings.get(request.uuid)) is not None:
+                watch.take(reading, owners)
+            else:
+                watch.skip()
+        for xid in results.xids:
+            self._tell_xid(xid)
 
     # Hook events
 
@@ -171,7 +167,7 @@ class Node:
             return
         if before is not None:
             log.warning("job %d begins anew without an epilog of its last run", event.job_id)
-            self._tell("epilog_missing", job_id=event.job_id)
+            self._events.tell("epilog_missing", job_id=event.job_id)
             self._close(before, event)
         if event.positions:
             self._open(Allocation.from_prolog(event, self._cluster, self._name))
@@ -189,7 +185,7 @@ class Node:
         self._taken.append(event)
 
     def _open(self, allocation: Allocation) -> None:
-        allocation = self._resolve(allocation)
+        allocation = self._inventory.resolve(allocation)
         if len(allocation.devices) < len(allocation.positions):
             log.warning(
                 "job %d holds GPUs at positions %s; known are %s",
@@ -202,7 +198,7 @@ class Node:
 
     def _close(self, allocation: Allocation, event: HookEvent) -> None:
         """It ends at the stamp of that event, which is kept until the final records are on disk."""
-        segment = self._segments.get(allocation.key.segment)
+        segment = self._segments.get(allocation)
         if segment is None or not segment.tallies or event.boot_id != allocation.key.boot_id:
             self._close_unwatched(allocation, event)
             return
@@ -215,21 +211,10 @@ class Node:
             self._watches[device].release(tally, now_s)
 
     def _close_unwatched(self, allocation: Allocation, event: HookEvent | None) -> None:
-        """Close what this process has not watched: the last spooled record, or none at all, stands."""
         same_boot = event is not None and event.boot_id == allocation.key.boot_id
         end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
-        for device in allocation.device_names:
-            last = self._spool.last_record(allocation.key.segment, device)
-            if last is None:
-                self._save_unsampled(allocation, device, end_s)
-            else:
-                held_s = max(last.held_s, end_s - allocation.start_s)
-                last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
-                closed = replace(last, seq=last.seq + 1, final=True, held_s=held_s, last_s=last_s)
-                self._spool.save_record(closed)
+        self._segments.close_unwatched(allocation, end_s)
         self._allocations.remove(allocation)
-        self._segments.pop(allocation.key.segment, None)
-        self._spool.drop_allocation(allocation)
         if event is not None and event.kind is Kind.EPILOG:
             self._taken.append(event)
 
@@ -238,104 +223,50 @@ class Node:
         now_s = self._clock.monotonic()
         for watch in self._watches.values():
             for tally in watch.settled(now_s):
-                self._spool.save_record(tally.record(now_s, final=True))
-                self._segments[tally.key.segment].unsettled.discard(watch.device.uuid)
-        for key, segment in list(self._segments.items()):
-            if not segment.ending or segment.unsettled:
-                continue
-            end_s = next(iter(segment.tallies.values())).end_s
-            assert end_s is not None
-            for device in segment.allocation.device_names:
-                if device not in segment.tallies:
-                    self._save_unsampled(segment.allocation, device, end_s)
-            self._spool.drop_allocation(segment.allocation)
+                self._segments.settle(tally, now_s)
+        for segment in self._segments.finish():
             if segment.epilog is not None:
                 self._taken.append(segment.epilog)
-            del self._segments[key]
-
-    def _save_unsampled(self, allocation: Allocation, device: str, end_s: float) -> None:
-        tally = self._tally(allocation, device)
-        tally.end_s = max(end_s, tally.start_s)
-        self._spool.save_record(tally.record(tally.end_s, final=True))
 
     # Devices
 
     def _needs_devices(self) -> bool:
-        for allocation in self._allocations:
-            if len(allocation.devices) < len(allocation.positions):
-                return True
-            if any(uuid not in self._devices for uuid in allocation.devices.values()):
-                return True
-        return any(watch.held and watch.lost is not None for watch in self._watches.values())
+        if not all(self._inventory.knows(allocation) for allocation in self._allocations):
+            return True
+        return any(watch.held and watch.failure is not None for watch in self._watches.values())
 
     def _find_devices(self) -> None:
         self._find_at_s = self._clock.monotonic() + RETRY_S
-        try:
-            found = self._library.devices()
-        except NvmlError as error:
-            if not self._no_driver:
-                log.warning("%s; allocations are recorded without samples until there is a driver", error)
-            self._no_driver = True
+        if not self._inventory.find():
             return
-        if self._no_driver:
-            log.warning("NVML answers now")
-        self._no_driver = False
-        self._devices = {device.uuid: device for device in found}
         now_s = self._clock.monotonic()
         for uuid, watch in self._watches.items():
-            device = self._devices.get(uuid)
-            if watch.lost is not None and device is not None and _answers(device):
+            if watch.failure is not None and uuid in self._inventory.answering:
                 log.warning("GPU %s answers again", uuid)
-                watch.recover(device, now_s)
+                watch.recover(now_s)
         for allocation in self._allocations:
-            resolved = self._resolve(allocation)
+            resolved = self._inventory.resolve(allocation)
             if resolved is not allocation:
                 self._allocations.put(resolved)
                 self._spool.save_allocation(resolved)
 
-    def _resolve(self, allocation: Allocation) -> Allocation:
-        """The allocation with the devices that can be told by now."""
-        unknown = [p for p in allocation.positions if p not in allocation.devices]
-        if not unknown or not self._devices:
-            return allocation
-        found = self._gres.uuids(unknown, list(self._devices.values()))
-        if self._gres.assumed and not self._assumed_told:
-            self._assumed_told = True
-            log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
-            self._tell("gres_order_assumed")
-        return replace(allocation, devices={**allocation.devices, **found}) if found else allocation
-
     def _watch_new(self) -> None:
         """Begin to watch what is open and not watched yet."""
         for allocation in self._allocations:
-            segment = self._segments.get(allocation.key.segment)
-            if segment is None:
-                segment = self._segments[allocation.key.segment] = _Segment(allocation)
-            segment.allocation = allocation
+            segment = self._segments.of(allocation)
             for uuid in allocation.devices.values():
-                if uuid in segment.tallies or uuid not in self._devices:
+                if uuid in segment.tallies or uuid not in self._inventory.answering:
                     continue
                 if uuid not in self._watches:
-                    device = self._devices[uuid]
-                    watch = DeviceWatch(device, self._clock, self._processes, self._interval_s)
-                    self._watches[uuid] = watch
-                segment.tallies[uuid] = tally = self._tally(allocation, uuid)
-                segment.unsettled.add(uuid)
-                self._watches[uuid].hold(tally)
-
-    def _tally(self, allocation: Allocation, device: str) -> Tally:
-        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s)
-        tally.granted_mgpu = self._granted.get(allocation.key.job_id)
-        return tally
+                    self._watches[uuid] = DeviceWatch(uuid, self._clock, self._processes, self._interval_s)
+                self._watches[uuid].hold(self._segments.begin(segment, uuid))
 
     # What is written down
 
     def _checkpoint(self) -> None:
         now_s = self._clock.monotonic()
         self._checkpoint_at_s = now_s + CHECKPOINT_S
-        for segment in self._segments.values():
-            for uuid in segment.unsettled:
-                self._spool.save_record(segment.tallies[uuid].record(now_s))
+        self._segments.checkpoint(now_s)
 
     def _commit(self, now_s: float) -> None:
         if now_s < self._spool_at_s:
@@ -347,33 +278,16 @@ class Node:
             self._hooks.remove(event)
         self._taken.clear()
 
-    def _tell_lost(self, watch: DeviceWatch) -> None:
-        log.error("GPU lost: %s", watch.lost)
-        for allocation in self._allocations:
-            if watch.device.uuid in allocation.devices.values():
-                self._tell("gpu_lost", device=watch.device.uuid, job_id=allocation.key.job_id)
+    def _tell_failure(self, watch: DeviceWatch, failure: Failure) -> None:
+        log.error("GPU %s: %s: %s", failure.trouble, watch.uuid, failure.why)
+        if failure.trouble in _EVENT_OF:
+            for job_id in self._jobs_on(watch.uuid):
+                self._events.tell(_EVENT_OF[failure.trouble], device=watch.uuid, job_id=job_id)
 
-    def _tell(self, kind: str, *, device: str | None = None, job_id: int | None = None) -> None:
-        at_s = self._clock.wall()
-        # Its number is its time in µs, so that no two are alike even if the spool was lost.
-        self._last_event_n = max(self._last_event_n + 1, int(at_s * 1e6))
-        boot_id = self._clock.boot_id()
-        self._spool.save_event(
-            Event(
-                node=self._name,
-                boot_id=boot_id,
-                n=self._last_event_n,
-                at_s=int(at_s),
-                kind=kind,
-                device=device,
-                job_id=job_id,
-            )
-        )
+    def _tell_xid(self, xid: Xid) -> None:
+        log.warning("GPU %s: XID %d", xid.uuid, xid.code)
+        for job_id in self._jobs_on(xid.uuid) or [None]:
+            self._events.tell("xid", device=xid.uuid, job_id=job_id, at_s=xid.at_s, data={"code": xid.code})
 
-
-def _answers(device: Device) -> bool:
-    try:
-        device.memory()
-    except DeviceLostError:
-        return False
-    return True
+    def _jobs_on(self, uuid: str) -> list[int | None]:
+        return [a.key.job_id for a in self._allocations if uuid in a.devices.values()]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.devices import Device
+from slurm_gpu.node.reading import Facts
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class GresOrder:
         self._failing = False
         self.assumed = False
 
-    def uuids(self, positions: Sequence[int], devices: Sequence[Device]) -> Mapping[int, str]:
+    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
         """The UUID at each position; a position is absent where no device of `devices` can be told.
 
         While slurmd cannot be asked none can: a guess might charge another job's GPU. Where it answers but

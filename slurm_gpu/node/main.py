@@ -23,7 +23,7 @@ from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
 from slurm_gpu.node.inotify import DirectoryWaiter
-from slurm_gpu.node.nvml import NvmlLibrary
+from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.ship import Courier
 from slurm_gpu.node.spool import Spool
@@ -106,7 +106,7 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         cluster=config.cluster,
         clock=clock,
         hooks=hooks,
-        library=NvmlLibrary(),
+        reader=NvmlReader(),
         gres=GresOrder(options.node),
         spool=spool,
         processes=ProcessJobs(),

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pynvml
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.devices import (
-    Device,
-    DeviceLostError,
+from slurm_gpu.node.reading import (
+    Counter,
+    Facts,
+    Failure,
     Memory,
     Process,
     ProcessSample,
-    Utilization,
+    Reading,
+    Request,
+    Results,
+    Trouble,
     UtilizationSample,
 )
 
@@ -37,23 +42,43 @@ _NO_SUCH_VERSION = frozenset(
 _PERCENT_MAX = 100
 
 
-class NvmlDevice:
+class _LostError(Exception):
+    """The handle is worthless."""
+
+
+class _Device:
     """One GPU as NVML shows it."""
 
-    def __init__(self, handle: Any, uuid: str, minor: int | None) -> None:
-        self._handle, self._uuid, self._minor = handle, uuid, minor
+    def __init__(self, handle: Any, facts: Facts) -> None:
+        self._handle, self.facts, self._uuid = handle, facts, facts.uuid
         self._memory_version: int | None = pynvml.nvmlMemory_v2
         self._told: set[str] = set()
 
-    @property
-    def uuid(self) -> str:
-        """`GPU-…`."""
-        return self._uuid
-
-    @property
-    def minor(self) -> int | None:
-        """N of /dev/nvidiaN."""
-        return self._minor
+    def read(self, request: Request) -> Reading:
+        """What is asked for; raises _LostError."""
+        at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        memory = self.memory()
+        ring = None if request.ring_after_us is None else self.utilization_samples(request.ring_after_us)
+        process_ring = None
+        if request.process_ring_after_us is not None:
+            process_ring = self.process_samples(request.process_ring_after_us)
+        rates = None
+        if request.detailed or (request.ring_after_us is not None and ring is None):
+            rates = self.utilization()
+        energy = self.energy_mj() if request.detailed else None
+        return Reading(
+            at_s=at_s,
+            memory=memory,
+            processes=self.processes() if request.processes else None,
+            ring=ring,
+            process_ring=process_ring,
+            util_pct=None if rates is None else rates[0],
+            mem_util_pct=None if rates is None else rates[1],
+            power_w=self.power_w() if request.detailed else None,
+            temp_c=self.temperature_c() if request.detailed else None,
+            sm_clock_mhz=self.sm_clock_mhz() if request.detailed else None,
+            energy_mj=None if energy is None else Counter(energy),
+        )
 
     def utilization_samples(self, after_us: int) -> Sequence[UtilizationSample] | None:
         """By nvmlDeviceGetSamples; NOT_FOUND means that the ring holds nothing newer."""
@@ -67,12 +92,12 @@ class NvmlDevice:
         nothing_newer: list[UtilizationSample] = []
         return self._read("utilization samples", read, nothing_newer)
 
-    def utilization(self) -> Utilization | None:
-        """By nvmlDeviceGetUtilizationRates."""
+    def utilization(self) -> tuple[float, float] | None:
+        """By nvmlDeviceGetUtilizationRates: of the GPU, of the memory controller."""
 
-        def read() -> Utilization:
+        def read() -> tuple[float, float]:
             rates = pynvml.nvmlDeviceGetUtilizationRates(self._handle)
-            return Utilization(float(rates.gpu), float(rates.memory))
+            return float(rates.gpu), float(rates.memory)
 
         return self._read("utilization", read)
 
@@ -111,9 +136,9 @@ class NvmlDevice:
 
         return self._read("SM clock", read)
 
-    def energy_j(self) -> float | None:
-        """By nvmlDeviceGetTotalEnergyConsumption, which is in mJ."""
-        return self._read("energy", lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1000)
+    def energy_mj(self) -> int | None:
+        """By nvmlDeviceGetTotalEnergyConsumption."""
+        return self._read("energy", lambda: int(pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)))
 
     def processes(self) -> Sequence[Process] | None:
         """By nvmlDeviceGetComputeRunningProcesses."""
@@ -141,7 +166,7 @@ class NvmlDevice:
             return read()
         except pynvml.NVMLError as error:
             if error.value in _LOST:
-                raise DeviceLostError(f"{self._uuid}: {error}") from error
+                raise _LostError(str(error)) from error
             if error.value == pynvml.NVML_ERROR_NOT_FOUND and when_not_found is not None:
                 return when_not_found
             if what not in self._told:
@@ -150,30 +175,51 @@ class NvmlDevice:
             return None
 
 
-class NvmlLibrary:
+class NvmlReader:
     """The GPUs that the loaded driver shows."""
 
     def __init__(self) -> None:
         self._silent: set[int] = set()
+        self._devices: dict[str, _Device] = {}
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Sequence[Facts]:
         """All GPUs that answer, by NVML index; each call looks anew, so that a reloaded driver is found."""
         try:
             pynvml.nvmlInit()
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
             raise NvmlError(f"NVML: {error}") from error
-        found: list[Device] = []
+        self._devices = {}
         for index in range(count):
             try:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = str(pynvml.nvmlDeviceGetUUID(handle))
-                minor: int | None = int(pynvml.nvmlDeviceGetMinorNumber(handle))
-            except pynvml.NVMLError as error:
+                facts = Facts(
+                    uuid=str(pynvml.nvmlDeviceGetUUID(handle)),
+                    index=index,
+                    minor=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+                )
+                device = _Device(handle, facts)
+                device.memory()
+            except (pynvml.NVMLError, _LostError) as error:
                 if index not in self._silent:
                     self._silent.add(index)
                     log.warning("GPU with NVML index %d does not answer: %s", index, error)
                 continue
             self._silent.discard(index)
-            found.append(NvmlDevice(handle, uuid, minor))
-        return found
+            self._devices[facts.uuid] = device
+        return [device.facts for device in self._devices.values()]
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        """See Reader."""
+        readings: dict[str, Reading] = {}
+        failures: dict[str, Failure] = {}
+        for request in requests:
+            device = self._devices.get(request.uuid)
+            if device is None:
+                failures[request.uuid] = Failure(Trouble.LOST, "the driver does not show it")
+                continue
+            try:
+                readings[request.uuid] = device.read(request)
+            except _LostError as error:
+                failures[request.uuid] = Failure(Trouble.LOST, str(error))
+        return Results(readings=readings, failures=failures)

@@ -92,7 +92,7 @@ class Request:
     """What to read of one device: memory always, the rest only if asked for.
 
     A ring is read after the given wall-clock time in µs. `detailed` asks for all fields of Reading below
-    the rings.
+    the rings; of those `util_pct` comes too where `ring` was asked for and the device has none.
     """
 
     uuid: str
@@ -158,7 +158,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What came back, by UUID: each device that was asked for is in `readings` or in `failures`."""
+    """What came back, by UUID.
+
+    A device that was asked for and is in neither could not be asked this time: ask again.
+    """
 
     readings: Mapping[str, Reading]
     failures: Mapping[str, Failure]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.node.utilization import Span
+from slurm_gpu.node.reading import ProcessSample
+from slurm_gpu.node.utilization import SAMPLE_MAX_S, Span
 
+# The processes' samples of a moment arrive at most so much later than the device's.
+PROCESSES_LATE_S = 1.0
 # The stamps of one driver tick may differ a little between its two rings, and between two readings.
 _SAME_S = 1e-3
 
@@ -39,6 +42,60 @@ class JobSample:
     at_s: float
     job_id: int
     percent: float
+
+
+class JobSamples:
+    """What the jobs on one device did lately, from the driver's ring of processes.
+
+    `known` is None where the device has no such ring.
+    """
+
+    def __init__(self, after_us: int) -> None:
+        self.known: list[JobSample] | None = []
+        self._last_us = after_us
+
+    def begin(self, after_us: int) -> None:
+        """Read on after that time; what is known stays."""
+        self._last_us = after_us
+
+    def after_us(self, now_us: int) -> int:
+        """What to read the ring after (wall clock)."""
+        # Where the wall clock was set back, the driver's next stamps lie before the last one seen.
+        self._last_us = min(self._last_us, now_us)
+        return self._last_us
+
+    def take(
+        self,
+        ring: Sequence[ProcessSample] | None,
+        job_of: Callable[[int], int | None],
+        offset_s: float,
+    ) -> None:
+        """Keep new samples of processes that belong to a job; `offset_s` is wall clock minus monotonic.
+
+        One difference of the clocks for all, so that the samples of one tick keep one stamp.
+        """
+        if ring is None:
+            self.known = None
+            return
+        if self.known is None:
+            self.known = []
+        for sample in sorted(ring, key=lambda s: s.at_us):
+            self._last_us = max(self._last_us, sample.at_us)
+            job = job_of(sample.pid)
+            if job is not None:
+                self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
+
+    def reach(self, span: Span, now_s: float) -> bool:
+        """Have the samples of that time arrived, as far as they ever will?"""
+        if self.known is None or now_s - span.end_s > PROCESSES_LATE_S:
+            return True
+        return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
+
+    def forget(self, before: Span) -> None:
+        """All spans up to this one have been split."""
+        if self.known is not None:
+            oldest = before.end_s - 2 * SAMPLE_MAX_S
+            self.known = [s for s in self.known if s.at_s > oldest]
 
 
 def alone(span: Span, part: Held) -> float:

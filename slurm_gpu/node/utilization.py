@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.devices import Device
+from slurm_gpu.node.reading import Reading
 
 # The driver samples each 1/6 to 1 s: a sample further from the one before says nothing about all that time.
 SAMPLE_MAX_S = 1.5
@@ -30,14 +30,14 @@ class Span:
     percent: float
 
 
-class UtilizationReader:
-    """Reads one device; `covered_s` is the time up to which spans have been given out.
+class UtilizationSpans:
+    """Of one device; `covered_s` is the time up to which spans have been given out.
 
     `has_ring` is False where the device has only a current value, which has to be read more often.
     """
 
-    def __init__(self, device: Device, clock: Clock, since_s: float) -> None:
-        self._device, self._clock = device, clock
+    def __init__(self, clock: Clock, since_s: float) -> None:
+        self._clock = clock
         self._offset_s = clock.wall() - clock.monotonic()
         self._since_s = since_s
         # A sample may begin before `since_s`: whoever counts it has to know how long it really was.
@@ -46,18 +46,26 @@ class UtilizationReader:
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
 
-    def read(self, now_s: float, gap_s: float, *, to_the_end: bool = False) -> Sequence[Span]:
-        """New spans, oldest first; `to_the_end` asks for the current value where the ring is not there yet.
+    @property
+    def after_us(self) -> int:
+        """What to read the ring after (wall clock)."""
+        return self._last_us
 
-        A current value stands for at most `gap_s`. Raises DeviceLostError.
+    def take(
+        self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
+    ) -> Sequence[Span]:
+        """New spans, oldest first, from a reading with the ring after `after_us`.
+
+        A detailed one has the current value too, which stands for at most `gap_s` where the ring has had
+        nothing for long; `to_the_end` takes it at once.
         """
+        now_s = reading.at_s
         if self._clock_was_set():
             self._last_us, self._anchored, self.covered_s = self._to_us(now_s), True, now_s
             return []
-        samples = self._device.utilization_samples(self._last_us)
-        self.has_ring = samples is not None
+        self.has_ring = reading.ring is not None
         spans: list[Span] = []
-        for sample in samples if samples is not None else ():
+        for sample in reading.ring if reading.ring is not None else ():
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
             self._last_us = sample.at_us
             anchored, self._anchored = self._anchored, True
@@ -68,15 +76,15 @@ class UtilizationReader:
             spans.append(Span(start_s, at_s, sample.percent))
             self.covered_s = at_s
         quiet_s = now_s - max(self.covered_s, self._since_s)
-        if quiet_s > 0 and (samples is None or to_the_end or quiet_s > QUIET_S):
-            spans.extend(self._current(now_s, quiet_s <= max(gap_s, 2 * QUIET_S)))
+        if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
+            recent = quiet_s <= max(gap_s, 2 * QUIET_S)
+            spans.extend(self._current(now_s, reading.util_pct if recent else None))
         return spans
 
-    def _current(self, now_s: float, recent: bool) -> Sequence[Span]:
-        utilization = self._device.utilization() if recent else None
+    def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
         start_s, self.covered_s = max(self.covered_s, self._since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
-        return [] if utilization is None else [Span(start_s, now_s, utilization.gpu)]
+        return [] if percent is None else [Span(start_s, now_s, percent)]
 
     def _clock_was_set(self) -> bool:
         offset_s = self._clock.wall() - self._clock.monotonic()

@@ -6,21 +6,27 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.cgroup import JobOwner
 from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.devices import (
-    Device,
-    DeviceLostError,
+from slurm_gpu.node.gres import GresOrder
+from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.reading import (
+    Counter,
+    Facts,
+    Failure,
     Memory,
     Process,
     ProcessSample,
-    Utilization,
+    Reading,
+    Request,
+    Results,
+    Trouble,
     UtilizationSample,
+    Xid,
 )
-from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.hooks import HookDirectory
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.records import Record, histogram_mean
 
@@ -65,7 +71,10 @@ class Work:
 
 @dataclass
 class FakeGpu:
-    """A Device that does `work`; its ring has a tick each 1/6 s and whole percents, as the driver's."""
+    """A GPU that does `work`; its ring has a tick each 1/6 s and whole percents, as the driver's.
+
+    While `failure` is set it is not readable; `lost` is short for the usual one.
+    """
 
     clock: FakeClock
     uuid: str = "GPU-0"
@@ -75,13 +84,41 @@ class FakeGpu:
     process_ring: bool = True
     lost: bool = False
     work: list[Work] = field(default_factory=list)
-    calls: int = 0
     tick_s: float = 1 / 6
+    failure: Failure | None = None
+    reads: int = 0
+    more_facts: dict[str, Any] = field(default_factory=dict)
+    more_detail: Callable[[], dict[str, Any]] = dict
 
-    def _call(self) -> None:
-        self.calls += 1
-        if self.lost:
-            raise DeviceLostError(self.uuid)
+    @property
+    def facts(self) -> Facts:
+        """What devices() tells, with `more_facts`."""
+        return Facts(**{"uuid": self.uuid, "index": 0, "minor": self.minor, **self.more_facts})
+
+    def read(self, request: Request) -> Reading:
+        """As a Reader does; `more_detail` makes further fields of a detailed reading."""
+        self.reads += 1
+        ring_us, process_us = request.ring_after_us, request.process_ring_after_us
+        ring = None if ring_us is None else self.utilization_samples(ring_us)
+        detail: dict[str, Any] = {}
+        if request.detailed or (ring_us is not None and ring is None):
+            util, mem_util = self.utilization()
+            detail |= {"util_pct": util, "mem_util_pct": mem_util}
+        if request.detailed:
+            detail |= {
+                "power_w": self.power_w(),
+                "temp_c": self.temperature_c(),
+                "sm_clock_mhz": self.sm_clock_mhz(),
+                "energy_mj": self.energy_mj(),
+            } | self.more_detail()
+        return Reading(
+            at_s=self.clock.now_s,
+            memory=self.memory(),
+            processes=self.processes() if request.processes else None,
+            ring=ring,
+            process_ring=None if process_us is None else self.process_samples(process_us),
+            **detail,
+        )
 
     def mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
         """True mean percent, of one job or of all."""
@@ -113,45 +150,36 @@ class FakeGpu:
         return ticks
 
     def utilization_samples(self, after_us: int) -> Sequence[UtilizationSample] | None:
-        self._call()
         if not self.ring:
             return None
         return [UtilizationSample(us, float(round(self.mean(a, b)))) for us, a, b in self._ticks(after_us)]
 
-    def utilization(self) -> Utilization | None:
-        self._call()
+    def utilization(self) -> tuple[float, float]:
         percent = float(round(self.mean(self.clock.now_s - self.tick_s, self.clock.now_s)))
-        return Utilization(percent, percent / 2)
+        return percent, percent / 2
 
     def _running(self) -> list[Work]:
         return [work for work in self.work if work.start_s <= self.clock.now_s < work.end_s]
 
     def memory(self) -> Memory | None:
-        self._call()
         return Memory(sum(work.memory for work in self._running()), self.total)
 
     def power_w(self) -> float | None:
-        self._call()
         return 100.0
 
     def temperature_c(self) -> float | None:
-        self._call()
         return 40.0
 
     def sm_clock_mhz(self) -> float | None:
-        self._call()
         return 1400.0
 
-    def energy_j(self) -> float | None:
-        self._call()
-        return 100.0 * self.clock.now_s
+    def energy_mj(self) -> Counter | None:
+        return Counter(round(100_000.0 * self.clock.now_s))
 
     def processes(self) -> Sequence[Process] | None:
-        self._call()
         return [Process(work.pid, work.memory) for work in self._running()]
 
     def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
-        self._call()
         if not self.process_ring:
             return None
         samples = []
@@ -164,16 +192,35 @@ class FakeGpu:
 
 
 @dataclass
-class FakeLibrary:
-    """The driver; `loaded` False is a machine without one."""
+class FakeReader:
+    """The driver; `loaded` False is a machine without one, `absent` devices cannot be asked just now."""
 
     gpus: list[FakeGpu]
     loaded: bool = True
+    xids: list[Xid] = field(default_factory=list)
+    absent: set[str] = field(default_factory=set)
+    reads: int = 0
 
-    def devices(self) -> Sequence[Device]:
+    def devices(self) -> Sequence[Facts]:
         if not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
-        return [gpu for gpu in self.gpus if not gpu.lost]
+        return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        self.reads += 1
+        readings: dict[str, Reading] = {}
+        failures: dict[str, Failure] = {}
+        shown = {gpu.uuid: gpu for gpu in self.gpus}
+        for request in requests:
+            gpu = shown.get(request.uuid)
+            if gpu is None or gpu.lost:
+                failures[request.uuid] = Failure(Trouble.LOST, "GPU is lost")
+            elif gpu.failure is not None:
+                failures[request.uuid] = gpu.failure
+            elif request.uuid not in self.absent:
+                readings[request.uuid] = gpu.read(request)
+        xids, self.xids = self.xids, []
+        return Results(readings=readings, failures=failures, xids=xids)
 
 
 class FakeProcesses:
@@ -209,7 +256,7 @@ class Machine:
         self.directory = directory
         self.clock = gpus[0].clock if clock is None else clock
         self.gpus = gpus
-        self.library = FakeLibrary(list(gpus))
+        self.reader = FakeReader(list(gpus))
         self.node: Node | None = None
         self.spool: Spool | None = None
         self.due_s = 0.0
@@ -222,7 +269,7 @@ class Machine:
             cluster="lab",
             clock=self.clock,
             hooks=HookDirectory(self.directory, "n1", self.clock),
-            library=self.library,
+            reader=self.reader,
             gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
             spool=self.spool,
             processes=FakeProcesses(self.gpus),

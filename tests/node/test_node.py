@@ -208,7 +208,7 @@ def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clo
 
 
 def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine, gpu: FakeGpu) -> None:
-    machine.library.loaded = False
+    machine.reader.loaded = False
     machine.kill()
     machine.start()
     machine.hook("prolog", 7, "0")
@@ -221,12 +221,12 @@ def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine,
 
 
 def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None:
-    machine.library.loaded = False
+    machine.reader.loaded = False
     machine.kill()
     machine.start()
     machine.hook("prolog", 7, "0")
     machine.run(15)
-    machine.library.loaded = True
+    machine.reader.loaded = True
     machine.run(45)
     machine.hook("epilog", 7, "0")
     machine.run(2)

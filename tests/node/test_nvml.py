@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pynvml
 import pytest
@@ -15,8 +16,8 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.devices import Device, DeviceLostError, Memory, Process, Utilization
-from slurm_gpu.node.nvml import NvmlLibrary
+from slurm_gpu.node.nvml import NvmlReader
+from slurm_gpu.node.reading import Memory, Process, Reading, Request, Results, Trouble
 
 START_NS = 1_800_000_000 * 10**9
 
@@ -49,8 +50,18 @@ def at(world: World, seconds: float) -> None:
     world.stop_clock(START_NS + 100 * 10**9 + round(seconds * 1e9))
 
 
-def gpus() -> dict[str, Device]:
-    return {device.uuid: device for device in NvmlLibrary().devices()}
+class Gpus:
+    """A reader that has found its devices."""
+
+    def __init__(self) -> None:
+        self.reader = NvmlReader()
+        self.facts = {facts.uuid: facts for facts in self.reader.devices()}
+
+    def results(self, uuid: str, **request: Any) -> Results:
+        return self.reader.read([Request(uuid=uuid, **request)])
+
+    def reading(self, uuid: str, **request: Any) -> Reading:
+        return self.results(uuid, **request).readings[uuid]
 
 
 def work(world: World, percent: float = 40, mib: float = 5000) -> None:
@@ -60,53 +71,60 @@ def work(world: World, percent: float = 40, mib: float = 5000) -> None:
 
 
 def test_devices_have_their_uuid_and_minor_number(world: World) -> None:
-    assert {uuid: device.minor for uuid, device in gpus().items()} == {"GPU-a": 1, "GPU-b": 0}
+    assert {uuid: facts.minor for uuid, facts in Gpus().facts.items()} == {"GPU-a": 1, "GPU-b": 0}
 
 
 def test_readings_are_in_our_units(world: World) -> None:
     work(world)
     at(world, 10)
-    device = gpus()["GPU-a"]
-    assert device.memory() == Memory(5000 << 20, 40960 << 20)  # the driver's reserve is not used memory
-    assert device.utilization() == Utilization(40, pytest.approx(24, abs=1))
-    assert device.power_w() == 193
-    assert device.sm_clock_mhz() == 1410
-    assert device.temperature_c() == pytest.approx(48, abs=1)
-    assert device.processes() == [Process(os.getpid(), 5000 << 20)]
-    before = device.energy_j()
+    gpus = Gpus()
+    reading = gpus.reading("GPU-a", detailed=True, processes=True)
+    assert reading.memory == Memory(5000 << 20, 40960 << 20)  # the driver's reserve is not used memory
+    assert reading.util_pct == 40
+    assert reading.mem_util_pct == pytest.approx(24, abs=1)
+    assert reading.power_w == 193
+    assert reading.sm_clock_mhz == 1410
+    assert reading.temp_c == pytest.approx(48, abs=1)
+    assert reading.processes == [Process(os.getpid(), 5000 << 20)]
     at(world, 20)
-    after = device.energy_j()
-    assert before is not None
-    assert after is not None
-    assert after - before == pytest.approx(1930, abs=1)
+    later = gpus.reading("GPU-a", detailed=True)
+    assert reading.energy_mj is not None
+    assert later.energy_mj is not None
+    assert later.energy_mj.value - reading.energy_mj.value == pytest.approx(1930_000, abs=1000)
+
+
+def test_only_what_is_asked_for_is_read(world: World) -> None:
+    work(world)
+    at(world, 10)
+    reading = Gpus().reading("GPU-a")
+    assert reading == Reading(at_s=reading.at_s, memory=Memory(5000 << 20, 40960 << 20))
 
 
 def test_rings_give_what_is_newer_than_asked_for(world: World) -> None:
     work(world)
     at(world, 10)
-    device = gpus()["GPU-a"]
-    samples = device.utilization_samples(0)
+    gpus = Gpus()
+    samples = gpus.reading("GPU-a", ring_after_us=0).ring
     assert samples is not None
     assert len(samples) == 120
     assert [s.at_us for s in samples] == sorted(s.at_us for s in samples)
     assert samples[-1].percent == 40
     last_us = samples[-1].at_us
-    assert device.utilization_samples(last_us) == []
+    assert gpus.reading("GPU-a", ring_after_us=last_us).ring == []
     at(world, 11)
-    newer = device.utilization_samples(last_us)
-    assert newer is not None
-    assert len(newer) == 6
-    processes = device.process_samples(last_us)
-    assert processes is not None
-    assert [(s.at_us, s.percent) for s in processes] == [(s.at_us, s.percent) for s in newer]
+    reading = gpus.reading("GPU-a", ring_after_us=last_us, process_ring_after_us=last_us)
+    assert reading.ring is not None
+    assert len(reading.ring) == 6
+    assert reading.process_ring is not None
+    assert [(s.at_us, s.percent) for s in reading.process_ring] == [
+        (s.at_us, s.percent) for s in reading.ring
+    ]
 
 
 def test_an_idle_ring_is_empty_and_no_gap(world: World) -> None:
     faults.samples(world, 0, "missing-if-idle")
-    device = gpus()["GPU-a"]
-    assert device.utilization_samples(0) == []
-    assert device.process_samples(0) == []
-    assert device.processes() == []
+    reading = Gpus().reading("GPU-a", ring_after_us=0, process_ring_after_us=0, processes=True)
+    assert (reading.ring, reading.process_ring, reading.processes) == ([], [], [])
 
 
 def test_an_unsupported_call_costs_its_field_and_is_told_once(
@@ -114,28 +132,36 @@ def test_an_unsupported_call_costs_its_field_and_is_told_once(
 ) -> None:
     functions = ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization"]
     faults.unsupported(world, 0, functions)
-    device = gpus()["GPU-a"]
+    gpus = Gpus()
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert device.power_w() is None
-            assert device.utilization_samples(0) is None
-            assert device.process_samples(0) is None
+            reading = gpus.reading("GPU-a", detailed=True, ring_after_us=0, process_ring_after_us=0)
+            assert (reading.power_w, reading.ring, reading.process_ring) == (None, None, None)
     assert len(caplog.records) == 3
-    assert device.memory() is not None
-    assert gpus()["GPU-b"].power_w() == 55
+    assert reading.memory is not None
+    assert gpus.reading("GPU-b", detailed=True).power_w == 55
+
+
+def test_without_a_ring_the_current_value_comes_at_each_look(world: World) -> None:
+    work(world)
+    at(world, 10)
+    faults.unsupported(world, 0, ["nvmlDeviceGetSamples"])
+    reading = Gpus().reading("GPU-a", ring_after_us=0)
+    assert (reading.ring, reading.util_pct) == (None, 40)
 
 
 def test_a_lost_gpu_says_so_and_the_others_go_on(world: World) -> None:
-    found = gpus()
+    gpus = Gpus()
     faults.lose(world, 0)
-    with pytest.raises(DeviceLostError, match="GPU-a"):
-        found["GPU-a"].memory()
-    assert found["GPU-b"].memory() is not None
+    results = gpus.reader.read([Request(uuid="GPU-a"), Request(uuid="GPU-b")])
+    assert results.failures["GPU-a"].trouble is Trouble.LOST
+    assert results.readings["GPU-b"].memory is not None
+    assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-b"]
 
 
 def test_without_a_driver_there_is_one_error(world: World) -> None:
     faults.driver(world, loaded=False)
     with pytest.raises(NvmlError, match=r"NVML: .*[Dd]river"):
-        NvmlLibrary().devices()
+        NvmlReader().devices()
     faults.driver(world, loaded=True)
-    assert len(gpus()) == 2
+    assert len(Gpus().facts) == 2

@@ -1,0 +1,109 @@
+"""Segments while they are watched, and what is written down of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_gpu.node.allocations import Allocation
+from slurm_gpu.node.hooks import HookEvent
+from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.tally import Tally
+
+
+@dataclass(slots=True)
+class Segment:
+    """An open or ending allocation while it is watched.
+
+    `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt.
+    `epilog` is the hook's event that ended it, kept until the final records are on disk.
+    """
+
+    allocation: Allocation
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)
+    ending: bool = False
+    epilog: HookEvent | None = None
+
+
+class SegmentBook:
+    """All segments that this process watches, and their records in the spool."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._segments: dict[str, Segment] = {}
+        self._granted: Mapping[int, int] = {}
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(list(self._segments.values()))
+
+    def get(self, allocation: Allocation) -> Segment | None:
+        """The segment of that allocation, if it is watched."""
+        return self._segments.get(allocation.key.segment)
+
+    def of(self, allocation: Allocation) -> Segment:
+        """The same, begun if need be, with the newest knowledge of the allocation."""
+        segment = self._segments.setdefault(allocation.key.segment, Segment(allocation))
+        segment.allocation = allocation
+        return segment
+
+    def begin(self, segment: Segment, device: str) -> Tally:
+        """Its tally of a device that is watched from now on."""
+        segment.tallies[device] = tally = self._tally(segment.allocation, device)
+        segment.unsettled.add(device)
+        return tally
+
+    def grant(self, granted_mgpu: Mapping[int, int]) -> None:
+        """The part of a GPU (in 1/1000) that each job was granted."""
+        self._granted = granted_mgpu
+        for segment in self._segments.values():
+            for tally in segment.tallies.values():
+                tally.granted_mgpu = granted_mgpu.get(tally.key.job_id, tally.granted_mgpu)
+
+    def checkpoint(self, now_s: float) -> None:
+        """Write down all that is known."""
+        for segment in self._segments.values():
+            for device in segment.unsettled:
+                self._spool.save_record(segment.tallies[device].record(now_s))
+
+    def settle(self, tally: Tally, now_s: float) -> None:
+        """Nothing more will be learnt of it: its record is final."""
+        self._spool.save_record(tally.record(now_s, final=True))
+        self._segments[tally.key.segment].unsettled.discard(tally.device)
+
+    def finish(self) -> Sequence[Segment]:
+        """Those that have ended and are settled, no longer watched and with all their records final."""
+        done = [s for s in self._segments.values() if s.ending and not s.unsettled]
+        for segment in done:
+            end_s = next(iter(segment.tallies.values())).end_s
+            assert end_s is not None
+            for device in segment.allocation.device_names:
+                if device not in segment.tallies:
+                    self._save_unsampled(segment.allocation, device, end_s)
+            self._spool.drop_allocation(segment.allocation)
+            del self._segments[segment.allocation.key.segment]
+        return done
+
+    def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
+        """Close what this process has not watched: the last spooled record, or none at all, stands."""
+        for device in allocation.device_names:
+            last = self._spool.last_record(allocation.key.segment, device)
+            if last is None:
+                self._save_unsampled(allocation, device, end_s)
+            else:
+                held_s = max(last.held_s, end_s - allocation.start_s)
+                last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
+                closed = replace(last, seq=last.seq + 1, final=True, held_s=held_s, last_s=last_s)
+                self._spool.save_record(closed)
+        self._segments.pop(allocation.key.segment, None)
+        self._spool.drop_allocation(allocation)
+
+    def _save_unsampled(self, allocation: Allocation, device: str, end_s: float) -> None:
+        tally = self._tally(allocation, device)
+        tally.end_s = max(end_s, tally.start_s)
+        self._spool.save_record(tally.record(tally.end_s, final=True))
+
+    def _tally(self, allocation: Allocation, device: str) -> Tally:
+        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s)
+        tally.granted_mgpu = self._granted.get(allocation.key.job_id)
+        return tally
