@@ -107,6 +107,14 @@ void sleep_ns(uint64_t ns)
         ;
 }
 
+void compute_ns(uint64_t ns)
+{
+    uint64_t until = clock_ns(CLOCK_THREAD_CPUTIME_ID) + ns;
+
+    while (clock_ns(CLOCK_THREAD_CPUTIME_ID) < until)
+        ;
+}
+
 /* Whether the very process is alive: a zombie is not, nor is another process under its number. */
 static bool alive(uint32_t pid, uint64_t start_ticks)
 {

@@ -5,51 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A handle is an address in this array; its position is the device's index. */
-static struct nvmlDevice_st {
-    char unused;
-} handles[MAX_DEVICES];
-
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned int n_users;
-
-static void count(enum function function)
-{
-    if (world != NULL)
-        __atomic_fetch_add(&world->calls[function].count, 1, __ATOMIC_RELAXED);
-}
-
-nvmlReturn_t enter_library(enum function function)
-{
-    count(function);
-    return world == NULL ? NVML_ERROR_UNINITIALIZED : NVML_SUCCESS;
-}
-
-static bool has_bit(const uint64_t *bits, unsigned int bit)
-{
-    return bits[bit / 64] >> (bit % 64) & 1;
-}
-
-static bool is_lost(const struct world_device *device)
-{
-    return device->faults.lost_at_ns != 0 && world_now() >= device->faults.lost_at_ns;
-}
-
-nvmlReturn_t enter_device(enum function function, nvmlDevice_t handle, const void *out, struct world_device **device)
-{
-    nvmlReturn_t entered = enter_library(function);
-
-    if (entered != NVML_SUCCESS)
-        return entered;
-    if (out == NULL || handle < handles || handle >= handles + world->n_devices)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    *device = &world->devices[handle - handles];
-    if ((*device)->faults.latency_ns != 0)
-        sleep_ns((*device)->faults.latency_ns);
-    if (is_lost(*device))
-        return NVML_ERROR_GPU_IS_LOST;
-    return has_bit((*device)->faults.unsupported, function) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
-}
 
 API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
 {
@@ -62,7 +19,11 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned int flags)
     if (result == NVML_SUCCESS)
         n_users++;
     pthread_mutex_unlock(&init_lock);
-    count(FN_nvmlInitWithFlags);
+    if (result == NVML_SUCCESS) {
+        enter_library(FN_nvmlInitWithFlags);
+        for (uint32_t i = 0; i < world->n_devices; i++)
+            meet_delays(FN_nvmlInitWithFlags, &world->devices[i]);
+    }
     return result;
 }
 
@@ -70,7 +31,7 @@ API nvmlReturn_t nvmlShutdown(void)
 {
     nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
 
-    count(FN_nvmlShutdown);
+    enter_library(FN_nvmlShutdown);
     pthread_mutex_lock(&init_lock);
     if (n_users > 0) {
         result = NVML_SUCCESS;
@@ -83,7 +44,7 @@ API nvmlReturn_t nvmlShutdown(void)
 
 API const char *nvmlErrorString(nvmlReturn_t result)
 {
-    count(FN_nvmlErrorString);
+    enter_library(FN_nvmlErrorString);
     switch (result) {
     case NVML_SUCCESS: return "Success";
     case NVML_ERROR_UNINITIALIZED: return "Uninitialized";
@@ -130,18 +91,11 @@ API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t give_handle(uint32_t index, nvmlDevice_t *handle)
-{
-    if (is_lost(&world->devices[index]))
-        return NVML_ERROR_GPU_IS_LOST;
-    *handle = &handles[index];
-    return NVML_SUCCESS;
-}
 
 API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle)
 {
     ENTER(nvmlDeviceGetHandleByIndex_v2, handle);
-    return index < world->n_devices ? give_handle(index, handle) : NVML_ERROR_INVALID_ARGUMENT;
+    return index < world->n_devices ? give_handle(FN_nvmlDeviceGetHandleByIndex_v2, index, handle) : NVML_ERROR_INVALID_ARGUMENT;
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)
@@ -151,7 +105,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handl
         return NVML_ERROR_INVALID_ARGUMENT;
     for (uint32_t i = 0; i < world->n_devices; i++)
         if (strcmp(world->devices[i].uuid, uuid) == 0)
-            return give_handle(i, handle);
+            return give_handle(FN_nvmlDeviceGetHandleByUUID, i, handle);
     return NVML_ERROR_NOT_FOUND;
 }
 
@@ -166,7 +120,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevi
         const struct world_device *device = &world->devices[i];
 
         if (device->pci_domain == domain && device->pci_bus == bus && device->pci_device == slot)
-            return give_handle(i, handle);
+            return give_handle(FN_nvmlDeviceGetHandleByPciBusId_v2, i, handle);
     }
     return NVML_ERROR_NOT_FOUND;
 }

@@ -266,6 +266,7 @@ static nvmlReturn_t read_field(struct world_device *device, nvmlFieldValue_t *fi
 API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int valuesCount, nvmlFieldValue_t *values)
 {
     ENTER_DEVICE(nvmlDeviceGetFieldValues, handle, values);
+    take_time_for(FN_nvmlDeviceGetFieldValues, valuesCount > 0 ? (size_t)valuesCount : 0);
     for (int i = 0; i < valuesCount; i++) {
         values[i].timestamp = (long long)(world_now() / 1000);
         values[i].latencyUsec = 0;

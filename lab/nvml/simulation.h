@@ -36,6 +36,9 @@ size_t world_slots(void);
 /* Give up to `ns` of real time. */
 void sleep_ns(uint64_t ns);
 
+/* Use up `ns` of this thread's processor time. */
+void compute_ns(uint64_t ns);
+
 /* End the schedule of each process that is there no more; looks at most every 100 ms. */
 void world_end_vanished(void);
 

@@ -24,7 +24,7 @@
 #include <stdint.h>
 
 #define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
-#define WORLD_VERSION 1u
+#define WORLD_VERSION 2u
 
 enum {
     MAX_DEVICES = 16,
@@ -48,7 +48,7 @@ struct world_point {
 /* What is injected into one device; all zero = healthy. */
 struct world_faults {
     uint64_t lost_at_ns;       /* from then on GPU_IS_LOST; 0 = never */
-    uint64_t latency_ns;       /* every call on the device takes this much longer */
+    uint64_t latency_ns;       /* every call on the device sleeps this much longer */
     uint64_t energy_offset_mj; /* added to the energy counter, modulo 2^64 */
     uint64_t pcie_tx_offset;   /* added to the byte counters, modulo 2^pcie_counter_bits */
     uint64_t pcie_rx_offset;
@@ -57,6 +57,7 @@ struct world_faults {
     uint64_t ecc_uncorrected;
     uint64_t unsupported[MAX_FUNCTIONS / 64];     /* bit = number of the function */
     uint64_t unsupported_fields[MAX_FIELDS / 64]; /* bit = field id */
+    uint64_t hanging[MAX_FUNCTIONS / 64];         /* these never return, until they are mended */
     uint32_t samples;                             /* enum samples_fault */
     uint32_t pcie_counter_bits;                   /* 32 or 64; 0 = 64 */
 };
@@ -107,9 +108,13 @@ struct world_history {
     double busy_pct_ns[MAX_DEVICES];
 };
 
+/* How often a function was called, and the time that each call takes as it would on real hardware. */
 struct world_call {
     char name[56];
     uint64_t count;
+    uint64_t cpu_ns;      /* computing */
+    uint64_t wait_ns;     /* then sleeping */
+    uint64_t item_cpu_ns; /* computing for each value asked for, where a call takes a list of them */
 };
 
 struct world {
@@ -132,10 +137,10 @@ struct world {
 };
 
 static_assert(sizeof(struct world_point) == 24, "world_point");
-static_assert(sizeof(struct world_faults) == 152, "world_faults");
-static_assert(sizeof(struct world_device) == 400, "world_device");
+static_assert(sizeof(struct world_faults) == 168, "world_faults");
+static_assert(sizeof(struct world_device) == 416, "world_device");
 static_assert(sizeof(struct world_process) == 32 + 24 * MAX_POINTS, "world_process");
 static_assert(sizeof(struct world_history) == 8 + 8 * MAX_DEVICES, "world_history");
-static_assert(sizeof(struct world_call) == 64, "world_call");
+static_assert(sizeof(struct world_call) == 88, "world_call");
 
 #endif

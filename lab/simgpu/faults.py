@@ -22,6 +22,9 @@ _SAMPLES = {
     "missing-if-idle": layout.SAMPLES_MISSING_IF_IDLE,
 }
 
+_OF_A_DEVICE = ("nvmlDevice", "nvmlGpm")
+_OF_NONE = {"nvmlDeviceGetCount_v2", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmMetricsGet"}
+
 
 def lose(world: World, device: int, at_ns: int | None = None) -> None:
     """Let the device fall off the bus, now or at a time of the world's clock: GPU_IS_LOST from then on."""
@@ -35,6 +38,22 @@ def restore(world: World, device: int) -> None:
 
 def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
     """Let exactly these functions answer NOT_SUPPORTED; an empty list mends all."""
+    _faults(world, device).unsupported = _function_bits(world, functions)
+
+
+def hang(world: World, device: int, functions: Iterable[str] | None = None) -> None:
+    """Let exactly these functions never return when called on the device; None = all, an empty list mends all.
+
+    Nothing but SIGKILL ends the calling process, or rather its thread. Once mended, calls that hang go on.
+    nvmlInitWithFlags, if named, hangs whatever the device. All others are calls on the device or ask for its
+    handle.
+    """
+    if functions is None:
+        functions = [name for name in world.calls() if name.startswith(_OF_A_DEVICE) and name not in _OF_NONE]
+    _faults(world, device).hanging = _function_bits(world, functions)
+
+
+def _function_bits(world: World, functions: Iterable[str]) -> tuple[int, ...]:
     known = list(world.calls())
     bits = [0] * (layout.MAX_FUNCTIONS // 64)
     for name in functions:
@@ -42,7 +61,7 @@ def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
             raise RequestError(f"function {name!r}: the simulated NVML has none of that name")
         number = known.index(name)
         bits[number // 64] |= 1 << number % 64
-    _faults(world, device).unsupported = tuple(bits)
+    return tuple(bits)
 
 
 def unsupported_fields(world: World, device: int, field_ids: Iterable[int]) -> None:
@@ -123,6 +142,7 @@ _ACTIONS: dict[str, Action] = {
     "restore": lambda world, given: restore(world, given.device),
     "unsupported": lambda world, given: unsupported(world, given.device, given.functions),
     "unsupported-fields": lambda world, given: unsupported_fields(world, given.device, given.fields),
+    "hang": lambda world, given: hang(world, given.device, given.functions or None),
     "slow": lambda world, given: slow(world, given.device, given.ms),
     "wrap": lambda world, given: wrap(world, given.device, bits=given.bits, left=given.left),
     "samples": lambda world, given: samples(world, given.device, given.state),
@@ -149,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
     action("restore", "bring it back")
     action("unsupported", "functions that answer NOT_SUPPORTED").add_argument("functions", nargs="*")
     action("unsupported-fields", "fields that do").add_argument("fields", nargs="*", type=int)
+    action("hang", "functions that never return, by default all").add_argument("functions", nargs="*")
     action("slow", "add latency to every call").add_argument("ms", type=float)
     wrapping = action("wrap", "let the counters wrap soon")
     wrapping.add_argument("--bits", type=int, choices=(32, 64), default=64)

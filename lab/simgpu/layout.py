@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char, c_double, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 1
+VERSION = 2
 MAX_DEVICES = 16
 MAX_FUNCTIONS = 128
 MAX_FIELDS = 512
@@ -44,6 +44,7 @@ class FaultsStruct(ctypes.Structure):
         ("ecc_uncorrected", c_uint64),
         ("unsupported", c_uint64 * (MAX_FUNCTIONS // 64)),
         ("unsupported_fields", c_uint64 * (MAX_FIELDS // 64)),
+        ("hanging", c_uint64 * (MAX_FUNCTIONS // 64)),
         ("samples", c_uint32),
         ("pcie_counter_bits", c_uint32),
     )
@@ -105,7 +106,13 @@ class HistoryStruct(ctypes.Structure):
 class CallStruct(ctypes.Structure):
     """``struct world_call``."""
 
-    _fields_ = (("name", c_char * 56), ("count", c_uint64))
+    _fields_ = (
+        ("name", c_char * 56),
+        ("count", c_uint64),
+        ("cpu_ns", c_uint64),
+        ("wait_ns", c_uint64),
+        ("item_cpu_ns", c_uint64),
+    )
 
 
 class WorldStruct(ctypes.Structure):

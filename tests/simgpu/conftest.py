@@ -68,6 +68,10 @@ class Node:
         """Call pynvml's function of this name, on a device by its index."""
         return self._nvml.request(call=name, device=device, args=args)
 
+    def cpu_s(self) -> float:
+        """Return the processor time that pynvml's process used so far."""
+        return self._nvml.request(cpu=True)
+
     def work(self, device: int, *vertices: tuple[float, float, float], pid: int = 4242) -> int:
         """Put an invented process on a device: (seconds from now, util %, MiB) each."""
         now_ns = self.world.now_ns()

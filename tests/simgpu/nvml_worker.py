@@ -1,13 +1,15 @@
 """Calls the real pynvml in a process of its own, which LD_LIBRARY_PATH leads to the simulated library.
 
 One JSON request per line: {"world": path} initialises; {"call": name, "device": index or null,
-"args": [...]} calls. The answer is {"value": …} or {"error": name of the NVMLError}.
+"args": [...]} calls; {"cpu": true} asks for the processor time used so far. The answer is {"value": …} or
+{"error": name of the NVMLError}.
 """
 
 import ctypes
 import json
 import os
 import sys
+import time
 
 import pynvml
 
@@ -39,6 +41,8 @@ def main():
                 os.environ["SIMGPU_WORLD"] = request["world"]
                 pynvml.nvmlInit()
                 answer = {"value": None}
+            elif "cpu" in request:
+                answer = {"value": time.process_time()}
             else:
                 function = getattr(pynvml, request["call"])
                 device = request.get("device")

@@ -107,13 +107,14 @@ def test_the_command_does_the_same(node, capsys):
         ["unsupported", "2", "nvmlDeviceGetName"],
         ["unsupported-fields", "2", "83"],
         ["slow", "2", "1"],
+        ["hang", "2"],
         ["wrap", "2", "--bits", "32"],
         ["samples", "2", "missing"],
         ["driver", "unload"],
     ):
         assert faults.main([*world, *words]) == 0
     assert faults.main([*world, "clear"]) == 0
-    assert bytes(node.world.content.devices[2].faults) == bytes(152)
+    assert bytes(node.world.content.devices[2].faults) == bytes(168)
     assert node.world.content.driver_loaded == 1
     assert faults.main([*world, "lose", "9"]) == 2
     assert "device 9: this world has 0 to 2" in capsys.readouterr().err

@@ -1,0 +1,88 @@
+/* What every exported function does first: be counted, take its time, meet the injected faults. */
+#define _GNU_SOURCE
+#include "call.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#define HANG_CHECK_NS 20000000ull
+
+/* A handle is an address in this array; its position is the device's index. */
+static struct nvmlDevice_st {
+    char unused;
+} handles[MAX_DEVICES];
+
+static bool has_bit(const uint64_t *bits, unsigned int bit)
+{
+    return __atomic_load_n(&bits[bit / 64], __ATOMIC_RELAXED) >> (bit % 64) & 1;
+}
+
+static bool is_lost(const struct world_device *device)
+{
+    return device->faults.lost_at_ns != 0 && world_now() >= device->faults.lost_at_ns;
+}
+
+nvmlReturn_t enter_library(enum function function)
+{
+    struct world_call *call;
+
+    if (world == NULL)
+        return NVML_ERROR_UNINITIALIZED;
+    call = &world->calls[function];
+    __atomic_fetch_add(&call->count, 1, __ATOMIC_RELAXED);
+    if (call->cpu_ns != 0)
+        compute_ns(call->cpu_ns);
+    if (call->wait_ns != 0)
+        sleep_ns(call->wait_ns);
+    return NVML_SUCCESS;
+}
+
+void take_time_for(enum function function, size_t n_items)
+{
+    if (world->calls[function].item_cpu_ns != 0)
+        compute_ns(world->calls[function].item_cpu_ns * n_items);
+}
+
+/* As in the kernel on a GPU that answers no more: no signal handler runs, only SIGKILL helps. */
+static void hang(const uint64_t *hanging, enum function function)
+{
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (has_bit(hanging, function))
+        sleep_ns(HANG_CHECK_NS);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void meet_delays(enum function function, const struct world_device *device)
+{
+    if (has_bit(device->faults.hanging, function))
+        hang(device->faults.hanging, function);
+    if (device->faults.latency_ns != 0)
+        sleep_ns(device->faults.latency_ns);
+}
+
+nvmlReturn_t enter_device(enum function function, nvmlDevice_t handle, const void *out, struct world_device **device)
+{
+    nvmlReturn_t entered = enter_library(function);
+
+    if (entered != NVML_SUCCESS)
+        return entered;
+    if (out == NULL || handle < handles || handle >= handles + world->n_devices)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    *device = &world->devices[handle - handles];
+    meet_delays(function, *device);
+    if (is_lost(*device))
+        return NVML_ERROR_GPU_IS_LOST;
+    return has_bit((*device)->faults.unsupported, function) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+nvmlReturn_t give_handle(enum function function, uint32_t index, nvmlDevice_t *handle)
+{
+    meet_delays(function, &world->devices[index]);
+    if (is_lost(&world->devices[index]))
+        return NVML_ERROR_GPU_IS_LOST;
+    *handle = &handles[index];
+    return NVML_SUCCESS;
+}

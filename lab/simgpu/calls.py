@@ -1,0 +1,31 @@
+"""How long the calls of a node's simulated NVML take, so that benchmarks pay for them as for real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from .errors import RequestError
+from .world import World
+
+
+class CallTime(NamedTuple):
+    """Time of one call, in µs."""
+
+    cpu_us: float = 0.0
+    """Computing."""
+    wait_us: float = 0.0
+    """Sleeping."""
+    item_cpu_us: float = 0.0
+    """Computing for each value, where a call asks for a list of them."""
+
+
+def set_times(world: World, times: Mapping[str, CallTime]) -> None:
+    """Let the functions named take these times, and all others none."""
+    calls = world.content.calls[: world.content.n_functions]
+    unknown = sorted(set(times) - {call.name.decode() for call in calls})
+    if unknown:
+        raise RequestError(f"function {unknown[0]!r}: the simulated NVML has none of that name")
+    for call in calls:
+        time = times.get(call.name.decode(), CallTime())
+        call.cpu_ns, call.wait_ns, call.item_cpu_ns = (round(us * 1000) for us in time)
