@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Bench:
             final = sum(record["final"] for shipment in new for record in shipment.content["records"])
             if final == self.node.gpus:
                 with_records = [shipment for shipment in new if shipment.content["records"]]
-                return sum(shipment.body for shipment in with_records) / final
+                return sum(shipment.body for shipment in with_records) / self.node.gpus
             if time.monotonic() > until:
                 raise SystemExit(f"only {final} final records came within {SHIPPED_WITHIN_S:g} s")
             time.sleep(0.1)
