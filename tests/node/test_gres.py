@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.gres import GresOrder, minor_of, parse_files
-from tests.node.fakes import FakeClock, FakeGpu
+from slurm_gpu.node.gres import GresOrder, Place, minor_of, parse_files, place_of
+from slurm_gpu.node.mig import Capability, read_capabilities
+from slurm_gpu.node.reading import Facts
 
 SHUFFLED = """\
 slurmd-n1: Gres Name=shard Type=a100 Count=4 Index=3 ID=1918986455 File=/dev/x/nvidia3 (null)
@@ -17,29 +18,105 @@ slurmd-n1: Gres Name=gpu Type=a100 Count=1 Index=0 ID=7696487 File=/dev/x/nvidia
 slurmd-n1: Gres Name=gpu Type=a100 Count=1 Index=2 ID=7696487 File=/dev/x/nvidia2 (null)
 slurmd-n1: Gres Name=nic Count=1 File=/dev/x/nic0
 """
+# As 25.05 prints what AutoDetect=nvml found: a GPU with two instances before a whole one.
+MIG = """\
+slurmd: Gres Name=gpu Type=a100_3g.20gb Count=1 Index=22 ID=7696487 \
+File=/dev/x/nvidia1,/dev/x/nvidia-caps/nvidia-cap21,/dev/x/nvidia-caps/nvidia-cap22 Links=-1,0 \
+Flags=HAS_FILE,HAS_TYPE,ENV_NVML,UUID
+slurmd: Gres Name=gpu Type=a100_3g.20gb Count=1 Index=31 ID=7696487 \
+File=/dev/x/nvidia1,/dev/x/nvidia-caps/nvidia-cap[30-31] Links=0,-1 Flags=HAS_FILE
+slurmd: Gres Name=gpu Type=a100 Count=1 Index=0 ID=7696487 File=/dev/x/nvidia0 Links=-1 Flags=HAS_FILE
+"""
+MIG_MINORS = """\
+config 1
+monitor 2
+gpu0/gi1/access 12
+gpu0/gi1/ci0/access 13
+gpu1/gi1/access 21
+gpu1/gi1/ci0/access 22
+gpu1/gi1/ci1/access 23
+gpu1/gi2/access 30
+gpu1/gi2/ci0/access 31
+"""
+WHOLE = Facts(uuid="GPU-0", index=1, minor=0)
+SPLIT = Facts(uuid="GPU-1", index=0, minor=1)
+
+
+def instance(gi: int, ci: int) -> Facts:
+    return Facts(
+        uuid=f"MIG-{gi}-{ci}", index=0, minor=1, parent="GPU-1", gpu_instance=gi, compute_instance=ci
+    )
+
+
+def gpus(*minors: int) -> list[Facts]:
+    return [Facts(uuid=f"GPU-{minor}", index=index, minor=minor) for index, minor in enumerate(minors)]
 
 
 @pytest.mark.parametrize(
     ("text", "files"),
     [
-        (SHUFFLED, [f"/dev/x/nvidia{n}" for n in (3, 1, 0, 2)]),
+        (SHUFFLED, [(f"/dev/x/nvidia{n}",) for n in (3, 1, 0, 2)]),
         (
             "slurmd: Gres Name=gpu Count=4 ID=7 File=/dev/gpu[4-7] (null)",
-            [f"/dev/gpu{n}" for n in (4, 5, 6, 7)],
+            [(f"/dev/gpu{n}",) for n in (4, 5, 6, 7)],
         ),
-        ("Gres Name=gpu Count=3 File=/dev/gpu[08-09,11]", ["/dev/gpu08", "/dev/gpu09", "/dev/gpu11"]),
+        (
+            "Gres Name=gpu Count=3 File=/dev/gpu[08-09,11]",
+            [("/dev/gpu08",), ("/dev/gpu09",), ("/dev/gpu11",)],
+        ),
+        ("Gres Name=gpu Count=3 File=/dev/a[0-1],/dev/b0 x", [("/dev/a0",), ("/dev/a1",), ("/dev/b0",)]),
         ("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)", []),
         ("", []),
     ],
 )
-def test_files_in_the_order_of_slurmd(text: str, files: list[str]) -> None:
+def test_files_in_the_order_of_slurmd(text: str, files: list[tuple[str, ...]]) -> None:
     assert parse_files(text) == files
+
+
+def test_the_files_of_an_instance_are_one_position() -> None:
+    caps = "/dev/x/nvidia-caps/nvidia-cap"
+    assert parse_files(MIG) == [
+        ("/dev/x/nvidia1", f"{caps}21", f"{caps}22"),
+        ("/dev/x/nvidia1", f"{caps}30", f"{caps}31"),
+        ("/dev/x/nvidia0",),
+    ]
 
 
 def test_the_minor_number_is_the_device_s_own_and_else_that_of_its_name() -> None:
     assert minor_of("/dev/null") == 3  # c 1 3, whatever it is called
     assert minor_of("/nowhere/gpu12") == 12
     assert minor_of("/nowhere/gpu") is None
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        (["/n/nvidia1"], Place(1)),
+        (["/n/gpu4"], Place(4)),
+        (["/n/nvidia1", "/n/dri/card9"], Place(1)),
+        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap22"], Place(1, 1, 0)),
+        (["/n/nvidia1", "/n/nvidia-cap22"], Place(1, 1, 0)),
+        (["/n/nvidia1", "/n/nvidia-cap30"], Place(1, 2)),
+        (["/n/nvidia0", "/n/nvidia-cap21", "/n/nvidia-cap22"], None),  # another GPU's
+        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap31"], None),  # of two instances
+        (["/n/nvidia1", "/n/nvidia-cap21", "/n/nvidia-cap99"], None),  # unheard of
+        (["/n/nvidia0", "/n/nvidia1"], None),
+        (["/n/gpu"], None),
+        ([], None),
+    ],
+)
+def test_a_place_that_cannot_be_told_is_not_guessed(
+    tmp_path: Path, files: list[str], place: Place | None
+) -> None:
+    (tmp_path / "mig-minors").write_text(MIG_MINORS)
+    assert place_of(files, read_capabilities(tmp_path / "mig-minors")) == place
+
+
+def test_capabilities_as_the_driver_tells_them(tmp_path: Path) -> None:
+    assert read_capabilities(tmp_path / "none") == {}
+    (tmp_path / "mig-minors").write_text("gpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\nrubbish\n")
+    found = read_capabilities(tmp_path / "mig-minors")
+    assert found == {12: Capability(0, 1, None), 13: Capability(0, 1, 0)}
 
 
 class Slurmd:
@@ -54,33 +131,70 @@ class Slurmd:
         return self.text
 
 
+def order(directory: Path, slurmd: Slurmd) -> GresOrder:
+    (directory / "mig-minors").write_text(MIG_MINORS)
+    return GresOrder("n1", slurmd, {"SLURM_CONF": str(directory / "slurm.conf")}, directory / "mig-minors")
+
+
 def test_positions_follow_gres_conf_and_a_change_of_it(tmp_path: Path) -> None:
-    gpus = [FakeGpu(FakeClock(), f"GPU-{minor}", minor) for minor in (2, 0, 3, 1)]
     (tmp_path / "gres.conf").write_text("a")
     slurmd = Slurmd(SHUFFLED)
-    order = GresOrder("n1", slurmd, {"SLURM_CONF": str(tmp_path / "slurm.conf")})
-    assert order.uuids([0, 3], gpus) == {0: "GPU-3", 3: "GPU-2"}
-    assert order.uuids([1], gpus) == {1: "GPU-1"}
+    asker, devices = order(tmp_path, slurmd), gpus(2, 0, 3, 1)
+    assert asker.uuids([0, 3], devices) == {0: "GPU-3", 3: "GPU-2"}
+    assert asker.uuids([1], devices) == {1: "GPU-1"}
     assert slurmd.asked == 1
     slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")
     (tmp_path / "gres.conf").write_text("changed")
-    assert order.uuids([0, 3], gpus) == {3: "GPU-3"}
+    assert asker.uuids([0, 3], devices) == {3: "GPU-3"}
     assert slurmd.asked == 2
-    assert not order.assumed
+    assert not asker.assumed
 
 
-def test_without_files_the_order_is_that_of_the_minor_numbers_and_said_so() -> None:
-    gpus = [FakeGpu(FakeClock(), f"GPU-{minor}", minor) for minor in (2, 0, 3, 1)]
-    order = GresOrder("n1", Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)"), {})
-    assert order.uuids([0, 3, 9], gpus) == {0: "GPU-0", 3: "GPU-3"}
-    assert order.assumed
+def test_mig_instances_and_whole_gpus_have_their_own_positions(tmp_path: Path) -> None:
+    asker = order(tmp_path, Slurmd(MIG))
+    devices = [SPLIT, instance(1, 0), instance(2, 0), WHOLE]
+    assert asker.uuids([0, 1, 2], devices) == {0: "MIG-1-0", 1: "MIG-2-0", 2: "GPU-0"}
+    assert not asker.assumed
+
+
+def test_an_instance_without_its_compute_instance_is_told_only_if_there_is_one(tmp_path: Path) -> None:
+    slurmd = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia1,/dev/x/nvidia-cap21 (null)")
+    asker = order(tmp_path, slurmd)
+    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(2, 0)]) == {0: "MIG-1-0"}
+    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(1, 1)]) == {}
+
+
+def test_other_instances_than_before_mean_other_positions(tmp_path: Path) -> None:
+    slurmd = Slurmd(MIG)
+    asker = order(tmp_path, slurmd)
+    asker.uuids([], [])
+    assert asker.uuids([1], [instance(1, 0), instance(2, 0), WHOLE]) == {1: "MIG-2-0"}
+    assert slurmd.asked == 1
+    slurmd.text = MIG.partition("\n")[2]  # the first is gone
+    assert asker.uuids([0, 1], [instance(2, 0), WHOLE]) == {0: "MIG-2-0", 1: "GPU-0"}
+    assert slurmd.asked == 2
+    assert asker.uuids([0], []) == {}  # the driver is away: what was known stands
+    assert asker.uuids([0], [instance(2, 0), WHOLE]) == {0: "MIG-2-0"}
+    assert slurmd.asked == 2
+
+
+def test_without_files_the_order_is_that_of_the_minor_numbers_and_said_so(tmp_path: Path) -> None:
+    slurmd = Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)")
+    asker = order(tmp_path, slurmd)
+    assert asker.uuids([0, 3, 9], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
+    assert asker.assumed
+
+
+def test_without_files_mig_instances_have_no_order(tmp_path: Path) -> None:
+    asker = order(tmp_path, Slurmd("slurmd: Gres Name=gpu Type=a100 Count=3 ID=7696487 (null)"))
+    assert asker.uuids([0], [SPLIT, instance(1, 0), instance(2, 0), WHOLE]) == {}
+    assert not asker.assumed
 
 
 def test_while_slurmd_cannot_be_asked_nothing_is_guessed(tmp_path: Path) -> None:
-    gpus = [FakeGpu(FakeClock(), f"GPU-{minor}", minor) for minor in (2, 0, 3, 1)]
     slurmd = Slurmd(None)
-    order = GresOrder("n1", slurmd, {"SLURM_CONF": str(tmp_path / "slurm.conf")})
-    assert order.uuids([0], gpus) == {}
-    assert not order.assumed
+    asker, devices = order(tmp_path, slurmd), gpus(2, 0, 3, 1)
+    assert asker.uuids([0], devices) == {}
+    assert not asker.assumed
     slurmd.text = SHUFFLED
-    assert order.uuids([0], gpus) == {0: "GPU-3"}
+    assert asker.uuids([0], devices) == {0: "GPU-3"}
