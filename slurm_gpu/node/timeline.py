@@ -1,0 +1,140 @@
+"""The course of one segment on one device: fractions of 1 in bins whose width doubles as time goes by.
+
+A bin keeps the integral of what fell into it and for how long that was measured, so that no doubling loses
+anything: the sum over all bins is the sum over all that was added.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from operator import add
+
+from slurm_gpu.records import Timeline
+from slurm_gpu.records.timeline import GAP, MAX_BINS, level
+
+# What the series may take in a shipment, compressed: much noise is told in wider bins.
+MAX_WIRE_BYTES = 1024
+
+
+class _Bins:
+    """One series: integral (fraction × s) and measured seconds of each bin, and the bytes that they make."""
+
+    __slots__ = ("changed", "integrals", "levels", "seconds")
+
+    def __init__(self) -> None:
+        self.integrals = array("d", bytes(8 * MAX_BINS))
+        self.seconds = array("d", bytes(8 * MAX_BINS))
+        self.levels = bytearray([GAP]) * MAX_BINS
+        self.changed = MAX_BINS
+
+    def merge_pairs(self, odd: bool) -> None:
+        """Make one bin of two; the first stays alone if it is the second of its pair."""
+        self.integrals = _pairs(self.integrals, odd)
+        self.seconds = _pairs(self.seconds, odd)
+        self.levels = bytearray([GAP]) * MAX_BINS
+        self.changed = 0
+
+    def encoded(self, n: int) -> bytes:
+        """The first n bins; only what changed since the last call is worked out again."""
+        for index in range(self.changed, n):
+            seconds = self.seconds[index]
+            if seconds > 0:
+                self.levels[index] = level(self.integrals[index] / seconds)
+        self.changed = MAX_BINS
+        return bytes(self.levels[:n])
+
+
+class TimelineSum:
+    """Collects series from Clock.monotonic() `start_s` on, at which the wall clock told `wall_s`.
+
+    Bins are cut by the wall clock as it was then: it may be set, the bins stay where they are.
+    """
+
+    def __init__(self, start_s: float, wall_s: float) -> None:
+        self._width_s = 1
+        self._start_wall_s = math.floor(wall_s)
+        # Where the first bin begins, by the monotonic clock.
+        self._zero_s = start_s - (wall_s - self._start_wall_s)
+        self._n = 0
+        self._series: dict[str, _Bins] = {}
+
+    def add(self, start_s: float, end_s: float, fractions: Mapping[str, float | None]) -> None:
+        """Each of these was so from `start_s` to `end_s`; None was not measured."""
+        begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
+        if end <= begin:
+            return
+        while end > MAX_BINS * self._width_s:
+            self.double()
+            begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
+        width = self._width_s
+        first = int(begin / width)
+        last = max(first, math.ceil(end / width) - 1)
+        self._n = max(self._n, last + 1)
+        for name, fraction in fractions.items():
+            if fraction is None:
+                continue
+            bins = self._series.get(name)
+            if bins is None:
+                bins = self._series[name] = _Bins()
+            bins.changed = min(bins.changed, first)
+            if first == last:
+                bins.integrals[first] += (end - begin) * fraction
+                bins.seconds[first] += end - begin
+                continue
+            for index in range(first, last + 1):
+                seconds = min(end, (index + 1) * width) - max(begin, index * width)
+                bins.integrals[index] += seconds * fraction
+                bins.seconds[index] += seconds
+
+    def double(self) -> None:
+        """Make the bins twice as wide."""
+        odd = bool(self._start_wall_s // self._width_s % 2)
+        if odd:
+            self._start_wall_s -= self._width_s
+            self._zero_s -= self._width_s
+        for bins in self._series.values():
+            bins.merge_pairs(odd)
+        self._n = (self._n + odd + 1) // 2
+        self._width_s *= 2
+
+    def integral(self, name: str) -> float:
+        """All that was added to a series: fraction × s."""
+        bins = self._series.get(name)
+        return 0.0 if bins is None else sum(bins.integrals)
+
+    def measured_s(self, name: str) -> Sequence[float]:
+        """For how long each bin of a series was measured."""
+        bins = self._series.get(name)
+        return [] if bins is None else list(bins.seconds[: self._n])
+
+    def timeline(self) -> Timeline | None:
+        """As it is shipped, after doubling if that would be too long; None until something was added."""
+        if not self._series:
+            return None
+        while True:
+            encoded = {name: bins.encoded(self._n) for name, bins in self._series.items()}
+            if self._n == 1 or _wire_bytes(encoded.values()) <= MAX_WIRE_BYTES:
+                return Timeline(width_s=self._width_s, start_s=self._start_wall_s, series=encoded)
+            self.double()
+
+
+def _pairs(values: array[float], odd: bool) -> array[float]:
+    if odd:
+        values = array("d", [0.0]) + values
+    merged = array("d", map(add, values[0::2], values[1::2]))
+    if odd:
+        merged.append(values[-1])
+    merged.extend([0.0] * (MAX_BINS - len(merged)))
+    return merged
+
+
+def _wire_bytes(series: Collection[bytes]) -> int:
+    """At most so much is added to a compressed shipment."""
+    plain = sum(map(len, series))
+    if plain <= MAX_WIRE_BYTES:
+        return plain
+    return len(zlib.compress(b"\n".join(map(base64.b64encode, series)), 6))
