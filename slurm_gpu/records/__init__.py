@@ -8,6 +8,7 @@ RecordError naming the field, and `to_wire` leaves gaps out.
 from slurm_gpu.records.device import DeviceFacts
 from slurm_gpu.records.event import Event
 from slurm_gpu.records.host import Host
+from slurm_gpu.records.live import Live, LiveDevice
 from slurm_gpu.records.quantities import (
     HISTOGRAM_BINS,
     Histogram,
@@ -21,6 +22,7 @@ from slurm_gpu.records.quantities import (
 )
 from slurm_gpu.records.record import Record
 from slurm_gpu.records.timeline import Timeline, merge_timelines
+from slurm_gpu.records.window import Window
 
 __all__ = [
     "HISTOGRAM_BINS",
@@ -29,10 +31,13 @@ __all__ = [
     "Event",
     "Histogram",
     "Host",
+    "Live",
+    "LiveDevice",
     "Mean",
     "Record",
     "Timeline",
     "Total",
+    "Window",
     "histogram_mean",
     "histogram_quantile",
     "merge_histograms",

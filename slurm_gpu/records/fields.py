@@ -35,14 +35,15 @@ def to_wire(item: DataclassInstance) -> dict[str, Any]:
     wire: dict[str, Any] = {}
     for f in fields(item):
         value = getattr(item, f.name)
-        if value is None:
-            continue
-        if isinstance(value, Mapping):
-            value = {str(key): inner for key, inner in value.items()}
-        elif hasattr(value, "to_wire"):
-            value = value.to_wire()
-        wire[f.name] = value
+        if value is not None:
+            wire[f.name] = _inner(value)
     return wire
+
+
+def _inner(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _inner(item) for key, item in value.items()}
+    return value.to_wire() if hasattr(value, "to_wire") else value
 
 
 def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) -> float:

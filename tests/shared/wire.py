@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from slurm_gpu.records import DeviceFacts, Host, Mean, Record, Timeline, Total
+from slurm_gpu.records import DeviceFacts, Host, Live, LiveDevice, Mean, Record, Timeline, Total
 from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.records.timeline import GAP, MAX_BINS, SERIES
 
@@ -125,3 +125,21 @@ def devices(draw: st.DrawFn) -> DeviceFacts:
             kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": AMOUNT}
             values[field.name] = draw(st.none() | kinds[str(field.type)])
     return DeviceFacts(**values)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Live:
+    def device() -> LiveDevice:
+        values: dict[str, Any] = {"jobs": tuple(draw(st.lists(WHOLE, max_size=3)))}
+        for field in dataclasses.fields(LiveDevice):
+            if field.type == "float | None":
+                values[field.name] = draw(st.none() | st.floats(0, limit(field.name)))
+        values["throttle"] = draw(st.none() | st.lists(NAME, max_size=3).map(tuple))
+        return LiveDevice(**values)
+
+    uuids = draw(st.sets(NAME, max_size=3))
+    return Live(
+        at_s=draw(st.floats(0, 2**33)),
+        devices={uuid: device() for uuid in sorted(uuids)},
+        host=draw(st.dictionaries(NAME, st.floats(0, 1), max_size=3)),
+    )
