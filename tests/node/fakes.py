@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.cgroup import JobOwner
+from slurm_gpu.node.cgroup import JobOwner, ProcessJobs
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
@@ -272,11 +272,15 @@ class Machine:
             reader=self.reader,
             gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
             spool=self.spool,
-            processes=FakeProcesses(self.gpus),
+            processes=self.processes(),
             interval_s=1.0,
         )
         self.node.start()
         self.due_s = self.node.step()
+
+    def processes(self) -> ProcessJobs:
+        """What a slurm-gpud that starts knows of processes: nothing yet."""
+        return FakeProcesses(self.gpus)
 
     def kill(self) -> None:
         """Like kill -9: nothing is written any more."""
