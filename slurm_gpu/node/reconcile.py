@@ -1,0 +1,158 @@
+"""What Slurm says of this node's jobs, through slurm-gpudbd, against what the hooks told.
+
+Hooks are first hand; this mends what they could not tell: jobs older than slurm-gpud, and epilogs that never
+ran. An answer may be older than the newest hook, so nothing is believed that a hook has just overtaken, and
+nothing that was not said twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.node.allocations import Allocation, Allocations
+
+# What is told again after so long was no passing state.
+TWICE_WITHIN_S = 10.0
+# An epilog may take so long to come after the end that Slurm tells.
+EPILOG_LATE_S = 30.0
+# For so long an answer may still tell of a run whose epilog was seen.
+ENDED_REMEMBERED_S = 600.0
+_ENDED_MOST = 10_000
+# Clocks of nodes and controller differ by less.
+_CLOCKS_DIFFER_S = 60.0
+_HOLDING = frozenset({"RUNNING", "SUSPENDED"})
+_OF_GPUS = ("gpu", "shard", "mps")
+_MOST_POSITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldJob:
+    """A job that holds GPUs of this node, as Slurm says; `start_s` is the controller's wall clock."""
+
+    job_id: int
+    restart: int
+    start_s: int
+    uid: int | None
+    positions: tuple[int, ...]
+    suspended: bool
+
+    @classmethod
+    def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ToldJob | None:
+        """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part."""
+        restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
+        positions = _positions(facts.get("gpu_index"))
+        if facts.get("state") not in _HOLDING or restart is None or start_s is None or not positions:
+            return None
+        return cls(
+            job_id=job_id,
+            restart=restart,
+            start_s=start_s,
+            uid=uid,
+            positions=positions,
+            suspended=facts["state"] == "SUSPENDED",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """An open allocation whose run is over, says Slurm, since `end_s` (Clock.monotonic())."""
+
+    allocation: Allocation
+    end_s: float
+
+
+class EndedRuns:
+    """Runs whose end was seen a while ago, so that an older answer does not bring them back."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, tuple[int, float]] = {}
+
+    def add(self, job_id: int, restart: int, now_s: float) -> None:
+        """That run, and those before it, have ended."""
+        self._ended.pop(job_id, None)
+        self._ended[job_id] = restart, now_s
+        oldest = next(iter(self._ended.items()))
+        while len(self._ended) > _ENDED_MOST or now_s - oldest[1][1] > ENDED_REMEMBERED_S:
+            del self._ended[oldest[0]]
+            oldest = next(iter(self._ended.items()))
+
+    def covers(self, job_id: int, restart: int) -> bool:
+        """Has that run ended?"""
+        return job_id in self._ended and restart <= self._ended[job_id][0]
+
+
+class Reconciliation:
+    """Remembers what was told, until it is told again."""
+
+    def __init__(self, ended: EndedRuns) -> None:
+        self._ended = ended
+        self._begun_told_s: dict[tuple[int, int], float] = {}
+        self._over_told_s: dict[str, float] = {}
+
+    def begun(
+        self, told: Iterable[ToldJob], allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[ToldJob]:
+        """Of all that run here, those of which no hook told. `now_s` is Clock.monotonic(), since boot."""
+        found: list[ToldJob] = []
+        told_s: dict[tuple[int, int], float] = {}
+        booted_s = wall_s - now_s
+        for job in told:
+            run = job.job_id, job.restart
+            here = allocations.of_job(job.job_id)
+            known = here is not None and here.key.restart >= job.restart
+            # Slurm needs minutes to notice that a node went down with its jobs.
+            before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
+            if known or before_boot or self._ended.covers(*run):
+                continue
+            told_s[run] = self._begun_told_s.get(run, now_s)
+            if now_s - told_s[run] >= TWICE_WITHIN_S:
+                found.append(job)
+        self._begun_told_s = told_s
+        return found
+
+    def over(
+        self, told: Mapping[int, Mapping[str, Any]], allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[Over]:
+        """Of the answer's `ended`, what is open here though its epilog should have come by now."""
+        found: list[Over] = []
+        told_s: dict[str, float] = {}
+        for job_id, facts in told.items():
+            allocation = allocations.of_job(job_id)
+            restart, ended_at_s = _whole(facts.get("restart")), _moment(facts.get("end_s"))
+            if allocation is None or ended_at_s is None:
+                continue
+            younger = restart is not None and allocation.key.restart > restart
+            if younger or ended_at_s < allocation.prolog_at_s - _CLOCKS_DIFFER_S:
+                continue  # of an earlier run, or of an earlier job with this number
+            segment = allocation.key.segment
+            told_s[segment] = self._over_told_s.get(segment, now_s)
+            ago_s = wall_s - ended_at_s
+            if now_s - told_s[segment] >= TWICE_WITHIN_S and ago_s >= EPILOG_LATE_S:
+                found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
+        self._over_told_s = told_s
+        return found
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        return None
+    return value
+
+
+def _moment(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 2**53 and math.isfinite(value) else None
+
+
+def _positions(index: Any) -> tuple[int, ...]:
+    """All positions in {"gpu": [0, 1], "shard": [2]}, each once; () where any is not a position."""
+    if not isinstance(index, dict):
+        return ()
+    listed = [index.get(name) for name in _OF_GPUS]
+    found = [_whole(position) for part in listed if isinstance(part, list) for position in part]
+    known = [position for position in found if position is not None and position < _MOST_POSITIONS]
+    return tuple(dict.fromkeys(known)) if len(known) == len(found) else ()

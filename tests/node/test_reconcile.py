@@ -1,0 +1,204 @@
+"""What Slurm says mends what the hooks could not tell, and never overrules what they told."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.node.allocations import Allocation, Allocations
+from slurm_gpu.node.reconcile import ENDED_REMEMBERED_S, EndedRuns, Reconciliation, ToldJob
+from slurm_gpu.node.rewind import History
+from slurm_gpu.node.tally import SegmentKey
+from slurm_gpu.records import Record
+from tests.node.fakes import WALL_0
+
+NOW, WALL = 5000.0, WALL_0 + 5000.0
+
+
+def facts(**changed: Any) -> dict[str, Any]:
+    running = {"restart": 0, "start_s": int(WALL) - 100, "uid": 1001, "state": "RUNNING"}
+    return {**running, "gpu_index": {"gpu": [1, 3]}, "granted_mgpu": 1000, **changed}
+
+
+def told(**changed: Any) -> ToldJob:
+    job = ToldJob.from_facts(7, facts(**changed))
+    assert job is not None
+    return job
+
+
+def allocation(job_id: int = 7, restart: int = 0, prolog_at_s: float = WALL - 100) -> Allocation:
+    key = SegmentKey(
+        cluster="lab",
+        job_id=job_id,
+        restart=restart,
+        prolog_s=int(prolog_at_s),
+        node="n1",
+        boot_id="boot-1",
+        segment=f"{job_id:015x}{restart}",
+    )
+    start_s = NOW - (WALL - prolog_at_s)
+    return Allocation(
+        key=key, prolog_at_s=prolog_at_s, start_s=start_s, start_wall_s=prolog_at_s, positions=(1,)
+    )
+
+
+def holding(*open_now: Allocation) -> Allocations:
+    allocations = Allocations()
+    for one in open_now:
+        allocations.put(one)
+    return allocations
+
+
+def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
+    assert told().positions == (1, 3)
+    assert told(gpu_index={"shard": [2], "nic": [0]}).positions == (2,)
+    assert told(gpu_index={"gpu": [0], "shard": [0, 1]}).positions == (0, 1)
+    assert told(state="SUSPENDED").suspended
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"state": "COMPLETING"},
+        {"state": "PENDING"},
+        {"gpu_index": {}},
+        {"gpu_index": {"gpu": [-1]}},
+        {"gpu_index": {"gpu": ["0"]}},
+        {"gpu_index": {"gpu": [10**9]}},
+        {"gpu_index": None},
+        {"start_s": None},
+        {"restart": True},
+    ],
+)
+def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict[str, Any]) -> None:
+    assert ToldJob.from_facts(7, facts(**changed)) is None
+
+
+def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -> None:
+    mend = Reconciliation(EndedRuns())
+    assert mend.begun([told()], holding(), NOW, WALL) == []
+    assert mend.begun([told()], holding(), NOW + 5, WALL + 5) == []
+    assert mend.begun([told()], holding(), NOW + 10, WALL + 10) == [told()]
+
+
+def test_what_was_not_told_in_between_is_new() -> None:
+    mend = Reconciliation(EndedRuns())
+    mend.begun([told()], holding(), NOW, WALL)
+    mend.begun([], holding(), NOW + 10, WALL + 10)
+    assert mend.begun([told()], holding(), NOW + 20, WALL + 20) == []
+
+
+def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> None:
+    mend = Reconciliation(EndedRuns())
+    for at in (0, 20):
+        assert mend.begun([told()], holding(allocation()), NOW + at, WALL + at) == []
+    mend.begun([told(restart=1)], holding(allocation()), NOW, WALL)
+    assert len(mend.begun([told(restart=1)], holding(allocation()), NOW + 20, WALL + 20)) == 1
+
+
+def test_an_answer_older_than_the_epilog_brings_no_run_back() -> None:
+    ended = EndedRuns()
+    ended.add(7, 0, NOW)
+    mend = Reconciliation(ended)
+    for at in (0, 10, 20):
+        assert mend.begun([told()], holding(), NOW + at, WALL + at) == []
+    mend.begun([told(restart=1)], holding(), NOW, WALL)
+    assert mend.begun([told(restart=1)], holding(), NOW + 10, WALL + 10) != []
+
+
+def test_ended_runs_are_remembered_for_a_while_and_not_without_limit() -> None:
+    ended = EndedRuns()
+    for job in range(20_000):
+        ended.add(job, 0, NOW)
+    assert not ended.covers(9_999, 0)
+    assert ended.covers(10_000, 0)
+    ended.add(1, 0, NOW + ENDED_REMEMBERED_S + 1)
+    assert not ended.covers(19_999, 0)
+    assert ended.covers(1, 0)
+
+
+def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() -> None:
+    mend = Reconciliation(EndedRuns())
+    before = told(start_s=int(WALL) - 100)
+    for at in (20.0, 40.0):  # seconds since boot
+        assert mend.begun([before], holding(), at, WALL + at) == []
+
+
+OVER = {"restart": 0, "end_s": int(WALL) - 40}
+
+
+def over(*answers: dict[int, Any], open_now: Allocation | None = None) -> list[float]:
+    """Ends found in answers 10 s apart, the last of them NOW."""
+    mend, found = Reconciliation(EndedRuns()), []
+    for number, answer in enumerate(answers):
+        ago = 10 * (len(answers) - 1 - number)
+        there = holding(allocation() if open_now is None else open_now)
+        found = [o.end_s for o in mend.over(answer, there, NOW - ago, WALL - ago)]
+    return found
+
+
+def test_a_run_that_slurm_twice_said_is_over_ended_when_slurm_says() -> None:
+    assert over({7: OVER}) == []
+    assert over({7: OVER}, {7: OVER}) == [NOW - 40]
+    assert over({7: OVER}, {}, {7: OVER}) == []
+
+
+def test_an_epilog_that_is_only_late_is_waited_for() -> None:
+    just_now = {7: {**OVER, "end_s": int(WALL) - 20}}
+    assert over(just_now, just_now) == []
+
+
+def test_the_end_lies_within_the_hold() -> None:
+    restarted = Allocation(
+        key=allocation().key, prolog_at_s=WALL - 100, start_s=NOW - 5, start_wall_s=WALL - 5, positions=(1,)
+    )
+    assert over({7: OVER}, {7: OVER}, open_now=restarted) == [NOW - 5]
+
+
+@pytest.mark.parametrize(
+    ("answer", "restart"),
+    [
+        ({"restart": 0, "end_s": int(WALL) - 40}, 1),  # a younger run
+        ({"restart": None, "end_s": int(WALL) - 4000}, 0),  # an earlier job with this number
+        ({"restart": 0, "end_s": None}, 0),
+        ({"restart": 0, "end_s": "soon"}, 0),
+        ({"restart": 0, "end_s": float("nan")}, 0),
+        ({}, 0),
+    ],
+)
+def test_what_is_not_surely_over_stays_open(answer: dict[str, Any], restart: int) -> None:
+    assert over({7: answer}, {7: answer}, open_now=allocation(restart=restart)) == []
+
+
+def record(held_s: float) -> Record:
+    return Record(
+        cluster="lab",
+        job_id=7,
+        restart=0,
+        prolog_s=1,
+        node="n1",
+        boot_id="boot-1",
+        segment="0" * 16,
+        device="GPU-0",
+        seq=1,
+        final=False,
+        first_s=1,
+        last_s=1,
+        held_s=held_s,
+        sampled_s=0.0,
+    )
+
+
+@given(st.integers(1, 2000), st.data())
+def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int, data: st.DataObject) -> None:
+    history = History()
+    for number in range(1, checkpoints + 1):
+        history.add(10.0 * number, record(10.0 * number))
+    age = data.draw(st.integers(0, checkpoints - 1))
+    kept = history.at(10.0 * (checkpoints - age))
+    if kept is not None:
+        assert age <= checkpoints - kept.held_s / 10 <= 2 * age
+    else:
+        assert 2 * age >= checkpoints - 1  # it was hardly there
+    assert len(history) <= 2 * checkpoints.bit_length()
