@@ -1,0 +1,185 @@
+"""A job's cgroups on this node: where Slurm puts them, which processes sit there, what the kernel counted.
+
+cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
+cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
+Slurm 26.05 names the job's directory by its SLUID. (slurm_gpu.node.cgroup goes the other way: process → job.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.node.procfs import read
+
+# Any of them holds the job's processes; the first that exists is asked.
+_V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
+# Anonymous memory and shared memory: what a look at RSS sees, but for mapped files, counted once.
+_V1_MEMORY = (b"total_rss", b"total_shmem")
+_V2_MEMORY = (b"anon", b"shmem")
+_STAT_LIMIT = 1 << 14
+_PROCS_LIMIT = 1 << 20
+_MOST_DIRECTORIES = 2000
+_NOT_JOBS = frozenset({"system"})
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A counter of the group `identity`: where Slurm makes the group anew, it begins at 0 again."""
+
+    identity: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """What may name a job's directory."""
+
+    job_id: int
+    uid: int | None = None
+    sluid: str | None = None
+
+    @property
+    def directories(self) -> Sequence[str]:
+        """All spellings, likeliest first."""
+        by_id = f"job_{self.job_id}"
+        return (by_id,) if self.sluid is None else (by_id, self.sluid, f"job_{self.sluid}")
+
+
+class JobCgroups:
+    """The cgroups of jobs below `mount`, for the slurmd of node `node`."""
+
+    def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup")) -> None:
+        self._mount = str(mount)
+        self._v1_roots = (f"slurm_{node}", "slurm")
+        self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
+
+    def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
+        """The job's processes, at most `limit` + 1 of them; None if it has no cgroup here."""
+        directory = self._of_processes(job)
+        return None if directory is None else _pids(directory, limit)
+
+    def cpu_s(self, job: JobName) -> Counted | None:
+        """CPU seconds of the job's processes, those that have ended included."""
+        if self._is_v2():
+            return _counted(self._v2(job), "cpu.stat", _v2_cpu_s)
+        return _counted(self._v1("cpuacct", job), "cpuacct.usage", lambda text: int(text) / 1e9)
+
+    def memory_mib(self, job: JobName) -> float | None:
+        """Memory that the job's processes hold now and that cannot be dropped: no page cache."""
+        if self._is_v2():
+            found = _counted(self._v2(job), "memory.stat", lambda text: _sum(text, _V2_MEMORY))
+        else:
+            found = _counted(self._v1("memory", job), "memory.stat", lambda text: _sum(text, _V1_MEMORY))
+        return None if found is None else found.value / 2**20
+
+    def is_alone(self, job: JobName) -> bool:
+        """Has no other job a process on this node, as far as cgroups tell?"""
+        own = set(job.directories)
+        return not any(Path(other).name not in own and _pids(other, 0) for other in self._jobs())
+
+    # Where things are
+
+    def _is_v2(self) -> bool:
+        return os.path.exists(f"{self._mount}/cgroup.controllers")  # noqa: PTH110
+
+    def _of_processes(self, job: JobName) -> str | None:
+        if self._is_v2():
+            return self._v2(job)
+        for controller in _V1_WITH_PROCESSES:
+            directory = self._v1(controller, job)
+            if directory is not None:
+                return directory
+        return None
+
+    def _v1(self, controller: str, job: JobName) -> str | None:
+        for root in self._v1_roots:
+            top = f"{self._mount}/{controller}/{root}"
+            users = _names(top) if job.uid is None else [f"uid_{job.uid}"]
+            found = _first_directory(f"{top}/{user}/{name}" for user in users for name in job.directories)
+            if found is not None:
+                return found
+        return None
+
+    def _v2(self, job: JobName) -> str | None:
+        return _first_directory(f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
+
+    def _scopes(self) -> Iterator[str]:
+        """Where slurmstepd's scope may be: in the slice of services, another one, or at the top."""
+        slices = ["system.slice", *(n for n in _names(self._mount) if n.endswith(".slice")), "."]
+        for root in self._v2_roots:
+            for name in dict.fromkeys(slices):
+                scope = f"{self._mount}/{name}/{root}"
+                if os.path.isdir(scope):  # noqa: PTH112
+                    yield scope
+
+    def _jobs(self) -> Iterator[str]:
+        """Directories of all jobs of this node."""
+        if self._is_v2():
+            for scope in self._scopes():
+                yield from (f"{scope}/{name}" for name in _names(scope) if name not in _NOT_JOBS)
+            return
+        for controller in _V1_WITH_PROCESSES:
+            for root in self._v1_roots:
+                top = f"{self._mount}/{controller}/{root}"
+                users = [name for name in _names(top) if name.startswith("uid_")]
+                if users:
+                    for user in users:
+                        yield from (f"{top}/{user}/{name}" for name in _names(f"{top}/{user}"))
+                    return
+
+
+def _first_directory(candidates: Iterator[str]) -> str | None:
+    return next((path for path in candidates if os.path.isdir(path)), None)  # noqa: PTH112
+
+
+def _names(directory: str) -> list[str]:
+    """Directories in it, [] if there is no such thing."""
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _pids(directory: str, limit: int) -> Sequence[int]:
+    """Processes in it and below, at most `limit` + 1."""
+    found: list[int] = []
+    waiting = [directory]
+    for _ in range(_MOST_DIRECTORIES):
+        if not waiting or len(found) > limit:
+            break
+        here = waiting.pop()
+        try:
+            lines = read(f"{here}/cgroup.procs", _PROCS_LIMIT).split()
+        except OSError:
+            lines = []  # it went away, or is of a kind that holds threads only
+        found.extend(map(int, lines[: limit + 1 - len(found)]))
+        waiting.extend(f"{here}/{name}" for name in _names(here))
+    return found
+
+
+def _counted(directory: str | None, name: str, parse: Callable[[bytes], float | None]) -> Counted | None:
+    """A counter of that group; None if there is no such group, or it is not counted there."""
+    if directory is None:
+        return None
+    try:
+        value = parse(read(f"{directory}/{name}", _STAT_LIMIT))
+        return None if value is None else Counted(os.stat(directory).st_ino, value)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+
+
+def _v2_cpu_s(text: bytes) -> float | None:
+    used_us = _sum(text, (b"usage_usec",))
+    return None if used_us is None else used_us / 1e6
+
+
+def _sum(text: bytes, names: Sequence[bytes]) -> float | None:
+    """Sum of these lines of a `name value` file; None if the first is missing."""
+    values = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line)
+    if names[0] not in values:
+        return None
+    return float(sum(int(values[name]) for name in names if name in values))

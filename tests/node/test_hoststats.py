@@ -1,0 +1,141 @@
+"""What a job used on this node: from its cgroup if there is one, else its processes; never less later."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.node.environmentjobs import EnvironmentJobs
+from slurm_gpu.node.hoststats import Growth, HostStats
+from slurm_gpu.node.jobcgroups import Counted, JobCgroups, JobName
+from slurm_gpu.node.procfs import PAGE_BYTES, TICKS_PER_S, Processes
+from tests.node.fakeproc import FakeProc, write
+
+JOB = JobName(4, os.geteuid())
+SCOPE = "cgroup/system.slice/slurmstepd.scope/job_4"
+
+
+def watch(tmp_path: Path, *, since_s: float = 0.0, from_start: bool = True) -> HostStats:
+    processes = Processes(tmp_path / "proc")
+    return HostStats(
+        JOB,
+        cgroups=JobCgroups("n1", tmp_path / "cgroup"),
+        environments=EnvironmentJobs(processes),
+        processes=processes,
+        since_s=since_s,
+        from_start=from_start,
+    )
+
+
+def group(tmp_path: Path, *, usage_us: int | None = None, anon: int | None = None, pids: str = "") -> None:
+    write(tmp_path / "cgroup" / "cgroup.controllers", "")
+    write(tmp_path / SCOPE / "cgroup.procs", pids)
+    if usage_us is not None:
+        write(tmp_path / SCOPE / "cpu.stat", f"usage_usec {usage_us}\n")
+    if anon is not None:
+        write(tmp_path / SCOPE / "memory.stat", f"anon {anon}\nfile 1000000000\n")
+
+
+def test_the_cgroup_s_counters_come_first(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path / "proc")
+    proc.process(5, own=100, io=(10, 20), pages=1 << 20)
+    group(tmp_path, usage_us=7_000_000, anon=3 << 20, pids="5\n")
+    stats = watch(tmp_path)
+    stats.look(1.0)
+    group(tmp_path, usage_us=9_000_000, anon=1 << 20, pids="5\n")
+    stats.look(11.0)
+    assert (stats.cpu_s, stats.rss_max_mib) == (9.0, 3.0)
+    assert (stats.read_bytes, stats.write_bytes, stats.process_count) == (10, 20, 1)
+
+
+def test_without_them_the_processes_are_added_up(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path / "proc")
+    proc.process(5, own=100, pages=512)
+    proc.process(6, own=100, pages=512)
+    group(tmp_path, pids="5\n6\n")
+    stats = watch(tmp_path)
+    stats.look(1.0)
+    assert (stats.cpu_s, stats.rss_max_mib) == (200 / TICKS_PER_S, 1024 * PAGE_BYTES / 2**20)
+
+
+def test_without_cgroups_the_environment_of_the_user_s_own_processes_tells(tmp_path: Path) -> None:
+    proc = FakeProc(tmp_path / "proc")
+    proc.process(5, own=100, environ=b"SLURM_JOB_ID=4\0")
+    proc.process(6, own=100, environ=b"SLURM_JOB_ID=3\0")
+    proc.process(7, own=100)
+    stats = watch(tmp_path)
+    stats.look(1.0)
+    assert stats.process_count == 1
+    proc.process(7, own=100, environ=b"SLURM_JOB_ID=4\0")  # after its exec
+    proc.process(8, own=5, environ=b"SLURM_JOB_ID=4\0")
+    stats.look(2.0)  # too soon to walk through /proc again
+    assert stats.process_count == 1
+    stats.look(11.0)
+    assert stats.process_count == 3
+    assert stats.cpu_s == 205 / TICKS_PER_S
+
+
+def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:
+    FakeProc(tmp_path / "proc")
+    stats = watch(tmp_path)
+    stats.look(1.0)
+    assert (stats.cpu_s, stats.rss_max_mib, stats.read_bytes, stats.write_bytes) == (None, None, None, None)
+
+
+def test_after_a_restart_a_new_segment_counts_from_its_own_beginning(tmp_path: Path) -> None:
+    FakeProc(tmp_path / "proc")
+    group(tmp_path, usage_us=100_000_000)
+    stats = watch(tmp_path, since_s=500.0, from_start=False)
+    stats.look(500.1)
+    assert stats.cpu_s == 0.0
+    group(tmp_path, usage_us=103_000_000)
+    stats.look(510.0)
+    assert stats.cpu_s == 3.0
+
+
+def test_a_group_that_begins_after_the_restart_counts_whole() -> None:
+    growth = Growth(from_zero=False)
+    growth.feed(None)
+    growth.feed(Counted(1, 5.0))
+    assert growth.total == 5.0
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.floats(0, 100)), min_size=1), st.booleans())
+def test_growth_is_monotone_over_groups_that_come_and_go(
+    seen: list[tuple[int, float]], from_zero: bool
+) -> None:
+    growth, last = Growth(from_zero=from_zero), 0.0
+    for identity, value in seen:
+        growth.feed(Counted(identity, value))
+        assert growth.total is not None
+        assert growth.total >= last
+        last = growth.total
+
+
+def test_real_processes_found_by_their_environment() -> None:
+    processes = Processes()
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; x = bytearray(30 << 20); print(1, flush=True); sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"SLURM_JOB_ID": "987654321"},
+    ) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        stats = HostStats(
+            JobName(987654321, os.geteuid()),
+            cgroups=JobCgroups("n1", Path("/nonexistent")),
+            environments=EnvironmentJobs(processes),
+            processes=processes,
+            since_s=0.0,
+            from_start=True,
+        )
+        stats.look(time.monotonic())
+        assert stats.busiest() == [run.pid]
+        assert stats.rss_max_mib is not None
+        assert 30 < stats.rss_max_mib < 80
+        run.communicate()

@@ -1,0 +1,215 @@
+"""A job's CPU time and traffic are the truth, whoever of its processes ends, whoever waits for it."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.node import processsums
+from slurm_gpu.node.processsums import MAX_PROCESSES, PER_LOOK, ProcessSums
+from slurm_gpu.node.procfs import PAGE_BYTES, TICKS_PER_S, Processes
+from tests.node.fakeproc import FakeProc
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+def sums(proc: FakeProc, since_s: float = 0.0) -> ProcessSums:
+    return ProcessSums(Processes(proc.root), since_s)
+
+
+def test_before_a_process_was_seen_nothing_is_known(proc: FakeProc) -> None:
+    job = sums(proc)
+    job.look([])
+    assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (None, None, None, None)
+
+
+def test_a_process_that_did_nothing_is_a_measurement(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5)
+    job.look([5])
+    assert (job.cpu_s, job.read_bytes, job.write_bytes, job.resident_mib) == (0.0, 0, 0, 0.0)
+
+
+def test_all_that_a_job_s_processes_did_counts(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, own=3 * TICKS_PER_S, io=(10, 20), pages=256)
+    proc.process(6, own=TICKS_PER_S, io=(1, 2), pages=256)
+    job.look([5, 6])
+    assert (job.cpu_s, job.read_bytes, job.write_bytes) == (4.0, 11, 22)
+    assert job.resident_mib == 512 * PAGE_BYTES / 2**20
+    assert job.busiest() == [5, 6]
+
+
+def test_a_process_that_ended_stays_counted(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, own=300, io=(10, 20))
+    job.look([5])
+    proc.end(5)
+    job.look([])
+    assert (job.cpu_s, job.read_bytes) == (300 / TICKS_PER_S, 10)
+
+
+def test_what_a_parent_inherits_counts_once(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, own=100)
+    proc.process(6, ppid=5, own=300, io=(10, 20))
+    job.look([5, 6])
+    proc.end(6)  # it did 50 ticks and 5 bytes more, and another child came and went unseen
+    proc.process(5, own=120, children=350 + 40, io=(15 + 3, 20))
+    job.look([5])
+    assert (job.cpu_s, job.read_bytes, job.write_bytes) == ((120 + 350 + 40) / TICKS_PER_S, 18, 20)
+
+
+def test_a_child_that_its_parent_waits_for_later_counts_once(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, own=100)
+    proc.process(6, ppid=5, own=300)
+    job.look([5, 6])
+    proc.end(6)
+    job.look([5])  # read just before it waited
+    proc.process(5, own=100, children=300)
+    job.look([5])
+    assert job.cpu_s == 400 / TICKS_PER_S
+
+
+def test_grandchildren_are_inherited_through_a_dead_parent(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5)
+    proc.process(6, ppid=5, own=10)
+    proc.process(7, ppid=6, own=200)
+    job.look([5, 6, 7])
+    proc.end(6)
+    proc.end(7)
+    proc.process(5, children=215)
+    job.look([5])
+    assert job.cpu_s == 215 / TICKS_PER_S
+
+
+def test_another_process_with_the_same_id_is_another(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, own=100, started=100)
+    job.look([5])
+    proc.process(5, own=30, started=900)
+    job.look([5])
+    assert job.cpu_s == 130 / TICKS_PER_S
+
+
+def test_a_segment_counts_from_its_own_beginning(proc: FakeProc) -> None:
+    job = sums(proc, since_s=50.0)
+    proc.process(5, own=1000, io=(1000, 0), started=100)
+    job.look([5])
+    assert (job.cpu_s, job.read_bytes) == (0.0, 0)
+    proc.process(5, own=1100, io=(1001, 0), started=100)
+    proc.process(6, own=7, started=50 * TICKS_PER_S + 1)
+    job.look([5, 6])
+    assert (job.cpu_s, job.read_bytes) == (107 / TICKS_PER_S, 1)
+
+
+def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> None:
+    job = sums(proc)
+    (proc.root / "5").mkdir()
+    (proc.root / "6").mkdir()
+    (proc.root / "6" / "stat").write_text("6 (x) nonsense")
+    proc.process(7, own=5, io=None)
+    job.look([5, 6, 7, 8])
+    assert job.cpu_s == 5 / TICKS_PER_S
+
+
+def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
+    proc: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processsums, "PER_LOOK", 8)
+    reads = []
+    processes = Processes(proc.root)
+    stat = processes.stat
+    monkeypatch.setattr(processes, "stat", lambda pid: reads.append(pid) or stat(pid))  # type: ignore[func-returns-value]
+    job = ProcessSums(processes, 0.0)
+    for pid in range(1, 31):
+        proc.process(pid, own=1)
+    for _ in range(4):
+        reads.clear()
+        job.look(range(1, 31))
+        assert len(reads) <= 8
+    assert job.cpu_s == 30 / TICKS_PER_S
+    reads.clear()
+    job.look(range(1, MAX_PROCESSES + 2))
+    assert reads == []
+    assert (job.cpu_s, job.read_bytes, job.resident_mib) == (None, None, None)
+    assert PER_LOOK < MAX_PROCESSES
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["work", "fork", "end", "orphan"]), st.integers(0, 50), st.integers(0, 7)),
+        max_size=60,
+    )
+)
+def test_sums_are_monotone_and_never_more_than_the_truth(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    """A made-up kernel: ends are waited for by living parents, else what had been done is gone from sight."""
+    proc = FakeProc(tmp_path_factory.mktemp("p") / "proc")
+    job = ProcessSums(Processes(proc.root), 0.0)
+    alive: dict[int, list[int]] = {1000: [1, 0, 0]}  # pid: [ppid, own, children]
+    truth, last, following = 0, 0.0, 1001
+    for what, amount, which in steps:
+        pid = sorted(alive)[which % len(alive)]
+        if what == "work":
+            alive[pid][1] += amount
+            truth += amount
+        elif what == "fork":
+            alive[following] = [pid, 0, 0]
+            following += 1
+        elif pid != 1000:
+            ppid, own, children = alive.pop(pid)
+            for other in alive.values():
+                other[0] = 1 if other[0] == pid else other[0]
+            if what == "end" and ppid in alive:
+                alive[ppid][2] += own + children
+            proc.end(pid) if (proc.root / str(pid)).exists() else None
+        for number, (ppid, own, children) in alive.items():
+            proc.process(number, ppid=ppid, own=own, children=children)
+        if amount % 3 == 0:
+            job.look(sorted(alive))
+            assert job.cpu_s is not None
+            assert last <= job.cpu_s <= truth / TICKS_PER_S + 1e-9
+            last = job.cpu_s
+
+
+BURN = """
+import os, sys, time
+def burn(s):
+    while time.process_time() < s: pass
+for _ in range(4):
+    if os.fork() == 0:
+        burn(0.05); os._exit(0)
+    os.wait()
+burn(0.15)
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_real_processes_with_children_too_short_to_be_seen() -> None:
+    processes = Processes()
+    with subprocess.Popen([sys.executable, "-c", BURN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        job = ProcessSums(processes, 0.0)
+        job.look([run.pid])
+        assert run.stdout is not None
+        assert run.stdout.readline() == b"done\n"
+        job.look([run.pid])
+        assert job.cpu_s == pytest.approx(0.35, abs=0.1)
+        assert job.resident_mib is not None
+        assert job.resident_mib > 3
+        assert processes.uid(run.pid) == os.geteuid()
+        assert processes.stat(run.pid).started <= time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_S
+        run.communicate()
