@@ -66,8 +66,8 @@ class CounterSum:
         """The next reading says nothing about the time before it."""
         self._before = None
 
-    def total(self, scale: float = 1.0, digits: int | None = None) -> Total | None:
-        """Growth × `scale`, rounded; None until something was measured."""
+    def total(self, unit: float = 1.0, digits: int | None = None) -> Total | None:
+        """Growth in units of `unit`, rounded; None until something was measured."""
         if self._seconds == 0:
             return None
-        return Total(round(self._seconds, 3), round(self._grown * scale, digits))
+        return Total(round(self._seconds, 3), round(self._grown / unit, digits))

@@ -259,7 +259,8 @@ class Node:
                     continue
                 if uuid not in self._watches:
                     self._watches[uuid] = DeviceWatch(uuid, self._clock, self._processes, self._interval_s)
-                self._watches[uuid].hold(self._segments.begin(segment, uuid))
+                facts = self._inventory.answering[uuid]
+                self._watches[uuid].hold(self._segments.begin(segment, facts))
 
     # What is written down
 

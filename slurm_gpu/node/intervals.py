@@ -1,54 +1,60 @@
-"""What lies between two readings of one quantity.
+"""What lies between two looks, and what a quantity was in between.
 
-Readings are points in time. Between two of them a quantity is taken to run straight from one to the other:
-where it jumped at an unknown moment in between, that is right on average. Readings further apart than
-`gap_s` measured nothing in between. All times here are Clock.monotonic() seconds.
+Looks are points in time. Between two of them a quantity is taken to run straight from one to the other: where
+it jumped at an unknown moment in between, that is right on average. All times are Clock.monotonic() seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from slurm_gpu.node.statistics import MeanSum
 
 
-@dataclass(slots=True)
 class Interval:
-    """What lies between two readings of one quantity, clipped to the time of holding."""
+    """The time from the look before to that at `at_s`, and what [start, end] of a segment has of it.
 
-    seconds: float
-    before: float
-    after: float
+    `begin_s` to `end_s` was held, `held_s` in all; `between_s` lie between the looks. The first look stands
+    for the time back to the start.
+    """
 
-    @property
-    def mean(self) -> float:
-        """Of a straight line from one reading to the other."""
-        return (self.before + self.after) / 2
-
-
-class Readings:
-    """Turns successive readings of one quantity into intervals within [start, end]."""
+    __slots__ = ("_start_s", "at_s", "begin_s", "between_s", "end_s", "held_s")
 
     def __init__(self, start_s: float) -> None:
-        self._start = start_s
-        self._at: float | None = None
-        self._value = 0.0
+        self._start_s = self.at_s = self.begin_s = self.end_s = start_s
+        self.between_s = self.held_s = 0.0
 
-    def interval(
-        self, at_s: float, value: float | None, end_s: float | None, gap_s: float
-    ) -> Interval | None:
-        """The interval that this reading closes, or None at a gap (a reading of None begins one).
+    def step(self, at_s: float, end_s: float | None) -> None:
+        """Look at `at_s`, where the segment ended at `end_s` or goes on."""
+        before_s, self.at_s = self.at_s, at_s
+        self.begin_s = before_s if before_s > self._start_s else self._start_s
+        self.end_s = at_s if end_s is None or at_s < end_s else end_s
+        self.between_s = at_s - before_s
+        held_s = self.end_s - self.begin_s
+        self.held_s = held_s if held_s > 0 else 0.0
 
-        The first reading stands for the time back to the start too, if that is no longer than `gap_s`.
+
+class Gauge:
+    """A quantity that is read at moments."""
+
+    __slots__ = ("_before", "sum")
+
+    def __init__(self) -> None:
+        self._before: float | None = None
+        self.sum = MeanSum()
+
+    def see(self, value: float | None, seconds: float) -> float | None:
+        """Its mean over the `seconds` since the reading before, which are 0 after a gap; None if unknown.
+
+        A reading of None begins a gap. The first reading after one stands for the time before it too.
         """
-        before_at, before = self._at, self._value
-        if value is None:
-            self._at = None
-            self._start = max(self._start, at_s)
+        before, self._before = self._before, value
+        if value is None or seconds <= 0:
             return None
-        self._at, self._value = at_s, value
-        if before_at is None:
-            before_at, before = self._start, value
-        if at_s - before_at > gap_s:
-            return None
-        stop = at_s if end_s is None else min(at_s, end_s)
-        seconds = stop - max(before_at, self._start)
-        return Interval(seconds, before, value) if seconds > 0 else None
+        if before is None or before == value:
+            self.sum.add(seconds, value, value, value)
+            return value
+        mean = (before + value) / 2
+        if before < value:
+            self.sum.add(seconds, mean, before, value)
+        else:
+            self.sum.add(seconds, mean, value, before)
+        return mean

@@ -24,30 +24,22 @@ def by_job(
 
 def whole(reading: Reading, *, detailed: bool) -> Look:
     """The look of a segment that holds the device alone."""
-    used = None if reading.memory is None else reading.memory.used
-    return _look(reading, used, reading.processes, detailed=detailed, shares=False)
+    return Look(
+        reading=reading,
+        memory_used=None if reading.memory is None else reading.memory.used,
+        processes=None if reading.processes is None else len(reading.processes),
+        detailed=detailed,
+    )
 
 
 def part(reading: Reading, own: Sequence[Process] | None, *, detailed: bool) -> Look:
     """The look of a segment that shares the device; `own` are its processes, None if unknown."""
-    return _look(reading, _process_memory(own, reading.memory), own, detailed=detailed, shares=True)
-
-
-def _look(
-    reading: Reading, used: int | None, own: Sequence[Process] | None, *, detailed: bool, shares: bool
-) -> Look:
-    energy = reading.energy_mj
     return Look(
-        memory_used=used,
-        memory_total=None if reading.memory is None else reading.memory.total,
-        detailed=detailed,
-        memory_util_pct=reading.mem_util_pct,
-        # What the whole device draws belongs to no one of those who share it.
-        power_w=None if shares else reading.power_w,
-        temperature_c=reading.temp_c,
-        sm_clock_mhz=reading.sm_clock_mhz,
-        energy_j=None if shares or energy is None else energy.value / 1000,
+        reading=reading,
+        memory_used=_process_memory(own, reading.memory),
         processes=None if own is None else len(own),
+        alone=False,
+        detailed=detailed,
     )
 
 

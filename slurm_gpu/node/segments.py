@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.hooks import HookEvent
+from slurm_gpu.node.reading import Facts
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.node.tally import Tally
 
@@ -47,10 +48,10 @@ class SegmentBook:
         segment.allocation = allocation
         return segment
 
-    def begin(self, segment: Segment, device: str) -> Tally:
+    def begin(self, segment: Segment, facts: Facts) -> Tally:
         """Its tally of a device that is watched from now on."""
-        segment.tallies[device] = tally = self._tally(segment.allocation, device)
-        segment.unsettled.add(device)
+        segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
+        segment.unsettled.add(facts.uuid)
         return tally
 
     def grant(self, granted_mgpu: Mapping[int, int]) -> None:
@@ -103,7 +104,7 @@ class SegmentBook:
         tally.end_s = max(end_s, tally.start_s)
         self._spool.save_record(tally.record(tally.end_s, final=True))
 
-    def _tally(self, allocation: Allocation, device: str) -> Tally:
-        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s)
+    def _tally(self, allocation: Allocation, device: str, facts: Facts | None = None) -> Tally:
+        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
         tally.granted_mgpu = self._granted.get(allocation.key.job_id)
         return tally

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from slurm_gpu.records import Mean
@@ -12,31 +13,37 @@ _US = 1_000_000
 class MeanSum:
     """A time-weighted mean with its extremes."""
 
+    __slots__ = ("_high", "_low", "_seconds", "_weighted")
+
     def __init__(self) -> None:
         self._seconds = 0.0
         self._weighted = 0.0
-        self._low = 0.0
-        self._high = 0.0
+        self._low = math.inf
+        self._high = -math.inf
 
     def add(self, seconds: float, mean: float, low: float, high: float) -> None:
-        """Count `seconds` (> 0) at that mean."""
-        self._low = min(self._low, low) if self._seconds > 0 else low
-        self._high = max(self._high, high) if self._seconds > 0 else high
+        """Count `seconds` (> 0) at that mean; `low` and `high` were seen in that time."""
         self._seconds += seconds
         self._weighted += seconds * mean
+        if low < self._low:
+            self._low = low
+        if high > self._high:
+            self._high = high
 
-    @property
-    def value(self) -> Mean | None:
-        """None until something was measured."""
+    def value(self, unit: float = 1.0) -> Mean | None:
+        """In units of `unit`; None until something was measured."""
         if self._seconds == 0:
             return None
-        mean = min(max(self._weighted / self._seconds, self._low), self._high)
-        # Six decimals are less than any reading tells, and half the bytes of a shipment.
-        return Mean(*(round(value, 6) for value in (self._seconds, mean, self._low, self._high)))
+        mean = self._weighted / self._seconds
+        # A mean that counters tell may lie beyond what was seen at moments.
+        low, high = min(self._low, mean), max(self._high, mean)
+        return Mean(round(self._seconds, 3), *(_digits(value / unit) for value in (mean, low, high)))
 
 
 class HistogramSum:
     """Time spent at each whole percent, kept in whole microseconds so that sums stay exact."""
+
+    __slots__ = ("_bins",)
 
     def __init__(self) -> None:
         self._bins: dict[int, int] = {}
@@ -45,11 +52,6 @@ class HistogramSum:
         """Count `seconds` at the whole percent next to `percent` (halves go up)."""
         whole = min(100, max(0, int(percent + 0.5)))
         self._bins[whole] = self._bins.get(whole, 0) + round(seconds * _US)
-
-    @property
-    def seconds(self) -> float:
-        """All time counted."""
-        return sum(self._bins.values()) / _US
 
     @property
     def value(self) -> Mapping[int, int] | None:
@@ -65,3 +67,8 @@ class HistogramSum:
             if milliseconds:
                 histogram[percent] = milliseconds
         return histogram
+
+
+def _digits(value: float) -> float:
+    # Seven digits are more than any device tells, and half the bytes of a shipment.
+    return float(f"{value:.7g}")

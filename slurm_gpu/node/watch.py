@@ -36,7 +36,6 @@ GIVE_UP_S = 30.0
 class _Seen:
     """A look that is not counted yet."""
 
-    at_s: float
     look: Look
     gap_s: float
     detail_gap_s: float
@@ -50,9 +49,9 @@ class _Holder:
 
     def count(self, until_s: float) -> None:
         """Count the looks up to then."""
-        while self.seen and self.seen[0].at_s <= until_s:
+        while self.seen and self.seen[0].look.reading.at_s <= until_s:
             seen = self.seen.popleft()
-            self.tally.look(seen.at_s, seen.look, seen.gap_s, seen.detail_gap_s)
+            self.tally.look(seen.look, seen.gap_s, seen.detail_gap_s)
 
 
 class DeviceWatch:
@@ -95,6 +94,9 @@ class DeviceWatch:
     def recover(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
         self.failure = None
+        for holder in self._holders:
+            holder.count(now_s)
+            holder.tally.forget()
         self._spans = UtilizationSpans(self._clock, now_s)
         self._waiting.clear()
         self._job_samples.begin(self._to_us(now_s))
@@ -234,12 +236,12 @@ class DeviceWatch:
         if len(parts) == 1:
             ((tally, part),) = parts.items()
             value = alone(span, part)
-            tally.utilization(part.seconds, value, value)
+            tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
             by_job = {tally.key.job_id: part for tally, part in parts.items()}
             own = shared(span, by_job, self._job_samples.known)
             for tally, part in parts.items():
-                tally.utilization(part.seconds, own[tally.key.job_id], span.percent)
+                tally.utilization(part.start_s, part.end_s, own[tally.key.job_id], span.percent)
             self._job_samples.forget(span)
 
     def _take_state(
@@ -267,7 +269,7 @@ class DeviceWatch:
             else:
                 whole = ownlook.whole(reading, detailed=asked.detailed) if whole is None else whole
                 look = whole
-            holder.seen.append(_Seen(reading.at_s, look, gap_s, detail_gap_s))
+            holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
