@@ -40,7 +40,7 @@ class Growth:
             before = 0.0 if self._from_zero else counted.value
         elif self._last.identity == counted.identity and self._last.value <= counted.value:
             before = self._last.value
-        self.total = (0.0 if self.total is None else self.total) + counted.value - before
+        self.total = (0.0 if self.total is None else self.total) + (counted.value - before)
         self._last = counted
 
 
