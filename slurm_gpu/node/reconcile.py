@@ -2,7 +2,7 @@
 
 Hooks are first hand; this mends what they could not tell: jobs older than slurm-gpud, and epilogs that never
 ran. An answer may be older than the newest hook, so nothing is believed that a hook has just overtaken, and
-nothing that was not said twice.
+no job that was not told of twice.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from slurm_gpu.node.allocations import Allocation, Allocations
 
 # What is told again after so long was no passing state.
-TWICE_WITHIN_S = 10.0
+TWICE_AFTER_S = 10.0
 # An epilog may take so long to come after the end that Slurm tells.
 EPILOG_LATE_S = 30.0
 # For so long an answer may still tell of a run whose epilog was seen.
@@ -90,7 +90,6 @@ class Reconciliation:
     def __init__(self, ended: EndedRuns) -> None:
         self._ended = ended
         self._begun_told_s: dict[tuple[int, int], float] = {}
-        self._over_told_s: dict[str, float] = {}
 
     def begun(
         self, told: Iterable[ToldJob], allocations: Allocations, now_s: float, wall_s: float
@@ -108,7 +107,7 @@ class Reconciliation:
             if known or before_boot or self._ended.covers(*run):
                 continue
             told_s[run] = self._begun_told_s.get(run, now_s)
-            if now_s - told_s[run] >= TWICE_WITHIN_S:
+            if now_s - told_s[run] >= TWICE_AFTER_S:
                 found.append(job)
         self._begun_told_s = told_s
         return found
@@ -118,21 +117,17 @@ class Reconciliation:
     ) -> list[Over]:
         """Of the answer's `ended`, what is open here though its epilog should have come by now."""
         found: list[Over] = []
-        told_s: dict[str, float] = {}
         for job_id, facts in told.items():
             allocation = allocations.of_job(job_id)
             restart, ended_at_s = _whole(facts.get("restart")), _moment(facts.get("end_s"))
             if allocation is None or ended_at_s is None:
                 continue
             younger = restart is not None and allocation.key.restart > restart
-            if younger or ended_at_s < allocation.prolog_at_s - _CLOCKS_DIFFER_S:
-                continue  # of an earlier run, or of an earlier job with this number
-            segment = allocation.key.segment
-            told_s[segment] = self._over_told_s.get(segment, now_s)
+            # Without a restart count, that of an earlier run, or of an earlier job with this number.
+            earlier = ended_at_s < allocation.prolog_at_s - _CLOCKS_DIFFER_S
             ago_s = wall_s - ended_at_s
-            if now_s - told_s[segment] >= TWICE_WITHIN_S and ago_s >= EPILOG_LATE_S:
+            if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
-        self._over_told_s = told_s
         return found
 
 

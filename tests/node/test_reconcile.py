@@ -128,32 +128,27 @@ def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() 
 OVER = {"restart": 0, "end_s": int(WALL) - 40}
 
 
-def over(*answers: dict[int, Any], open_now: Allocation | None = None) -> list[float]:
-    """Ends found in answers 10 s apart, the last of them NOW."""
-    mend, found = Reconciliation(EndedRuns()), []
-    for number, answer in enumerate(answers):
-        ago = 10 * (len(answers) - 1 - number)
-        there = holding(allocation() if open_now is None else open_now)
-        found = [o.end_s for o in mend.over(answer, there, NOW - ago, WALL - ago)]
-    return found
+def over(answer: dict[str, Any], open_now: Allocation | None = None) -> list[float]:
+    """Ends that are found in an answer of NOW."""
+    there = holding(allocation() if open_now is None else open_now)
+    return [o.end_s for o in Reconciliation(EndedRuns()).over({7: answer}, there, NOW, WALL)]
 
 
-def test_a_run_that_slurm_twice_said_is_over_ended_when_slurm_says() -> None:
-    assert over({7: OVER}) == []
-    assert over({7: OVER}, {7: OVER}) == [NOW - 40]
-    assert over({7: OVER}, {}, {7: OVER}) == []
+def test_a_run_that_slurm_says_is_over_ended_when_slurm_says() -> None:
+    assert over(OVER) == [NOW - 40]
+    assert over({**OVER, "restart": None}) == [NOW - 40]
+    assert over({**OVER, "restart": 2}) == [NOW - 40]
 
 
 def test_an_epilog_that_is_only_late_is_waited_for() -> None:
-    just_now = {7: {**OVER, "end_s": int(WALL) - 20}}
-    assert over(just_now, just_now) == []
+    assert over({**OVER, "end_s": int(WALL) - 20}) == []
 
 
 def test_the_end_lies_within_the_hold() -> None:
     restarted = Allocation(
         key=allocation().key, prolog_at_s=WALL - 100, start_s=NOW - 5, start_wall_s=WALL - 5, positions=(1,)
     )
-    assert over({7: OVER}, {7: OVER}, open_now=restarted) == [NOW - 5]
+    assert over(OVER, restarted) == [NOW - 5]
 
 
 @pytest.mark.parametrize(
@@ -168,7 +163,7 @@ def test_the_end_lies_within_the_hold() -> None:
     ],
 )
 def test_what_is_not_surely_over_stays_open(answer: dict[str, Any], restart: int) -> None:
-    assert over({7: answer}, {7: answer}, open_now=allocation(restart=restart)) == []
+    assert over(answer, allocation(restart=restart)) == []
 
 
 def record(held_s: float) -> Record:
@@ -190,7 +185,7 @@ def record(held_s: float) -> Record:
     )
 
 
-@given(st.integers(1, 2000), st.data())
+@given(st.integers(1, 1000), st.data())
 def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int, data: st.DataObject) -> None:
     history = History()
     for number in range(1, checkpoints + 1):
@@ -198,7 +193,7 @@ def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int,
     age = data.draw(st.integers(0, checkpoints - 1))
     kept = history.at(10.0 * (checkpoints - age))
     if kept is not None:
-        assert age <= checkpoints - kept.held_s / 10 <= 2 * age
+        assert age <= checkpoints - kept.held_s / 10 <= 1.5 * age
     else:
-        assert 2 * age >= checkpoints - 1  # it was hardly there
-    assert len(history) <= 2 * checkpoints.bit_length()
+        assert 1.5 * age >= checkpoints - 1  # it was hardly there
+    assert len(history) <= 3 * checkpoints.bit_length()
