@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from slurm_gpu.records import Record, histogram_mean, merge_histograms, merge_means, merge_totals
+from slurm_gpu.records import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
@@ -127,6 +127,22 @@ def _granted_by_nodes(records: Sequence[Record]) -> int | None:
             grants[key] = record.granted_mgpu
     everywhere = {(record.node, record.device) for record in records}
     return sum(grants.values()) if grants and grants.keys() == everywhere else None
+
+
+def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
+    """(app, its field) of one run: what most of its host records tell, those that tell none not counted.
+
+    Of a script that starts several programs, the nodes may disagree: ties go to the later record, then by
+    name.
+    """
+    votes: dict[tuple[str, str | None], tuple[int, int]] = {}
+    for host in hosts:
+        if host.app is not None:
+            count, last_s = votes.get((host.app, host.app_field), (0, 0))
+            votes[host.app, host.app_field] = count + 1, max(last_s, host.last_s)
+    if not votes:
+        return None, None
+    return max(votes, key=lambda app: (*votes[app], app[0], "" if app[1] is None else app[1]))
 
 
 def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:

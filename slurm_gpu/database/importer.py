@@ -20,6 +20,7 @@ from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import IMPORTED, RUN_KEY, get_watermark, set_watermark, store_runs
+from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.client import AccountingRun, SlurmNode
 
@@ -59,9 +60,11 @@ class Importer:
         cluster: str,
         interval_s: float,
         min_coverage: float = DEFAULT_MIN_COVERAGE,
+        upkeep: Upkeep | None = None,
     ) -> None:
         self._database, self._view, self._clock = database, view, clock
         self._cluster, self.interval_s, self._min_coverage = cluster, interval_s, min_coverage
+        self._upkeep = upkeep
         self._mark = f"accounting:{cluster}"
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
@@ -102,6 +105,8 @@ class Importer:
             return self._import()
         finally:
             reconcile(self._database, self._min_coverage)
+            if self._upkeep is not None:
+                self._upkeep.run_once()
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())

@@ -20,9 +20,11 @@ from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.slurm.connect import connect
 
@@ -62,6 +64,7 @@ def _run(options: argparse.Namespace) -> None:
         config.cluster,
         config.import_interval_s,
         config.sampling.min_coverage,
+        Upkeep(database, view, clock, Places.of(config), config.retention),
     )
     if options.once:
         database.upgrade()

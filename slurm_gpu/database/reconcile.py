@@ -1,29 +1,37 @@
 """Bring runs and records together: match what is due, then derive the columns of the runs concerned.
 
-What is due is marked in the rows themselves (`run.derive_due`, `run_device.match_due`) by whoever changed
-them, in the same transaction. So a pass touches only jobs that changed, and a crash forgets none.
+What is due is marked in the rows themselves (`run.derive_due`, `match_due` of records and host records) by
+whoever changed them, in the same transaction. So a pass touches only jobs that changed, and a crash forgets
+none.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, and_, bindparam, or_, select, true, update
+from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, or_, select, true, update
 
 from slurm_gpu.config import Sampling
-from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
+from slurm_gpu.database.derive import application, derive, first_submits, resolve_double_watches
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
-from slurm_gpu.database.schema import run, run_device
-from slurm_gpu.database.store import double_watch_event, read_record, store_events
-from slurm_gpu.records import Event, Record
+from slurm_gpu.database.schema import run, run_device, run_host
+from slurm_gpu.database.store import (
+    RECORD_WITHOUT_TIMELINE,
+    double_watch_event,
+    read_host,
+    read_record,
+    store_events,
+)
+from slurm_gpu.records import Event, Host, Record
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
+_NO_DEVICE = ""
 
 Job = tuple[str, int]
 
@@ -48,11 +56,15 @@ def _reconcile_some(connection: Connection, min_coverage: float) -> int:
     for row in connection.execute(select(run).where(_among(run, jobs)).order_by(*order)).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
     records: dict[Job, list[RowMapping]] = defaultdict(list)
-    for row in connection.execute(select(run_device).where(_among(run_device, jobs))).mappings():
+    query = select(*RECORD_WITHOUT_TIMELINE).where(_among(run_device, jobs))
+    for row in connection.execute(query).mappings():
         records[row["cluster"], row["job_id"]].append(row)
+    hosts: dict[Job, list[RowMapping]] = defaultdict(list)
+    for row in connection.execute(select(run_host).where(_among(run_host, jobs))).mappings():
+        hosts[row["cluster"], row["job_id"]].append(row)
     changes = _Changes()
     for job in jobs:
-        _reconcile_job(runs[job], records[job], changes, min_coverage)
+        _reconcile_job(runs[job], records[job], hosts[job], changes, min_coverage)
     changes.write(connection)
     return len(jobs)
 
@@ -62,6 +74,7 @@ class _Changes:
     """What one transaction writes, collected so that each kind is one statement."""
 
     placed: list[dict[str, Any]] = field(default_factory=list)
+    placed_hosts: list[dict[str, Any]] = field(default_factory=list)
     derived: list[dict[str, Any]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
@@ -74,6 +87,11 @@ class _Changes:
                 run_device.c.seq == bindparam("at_seq"),
             )
             connection.execute(place, self.placed)
+        if self.placed_hosts:
+            place = update(run_host).where(
+                run_host.c.segment == bindparam("at_segment"), run_host.c.seq == bindparam("at_seq")
+            )
+            connection.execute(place, self.placed_hosts)
         if self.derived:
             connection.execute(update(run).where(run.c.run_id == bindparam("at_run_id")), self.derived)
         store_events(connection, self.events)
@@ -81,17 +99,18 @@ class _Changes:
 
 def _due(connection: Connection) -> list[Job]:
     due_runs = select(run.c.cluster, run.c.job_id).where(run.c.derive_due == true()).distinct()
-    due_records = (
-        select(run_device.c.cluster, run_device.c.job_id).where(run_device.c.match_due == true()).distinct()
+    due_records, due_hosts = (
+        select(table.c.cluster, table.c.job_id).where(table.c.match_due == true()).distinct()
+        for table in (run_device, run_host)
     )
     jobs: set[Job] = set()
-    for query in (due_records, due_runs):
+    for query in (due_records, due_hosts, due_runs):
         room = _JOBS_PER_TRANSACTION - len(jobs)
         jobs |= {(cluster, job_id) for cluster, job_id in connection.execute(query.limit(room))}
     return sorted(jobs)
 
 
-def _among(table: Any, jobs: Sequence[Job]) -> Any:
+def _among(table: Table, jobs: Sequence[Job]) -> Any:
     ids: dict[str, list[int]] = defaultdict(list)
     for cluster, job_id in jobs:
         ids[cluster].append(job_id)
@@ -99,10 +118,15 @@ def _among(table: Any, jobs: Sequence[Job]) -> Any:
 
 
 def _reconcile_job(
-    runs: Sequence[RowMapping], rows: Sequence[RowMapping], changes: _Changes, min_coverage: float
+    runs: Sequence[RowMapping],
+    rows: Sequence[RowMapping],
+    host_rows: Sequence[RowMapping],
+    changes: _Changes,
+    min_coverage: float,
 ) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
-    found = assign(map(_run_span, runs), map(_record_span, rows))
+    spans = [_run_span(row) for row in runs]
+    found = assign(spans, [_record_span(row, row["device"]) for row in rows])
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
@@ -111,13 +135,37 @@ def _reconcile_job(
         if row["match_due"] or row["run_id"] != run_id:
             key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
             changes.placed.append({**key, "run_id": run_id, "match_due": False})
+    hosts_of_run = _place_hosts(spans, host_rows, changes)
     submits = first_submits([(row["submit_s"], row["state"]) for row in runs])
     for row, first_submit_s in zip(runs, submits, strict=True):
         kept, doubled = resolve_double_watches(of_run[row["run_id"]])
         changes.events.extend(map(double_watch_event, doubled))
-        values = {"first_submit_s": first_submit_s, "derive_due": False, **_derived(row, kept, min_coverage)}
+        app, app_field = application(hosts_of_run.get(row["run_id"], ()))
+        values = {
+            "first_submit_s": first_submit_s,
+            "derive_due": False,
+            "app": app,
+            "app_field": app_field,
+            **_derived(row, kept, min_coverage),
+        }
         if any(row[name] != value for name, value in values.items()):
             changes.derived.append({"at_run_id": row["run_id"], **values})
+
+
+def _place_hosts(
+    spans: Sequence[RunSpan], rows: Sequence[RowMapping], changes: _Changes
+) -> Mapping[int, Sequence[Host]]:
+    """Give each host record its run; returns those of each run."""
+    found = assign(spans, [_record_span(row, _NO_DEVICE) for row in rows])
+    of_run: dict[int, list[Host]] = defaultdict(list)
+    for row in rows:
+        run_id = found[row["segment"], _NO_DEVICE]
+        if run_id is not None:
+            of_run[run_id].append(read_host(row))
+        if row["match_due"] or row["run_id"] != run_id:
+            key = {"at_segment": row["segment"], "at_seq": row["seq"]}
+            changes.placed_hosts.append({**key, "run_id": run_id, "match_due": False})
+    return of_run
 
 
 def _derived(row: RowMapping, records: Sequence[Record], min_coverage: float) -> dict[str, Any]:
@@ -142,6 +190,6 @@ def _run_span(row: RowMapping) -> RunSpan:
     )
 
 
-def _record_span(row: RowMapping) -> RecordSpan:
-    names = ("segment", "device", "node", "restart", "first_s", "last_s")
-    return RecordSpan(**{name: row[name] for name in names})
+def _record_span(row: RowMapping, device: str) -> RecordSpan:
+    names = ("segment", "node", "restart", "first_s", "last_s")
+    return RecordSpan(device=device, **{name: row[name] for name in names})

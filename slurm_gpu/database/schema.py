@@ -3,7 +3,8 @@
 A record's statistics lie in one JSON column, as on the wire: they are read whole and merged in Python, a
 new metric needs no migration, and 58 mostly empty columns per device would be slower to write than one text.
 What reports filter and sort by is derived from them into columns of `run`. Histograms are sparse JSON
-({percent: ms}, a few dozen bytes to 1 KiB) in columns of their own, for whoever needs only those.
+({percent: ms}, a few dozen bytes to 1 KiB) in columns of their own, for whoever needs only those. So is the
+timeline, up to 3 KiB, which is kept for a time only and read by few.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import sqlalchemy.engine
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -25,6 +27,8 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
+from sqlalchemy.dialects.mysql import MEDIUMTEXT
+from sqlalchemy.types import TypeEngine
 
 # MariaDB's default collation would hold "GPU-ab" and "gpu-AB" for one device.
 _OPTIONS: dict[str, Any] = {
@@ -56,6 +60,16 @@ class Json(TypeDecorator[Any]):
     def process_result_value(self, value: str | None, dialect: object) -> Any:
         """From the database."""
         return None if value is None else json.loads(value)
+
+
+class LongJson(Json):
+    """Json of more than 64 KiB, which is the most that MariaDB's own TEXT takes."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sqlalchemy.engine.Dialect) -> TypeEngine[Any]:
+        """The column's type."""
+        return dialect.type_descriptor(MEDIUMTEXT() if dialect.name == "mysql" else Text())
 
 
 run = Table(
@@ -99,6 +113,8 @@ run = Table(
     Column("ugpumem", Double),
     Column("coverage", Double),
     Column("energy_j", Double),
+    Column("app", String(NAME_LENGTH)),
+    Column("app_field", String(NAME_LENGTH)),
     Column("derive_due", Boolean, nullable=False),
     UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
     Index("run_newest", "submit_s", "run_id"),
@@ -137,9 +153,97 @@ run_device = Table(
     Column("util_hist_ms", Json),
     Column("mem_hist_ms", Json),
     Column("statistics", Json, nullable=False),
+    Column("timeline", Json),
     Index("run_device_run", "run_id"),
+    Index("run_device_last", "last_s"),
     Index("run_device_job", "cluster", "job_id"),
     Index("run_device_match_due", "match_due"),
+    **_OPTIONS,
+)
+
+run_host = Table(
+    "run_host",
+    metadata,
+    Column("segment", String(16), primary_key=True),
+    Column("run_id", BigInteger),
+    Column("match_due", Boolean, nullable=False),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("restart", BigInteger, nullable=False),
+    Column("prolog_s", BigInteger, nullable=False),
+    Column("node", String(NAME_LENGTH), nullable=False),
+    Column("boot_id", String(NAME_LENGTH), nullable=False),
+    Column("seq", BigInteger, nullable=False),
+    Column("final", Boolean, nullable=False),
+    Column("first_s", BigInteger, nullable=False),
+    Column("last_s", BigInteger, nullable=False),
+    Column("cpu_s", Double),
+    Column("rss_max_mib", Double),
+    Column("read_bytes", BigInteger),
+    Column("write_bytes", BigInteger),
+    Column("net_rx_bytes", BigInteger),
+    Column("net_tx_bytes", BigInteger),
+    Column("ib_rx_bytes", BigInteger),
+    Column("ib_tx_bytes", BigInteger),
+    Column("app", String(NAME_LENGTH)),
+    Column("app_field", String(NAME_LENGTH)),
+    Column("app_params", Json),
+    Column("container", Boolean),
+    Index("run_host_run", "run_id"),
+    Index("run_host_job", "cluster", "job_id"),
+    Index("run_host_match_due", "match_due"),
+    **_OPTIONS,
+)
+
+run_window = Table(
+    "run_window",
+    metadata,
+    Column("segment", String(16), primary_key=True),
+    Column("device", String(NAME_LENGTH), primary_key=True),
+    Column("node", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("at_s", BigInteger, nullable=False),  # when it arrived
+    Column("start_s", Double, nullable=False),
+    Column("width_s", Double, nullable=False),
+    Column("series", LongJson, nullable=False),
+    Index("run_window_at", "at_s"),
+    **_OPTIONS,
+)
+
+device = Table(
+    "device",
+    metadata,
+    Column("uuid", String(NAME_LENGTH), primary_key=True),
+    Column("node", String(NAME_LENGTH), nullable=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("name", String(NAME_LENGTH)),
+    Column("minor", BigInteger),
+    Column("index", BigInteger),
+    Column("parent", String(NAME_LENGTH)),
+    Column("gpu_instance", BigInteger),
+    Column("compute_instance", BigInteger),
+    Column("memory_mib", Double),
+    Column("power_limit_w", Double),
+    Column("sm_clock_max_mhz", Double),
+    Column("pcie_bytes_per_s", Double),
+    Column("nvlink_bytes_per_s", Double),
+    Column("pci_bus_id", String(NAME_LENGTH)),
+    Column("driver", String(NAME_LENGTH)),
+    Index("device_node", "node", "at_s"),
+    **_OPTIONS,
+)
+
+node_period = Table(
+    "node_period",
+    metadata,
+    Column("node", String(NAME_LENGTH), primary_key=True),
+    Column("from_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("server_type", String(NAME_LENGTH)),
+    Column("zone", String(NAME_LENGTH)),
+    Column("gpus", Integer, nullable=False),
+    Column("cpus", Integer, nullable=False),
+    Column("memory_mib", BigInteger, nullable=False),
+    Column("state", String(NAME_LENGTH), nullable=False),
     **_OPTIONS,
 )
 
@@ -156,6 +260,7 @@ event = Table(
     Column("data", Json, nullable=False),
     Index("event_at", "at_s"),
     Index("event_job", "job_id"),
+    Index("event_device_at", "device", "at_s"),
     **_OPTIONS,
 )
 

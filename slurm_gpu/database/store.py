@@ -4,86 +4,113 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, func, select
-from sqlalchemy.dialects import mysql, sqlite
-from sqlalchemy.sql.dml import Insert
+from sqlalchemy import Connection, RowMapping, select
 
 from slurm_gpu.database.derive import DoubleWatch
-from slurm_gpu.database.schema import event, run, run_device, watermark
-from slurm_gpu.records import Event, Record
+from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
+from slurm_gpu.database.upsert import Newest, once, upsert
+from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
 
 RUN_KEY = ("cluster", "job_id", "submit_s")
-DERIVED = ("first_submit_s", "granted_mgpu", "ugpucore", "ugpumem", "coverage", "energy_j")
-IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, "run_id", "derive_due"))
-_RECORD_KEY = ("segment", "device")
-# What stays for as long as a segment lives: no other node can overwrite its records.
-_RECORD_OWNER = ("cluster", "job_id", "node")
-_RECORD_COLUMNS = tuple(
-    c.name for c in run_device.columns if c.name not in ("run_id", "match_due", "statistics")
+DERIVED = (
+    "first_submit_s",
+    "granted_mgpu",
+    "ugpucore",
+    "ugpumem",
+    "coverage",
+    "energy_j",
+    "app",
+    "app_field",
 )
+IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, "run_id", "derive_due"))
+# What all rows of a segment have in common for as long as it lives: no other node can write to it.
+_OWNER = ("cluster", "job_id", "node")
+_MATCHING = ("run_id", "match_due")
+_RECORD_COLUMNS = tuple(
+    c.name for c in run_device.columns if c.name not in (*_MATCHING, "statistics", "timeline")
+)
+_HOST_COLUMNS = tuple(c.name for c in run_host.columns if c.name not in _MATCHING)
+RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "timeline")
+"""The columns of `run_device` for those who read records and not their course."""
+_RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("run_id",))
+_HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
+_DEVICES = Newest(device, ("uuid",), "at_s")
+_WINDOWS = Newest(run_window, ("segment", "device"), "start_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
 OWN_BOOT_ID = "slurm-gpudbd"
+
+Watch = TypeVar("Watch", Record, Host)
 
 
 def store_records(connection: Connection, records: Iterable[Record]) -> tuple[int, int]:
     """Keep each (segment, device) with the greatest seq; returns how many were (stored, stale)."""
-    newest: dict[tuple[str, str], Record] = {}
-    n_records = 0
-    for record in records:
-        n_records += 1
-        key = record.segment, record.device
-        if key not in newest or record.seq > newest[key].seq:
-            newest[key] = record
-    known = _sequence_numbers(connection, [record.segment for record in newest.values()])
-    fresh = [record for key, record in newest.items() if record.seq > known.get(key, -1)]
-    if fresh:
-        # In one order everywhere, so that two shipments cannot wait for each other.
-        fresh.sort(key=lambda record: (record.segment, record.device))
-        connection.execute(_keep_newest(connection), [_record_row(record) for record in fresh])
-    return len(fresh), n_records - len(fresh)
+    return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
 
-def foreign_segments(connection: Connection, records: Mapping[int, Record]) -> dict[int, Record]:
-    """Those records whose (segment, device) is there already as another node's or another job's."""
-    columns = [run_device.c[name] for name in (*_RECORD_KEY, *_RECORD_OWNER)]
-    segments = {record.segment for record in records.values()}
-    rows = connection.execute(select(*columns).where(run_device.c.segment.in_(segments)))
-    owners = {(segment, device): tuple(owner) for segment, device, *owner in rows}
+def store_hosts(connection: Connection, hosts: Iterable[Host]) -> tuple[int, int]:
+    """Keep each segment with the greatest seq; returns how many were (stored, stale)."""
+    rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
+    return _store_newest(connection, _HOSTS, rows)
 
-    def foreign(record: Record) -> bool:
-        own = tuple(getattr(record, name) for name in _RECORD_OWNER)
-        return owners.get((record.segment, record.device), own) != own
 
-    return {index: record for index, record in records.items() if foreign(record)}
+def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> tuple[int, int]:
+    """Keep what each device was told to be last; returns how many were (stored, stale)."""
+    names = tuple(c.name for c in device.columns)
+    return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
+
+
+def store_windows(connection: Connection, windows: Iterable[Window], node: str, at_s: int) -> None:
+    """Keep the newest window of each (segment, device), which came from `node` at `at_s`."""
+    rows = [{**window.to_wire(), "node": node, "at_s": at_s} for window in windows]
+    _store_newest(connection, _WINDOWS, rows)
+
+
+def foreign_segments(connection: Connection, watches: Mapping[int, Watch]) -> dict[int, Watch]:
+    """Those records or host records whose segment is there already as another node's or another job's."""
+    segments = {watch.segment for watch in watches.values()}
+    owners: dict[str, set[tuple[Any, ...]]] = {}
+    for table in (run_device, run_host):
+        columns = [table.c[name] for name in ("segment", *_OWNER)]
+        rows = connection.execute(select(*columns).where(table.c.segment.in_(segments)).distinct())
+        for segment, *owner in rows:
+            owners.setdefault(segment, set()).add(tuple(owner))
+
+    def foreign(watch: Watch) -> bool:
+        own = tuple(getattr(watch, name) for name in _OWNER)
+        return not owners.get(watch.segment, set()) <= {own}
+
+    return {index: watch for index, watch in watches.items() if foreign(watch)}
+
+
+def foreign_windows(connection: Connection, windows: Mapping[int, Window], node: str) -> dict[int, Window]:
+    """Those windows whose segment is there as another node's or another job's."""
+    segments = {window.segment for window in windows.values()}
+    columns = run_device.c.segment, run_device.c.node, run_device.c.job_id
+    rows = connection.execute(select(*columns).where(run_device.c.segment.in_(segments)).distinct())
+    owners = {segment: (owner, job_id) for segment, owner, job_id in rows}
+    return {
+        index: window
+        for index, window in windows.items()
+        if owners.get(window.segment, (node, window.job_id)) != (node, window.job_id)
+    }
 
 
 def store_events(connection: Connection, events: Iterable[Event]) -> int:
     """Keep each (node, boot_id, n) once; returns how many were given."""
-    rows = [
-        {
-            "node": item.node,
-            "boot_id": item.boot_id,
-            "n": item.n,
-            "at_s": item.at_s,
-            "kind": item.kind,
-            "device": item.device,
-            "job_id": item.job_id,
-            "data": dict(item.data),
-        }
-        for item in events
-    ]
+    names = tuple(c.name for c in event.columns)
+    rows = [_row(names, item.to_wire()) for item in events]
     if rows:
         rows.sort(key=lambda row: (row["node"], row["boot_id"], row["n"]))
-        connection.execute(_once(connection, event), rows)
+        connection.execute(once(connection, event), rows)
     return len(rows)
 
 
 def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due."""
     if rows:
-        statement = _upsert(connection, run, RUN_KEY, (*IMPORTED, "derive_due"))
+        statement = upsert(connection, run, RUN_KEY, (*IMPORTED, "derive_due"))
         connection.execute(statement, [{**row, "derive_due": True} for row in rows])
 
 
@@ -105,8 +132,14 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
 
 
 def read_record(row: RowMapping) -> Record:
-    """The record that a row of `run_device` holds."""
-    return Record.from_wire({**row["statistics"], **{name: row[name] for name in _RECORD_COLUMNS}})
+    """The record that a row of `run_device` holds; without its timeline where that was not read."""
+    columns = {name: row[name] for name in _RECORD_COLUMNS}
+    return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")})
+
+
+def read_host(row: RowMapping) -> Host:
+    """The host record that a row of `run_host` holds."""
+    return Host.from_wire({name: row[name] for name in _HOST_COLUMNS})
 
 
 def get_watermark(connection: Connection, name: str) -> int | None:
@@ -117,59 +150,37 @@ def get_watermark(connection: Connection, name: str) -> int | None:
 def set_watermark(connection: Connection, name: str, value_s: int) -> None:
     """Remember how far something has come."""
     connection.execute(
-        _upsert(connection, watermark, ("name",), ("value_s",)), {"name": name, "value_s": value_s}
+        upsert(connection, watermark, ("name",), ("value_s",)), {"name": name, "value_s": value_s}
     )
 
 
-def _sequence_numbers(connection: Connection, segments: Sequence[str]) -> dict[tuple[str, str], int]:
-    columns = run_device.c.segment, run_device.c.device, run_device.c.seq
-    rows = connection.execute(select(*columns).where(run_device.c.segment.in_(segments)))
-    return {(segment, device): seq for segment, device, seq in rows}
+def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Store the rows that are newer than what is there; returns how many were (stored, stale)."""
+
+    def key(row: Any) -> tuple[str, ...]:
+        return tuple(row[name] for name in newest.key)
+
+    latest: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        held = latest.get(key(row))
+        if held is None or row[newest.order] > held[newest.order]:
+            latest[key(row)] = row
+    columns = [newest.table.c[name] for name in (*newest.key, newest.order)]
+    first = newest.table.c[newest.key[0]]
+    query = select(*columns).where(first.in_({row[first.name] for row in rows}))
+    known = {key(row): row[newest.order] for row in connection.execute(query).mappings()}
+    # In one order everywhere, so that two shipments cannot wait for each other.
+    fresh = [row for name, row in sorted(latest.items()) if row[newest.order] > known.get(name, -1)]
+    if fresh:
+        connection.execute(newest.statement(connection), fresh)
+    return len(fresh), len(rows) - len(fresh)
+
+
+def _row(names: Iterable[str], wire: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: wire.get(name) for name in names}
 
 
 def _record_row(record: Record) -> dict[str, Any]:
     wire = record.to_wire()
-    row = {name: wire.pop(name, None) for name in _RECORD_COLUMNS}
-    return {**row, "statistics": wire, "match_due": True}
-
-
-def _keep_newest(connection: Connection) -> Insert:
-    """INSERT, or overwrite where the seq is greater, in one statement; `run_id` stays for now."""
-    # seq comes last: MariaDB assigns from left to right, and the condition reads the old one.
-    fixed = (*_RECORD_KEY, *_RECORD_OWNER, "run_id", "seq")
-    names = [c.name for c in run_device.columns if c.name not in fixed] + ["seq"]
-    if connection.dialect.name == "sqlite":
-        lite = sqlite.insert(run_device)
-        return lite.on_conflict_do_update(
-            index_elements=_RECORD_KEY,
-            set_={name: lite.excluded[name] for name in names},
-            where=_newer(lite.excluded),
-        )
-    maria = mysql.insert(run_device)
-    newer = _newer(maria.inserted)
-    return maria.on_duplicate_key_update(
-        [(name, func.if_(newer, maria.inserted[name], run_device.c[name])) for name in names]
-    )
-
-
-def _newer(given: Any) -> ColumnElement[bool]:
-    same_owner = (given[name] == run_device.c[name] for name in _RECORD_OWNER)
-    return and_(given.seq > run_device.c.seq, *same_owner)
-
-
-def _upsert(connection: Connection, table: Table, key: Sequence[str], names: Sequence[str]) -> Insert:
-    if connection.dialect.name == "sqlite":
-        lite = sqlite.insert(table)
-        return lite.on_conflict_do_update(
-            index_elements=key, set_={name: lite.excluded[name] for name in names}
-        )
-    maria = mysql.insert(table)
-    return maria.on_duplicate_key_update({name: maria.inserted[name] for name in names})
-
-
-def _once(connection: Connection, table: Table) -> Insert:
-    if connection.dialect.name == "sqlite":
-        return sqlite.insert(table).on_conflict_do_nothing()
-    # Not INSERT IGNORE, which would also hide values that do not fit.
-    first_key = next(iter(table.primary_key.columns))
-    return mysql.insert(table).on_duplicate_key_update({first_key.name: first_key})
+    columns = {name: wire.pop(name, None) for name in (*_RECORD_COLUMNS, "timeline")}
+    return {**columns, "statistics": wire, "match_due": True}

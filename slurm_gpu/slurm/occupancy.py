@@ -68,8 +68,13 @@ def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occ
     return [_occupancy(node, holders.get(node.name, [])) for node in nodes]
 
 
+def out_of_service(node: SlurmNode) -> list[str]:
+    """The words of its state with which Slurm starts no job there, sorted; none where it takes jobs."""
+    return sorted(_OUT_OF_SERVICE.intersection(node.state.split("+")))
+
+
 def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
-    in_service = _OUT_OF_SERVICE.isdisjoint(node.state.split("+"))
+    in_service = not out_of_service(node)
     shared = {position for holder in holders for position in holder.shared_gpus}
     held = sum(node.gpus_allocated.values())
     per_gpu = node.shards_per_gpu

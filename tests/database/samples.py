@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.records import DeviceFacts, Host, Mean, Record, Timeline, Total
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
 
 T0 = 1_780_000_000
@@ -64,6 +64,59 @@ def idle(**given: Any) -> Record:
     return record(
         **{"sampled_s": 0.0, "util_hist_ms": None, "mem_used_frac": None, "energy_j": None, **given}
     )
+
+
+def host(**given: Any) -> Host:
+    """Ten seconds of one job's processes on n1, which are GROMACS."""
+    first_s = given.get("first_s", T0)
+    values: dict[str, Any] = {
+        "cluster": CLUSTER,
+        "job_id": 1,
+        "restart": 0,
+        "prolog_s": first_s,
+        "node": "n1",
+        "boot_id": "boot",
+        "segment": segment(1),
+        "seq": 1,
+        "final": True,
+        "first_s": first_s,
+        "last_s": first_s + 10,
+        "cpu_s": 38.5,
+        "rss_max_mib": 2048.0,
+        "read_bytes": 1 << 30,
+        "write_bytes": 0,
+        "app": "GROMACS",
+        "app_field": "molecular dynamics",
+        "app_params": {"input": "water"},
+        "container": False,
+    }
+    return Host(**{**values, **given})
+
+
+def gpu(**given: Any) -> DeviceFacts:
+    """An a100 of n1."""
+    values: dict[str, Any] = {
+        "uuid": "GPU-1",
+        "node": "n1",
+        "at_s": T0,
+        "name": "NVIDIA A100-SXM4-80GB",
+        "minor": 0,
+        "index": 0,
+        "memory_mib": 81920.0,
+        "power_limit_w": 400.0,
+        "sm_clock_max_mhz": 1410.0,
+        "pcie_bytes_per_s": 31.5e9,
+        "nvlink_bytes_per_s": None,
+        "pci_bus_id": "00000000:07:00.0",
+        "driver": "535.129.03",
+    }
+    return DeviceFacts(**{**values, **given})
+
+
+def timeline(*util_pct: float | None, start_s: int = T0, width_s: int = 1) -> Timeline:
+    """A timeline with this utilisation."""
+    levels = bytes(255 if value is None else round(value * 2.5) for value in util_pct)
+    return Timeline(width_s=width_s, start_s=start_s // width_s * width_s, series={"util": levels})
 
 
 def row(**given: Any) -> AccountingRun:

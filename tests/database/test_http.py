@@ -148,7 +148,7 @@ def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reach
             str(reached.database_socket) if reached is server.config else reached.database
         )
         health = client.health()
-        assert (health.cluster, health.schema, health.wire) == (CLUSTER, "0001", (1, 1))
+        assert (health.cluster, health.schema, health.wire) == (CLUSTER, "0002", (1, 1))
         assert [item.name for item in client.all_runs(limit=1)] == ["secret"]
         assert client.runs(user="bob").runs == ()
         assert [item.id for item in client.run("1")] == ["1"]

@@ -1,15 +1,22 @@
+import json
 import stat
 from pathlib import Path
 
+import alembic.command
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import MetaData, select, text
 
 from slurm_gpu.database import engine as engine_module
+from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision, upgrade_database
-from slurm_gpu.database.schema import metadata
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import metadata, run, run_device
+from slurm_gpu.database.store import read_record
+from slurm_gpu.records import Mean
+from tests.database.samples import record, row
 
 
 def test_migrations_make_the_tables_that_queries_expect(fresh_database: Database) -> None:
@@ -28,12 +35,42 @@ def test_upgrade_goes_on_where_a_killed_one_stopped(fresh_database: Database) ->
     ):  # as MariaDB leaves it: tables, but no word that they are there
         connection.execute(text("DELETE FROM alembic_version"))
         connection.execute(text("DROP TABLE watermark"))
+        connection.execute(text("DROP TABLE node_period"))
         on = "" if fresh_database.is_sqlite else " ON event"
         connection.execute(text(f"DROP INDEX event_job{on}"))
     fresh_database.upgrade()
     assert fresh_database.schema() == head_revision()
     with fresh_database.reading() as connection:
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+
+
+def test_an_upgrade_keeps_what_an_older_version_stored(url: str) -> None:
+    database = Database(url)
+    if database.is_sqlite:
+        Path(str(database.url.database)).parent.mkdir()
+    with database.engine.connect() as connection:
+        alembic.command.upgrade(engine_module._alembic(connection), "0001")
+    old = MetaData()
+    old.reflect(database.engine)
+    sent = record(power_w=Mean(10.0, 250.0, 100.0, 300.0), throttle_s={"sw_power_cap": 1.5})
+    wire = sent.to_wire()
+    columns = {name: wire.pop(name) for name in set(wire) & set(old.tables["run_device"].columns.keys())}
+    texts = {"statistics": json.dumps(wire), "util_hist_ms": json.dumps(columns.pop("util_hist_ms"))}
+    imported = run_row(row(), {})
+    imported |= {name: json.dumps(imported[name]) for name in ("tres_requested", "tres_allocated")}
+    with database.engine.begin() as connection:
+        connection.execute(old.tables["run"].insert(), {**imported, "derive_due": True})
+        connection.execute(old.tables["run_device"].insert(), {**columns, **texts, "match_due": True})
+    database.upgrade()
+    assert database.schema() == head_revision()
+    assert reconcile(database) == 1
+    with database.reading() as connection:
+        stored = connection.execute(select(run_device)).mappings().one()
+        assert read_record(stored) == sent
+        shown = connection.execute(select(run)).mappings().one()
+        assert (shown["ugpucore"], shown["app"], shown["name"]) == (40.0, None, "train")
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.dispose()
 
 
 def test_a_database_of_a_newer_version_is_refused(fresh_database: Database) -> None:

@@ -1,0 +1,68 @@
+"""What slurm-gpudbd does beside the import: write down what nodes are, and drop detail that is too old."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+
+from sqlalchemy import Connection, delete, null, update
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import Retention
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.nodeperiods import Places, store_node_periods
+from slurm_gpu.database.schema import run_device, run_window
+from slurm_gpu.database.slurmview import SlurmView
+
+log = logging.getLogger(__name__)
+
+PRUNE_EVERY_S = 3600.0
+# After the first time only what became too old since then is looked at, and what came this late.
+_LATE_S = 30 * 86400
+
+
+class Upkeep:
+    """`run_once()` belongs to each pass of the import."""
+
+    def __init__(
+        self,
+        database: Database,
+        view: SlurmView,
+        clock: Clock,
+        places: Places | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        self._database, self._view, self._clock = database, view, clock
+        self._places = Places() if places is None else places
+        self._retention = Retention() if retention is None else retention
+        self._prune_at = -math.inf
+        self._pruned_before_s: int | None = None
+
+    def run_once(self) -> None:
+        """Note what nodes are now, as far as Slurm says, and prune when it is time."""
+        now_s = int(self._clock.wall())
+        nodes = self._view.nodes()
+        if nodes:
+            self._database.write(partial(store_node_periods, nodes=nodes, places=self._places, now_s=now_s))
+        now = self._clock.monotonic()
+        if now >= self._prune_at:
+            self._prune_at = now + PRUNE_EVERY_S
+            self._prune(now_s)
+
+    def _prune(self, now_s: int) -> None:
+        before_s = now_s - int(self._retention.timelines_s)
+        after_s = 0 if self._pruned_before_s is None else self._pruned_before_s - _LATE_S
+        windows_before_s = now_s - int(self._retention.windows_s)
+
+        def work(connection: Connection) -> tuple[int, int]:
+            old = run_device.c.last_s >= after_s, run_device.c.last_s < before_s
+            with_timeline = update(run_device).where(*old, run_device.c.timeline.is_not(None))
+            timelines = connection.execute(with_timeline.values(timeline=null()))
+            windows = connection.execute(delete(run_window).where(run_window.c.at_s < windows_before_s))
+            return timelines.rowcount, windows.rowcount
+
+        n_timelines, n_windows = self._database.write(work)
+        self._pruned_before_s = before_s
+        if n_timelines or n_windows:
+            log.info("dropped %d timelines and %d windows that were too old", n_timelines, n_windows)

@@ -1,0 +1,67 @@
+"""INSERT … or overwrite, in one statement that is safe to repeat, for SQLite and MariaDB/MySQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Table, and_, func
+from sqlalchemy.dialects import mysql, sqlite
+from sqlalchemy.sql.dml import Insert
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """How rows of `table` replace each other: by `key`, if `order` is greater and `owner` is the same.
+
+    `apart` are columns that this does not write: they stay as they are.
+    """
+
+    table: Table
+    key: tuple[str, ...]
+    order: str
+    owner: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
+
+    def statement(self, connection: Connection) -> Insert:
+        """INSERT, or overwrite where the order is greater."""
+        # The order comes last: MariaDB assigns from left to right, and the condition reads the old one.
+        fixed = (*self.key, *self.owner, *self.apart, self.order)
+        names = [c.name for c in self.table.columns if c.name not in fixed] + [self.order]
+        if connection.dialect.name == "sqlite":
+            lite = sqlite.insert(self.table)
+            return lite.on_conflict_do_update(
+                index_elements=self.key,
+                set_={name: lite.excluded[name] for name in names},
+                where=self._newer(lite.excluded),
+            )
+        maria = mysql.insert(self.table)
+        newer = self._newer(maria.inserted)
+        return maria.on_duplicate_key_update(
+            [(name, func.if_(newer, maria.inserted[name], self.table.c[name])) for name in names]
+        )
+
+    def _newer(self, given: Any) -> ColumnElement[bool]:
+        same_owner = (given[name] == self.table.c[name] for name in self.owner)
+        return and_(given[self.order] > self.table.c[self.order], *same_owner)
+
+
+def upsert(connection: Connection, table: Table, key: Sequence[str], names: Sequence[str]) -> Insert:
+    """INSERT, or overwrite the columns `names` where the key is there."""
+    if connection.dialect.name == "sqlite":
+        lite = sqlite.insert(table)
+        return lite.on_conflict_do_update(
+            index_elements=key, set_={name: lite.excluded[name] for name in names}
+        )
+    maria = mysql.insert(table)
+    return maria.on_duplicate_key_update({name: maria.inserted[name] for name in names})
+
+
+def once(connection: Connection, table: Table) -> Insert:
+    """INSERT, or nothing where the key is there."""
+    if connection.dialect.name == "sqlite":
+        return sqlite.insert(table).on_conflict_do_nothing()
+    # Not INSERT IGNORE, which would also hide values that do not fit.
+    first_key = next(iter(table.primary_key.columns))
+    return mysql.insert(table).on_duplicate_key_update({first_key.name: first_key})

@@ -1,0 +1,144 @@
+"""Node periods are written when something changes, and detail goes when it is too old."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.schema import node_period, run_device, run_window
+from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
+from slurm_gpu.database.store import store_records, store_windows
+from slurm_gpu.database.upkeep import PRUNE_EVERY_S, Upkeep
+from slurm_gpu.errors import UsageError
+from slurm_gpu.records import Window
+from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, segment, timeline
+
+_DAY_S = 86400
+
+
+class World:
+    """An Upkeep with a Slurm of one node and a clock."""
+
+    def __init__(self, database: Database, places: Places | None = None) -> None:
+        self.database, self.clock, self.slurm = database, FakeClock(), MemorySlurm()
+        self.slurm.node_list = [node(1)]
+        view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
+        retention = Retention(timelines_s=90.0 * _DAY_S, windows_s=7.0 * _DAY_S)
+        self.upkeep = Upkeep(database, view, self.clock, places, retention)
+
+    def later(self, seconds: float, *nodes: Any) -> list[tuple[Any, ...]]:
+        """One pass after so long, with these nodes; the periods that are there then."""
+        self.clock.now += seconds
+        if nodes:
+            self.slurm.node_list = list(nodes)
+        self.upkeep.run_once()
+        with self.database.reading() as connection:
+            query = select(node_period).order_by(node_period.c.node, node_period.c.from_s)
+            return [
+                (r["node"], r["from_s"] - T0, r["gpus"], r["cpus"], r["memory_mib"], r["state"])
+                for r in connection.execute(query).mappings()
+            ]
+
+
+def test_a_period_begins_only_when_something_changed(database: Database) -> None:
+    world = World(database)
+    begun = [("n1", 0, 4, 32, 100_000, "up")]
+    assert world.later(0) == begun
+    assert world.later(100, node(1, state="allocated", cpus_allocated=32)) == begun
+    begun.append(("n1", 200, 4, 32, 100_000, "down+drain"))
+    assert world.later(100, node(1, state="down+drain", reason="disk")) == begun
+    begun.append(("n1", 300, 3, 32, 100_000, "up"))
+    assert world.later(100, node(1, state="mixed", gpus={"a100": 3})) == begun
+
+
+def test_a_node_that_leaves_slurm_is_gone_from_then(database: Database) -> None:
+    world = World(database)
+    world.later(0, node(1), node(2))
+    gone = [("n1", 0, 4, 32, 100_000, "up"), ("n2", 0, 4, 32, 100_000, "up"), ("n2", 100, 0, 0, 0, "gone")]
+    assert world.later(100, node(1)) == gone
+    assert world.later(100) == gone
+    assert world.later(100, node(1), node(2)) == [*gone, ("n2", 300, 4, 32, 100_000, "up")]
+
+
+def test_a_slurmctld_that_is_away_changes_no_period(database: Database) -> None:
+    world = World(database)
+    world.slurm.away = True
+    assert world.later(0) == []
+    world = World(database)
+    begun = world.later(0)
+    assert len(begun) == 1
+    world.slurm.away = True
+    assert world.later(2 * NODES_FOR_S) == begun
+
+
+def test_periods_follow_each_other_though_the_clock_was_set_back(database: Database) -> None:
+    world = World(database)
+    world.later(0)
+    world.clock.now += 1000
+    world.later(0)
+    world.upkeep._view._nodes._renew_at = 0  # ask Slurm anew, whatever the clock says
+    assert [item[1] for item in world.later(-1500, node(1, cpus=64))] == [0, 1]
+
+
+def test_places_come_from_the_site_file(database: Database) -> None:
+    config = SiteConfig(
+        cluster="lab",
+        server_types={"a100": ServerType("n[1-2]"), "v100": ServerType("n3")},
+        zones={"small": Zone("n1,n3")},
+    )
+    world = World(database, Places.of(config))
+    world.later(0, node(1), node(2))
+    with database.reading() as connection:
+        rows = connection.execute(select(node_period)).mappings()
+        assert [(r["node"], r["server_type"], r["zone"]) for r in rows] == [
+            ("n1", "a100", "small"),
+            ("n2", "a100", None),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("zones", "complaint"),
+    [
+        ({"a": Zone("n[1-")}, r"slurm-gpu.yaml: zones.a.nodes: "),
+        ({"a": Zone("n[1-3]"), "b": Zone("n3")}, "slurm-gpu.yaml: zones: n3 is in a and in b"),
+    ],
+)
+def test_a_place_that_cannot_be_is_named(zones: dict[str, Zone], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        Places.of(SiteConfig(cluster="lab", zones=zones))
+
+
+def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> None:
+    def kept() -> tuple[list[str], list[str]]:
+        with database.reading() as connection:
+            query = select(run_device.c.segment).where(run_device.c.timeline.is_not(None))
+            timelines = list(connection.execute(query.order_by(run_device.c.segment)).scalars())
+            windows = list(connection.execute(select(run_window.c.segment)).scalars())
+        return [name[-1] for name in timelines], [name[-1] for name in windows]
+
+    def ship(n: int, first_s: int) -> None:
+        sent = record(segment=segment(n), first_s=first_s, timeline=timeline(1, 2, start_s=first_s))
+        database.write(lambda connection: store_records(connection, [sent]))
+        window = Window(
+            job_id=1, segment=segment(n), device="GPU-1", start_s=5, width_s=1, series={"util_pct": b""}
+        )
+        database.write(lambda connection: store_windows(connection, [window], "n1", first_s))
+
+    world = World(database)
+    ship(1, T0 - 91 * _DAY_S)
+    ship(2, T0 - 8 * _DAY_S)
+    ship(3, T0)
+    world.later(0)
+    assert kept() == (["2", "3"], ["3"])
+    world.later(60)
+    ship(4, T0 - 95 * _DAY_S)
+    assert kept() == (["2", "3", "4"], ["3", "4"])
+    world.later(PRUNE_EVERY_S)
+    assert kept() == (["2", "3"], ["3"])
+    world.later(83 * _DAY_S)
+    assert kept() == (["3"], [])
+    with database.reading() as connection:
+        assert len(connection.execute(select(run_device.c.statistics)).all()) == 4
