@@ -50,7 +50,7 @@ class HistogramSum:
 
     def add(self, seconds: float, percent: float) -> None:
         """Count `seconds` at the whole percent next to `percent` (halves go up)."""
-        whole = min(100, max(0, int(percent + 0.5)))
+        whole = int(percent + 0.5) if 0 < percent < 100 else 0 if percent <= 0 else 100
         self._bins[whole] = self._bins.get(whole, 0) + round(seconds * _US)
 
     @property

@@ -76,9 +76,9 @@ class Tally:
         """Count time at a utilization in percent; `own` is None where the job's share is unknown."""
         if own is not None:
             self._util.add(end_s - begin_s, own)
-            self._timeline.add(begin_s, end_s, {"util": own / 100})
+            self._timeline.add_one(begin_s, end_s, "util", own / 100)
         self._device_util.add(end_s - begin_s, device, device, device)
-        self._window.utilization(begin_s, end_s, {"util_pct": own, "device_util_pct": device})
+        self._window.utilization(begin_s, end_s, own, device)
 
     def look(self, look: Look, gap_s: float, detail_gap_s: float) -> None:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
@@ -99,7 +99,7 @@ class Tally:
         self._memory_total = total
         part = mean / total
         self._memory_hist.add(seconds, 100 * part)
-        self._timeline.add(interval.begin_s, interval.end_s, {"mem_used": part})
+        self._timeline.add_one(interval.begin_s, interval.end_s, "mem_used", part)
         values = {"mem_used_mib": mean / _MIB, "mem_used_frac": part}
         self._window.memory(interval.begin_s, interval.end_s, values)
 

@@ -26,28 +26,41 @@ def series(window: Window, name: str) -> list[float | None]:
     return [None if math.isnan(value) else value for value in values]
 
 
-def test_each_second_is_the_mean_of_what_was_measured_of_it() -> None:
+def test_utilization_is_the_mean_of_each_second() -> None:
     window = Window(100.0, WALL + 0.5)
-    window.utilization(100.0, 100.25, {"util_pct": 100.0})
-    window.utilization(100.25, 101.0, {"util_pct": 0.0})
-    window.utilization(101.0, 103.0, {"util_pct": 60.0})
+    window.utilization(100.0, 100.25, 100.0, 100.0)
+    window.utilization(100.25, 101.0, 0.0, 50.0)
+    window.utilization(101.0, 103.6, 60.0, 80.0)
     assert wire(window)["start_s"] == int(WALL)
     assert wire(window)["width_s"] == 1
+    # The fifth second is not over.
     assert series(window, "util_pct") == [50.0, 30.0, 60.0, 60.0]
+    assert series(window, "device_util_pct") == [75.0, 65.0, 80.0, 80.0]
+
+
+def test_where_the_share_of_a_job_is_unknown_it_is_a_gap() -> None:
+    window = Window(0.0, WALL)
+    window.utilization(0.0, 1.0, 0.0, 50.0)
+    window.utilization(1.0, 3.5, None, 50.0)
+    assert series(window, "util_pct") == [0.0, None, None]
+    assert series(window, "device_util_pct") == [50.0, 50.0, 50.0]
 
 
 def test_what_was_not_measured_is_a_gap_and_zero_is_not() -> None:
     window = Window(0.0, WALL)
     window.details(0.0, 1.0, {"power_w": 0.0, "temp_c": None})
     window.details(3.0, 4.0, {"power_w": 250.0, "temp_c": None})
-    assert series(window, "power_w") == [0.0, None, None, 250.0]
-    assert list(wire(window)["series"]) == ["power_w"]
+    window.details(4.0, 5.0, {"power_w": None, "throttle.sw_power_cap": 1.0})
+    window.details(5.0, 6.0, {"power_w": 50.0})
+    assert series(window, "power_w") == [0.0, None, None, 250.0, None, 50.0]
+    assert series(window, "throttle.sw_power_cap") == [None, None, None, None, 1.0, None]
+    assert sorted(wire(window)["series"]) == ["power_w", "throttle.sw_power_cap"]
 
 
 def test_all_fields_span_the_same_seconds() -> None:
     window = Window(0.0, WALL)
     window.memory(0.0, 2.0, {"mem_used_mib": 1.0})
-    window.utilization(0.5, 5.0, {"util_pct": 2.0})
+    window.utilization(0.5, 6.0, 2.0, 2.0)
     assert series(window, "mem_used_mib") == [1.0, 1.0, None, None, None]
     assert series(window, "util_pct") == [2.0] * 5
 
@@ -59,27 +72,33 @@ def test_before_anything_was_measured_there_is_no_window() -> None:
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.05, 400), st.integers(0, 100)), max_size=30))
 def test_it_has_the_last_ten_minutes(steps: list[tuple[float, float, int]]) -> None:
     window = Window(0.0, WALL)
-    truth: dict[int, list[tuple[float, float]]] = {}
+    middles: dict[int, float] = {}
+    parts: dict[int, list[tuple[float, float]]] = {}
     at_s = 0.0
     for pause, seconds, value in steps:
-        at_s += pause
-        window.details(at_s, at_s + seconds, {"power_w": float(value)})
-        for second in range(int(at_s), math.ceil(at_s + seconds)):
-            part = min(at_s + seconds, second + 1) - max(at_s, second)
-            truth.setdefault(second, []).append((part, float(value)))
-        at_s += seconds
-    if not truth:
+        begin_s = at_s + pause
+        at_s = begin_s + seconds
+        window.details(begin_s, at_s, {"power_w": float(value)})
+        window.utilization(begin_s, at_s, float(value), 0.0)
+        for second in range(int(begin_s), math.ceil(at_s)):
+            part = min(at_s, second + 1) - max(begin_s, second)
+            parts.setdefault(second, []).append((part, float(value)))
+            if begin_s <= second + 0.5 < at_s:
+                middles[second] = float(value)
+    parts.pop(int(at_s), None)  # not over
+    if not middles and not parts:
         return
-    last = max(truth)
-    values = series(window, "power_w")
+    last = max((*middles, *parts))
     first = max(0, last - SECONDS + 1)
-    assert wire(window)["start_s"] == WALL + first
-    assert len(values) == last - first + 1
-    for second, value in zip(range(first, last + 1), values, strict=True):
-        parts = truth.get(second)
-        if parts is None or value is None:
-            assert parts is None
-            assert value is None
+    means = {s: sum(p * v for p, v in of) / sum(p for p, _ in of) for s, of in parts.items()}
+    for name, truth in (("power_w", middles), ("util_pct", means)):
+        if not any(second >= first for second in truth):
+            assert name not in wire(window)["series"]
             continue
-        expected = sum(part * v for part, v in parts) / sum(part for part, _ in parts)
-        assert value == pytest.approx(expected, abs=0.02)
+        values = series(window, name)
+        assert wire(window)["start_s"] == WALL + first
+        assert len(values) == last - first + 1
+        for second, found in zip(range(first, last + 1), values, strict=True):
+            expected = truth.get(second)
+            assert (found is None) == (expected is None)
+            assert found is None or found == pytest.approx(expected, abs=1e-4)
