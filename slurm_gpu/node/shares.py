@@ -131,6 +131,23 @@ def shared(
     return {job: min(100.0, taken[job] * fit * seconds / part.seconds) for job, part in parts.items()}
 
 
+def device_during(
+    span: Span, part: Held, parts: Mapping[int, Held], own: Mapping[int, float | None]
+) -> float:
+    """Percent of the whole device during `part` of a span, given what each job did in its own part.
+
+    What none of them did was done evenly over the span.
+    """
+    rest, busy = span.percent * (span.end_s - span.start_s), 0.0
+    for job, other in parts.items():
+        percent = own[job]
+        if percent is None:
+            return span.percent
+        rest -= percent * other.seconds
+        busy += percent * max(0.0, min(part.end_s, other.end_s) - max(part.start_s, other.start_s))
+    return min(100.0, busy / part.seconds + max(0.0, rest) / (span.end_s - span.start_s))
+
+
 def _one_after_another(parts: Mapping[int, Held]) -> bool:
     ordered = sorted(parts.values(), key=lambda part: part.start_s)
     return all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))

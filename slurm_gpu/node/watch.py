@@ -10,14 +10,14 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.node import ownlook
 from slurm_gpu.node.cgroup import JobOwner, ProcessJobs
 from slurm_gpu.node.reading import Failure, Reading, Request
-from slurm_gpu.node.shares import Held, JobSamples, alone, held_part, shared
+from slurm_gpu.node.shares import Held, JobSamples, alone, device_during, held_part, shared
 from slurm_gpu.node.tally import Look, Tally
 from slurm_gpu.node.utilization import Span, UtilizationSpans
 
 # A young segment is looked at often: of a job of 3 s, one sampling interval is a third. Memory that comes or
 # goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
 YOUNG_SHARE = 0.005
-YOUNGEST_S = 0.02
+YOUNGEST_S = 0.01
 # Everything else needs a look per so many looks at memory, but one per interval at least.
 DETAIL_SHARE = 5
 # A pause of so many looks, and at least this long, is a gap.
@@ -241,7 +241,8 @@ class DeviceWatch:
             by_job = {tally.key.job_id: part for tally, part in parts.items()}
             own = shared(span, by_job, self._job_samples.known)
             for tally, part in parts.items():
-                tally.utilization(part.start_s, part.end_s, own[tally.key.job_id], span.percent)
+                device = device_during(span, part, by_job, own)
+                tally.utilization(part.start_s, part.end_s, own[tally.key.job_id], device)
             self._job_samples.forget(span)
 
     def _take_state(
