@@ -1,0 +1,269 @@
+"""What waits is kept as long as there is room, on disks that are really full; losses are counted and told."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node import journal as journal_module
+from slurm_gpu.node.allocations import Allocation
+from slurm_gpu.node.spool import MAX_BYTES, Spool
+from slurm_gpu.node.tally import SegmentKey
+from slurm_gpu.records import Event, Host, Mean, Record, Total
+
+DISK_BYTES = 2 << 20
+
+
+def key(job_id: int) -> SegmentKey:
+    return SegmentKey(
+        cluster="lab",
+        job_id=job_id,
+        restart=0,
+        prolog_s=100,
+        node="n1",
+        boot_id="b",
+        segment=f"{job_id:016x}",
+    )
+
+
+def allocation(job_id: int) -> Allocation:
+    return Allocation(key=key(job_id), prolog_at_s=100.0, start_s=1.0, start_wall_s=100.0, positions=(0,))
+
+
+def record(job_id: int, seq: int = 1, *, final: bool = True, device: str = "GPU-0") -> Record:
+    own = key(job_id)
+    return Record(
+        **{name: getattr(own, name) for name in SegmentKey.__dataclass_fields__},
+        device=device,
+        seq=seq,
+        final=final,
+        first_s=100,
+        last_s=110,
+        held_s=10.0,
+        sampled_s=10.0,
+        util_hist_ms=dict.fromkeys(range(100), 100),
+    )
+
+
+def host(job_id: int, seq: int = 1, *, final: bool = True) -> Host:
+    own = key(job_id)
+    fields = {name: getattr(own, name) for name in SegmentKey.__dataclass_fields__}
+    return Host(**fields, seq=seq, final=final, first_s=100, last_s=110)
+
+
+def jobs(spool: Spool) -> list[int]:
+    everything = spool.waiting(1_000_000, set(spool.waiting_keys()))
+    return [item.wire["job_id"] for item in everything if item.kind == "records"]
+
+
+def reopened(spool: Spool, directory: Path) -> Spool:
+    spool.close()
+    return Spool(directory)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(tmp_path)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@pytest.fixture
+def fill(disk: Path, monkeypatch: pytest.MonkeyPatch) -> "Filler":
+    monkeypatch.setattr(journal_module, "RESERVE_BYTES", 200_000)
+    monkeypatch.setattr(journal_module, "ROOMY_BYTES", 400_000)
+    return Filler(disk)
+
+
+class Filler:
+    """Somebody else on the same disk."""
+
+    def __init__(self, disk: Path) -> None:
+        self.path = disk / "else"
+
+    def take_all(self) -> None:
+        with self.path.open("ab", buffering=0) as file:
+            for size in (65536, 4096):
+                while True:
+                    try:
+                        file.write(b"x" * size)
+                    except OSError:
+                        break
+
+    def give_back(self) -> None:
+        self.path.unlink()
+
+
+def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.save_allocation(allocation(7))
+    spool.save_record(record(7, final=False))
+    spool.save_host(host(7, final=False))
+    spool.save_record(record(8))
+    assert spool.commit()
+    spool = reopened(spool, tmp_path)
+    assert spool.allocations() == [allocation(7)]
+    assert spool.last_host(key(7).segment) == host(7, final=False)
+    assert [item.key for item in spool.waiting(10)] == [f"record/{key(8).segment}/GPU-0"]
+    spool.drop_allocation(allocation(7))
+    for item in spool.waiting(10, set(spool.waiting_keys())):
+        spool.shipped(item)
+    assert spool.commit()
+    spool = reopened(spool, tmp_path)
+    assert (len(spool), spool.size_bytes, spool.allocations()) == (0, 0, [])
+
+
+def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: Filler, disk: Path) -> None:
+    spool = Spool(disk / "spool")
+    for job in range(1, 51):
+        spool.save_allocation(allocation(job))
+    for seq in range(1, 11):  # of which nine are out of date
+        for job in range(1, 51):
+            spool.save_record(record(job, seq, final=False))
+        assert spool.commit()
+    fill.take_all()
+    for job in range(1, 51):
+        spool.save_record(record(job, 11))
+        spool.drop_allocation(allocation(job))
+    assert spool.commit()
+    spool = reopened(spool, disk / "spool")
+    assert jobs(spool) == list(range(1, 51))
+    assert [item.seq for item in spool.waiting(1000)] == [11] * 50
+    assert spool.allocations() == []
+
+
+def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path) -> None:
+    spool = Spool(disk / "spool")
+    for job in range(1, 101):
+        spool.save_record(record(job, 1, final=False))
+    assert spool.commit()
+    fill.take_all()
+    (disk / "spool" / "reserve").unlink()
+    with fill.path.open("ab", buffering=0) as file:
+        while file.write(b"x" * 4096) == 4096:
+            if os.statvfs(disk).f_bfree * 4096 <= 40_000:
+                break
+    for job in range(1, 401):
+        spool.save_record(record(job, 2, final=job % 5 == 0))
+    assert not spool.commit()
+    assert len(jobs(spool)) == 400  # what is not on disk is in memory
+    spool = reopened(spool, disk / "spool")
+    assert {item.wire["job_id"] for item in spool.waiting(1000)} == set(range(5, 401, 5))
+
+
+def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> None:
+    spool = Spool(disk / "spool")
+    spool.save_record(record(1))
+    assert spool.commit()
+    fill.take_all()
+    for job in range(2, 1001):
+        spool.save_record(record(job))
+        if job % 100 == 0:
+            spool.commit()
+    assert not spool.commit()
+    assert spool.failing
+    assert jobs(spool) == list(range(1, 1001))
+    assert spool.take_dropped() == 0
+    fill.give_back()
+    assert spool.commit()
+    assert not spool.failing
+    assert spool.take_dropped() == 0
+    assert jobs(reopened(spool, disk / "spool")) == list(range(1, 1001))
+
+
+def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> None:
+    spool = Spool(disk / "spool")
+    fill.take_all()
+    for job in range(1, 1001):
+        spool.save_record(record(job))
+    spool.commit()
+    for item in spool.waiting(1000):
+        spool.shipped(item)
+    assert spool.commit()
+    assert (len(spool), spool.size_bytes) == (0, 0)
+
+
+def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room(
+    fill: Filler, disk: Path
+) -> None:
+    spool = Spool(disk / "spool", max_bytes_in_memory=200_000)
+    spool.save_record(record(1, final=False))
+    assert spool.commit()
+    fill.take_all()
+    for job in range(2, 1001):
+        spool.save_record(record(job))
+        spool.commit()
+    kept = jobs(spool)
+    assert kept[0] == 1  # it is still running
+    assert kept[-1] == 1000
+    assert spool.take_dropped() == 0
+    fill.give_back()
+    assert spool.commit()
+    assert spool.take_dropped() == 1000 - len(kept)
+    assert spool.take_dropped() == 0
+    # What came first found the reserve, what came last is in memory; what lay in between is lost.
+    newest = [job for job in kept if job > 900]
+    assert newest == list(range(901, 1001))
+
+
+def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, max_bytes=100_000)
+    for n in range(10):
+        spool.save_event(Event(node="n1", boot_id="b", n=n, at_s=100, kind="xid", device="GPU-0"))
+    for job in range(1, 301):
+        spool.save_record(record(job))
+        assert spool.commit()
+    assert spool.size_bytes <= 100_000 + 2000
+    spool.close()
+    spool = Spool(tmp_path, max_bytes=100_000)
+    kept = jobs(spool)
+    assert kept == list(range(301 - len(kept), 301))
+    assert spool.take_dropped() == 0  # there is no room yet
+    for item in spool.waiting(1000):
+        spool.shipped(item)
+    assert spool.take_dropped() == 310 - len(kept)
+    assert spool.commit()
+
+
+def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
+    """Jobs of 10 s on each of 8 GPUs all day, with all that a device can tell, fit into the limit."""
+    mean, total = Mean(10.123456, 1234.567891, 1000.123456, 2000.123456), Total(10.123456, 123456789.123456)
+    full = record(1)
+    values = {
+        name: mean if str(field.type) == "Mean | None" else total
+        for name, field in Record.__dataclass_fields__.items()
+        if str(field.type) in ("Mean | None", "Total | None")
+    }
+    fields = {name: getattr(full, name) for name in Record.__dataclass_fields__} | values
+    fields |= {"util_hist_ms": dict.fromkeys(range(60), 166), "mem_hist_ms": dict.fromkeys(range(10), 999)}
+    spool = Spool(tmp_path)
+    spool.save_record(Record(**fields))
+    spool.save_host(host(1))
+    timeline_bytes = 8 * (len('"sm_clock":"",') + 16) + 50
+    per_job = spool.size_bytes + timeline_bytes
+    assert 8 * 86_400 / 10 * per_job < MAX_BYTES
+
+
+def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_gpu.node.spool.MAX_REJECTED", 3)
+    spool = Spool(tmp_path)
+    for job in range(1, 7):
+        spool.save_record(record(job))
+    for item in spool.waiting(10):
+        spool.reject(item, "no")
+    assert len(list((tmp_path / "rejected").iterdir())) == 3
+    assert len(spool) == 0
+
+
+def test_memory_holds_only_the_places_of_what_is_on_disk(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    for job in range(1, 101):
+        spool.save_record(record(job))
+    assert spool._journal.bytes_in_memory > 50_000
+    assert spool.commit()
+    assert spool._journal.bytes_in_memory == 0
