@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.clock import Clock
@@ -119,6 +119,31 @@ class Node:
         open_jobs = {allocation.key.job_id for allocation in self._allocations}
         self._granted = {job: granted for job, granted in self._granted.items() if job in open_jobs}
         self._segments.grant(self._granted)
+
+    def ended(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+        """Those of the open jobs that Slurm says are over."""
+
+    def open_jobs(self) -> list[int]:
+        """Raw ids of the jobs that hold GPUs here."""
+        return [allocation.key.job_id for allocation in self._allocations]
+
+    def holders(self) -> Mapping[str, list[int]]:
+        """The same by device; a device that nobody holds is absent."""
+        holders: dict[str, list[int]] = {}
+        for allocation in self._allocations:
+            for uuid in allocation.devices.values():
+                holders.setdefault(uuid, []).append(allocation.key.job_id)
+        return holders
+
+    def windows(self, job_ids: Collection[int]) -> list[Mapping[str, Any]]:
+        """The last ten minutes of those jobs, one of each of their devices, as they are shipped."""
+        tallies = [
+            tally
+            for segment in self._segments
+            if segment.allocation.key.job_id in job_ids
+            for tally in segment.tallies.values()
+        ]
+        return [window for tally in tallies if (window := tally.window()) is not None]
 
     def _next_step_s(self) -> float:
         now_s = self._clock.monotonic()
@@ -278,6 +303,8 @@ class Node:
         for event in self._taken:
             self._hooks.remove(event)
         self._taken.clear()
+        if dropped := self._spool.take_dropped():
+            self._events.tell("spool_full", data={"dropped": dropped})
 
     def _tell_failure(self, watch: DeviceWatch, failure: Failure) -> None:
         log.error("GPU %s: %s: %s", failure.trouble, watch.uuid, failure.why)

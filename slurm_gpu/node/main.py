@@ -23,6 +23,8 @@ from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
 from slurm_gpu.node.inotify import DirectoryWaiter
+from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.nodecounters import NodeCounters
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.ship import Courier
@@ -101,21 +103,25 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"
         raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
     waiter = DirectoryWaiter(hooks.jobs)
+    seen = LastSeen(NvmlReader())
     node = Node(
         name=name,
         cluster=config.cluster,
         clock=clock,
         hooks=hooks,
-        reader=NvmlReader(),
+        reader=seen,
         gres=GresOrder(options.node),
         spool=spool,
         processes=ProcessJobs(),
         interval_s=config.sampling.interval_s,
     )
     credential = functools.partial(munge.encode, socket=config.munge_socket)
-    post = _print if options.print else HttpPost(config.database, options.source_address, credential)
+    # A sender with an address of its own is one of several nodes on this host, and to be told from them.
+    local = config.database_socket if options.source_address is None else None
+    http = HttpPost(config.database, options.source_address, credential, local)
+    post = _print if options.print else http
     sender = DirectSender(post) if options.once or options.print else ThreadSender(post, waiter.wake)
-    courier = Courier(spool, sender, clock, name, on_jobs=node.learn)
+    courier = Courier(spool, sender, clock, name, NodeSource(name, clock, node, seen, NodeCounters()))
     stopping = _StopSignal(waiter)
     _go_first()
     log.info("slurm-gpud %s watches node %s of cluster %s", __version__, name, config.cluster)
@@ -147,7 +153,7 @@ def _once(node: Node, courier: Courier) -> None:
 
 def _print(body: bytes) -> Reply:
     shipment = json.loads(gzip.decompress(body))
-    for kind in ("records", "events"):
+    for kind in ("devices", "records", "hosts", "events"):
         for item in shipment[kind]:
             print(json.dumps({kind[:-1]: item}), flush=True)
     return Reply(200, b"{}")

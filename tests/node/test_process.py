@@ -180,7 +180,9 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
         text=True,
         check=True,
     )
-    first, second = (json.loads(line)["record"] for line in shown.stdout.splitlines())
+    printed = [json.loads(line) for line in shown.stdout.splitlines()]
+    assert [item["device"]["uuid"] for item in printed if "device" in item] == UUIDS
+    first, second = (item["record"] for item in printed if "record" in item)
     assert first["device"] == second["device"] == "GPU-b"
     assert first["segment"] != second["segment"]
     assert database.records == {}

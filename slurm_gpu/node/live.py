@@ -1,0 +1,164 @@
+"""What the GPUs do now: the last readings, whoever asked for them, for live values and for /metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.nodecounters import NodeCounters
+from slurm_gpu.node.reading import Facts, Memory, Reader, Reading, Request, Results
+from slurm_gpu.node.ship import JobFacts, Source
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+
+# What was read longer ago says nothing about now.
+FRESH_S = 15.0
+_MIB = 1 << 20
+
+
+@dataclass(slots=True)
+class Seen:
+    """The last readings of one device: `at_s` of any, `detail` the last detailed one."""
+
+    at_s: float
+    memory: Memory | None = None
+    util_pct: float | None = None
+    detail: Reading | None = None
+
+
+class LastSeen:
+    """A Reader that remembers what it brings back; `facts` of the devices that answered last."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._seen: dict[str, Seen] = {}
+        self.facts: Sequence[Facts] = ()
+        self.looks = 0
+
+    def devices(self) -> Sequence[Facts]:
+        """See Reader."""
+        self.facts = self._reader.devices()
+        return self.facts
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        """See Reader."""
+        results = self._reader.read(requests)
+        self.looks += 1
+        for request in requests:
+            reading = results.readings.get(request.uuid)
+            if reading is not None:
+                self._remember(request, reading)
+            elif request.uuid in results.failures:
+                self._seen.pop(request.uuid, None)
+        return results
+
+    def _remember(self, request: Request, reading: Reading) -> None:
+        seen = self._seen.get(request.uuid)
+        if seen is None:
+            seen = self._seen[request.uuid] = Seen(reading.at_s)
+        seen.at_s, seen.memory = reading.at_s, reading.memory
+        if request.detailed:
+            seen.detail = reading
+        if reading.ring:
+            seen.util_pct = reading.ring[-1].percent
+        elif reading.util_pct is not None:
+            seen.util_pct = reading.util_pct
+        elif request.detailed and reading.ring is None:
+            seen.util_pct = None
+
+    def of(self, uuid: str, now_s: float) -> Seen | None:
+        """What was read of that device in the last FRESH_S."""
+        seen = self._seen.get(uuid)
+        return seen if seen is not None and now_s - seen.at_s <= FRESH_S else None
+
+
+class Holders(Protocol):
+    """Who holds GPUs here, as the daemon (slurm_gpu.node.daemon) knows it."""
+
+    def open_jobs(self) -> Sequence[int]:
+        """Raw ids of the jobs that hold GPUs."""
+
+    def holders(self) -> Mapping[str, Sequence[int]]:
+        """The same by device; a device that nobody holds may be absent."""
+
+    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
+        """The last ten minutes of those jobs."""
+
+    def learn(self, jobs: JobFacts) -> None:
+        """What hooks cannot know."""
+
+    def ended(self, jobs: JobFacts) -> None:
+        """Jobs that Slurm says are over."""
+
+
+class NodeSource(Source):
+    """What a node tells of itself besides records."""
+
+    def __init__(
+        self, name: str, clock: Clock, holders: Holders, seen: LastSeen, counters: NodeCounters
+    ) -> None:
+        self._name, self._clock = name, clock
+        self._holders, self._seen, self._counters = holders, seen, counters
+
+    def open_jobs(self) -> Sequence[int]:
+        """See Source."""
+        return self._holders.open_jobs()
+
+    def devices(self) -> Sequence[DeviceFacts]:
+        """See Source."""
+        at_s = int(self._clock.wall())
+        return [device_facts(facts, self._name, at_s) for facts in self._seen.facts]
+
+    def live(self) -> Mapping[str, Any]:
+        """See Source."""
+        now_s, holders = self._clock.monotonic(), self._holders.holders()
+        uuids = dict.fromkeys([*(facts.uuid for facts in self._seen.facts), *holders])
+        host = asdict(self._counters.look(now_s))
+        del host["at_s"]
+        live = Live(
+            at_s=round(self._clock.wall(), 3),
+            devices={uuid: live_device(self._seen.of(uuid, now_s), holders.get(uuid, ())) for uuid in uuids},
+            host={name: round(value, 3) for name, value in host.items() if value is not None},
+        )
+        return live.to_wire()
+
+    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
+        """See Source."""
+        return self._holders.windows(job_ids)
+
+    def learn(self, jobs: JobFacts) -> None:
+        """See Source."""
+        self._holders.learn(jobs)
+
+    def ended(self, jobs: JobFacts) -> None:
+        """See Source."""
+        self._holders.ended(jobs)
+
+
+def live_device(seen: Seen | None, jobs: Sequence[int]) -> LiveDevice:
+    """The last values of a device, gaps where nothing fresh is known."""
+    if seen is None:
+        return LiveDevice(jobs=jobs)
+    memory, detail = seen.memory, seen.detail
+    known = memory is not None and memory.total > 0
+    return LiveDevice(
+        util_pct=seen.util_pct,
+        mem_used_mib=None if memory is None else round(memory.used / _MIB, 3),
+        mem_used_frac=round(memory.used / memory.total, 6) if memory is not None and known else None,
+        power_w=None if detail is None else detail.power_w,
+        temp_c=None if detail is None else detail.temp_c,
+        sm_clock_mhz=None if detail is None else detail.sm_clock_mhz,
+        processes=None if detail is None or detail.processes is None else len(detail.processes),
+        throttle=None if detail is None else detail.throttle,
+        jobs=jobs,
+    )
+
+
+def device_facts(facts: Facts, node: str, at_s: int) -> DeviceFacts:
+    """As they are shipped."""
+    values = facts._asdict()
+    memory = values.pop("memory_bytes")
+    return DeviceFacts(
+        node=node, at_s=at_s, memory_mib=None if memory is None else round(memory / _MIB, 3), **values
+    )
