@@ -1,18 +1,17 @@
 """What one look at the GPUs asks for and brings back. None = the device cannot say; 0 is a measurement.
 
-Everything here is plain data: it crosses the pipe between slurm-gpud and the child that calls NVML.
+Everything here is plain data: it crosses the pipe between slurm-gpud and the child that calls NVML. Named
+tuples, since they are JSON arrays already, and the child is spared the weight of dataclasses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Facts(NamedTuple):
     """What does not change about a GPU or MIG instance while the driver stays loaded.
 
     `index` and `minor` of a MIG instance are its GPU's (`parent`). Bandwidths are the most that the links can
@@ -20,7 +19,7 @@ class Facts:
     """
 
     uuid: str
-    index: int
+    index: int  # type: ignore[assignment]  # not tuple's method of that name
     minor: int | None = None
     name: str | None = None
     memory_bytes: int | None = None
@@ -35,32 +34,28 @@ class Facts:
     driver: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """Memory in bytes; `used` is what jobs and the driver's contexts take, not the driver's reserve."""
 
     used: int
     total: int
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """A process with a context on the GPU; `used` is its memory in bytes."""
 
     pid: int
     used: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class UtilizationSample:
+class UtilizationSample(NamedTuple):
     """Percent of the time since the sample before in which a kernel ran; `at_us` is wall clock, µs."""
 
     at_us: int
     percent: float
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessSample:
+class ProcessSample(NamedTuple):
     """Percent of the SMs' time that a process took up to `at_us` (wall clock, µs)."""
 
     pid: int
@@ -68,16 +63,14 @@ class ProcessSample:
     percent: float
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(NamedTuple):
     """A running total that starts anew at 2**bits, and with the driver."""
 
     value: int
     bits: int = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Activity:
+class Activity(NamedTuple):
     """GPM's fractions (0–1) over the `seconds` since the last detailed look."""
 
     seconds: float
@@ -87,8 +80,7 @@ class Activity:
     dram: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(NamedTuple):
     """What to read of one device: memory always, the rest only if asked for.
 
     A ring is read after the given wall-clock time in µs. `detailed` asks for all fields of Reading below
@@ -102,8 +94,7 @@ class Request:
     process_ring_after_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class Reading(NamedTuple):
     """One device, at Clock.monotonic() `at_s`.
 
     `ring` and `process_ring` are empty where there is nothing newer, None where the device has none.
@@ -131,8 +122,7 @@ class Reading:
     activity: Activity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+class Xid(NamedTuple):
     """An error that the driver told, at wall-clock `at_s`."""
 
     uuid: str
@@ -148,16 +138,14 @@ class Trouble(StrEnum):
     DRIVER = "driver"  # the driver went away, or was reloaded under us
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A device that says nothing any more, and what it said last."""
 
     trouble: Trouble
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Results:
+class Results(NamedTuple):
     """What came back, by UUID.
 
     A device that was asked for and is in neither could not be asked this time: ask again.

@@ -1,7 +1,6 @@
 """NVML's errors cost one field of one GPU, never more; the real pynvml over the simulated library."""
 
 import ctypes
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.nvml import NvmlReader
-from slurm_gpu.node.reading import Memory, Process, Reading, Request, Results, Trouble
+from slurm_gpu.node.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
 
 START_NS = 1_800_000_000 * 10**9
 
@@ -54,7 +53,8 @@ class Gpus:
     """A reader that has found its devices."""
 
     def __init__(self) -> None:
-        self.reader = NvmlReader()
+        self.told: list[str] = []
+        self.reader = NvmlReader(lambda _, text: self.told.append(text))
         self.facts = {facts.uuid: facts for facts in self.reader.devices()}
 
     def results(self, uuid: str, **request: Any) -> Results:
@@ -86,11 +86,71 @@ def test_readings_are_in_our_units(world: World) -> None:
     assert reading.sm_clock_mhz == 1410
     assert reading.temp_c == pytest.approx(48, abs=1)
     assert reading.processes == [Process(os.getpid(), 5000 << 20)]
+    assert reading.throttle == []
+    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (Counter(0), Counter(0))
     at(world, 20)
     later = gpus.reading("GPU-a", detailed=True)
+    assert grown(reading.energy_mj, later.energy_mj) == pytest.approx(1930_000, abs=1000)
+    content = world.content.devices[0]
+    assert grown(reading.pcie_rx_bytes, later.pcie_rx_bytes) == pytest.approx(
+        4 * content.pcie_rx_bytes_per_s, rel=1e-3
+    )
+    assert grown(reading.pcie_tx_bytes, later.pcie_tx_bytes) == pytest.approx(
+        4 * content.pcie_tx_bytes_per_s, rel=1e-3
+    )
+
+
+def grown(before: Counter | None, after: Counter | None) -> int:
+    assert before is not None
+    assert after is not None
+    assert before.bits == after.bits
+    return after.value - before.value
+
+
+def test_counters_tell_their_width(world: World) -> None:
+    faults.wrap(world, 0, bits=32)
+    reading = Gpus().reading("GPU-a", detailed=True)
+    assert reading.pcie_rx_bytes is not None
     assert reading.energy_mj is not None
-    assert later.energy_mj is not None
-    assert later.energy_mj.value - reading.energy_mj.value == pytest.approx(1930_000, abs=1000)
+    assert (reading.pcie_rx_bytes.bits, reading.energy_mj.bits) == (32, 64)
+
+
+def test_each_total_comes_another_way_where_fields_do_not_tell_it(world: World) -> None:
+    faults.ecc(world, 0, 7, 1)
+    faults.unsupported_fields(world, 0, [3, 4, 83])
+    gpus = Gpus()
+    reading = gpus.reading("GPU-a", detailed=True)
+    assert (reading.ecc_corrected, reading.ecc_uncorrected) == (Counter(7), Counter(1))
+    assert reading.energy_mj is not None
+    assert reading.pcie_rx_bytes is not None
+    faults.unsupported(world, 0, ["nvmlDeviceGetFieldValues"])
+    gpus.reader.devices()
+    reading = gpus.reading("GPU-a", detailed=True)
+    assert (reading.ecc_corrected, reading.pcie_rx_bytes) == (Counter(7), None)
+    assert reading.energy_mj is not None
+
+
+def test_older_functions_serve_where_there_are_no_newer_ones(world: World) -> None:
+    newer = ["nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons"]
+    faults.unsupported(world, 0, [*newer, "nvmlDeviceGetMemoryInfo_v2"])
+    faults.throttle(world, 0, 0x4 | 0x40 | 0x1)
+    work(world)
+    at(world, 10)
+    reading = Gpus().reading("GPU-a", detailed=True)
+    assert reading.temp_c == pytest.approx(48, abs=1)
+    assert reading.throttle == ["sw_power_cap", "hw_thermal_slowdown"]  # idling is none
+    assert reading.memory is not None
+
+
+def test_facts_say_what_the_device_is_and_can_do_at_most(world: World) -> None:
+    facts = Gpus().facts["GPU-a"]
+    content = world.content.devices[0]
+    assert (facts.index, facts.minor, facts.parent) == (0, 1, None)
+    assert facts.memory_bytes == content.memory_mib << 20
+    assert facts.power_limit_w == content.power_limit_mw / 1000
+    assert facts.sm_clock_max_mhz == content.max_sm_clock_mhz
+    assert facts.pcie_bytes_per_s == pytest.approx(31.5e9, rel=0.01)  # generation 4, 16 lanes
+    assert None not in (facts.name, facts.pci_bus_id, facts.driver)
 
 
 def test_only_what_is_asked_for_is_read(world: World) -> None:
@@ -127,17 +187,21 @@ def test_an_idle_ring_is_empty_and_no_gap(world: World) -> None:
     assert (reading.ring, reading.process_ring, reading.processes) == ([], [], [])
 
 
-def test_an_unsupported_call_costs_its_field_and_is_told_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unsupported_call_costs_its_field_and_is_told_once(world: World) -> None:
     functions = ["nvmlDeviceGetPowerUsage", "nvmlDeviceGetSamples", "nvmlDeviceGetProcessUtilization"]
     faults.unsupported(world, 0, functions)
     gpus = Gpus()
-    with caplog.at_level(logging.INFO):
-        for _ in range(3):
-            reading = gpus.reading("GPU-a", detailed=True, ring_after_us=0, process_ring_after_us=0)
-            assert (reading.power_w, reading.ring, reading.process_ring) == (None, None, None)
-    assert len(caplog.records) == 3
+    before = world.calls()
+    for _ in range(3):
+        reading = gpus.reading("GPU-a", detailed=True, ring_after_us=0, process_ring_after_us=0)
+        assert (reading.power_w, reading.ring, reading.process_ring) == (None, None, None)
+        gpus.reader.devices()
+    for function in functions:
+        assert len([text for text in gpus.told if f"{function}:" in text]) == 1
+        assert world.calls()[function] == before[function] + 3  # asked again once devices are looked for
+    gpus.reading("GPU-a", detailed=True)
+    gpus.reading("GPU-a", detailed=True)
+    assert world.calls()["nvmlDeviceGetPowerUsage"] == before["nvmlDeviceGetPowerUsage"] + 4
     assert reading.memory is not None
     assert gpus.reading("GPU-b", detailed=True).power_w == 55
 
