@@ -8,11 +8,11 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.allocations import Allocation, Allocations
-from slurm_gpu.node.cgroup import ProcessJobs
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory, HookEvent, Kind
 from slurm_gpu.node.inventory import Inventory
+from slurm_gpu.node.processjobs import ProcessJobs
 from slurm_gpu.node.reading import Failure, Reader, Trouble, Xid
 from slurm_gpu.node.segments import SegmentBook
 from slurm_gpu.node.spool import Spool

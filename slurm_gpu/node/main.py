@@ -18,7 +18,6 @@ from slurm_gpu import __version__, munge
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import OutsideError, SlurmGpuError
-from slurm_gpu.node.cgroup import ProcessJobs
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
@@ -27,6 +26,7 @@ from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.nodecounters import NodeCounters
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
+from slurm_gpu.node.processjobs import ProcessJobs
 from slurm_gpu.node.ship import Courier
 from slurm_gpu.node.spool import Spool
 

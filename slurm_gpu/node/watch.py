@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node import ownlook
-from slurm_gpu.node.cgroup import JobOwner, ProcessJobs
+from slurm_gpu.node.cgroup import JobOwner
+from slurm_gpu.node.processjobs import ProcessJobs
 from slurm_gpu.node.reading import Failure, Reading, Request
 from slurm_gpu.node.shares import Held, JobSamples, alone, device_during, held_part, shared
 from slurm_gpu.node.tally import Look, Tally

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.cgroup import JobOwner, ProcessJobs
+from slurm_gpu.node.cgroup import CgroupJob
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.processjobs import Origin, ProcessJobs
 from slurm_gpu.node.reading import (
     Counter,
     Facts,
@@ -223,22 +224,20 @@ class FakeReader:
         return Results(readings=readings, failures=failures, xids=xids)
 
 
-class FakeProcesses:
+class FakeProcesses(ProcessJobs):
     """Tells the job from the process id that Work made, if it was asked while the process ran."""
 
     def __init__(self, gpus: Sequence[FakeGpu]) -> None:
+        super().__init__()
         self._gpus = gpus
-        self._known: set[int] = set()
 
-    def job_of(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
+    def origin(self, pid: int) -> Origin | None:
         alive = {process.pid for gpu in self._gpus for process in gpu.processes() or ()}
-        if pid in alive and pid - 10_000 in jobs:
-            self._known.add(pid)
-        return pid - 10_000 if pid in self._known else None
-
-    def meet(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
-        for pid in pids:
-            self.job_of(pid, jobs)
+        if pid not in alive:
+            return None
+        origin = Origin(b"1", 1001, CgroupJob(pid - 10_000), None, None)
+        self._remember(pid, origin)
+        return origin
 
 
 def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:

@@ -1,11 +1,8 @@
-"""A process leads to its job through its cgroup, and without cgroups through its environment."""
-
-import os
-from pathlib import Path
+"""A cgroup's name leads to the job, whatever version of Slurm made it, and whatever users made beside it."""
 
 import pytest
 
-from slurm_gpu.node.cgroup import JobOwner, ProcessJobs, job_in_cgroup, job_in_environment
+from slurm_gpu.node.cgroup import CgroupJob, JobOwner, job_in_cgroup, job_in_environment, raw_id
 
 
 @pytest.mark.parametrize(
@@ -16,19 +13,43 @@ from slurm_gpu.node.cgroup import JobOwner, ProcessJobs, job_in_cgroup, job_in_e
         ("9:memory:/docker/abc/slurm_n1/uid_1001/job_4/step_0\n", 4),
         ("0::/system.slice/slurmstepd.scope/job_4/step_0/user/task_0\n", 4),
         ("0::/system.slice/n1_slurmstepd.scope/job_4/step_extern/user/task_special\n", 4),
-        ("0::/system.slice/slurmstepd.scope/s1A2B3C4D5E6F7/step_0/user/task_0\n", 77),
-        ("0::/system.slice/slurmstepd.scope/job_s1A2B3C4D5E6F7/step_0/user/task_0\n", 77),
+        ("0::/system.slice/slurmstepd.scope/s1A2B3C4D5E6F7/step_0/user/task_0\n", "s1A2B3C4D5E6F7"),
+        ("0::/system.slice/slurmstepd.scope/job_s1A2B3C4D5E6F7/step_0/user\n", "s1A2B3C4D5E6F7"),
         ("0::/user.slice/user-1001.slice/job_4/x\n", None),
         ("0::/system.slice/slurmstepd.scope/system\n", None),
-        ("0::/user.slice/user-1001.slice/user@1001.service/slurm/job_4/x\n", None),
+        ("9:memory:/slurm/system\n", None),
+        ("0::/user.slice/user-1001.slice/user@1001.service/slurm/uid_0/job_4/x\n", None),
         ("0::/user.slice/user-1001.slice/slurmstepd.scope/job_4/x\n", None),
         ("1:name=systemd:/slurm/uid_1001/job_4/step_0\n", None),
         ("0::/\n", None),
         ("", None),
     ],
 )
-def test_paths_of_all_versions(text: str, job: int | None) -> None:
-    assert job_in_cgroup(text, {"s1A2B3C4D5E6F7": 77}) == job
+def test_paths_of_all_versions(text: str, job: int | str | None) -> None:
+    found = job_in_cgroup(text)
+    assert found == (
+        None if job is None else CgroupJob(job) if isinstance(job, int) else CgroupJob(sluid=job)
+    )
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "0::/system.slice/slurmstepd.scope/job_4/step_0/user/task_0/job_999",
+        "0::/system.slice/slurmstepd.scope/job_4/slurmstepd.scope/job_999",
+        "9:freezer:/slurm/uid_1001/job_4/step_0/slurm/uid_1002/job_999",
+        "9:freezer:/slurm/uid_1001/job_4/step_0/job_999/x",
+    ],
+)
+def test_what_a_job_makes_below_its_own_cgroup_is_its_own(path: str) -> None:
+    assert job_in_cgroup(path + "\n") == CgroupJob(4)
+
+
+def test_a_sluid_leads_to_the_open_job_that_has_it() -> None:
+    jobs = {7: JobOwner(1001, "sA"), 8: JobOwner(1001, None)}
+    assert raw_id(CgroupJob(sluid="sA"), jobs) == 7
+    assert raw_id(CgroupJob(sluid="sB"), jobs) is None
+    assert raw_id(CgroupJob(9), jobs) == 9
 
 
 @pytest.mark.parametrize(
@@ -36,6 +57,7 @@ def test_paths_of_all_versions(text: str, job: int | None) -> None:
     [
         (b"A=1\0SLURM_JOB_ID=12\0", 12),
         (b"XSLURM_JOB_ID=12\0", None),
+        (b"A=1\nSLURM_JOB_ID=12\0", None),
         (b"SLURM_JOB_ID=1x\0", None),
         (b"SLURM_JOB_ID=" + b"9" * 100, None),
         (b"", None),
@@ -43,36 +65,3 @@ def test_paths_of_all_versions(text: str, job: int | None) -> None:
 )
 def test_environments(environment: bytes, job: int | None) -> None:
     assert job_in_environment(environment) == job
-
-
-def process(proc: Path, pid: int, cgroup: str, environ: bytes, started: int = 100) -> None:
-    directory = proc / str(pid)
-    directory.mkdir(exist_ok=True)
-    (directory / "stat").write_text(f"{pid} (a) b) S " + " ".join(["0"] * 18) + f" {started} 0\n")
-    (directory / "cgroup").write_text(cgroup)
-    (directory / "environ").write_bytes(environ)
-
-
-def test_the_environment_counts_only_for_the_job_s_own_user(tmp_path: Path) -> None:
-    process(tmp_path, 5, "0::/\n", b"SLURM_JOB_ID=12\0")
-    assert ProcessJobs(tmp_path).job_of(5, {12: JobOwner(os.getuid())}) == 12
-    assert ProcessJobs(tmp_path).job_of(5, {12: JobOwner(os.getuid() + 1)}) is None
-    assert ProcessJobs(tmp_path).job_of(5, {13: JobOwner(os.getuid())}) is None
-
-
-def test_a_cgroup_is_not_overruled_by_an_environment(tmp_path: Path) -> None:
-    process(tmp_path, 5, "0::/system.slice/slurmstepd.scope/job_4/step_0\n", b"SLURM_JOB_ID=12\0")
-    jobs = {4: JobOwner(os.getuid()), 12: JobOwner(os.getuid())}
-    assert ProcessJobs(tmp_path).job_of(5, jobs) == 4
-
-
-def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(tmp_path: Path) -> None:
-    jobs = {4: JobOwner(None), 5: JobOwner(None)}
-    known = ProcessJobs(tmp_path)
-    process(tmp_path, 5, "9:freezer:/slurm/uid_1/job_4/step_0\n", b"")
-    assert known.job_of(5, jobs) == 4
-    (tmp_path / "5" / "stat").unlink()
-    assert known.job_of(5, jobs) == 4  # the driver still tells what it did
-    process(tmp_path, 5, "9:freezer:/slurm/uid_1/job_5/step_0\n", b"", started=200)
-    assert known.job_of(5, jobs) == 5
-    assert known.job_of(6, jobs) is None

@@ -1,0 +1,135 @@
+"""A process leads to its job, and what its owner does to hide or to pretend leads to nobody else's."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.cgroup import JobOwner
+from slurm_gpu.node.processjobs import ProcessJobs
+
+SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
+NO_JOB = "0::/user.slice/user-1001.slice\n"
+
+
+class Proc:
+    """A /proc on disk, and a time that moves when told."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.now_s = root, 0.0
+        self.jobs = ProcessJobs(root, lambda: self.now_s)
+
+    def process(
+        self, pid: int, cgroup: str, environ: bytes = b"", *, started: int = 100, uid: int = 1001
+    ) -> None:
+        directory = self.root / str(pid)
+        directory.mkdir(exist_ok=True)
+        (directory / "stat").write_text(f"{pid} (a) b) S " + " ".join(["0"] * 18) + f" {started} 0\n")
+        (directory / "status").write_text(f"Name:\ta\nUid:\t{uid}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
+        (directory / "cgroup").write_text(cgroup)
+        (directory / "environ").write_bytes(environ)
+        self.now_s += 1
+
+    def end(self, pid: int) -> None:
+        for file in (self.root / str(pid)).iterdir():
+            file.unlink()
+        (self.root / str(pid)).rmdir()
+        self.now_s += 1
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+def test_the_environment_counts_only_for_the_job_s_own_user(proc: Proc) -> None:
+    proc.process(5, NO_JOB, b"SLURM_JOB_ID=12\0")
+    assert proc.jobs.job_of(5, {12: JobOwner(1002)}) is None
+    assert proc.jobs.job_of(5, {13: JobOwner(1001)}) is None
+    assert proc.jobs.job_of(5, {12: JobOwner(None)}) is None
+    assert proc.jobs.job_of(5, {12: JobOwner(1001)}) == 12
+
+
+def test_who_runs_a_program_of_root_is_still_who_started_it(proc: Proc) -> None:
+    proc.process(5, NO_JOB, b"SLURM_JOB_ID=12\0", uid=1002)  # its effective uid is 0
+    assert proc.jobs.job_of(5, {12: JobOwner(0)}) is None
+
+
+def test_a_cgroup_is_not_overruled_by_an_environment(proc: Proc) -> None:
+    proc.process(5, SLURM.format(4), b"SLURM_JOB_ID=12\0")
+    jobs = {4: JobOwner(1001), 12: JobOwner(1001)}
+    assert proc.jobs.job_of(5, jobs) == 4
+    proc.process(6, SLURM.format(99), b"SLURM_JOB_ID=12\0")
+    assert proc.jobs.job_of(6, jobs) is None
+
+
+def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(proc: Proc) -> None:
+    jobs = {4: JobOwner(None), 5: JobOwner(None)}
+    proc.process(5, SLURM.format(4))
+    assert proc.jobs.job_of(5, jobs) == 4
+    proc.end(5)
+    assert proc.jobs.job_of(5, jobs) == 4  # the driver still tells what it did
+    proc.process(5, SLURM.format(5), started=200)
+    assert proc.jobs.job_of(5, jobs) == 5
+    assert proc.jobs.job_of(6, jobs) is None
+
+
+def test_what_a_process_did_last_counts_after_its_job_was_closed(proc: Proc) -> None:
+    proc.process(5, SLURM.format(4))
+    proc.jobs.meet([5], {4: JobOwner(None)})
+    proc.end(5)
+    assert proc.jobs.job_of(5, {}) == 4
+
+
+def test_a_process_is_asked_again_until_it_has_a_job(proc: Proc) -> None:
+    proc.process(5, NO_JOB)
+    assert proc.jobs.job_of(5, {4: JobOwner(1001)}) is None
+    proc.process(5, SLURM.format(4))  # taken into the job, as pam_slurm_adopt does
+    proc.now_s += 10
+    assert proc.jobs.job_of(5, {4: JobOwner(1001)}) == 4
+
+
+def test_a_process_that_goes_between_two_reads_is_of_no_job(proc: Proc) -> None:
+    proc.process(5, SLURM.format(4))
+    (proc.root / "5" / "cgroup").unlink()
+    assert proc.jobs.origin(5) is None
+    proc.process(6, SLURM.format(4))
+    (proc.root / "6" / "stat").write_text("")
+    assert proc.jobs.origin(6) is None
+
+
+def test_an_environment_without_end_is_read_in_part(proc: Proc) -> None:
+    proc.process(5, NO_JOB, b"X=" + b"y" * (3 << 20) + b"\0SLURM_JOB_ID=12\0")
+    assert proc.jobs.job_of(5, {12: JobOwner(1001)}) is None
+
+
+def test_an_environment_that_never_answers_costs_its_owner_alone(
+    proc: Proc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its pages may lie in a file system of its owner, who lets every reader wait."""
+    proc.process(5, NO_JOB)
+    (proc.root / "5" / "environ").unlink()
+    os.mkfifo(proc.root / "5" / "environ")
+    proc.process(6, NO_JOB, b"SLURM_JOB_ID=12\0")
+    proc.process(7, NO_JOB, b"SLURM_JOB_ID=13\0", uid=1002)
+    jobs = {12: JobOwner(1001), 13: JobOwner(1002)}
+    assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6, 7)] == [None, None, 13]
+    assert [record.args for record in caplog.records] == [(1001,)]
+    os.close(os.open(proc.root / "5" / "environ", os.O_WRONLY))  # let the thread go
+
+
+def test_memory_of_processes_is_bounded(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_gpu.node.processjobs._REMEMBERED", 3)
+    jobs = {4: JobOwner(None)}
+    for pid in range(1, 6):
+        proc.process(pid, SLURM.format(4))
+        assert proc.jobs.job_of(pid, jobs) == 4
+        proc.end(pid)
+    assert [proc.jobs.job_of(pid, jobs) for pid in range(1, 6)] == [None, None, 4, 4, 4]
+
+
+def test_a_real_process_has_its_user_and_its_start() -> None:
+    origin = ProcessJobs().origin(os.getpid())
+    assert origin is not None
+    assert origin.uid == os.getuid()
+    assert int(origin.started) > 0
