@@ -94,7 +94,7 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._watch_new()
-        self._look([watch for watch in self._looking() if watch.next_look_s(now_s) <= now_s], now_s)
+        self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s)
         self._finish()
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()

@@ -19,6 +19,8 @@ from slurm_gpu.node.utilization import Span, UtilizationSpans
 # goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
 YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.01
+# A look that is due so soon is made together with one that is due now.
+EARLY_SHARE = 0.25
 # Everything else needs a look per so many looks at memory, but one per interval at least.
 DETAIL_SHARE = 5
 # A pause of so many looks, and at least this long, is a gap.
@@ -134,14 +136,25 @@ class DeviceWatch:
 
     def next_look_s(self, now_s: float) -> float:
         """When to look again; looks at full intervals fall together on all devices."""
-        if self._asked_s is not None and self._skipped:
-            return self._asked_s + max(AGAIN_S, self._step_s(now_s))
-        if self._asked_s is None or self._detailed_s is None:
+        if self._asked_s is None:
             return now_s
-        step = self._step_s(now_s)
+        # By the age at the last look: by that of now, the next look would retreat as it comes near.
+        step = self._step_s(self._asked_s)
+        if self._skipped:
+            return self._asked_s + max(AGAIN_S, step)
+        if self._detailed_s is None:
+            return now_s
         if step < self._interval_s:
             return self._asked_s + step
         return (self._asked_s // step + 1) * step
+
+    def is_due(self, now_s: float) -> bool:
+        """Look now? A little early too, so that several devices are looked at together."""
+        next_s = self.next_look_s(now_s)
+        if next_s <= now_s or self._asked_s is None:
+            return True
+        step = self._step_s(self._asked_s)
+        return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
     def _step_s(self, now_s: float) -> float:
         if any(h.settle_by_s is not None for h in self._holders):
