@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.units import parse_duration
+from slurm_gpu.units import parse_duration, parse_memory_mib
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
@@ -61,6 +61,20 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class Spool:
+    """What a node keeps until slurm-gpudbd has taken it, in MiB at most."""
+
+    max_size_mib: float = 256.0
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """Where slurm-gpud answers Prometheus; None: nowhere."""
+
+    listen: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SiteConfig:
     """The whole of slurm-gpu.yaml, checked.
 
@@ -80,6 +94,8 @@ class SiteConfig:
     zones: Mapping[str, Zone] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     retention: Retention = field(default_factory=Retention)
+    spool: Spool = field(default_factory=Spool)
+    metrics: Metrics = field(default_factory=Metrics)
 
 
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -147,6 +163,10 @@ class _Check:
             values["sampling"] = self.sampling(top["sampling"])
         if "retention" in top:
             values["retention"] = self.retention(top["retention"])
+        if "spool" in top:
+            values["spool"] = self.spool(top["spool"])
+        if "metrics" in top:
+            values["metrics"] = self.metrics(top["metrics"])
         if self.errors:
             raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
         return SiteConfig(**values)
@@ -266,3 +286,33 @@ class _Check:
     def retention(self, value: Any) -> Retention:
         table = self.mapping(("retention",), value, ("timelines", "windows"))
         return Retention(**{_DURATIONS[k]: self.duration(("retention", k), v) for k, v in table.items()})
+
+    def spool(self, value: Any) -> Spool:
+        table = self.mapping(("spool",), value, ("max_size",))
+        if "max_size" not in table:
+            return Spool()
+        try:
+            mib = parse_memory_mib(table["max_size"])
+            if mib >= 1:
+                return Spool(mib)
+        except (ValueError, AttributeError, TypeError):
+            pass
+        self.fail(
+            ("spool", "max_size"), f"max_size: {table['max_size']!r} must be 1M or more, such as 256M or 1G"
+        )
+        return Spool()
+
+    def metrics(self, value: Any) -> Metrics:
+        table = self.mapping(("metrics",), value, ("listen",))
+        if "listen" not in table:
+            return Metrics()
+        try:
+            parts = urlsplit(f"//{table['listen']}")
+            if parts.hostname and parts.port and parts.netloc == table["listen"] and not parts.username:
+                return Metrics((parts.hostname, parts.port))
+        except (ValueError, AttributeError, TypeError):
+            pass
+        self.fail(
+            ("metrics", "listen"), f"listen: {table['listen']!r} must be HOST:PORT, such as 127.0.0.1:9836"
+        )
+        return Metrics()

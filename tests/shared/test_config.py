@@ -23,6 +23,8 @@ server_types: {a100: {nodes: "n[1-2]", rate_per_gpu_hour: 1.2}, old: {nodes: n3,
 zones: {zone1: {nodes: "n[1-2]", role: small}, zone2: {nodes: n3}}
 sampling: {interval: 2s, min_coverage: 0}
 retention: {timelines: 30d, windows: 1d}
+spool: {max_size: 1.5G}
+metrics: {listen: "[::1]:9836"}
 """
 
 
@@ -44,6 +46,7 @@ def test_a_whole_file():
     assert config.zones == {"zone1": Zone("n[1-2]", "small"), "zone2": Zone("n3", None)}
     assert (config.sampling.interval_s, config.sampling.min_coverage) == (2.0, 0.0)
     assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
+    assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, ("::1", 9836))
 
 
 def test_the_cluster_alone_is_enough():
@@ -95,6 +98,12 @@ def test_the_example_that_is_shipped_is_valid():
         ("cluster: n\nsampling: {interval: 0s}\n", "2:22: interval: '0s' must be a duration"),
         ("cluster: n\nsampling: {min_coverage: 80}\n", "2:26: min_coverage: 80 must be a number from 0 to 1"),
         ("cluster: n\nretention: {windows: never}\n", "2:22: windows: 'never' must be a duration"),
+        ("cluster: n\nspool: {max_size: 256}\n", "2:19: max_size: 256 must be 1M or more, such as 256M"),
+        ("cluster: n\nspool: {max_size: 10K}\n", "2:19: max_size: '10K' must be 1M or more"),
+        ("cluster: n\nspool: {size: 1G}\n", "2:9: 'size' is not a setting of spool"),
+        ("cluster: n\nmetrics: {listen: 9836}\n", "2:19: listen: 9836 must be HOST:PORT, such as 127.0.0.1"),
+        ("cluster: n\nmetrics: {listen: localhost}\n", "2:19: listen: 'localhost' must be HOST:PORT"),
+        ("cluster: n\nmetrics: {listen: h:1/x}\n", "2:19: listen: 'h:1/x' must be HOST:PORT"),
         ("- cluster\n", "1:1: the file must hold `key: value` lines"),
     ],
 )
