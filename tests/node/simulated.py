@@ -1,0 +1,142 @@
+"""A node on simulated GPUs whose time stands still between events.
+
+The real pynvml over the simulated library, real hook files and a /proc of its own, under one fake clock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+
+from lab.nvml import build
+from lab.simgpu.load import Point
+from lab.simgpu.truth import ProcessTruth
+from lab.simgpu.world import GpuSpec, World, create
+from slurm_gpu.node.nvml import NvmlReader
+from slurm_gpu.node.processjobs import ProcessJobs
+from slurm_gpu.node.reading import Facts, Request, Results
+from tests.node.fakes import WALL_0, FakeClock, Machine
+
+_NS = 10**9
+
+
+class StoppedClock(FakeClock):
+    """The node's clock and that of the simulated driver, which stamps by the wall."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self.offset_s = world, WALL_0
+        super().__init__()
+
+    @property
+    def now_s(self) -> float:  # type: ignore[override]
+        return self._now_s
+
+    @now_s.setter
+    def now_s(self, now_s: float) -> None:
+        self._now_s = now_s
+        self._world.stop_clock(self.at_ns(now_s))
+
+    def at_ns(self, at_s: float) -> int:
+        """Wall clock in ns at a monotonic time."""
+        return round((at_s + self.offset_s) * _NS)
+
+
+class StoppedReader:
+    """NvmlReader whose looks take no time."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock, self._reader = clock, NvmlReader()
+
+    def devices(self) -> Sequence[Facts]:
+        return self._reader.devices()
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        results = self._reader.read(requests)
+        now_s = self._clock.now_s
+        readings = {uuid: reading._replace(at_s=now_s) for uuid, reading in results.readings.items()}
+        return results._replace(readings=readings)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What slurmd and the tests have to know of a GPU."""
+
+    uuid: str
+    minor: int
+    memory_mib: int
+
+
+class SimulatedMachine(Machine):
+    """One node; `truths` are its processes, as simgpu would write them down."""
+
+    def __init__(self, directory: Path, specs: Sequence[GpuSpec]) -> None:
+        load_library(directory / "world")
+        path = directory / "world" / "gpus.world"
+        # The driver was loaded, and its counters began, soon after the machine's boot.
+        create(path, specs, boot=WALL_0 + 10)
+        _set_environment("SIMGPU_WORLD", os.fspath(path))
+        self.world = World(path)
+        super().__init__(directory, clock=StoppedClock(self.world))
+        self.gpus = tuple(Gpu(spec.uuid, spec.minor, spec.memory_mib) for spec in specs)  # type: ignore[assignment]
+        self.reader = StoppedReader(self.clock)  # type: ignore[assignment]
+        self.truths: list[ProcessTruth] = []
+        self._proc = directory / "proc"
+        self._next_pid = 10_000
+
+    def processes(self) -> ProcessJobs:
+        return ProcessJobs(self._proc, self.clock.monotonic)
+
+    def work(self, job_id: int, restart: int, gpu: int, points: Sequence[Point]) -> int:
+        """Start a process of a job on a GPU; its id."""
+        self._next_pid += 1
+        pid = self._next_pid
+        place = self._proc / str(pid)
+        place.mkdir(parents=True)
+        (place / "stat").write_text(f"{pid} (python3) S 1 {' '.join('0' * 17)} {pid} 0 0\n")
+        (place / "status").write_text("Name:\tpython3\nUid:\t1001\t1001\t1001\t1001\n")
+        (place / "cgroup").write_text(f"4:devices:/slurm_n1/uid_1001/job_{job_id}/step_batch\n")
+        self.world.register(gpu, points, pid, started=0)
+        self.truths.append(
+            ProcessTruth(
+                job_id=job_id,
+                restart=restart,
+                node="n1",
+                uuid=self.gpus[gpu].uuid,
+                memory_mib=self.gpus[gpu].memory_mib,
+                pid=pid,
+                points=tuple(points),
+            )
+        )
+        return pid
+
+    def vanish(self, pid: int) -> None:
+        """The process is gone from /proc."""
+        place = self._proc / str(pid)
+        for file in place.iterdir():
+            file.unlink()
+        place.rmdir()
+
+    def close(self) -> None:
+        """Let go of the library, so that the next test finds its own world."""
+        if self.spool is not None:
+            self.kill()
+        try:
+            while True:
+                pynvml.nvmlShutdown()
+        except pynvml.NVMLError:
+            pass
+
+
+def load_library(directory: Path) -> None:
+    """Load the simulated NVML: found by its name then when pynvml asks the linker for that."""
+    ctypes.CDLL(str(build(directory)))
+
+
+def _set_environment(name: str, value: str) -> None:
+    os.environ[name] = value
+    ctypes.CDLL(None).setenv(name.encode(), os.fsencode(value), 1)
