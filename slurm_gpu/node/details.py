@@ -67,7 +67,7 @@ class Details:
         seconds = held_s if between_s <= gap_s else 0.0
         own_s = held_s if alone else 0.0
         clock_mhz = self._clock.see(reading.sm_clock_mhz, seconds)
-        watts = self._see_power(reading, interval, seconds, own_s)
+        watts = self._see_power(reading, interval.between_s, seconds, held_s, alone=alone)
         pcie_rx = self._pcie_rx.see(reading.pcie_rx_bytes, between_s, own_s)
         pcie_tx = self._pcie_tx.see(reading.pcie_tx_bytes, between_s, own_s)
         nvlink_rx = self._nvlink_rx.see(reading.nvlink_rx_bytes, between_s, own_s)
@@ -101,19 +101,20 @@ class Details:
             self._see_activity(reading.activity, interval, values)
         self._window.details(interval.begin_s, interval.end_s, values)
 
-    def _see_power(self, reading: Reading, interval: Interval, seconds: float, own_s: float) -> float | None:
+    def _see_power(
+        self, reading: Reading, between_s: float, seconds: float, held_s: float, *, alone: bool
+    ) -> float | None:
         """The mean power in between: as the energy counter tells, else a straight line between readings."""
-        rate = self._energy_mj.see(reading.energy_mj, interval.between_s, own_s)
-        before, after = self._watts_before, reading.power_w if own_s > 0 else None
+        rate = self._energy_mj.see(reading.energy_mj, between_s, held_s if alone else 0.0)
+        before, after = self._watts_before, reading.power_w if alone else None
         self._watts_before = after
-        if after is not None and before is None:
-            before = after
+        before = after if before is None else before
         if rate is not None:
             watts = rate / 1000
-            low = high = watts
-            if after is not None and before is not None:
-                low, high = min(before, after), max(before, after)
-            self._power.add(own_s, watts, low, high)
+            if after is None or before is None:
+                self._power.add(held_s, watts, watts, watts)
+            else:
+                self._power.add(held_s, watts, min(before, after), max(before, after))
             return watts
         if after is None or before is None or seconds <= 0:
             return None

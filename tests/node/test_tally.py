@@ -1,0 +1,469 @@
+"""A record has every field of the contract as it was, and a gap where nobody could say."""
+
+import dataclasses
+import gzip
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.node.reading import Activity, Counter, Facts, Memory, Reading
+from slurm_gpu.node.tally import Look, SegmentKey, Tally
+from slurm_gpu.records import (
+    Mean,
+    Record,
+    Timeline,
+    Total,
+    Window,
+    histogram_quantile,
+    merge_histograms,
+    merge_means,
+    merge_timelines,
+    merge_totals,
+)
+from slurm_gpu.records.timeline import FULL
+
+START, WALL = 1000.0, 1_795_000_000.25
+GAP = 5.0
+TOTAL = 40 << 30
+KEY = SegmentKey(
+    cluster="lab",
+    job_id=7,
+    restart=0,
+    prolog_s=1_795_000_000,
+    node="n1",
+    boot_id="b",
+    segment="00000000000000aa",
+)
+FACTS = Facts(
+    uuid="GPU-0",
+    index=0,
+    memory_bytes=TOTAL,
+    power_limit_w=400.0,
+    sm_clock_max_mhz=2000.0,
+    pcie_bytes_per_s=32e9,
+    nvlink_bytes_per_s=300e9,
+)
+
+
+def tally(facts: Facts | None = FACTS, start_s: float = START, wall_s: float = WALL) -> Tally:
+    return Tally(KEY, "GPU-0", start_s, wall_s, facts)
+
+
+def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> Look:
+    reading.setdefault("memory", Memory(TOTAL // 4, TOTAL))
+    return Look(
+        reading=Reading(at_s=at_s, **reading),
+        memory_used=None if reading["memory"] is None else reading["memory"].used,
+        processes=processes,
+        alone=alone,
+        detailed=True,
+    )
+
+
+def seen(*looks: Look, facts: Facts | None = FACTS, end_s: float | None = None) -> Record:
+    """The record of a segment with these looks."""
+    one = tally(facts)
+    one.end_s = end_s
+    for each in looks:
+        one.look(each, GAP, GAP)
+    return one.record(looks[-1].reading.at_s)
+
+
+def course(record: Record, name: str) -> list[float | None]:
+    assert record.timeline is not None
+    return record.timeline.fractions(name)
+
+
+def mean(value: Mean | None) -> float:
+    assert value is not None
+    return value.mean
+
+
+# Quantities between looks
+
+
+def test_between_two_looks_a_quantity_runs_straight() -> None:
+    record = seen(
+        look(1000.0, temp_c=40.0, sm_clock_mhz=1000.0, mem_util_pct=0.0),
+        look(1002.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
+        look(1003.0, temp_c=60.0, sm_clock_mhz=2000.0, mem_util_pct=0.0),
+    )
+    assert record.temp_c == Mean(3.0, pytest.approx(160 / 3, rel=1e-6), 40.0, 60.0)
+    assert record.sm_clock_mhz == Mean(3.0, pytest.approx(5000 / 3, rel=1e-6), 1000.0, 2000.0)
+    assert record.mem_util_pct == Mean(3.0, 0.0, 0.0, 0.0)
+    assert record.mem_used_mib == Mean(3.0, 10240.0, 10240.0, 10240.0)
+    assert record.mem_used_frac == Mean(3.0, 0.25, 0.25, 0.25)
+
+
+def test_what_a_device_does_not_tell_is_a_gap_and_not_zero() -> None:
+    record = seen(look(1000.0, processes=None, memory=None), look(1001.0, processes=None, memory=None))
+    told = {f.name for f in dataclasses.fields(Record) if getattr(record, f.name) is not None}
+    required = {f.name for f in dataclasses.fields(Record) if f.default is dataclasses.MISSING}
+    assert told == required
+    assert record.sampled_s == 0
+
+
+def test_zero_is_counted() -> None:
+    zero = Counter(0)
+    record = seen(
+        *(
+            look(
+                at_s,
+                processes=0,
+                power_w=0.0,
+                energy_mj=zero,
+                pcie_rx_bytes=zero,
+                ecc_corrected=zero,
+                throttle=(),
+                activity=Activity(seconds=1.0, tensor=0.0),
+            )
+            for at_s in (1001.0, 1002.0)
+        )
+    )
+    assert record.power_w == Mean(2.0, 0.0, 0.0, 0.0)
+    assert record.energy_j == Total(1.0, 0.0)
+    assert record.pcie_rx_bytes == Total(1.0, 0)
+    assert record.ecc_corrected == Total(1.0, 0)
+    assert record.throttle_s == {}
+    assert record.tensor_frac == Mean(2.0, 0.0, 0.0, 0.0)
+    assert record.processes == Mean(2.0, 0.0, 0.0, 0.0)
+    assert record.no_process_s == 2.0
+    assert record.sm_active_frac is None
+
+
+def test_a_pause_in_looking_is_a_gap_to_all_but_counters() -> None:
+    record = seen(
+        look(1000.0, temp_c=40.0, energy_mj=Counter(0)),
+        look(1001.0, temp_c=40.0, energy_mj=Counter(100_000)),
+        look(1009.0, temp_c=80.0, energy_mj=Counter(900_000)),
+        look(1010.0, temp_c=80.0, energy_mj=Counter(1_000_000)),
+    )
+    assert record.temp_c == Mean(2.0, 60.0, 40.0, 80.0)
+    assert record.energy_j == Total(10.0, 1000.0)
+    assert record.power_w == Mean(10.0, 100.0, 100.0, 100.0)
+
+
+def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
+    record = seen(
+        look(1000.0, temp_c=40.0, pcie_tx_bytes=Counter(0), throttle=("hw_slowdown",)),
+        look(1004.0, temp_c=40.0, pcie_tx_bytes=Counter(4000), throttle=("hw_slowdown",)),
+        end_s=1003.0,
+    )
+    assert record.held_s == 3.0
+    assert record.temp_c == Mean(3.0, 40.0, 40.0, 40.0)
+    assert record.pcie_tx_bytes == Total(3.0, 3000)
+    assert record.throttle_s == {"hw_slowdown": 3.0}
+
+
+# Power and energy
+
+
+def test_power_is_what_the_energy_counter_says_and_its_extremes_what_was_seen() -> None:
+    record = seen(
+        look(1000.0, power_w=100.0, energy_mj=Counter(5_000_000)),
+        look(1001.0, power_w=350.0, energy_mj=Counter(5_300_000)),
+        look(1002.0, power_w=90.0, energy_mj=Counter(5_600_000)),
+    )
+    assert record.power_w == Mean(2.0, 300.0, 90.0, 350.0)
+    assert record.energy_j == Total(2.0, 600.0)
+    assert course(record, "power") == [0.752, 0.752, 0.752]  # 300 of 400 W, to 1/250
+
+
+def test_without_an_energy_counter_power_is_polled() -> None:
+    record = seen(look(1000.0, power_w=100.0), look(1001.0, power_w=300.0))
+    assert record.power_w == Mean(1.0, 200.0, 100.0, 300.0)
+    assert record.energy_j is None
+
+
+def test_a_peak_that_no_look_saw_widens_the_extremes() -> None:
+    record = seen(
+        look(1000.0, power_w=100.0, energy_mj=Counter(0)),
+        look(1001.0, power_w=100.0, energy_mj=Counter(250_000)),
+    )
+    assert record.power_w == Mean(1.0, 250.0, 100.0, 250.0)
+
+
+def test_a_driver_that_was_reloaded_is_a_gap_of_its_counters() -> None:
+    record = seen(
+        look(1000.0, power_w=100.0, energy_mj=Counter(9_000_000), ecc_corrected=Counter(4)),
+        look(1001.0, power_w=100.0, energy_mj=Counter(9_100_000), ecc_corrected=Counter(5)),
+        look(1002.0, power_w=100.0, energy_mj=Counter(40_000), ecc_corrected=Counter(0)),
+        look(1003.0, power_w=100.0, energy_mj=Counter(140_000), ecc_corrected=Counter(2)),
+    )
+    assert record.energy_j == Total(2.0, 200.0)
+    assert record.ecc_corrected == Total(2.0, 3)
+    assert record.power_w == Mean(3.0, 100.0, 100.0, 100.0)  # polled where the counter says nothing
+
+
+def test_a_device_that_was_away_is_not_compared_with_what_it_said_before() -> None:
+    one = tally()
+    one.look(look(1000.0, energy_mj=Counter(0)), GAP, GAP)
+    one.look(look(1001.0, energy_mj=Counter(100_000)), GAP, GAP)
+    one.forget()
+    one.look(look(1004.0, energy_mj=Counter(300_000)), GAP, GAP)
+    one.look(look(1005.0, energy_mj=Counter(400_000)), GAP, GAP)
+    assert one.record(1005.0).energy_j == Total(2.0, 200.0)
+
+
+# Links
+
+
+def test_the_course_of_a_link_is_of_both_directions() -> None:
+    record = seen(
+        look(999.75, pcie_rx_bytes=Counter(0), pcie_tx_bytes=Counter(0), nvlink_tx_bytes=Counter(0)),
+        look(
+            1000.75,
+            pcie_rx_bytes=Counter(19_200 * 10**6),
+            pcie_tx_bytes=Counter(0),
+            nvlink_tx_bytes=Counter(150 * 10**9),
+        ),
+    )
+    assert record.pcie_rx_bytes == Total(0.75, 14_400 * 10**6)
+    assert course(record, "pcie") == [0.3]
+    assert course(record, "nvlink") == [0.5]
+    assert record.nvlink_rx_bytes is None
+
+
+def test_fractions_of_what_is_unknown_are_left_out() -> None:
+    looks = [look(1000.0 + s, power_w=200.0, sm_clock_mhz=1000.0, pcie_rx_bytes=Counter(s)) for s in range(2)]
+    for facts in (None, Facts(uuid="GPU-0", index=0)):
+        record = seen(*looks, facts=facts)
+        assert record.timeline is not None
+        assert set(record.timeline.series) == {"mem_used"}
+        assert record.power_w == Mean(1.0, 200.0, 200.0, 200.0)
+
+
+# Activity, throttling, suspension
+
+
+def test_activity_counts_for_its_own_seconds() -> None:
+    record = seen(
+        look(1000.0),
+        look(1001.0, activity=Activity(seconds=0.5, sm_active=0.8, sm_occupancy=0.4, dram=0.0)),
+        look(1002.0, activity=Activity(seconds=1.0, sm_active=0.2, sm_occupancy=0.1, dram=0.0)),
+    )
+    assert record.sm_active_frac == Mean(1.5, pytest.approx(0.4), 0.2, 0.8)
+    assert record.sm_occupancy_frac == Mean(1.5, pytest.approx(0.2), 0.1, 0.4)
+    assert record.dram_frac == Mean(1.5, 0.0, 0.0, 0.0)
+    assert record.tensor_frac is None
+
+
+def test_activity_before_the_job_is_not_its_own() -> None:
+    record = seen(look(1000.25, activity=Activity(seconds=1.0, sm_active=0.8)))
+    assert record.sm_active_frac == Mean(0.25, 0.8, 0.8, 0.8)
+
+
+def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> None:
+    record = seen(
+        look(1001.0, throttle=()),
+        look(1002.0, throttle=("sw_power_cap",)),
+        look(1003.0, throttle=("sw_power_cap", "hw_thermal_slowdown")),
+        look(1004.0, throttle=()),
+        look(1005.0, throttle=None),
+        look(1006.0, throttle=("sw_power_cap",)),
+    )
+    assert record.throttle_s == {"sw_power_cap": 0.5 + 1 + 0.5 + 1, "hw_thermal_slowdown": 1.0}
+
+
+def test_suspended_time_is_a_gap_until_the_node_can_tell() -> None:
+    one = tally()
+    assert one.record(1001.0).suspended_s is None
+    one.suspension(999.0, 1002.0, suspended=False)
+    assert one.record(1002.0).suspended_s == 0.0
+    one.suspension(1002.0, 1005.0, suspended=True)
+    one.end_s = 1006.0
+    one.suspension(1005.0, 1010.0, suspended=True)
+    assert one.record(1010.0).suspended_s == 4.0
+
+
+# Shared devices
+
+
+def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditions() -> None:
+    def reading(second: int, *, alone: bool) -> Look:
+        return look(
+            1000.0 + second,
+            alone=alone,
+            power_w=100.0,
+            temp_c=50.0,
+            sm_clock_mhz=1500.0,
+            mem_util_pct=30.0,
+            energy_mj=Counter(100_000 * second),
+            pcie_rx_bytes=Counter(1000 * second),
+            nvlink_tx_bytes=Counter(1000 * second),
+            ecc_uncorrected=Counter(second),
+            throttle=("sw_power_cap",),
+            activity=Activity(seconds=1.0, sm_active=0.5),
+        )
+
+    record = seen(*(reading(second, alone=False) for second in range(4)))
+    own = ("power_w", "mem_util_pct", "sm_active_frac", "energy_j", "pcie_rx_bytes", "nvlink_tx_bytes")
+    for name in (*own, "ecc_uncorrected"):
+        assert getattr(record, name) is None, name
+    assert record.temp_c == Mean(3.0, 50.0, 50.0, 50.0)
+    assert record.sm_clock_mhz == Mean(3.0, 1500.0, 1500.0, 1500.0)
+    assert record.throttle_s == {"sw_power_cap": 3.0}
+    assert record.timeline is not None
+    assert set(record.timeline.series) == {"mem_used", "sm_clock"}
+
+    # The other one left between the second look and the third.
+    record = seen(*(reading(second, alone=second > 2) for second in range(5)))
+    assert record.energy_j == Total(2.0, 200.0)
+    assert record.ecc_uncorrected == Total(2.0, 2)
+    assert mean(record.power_w) == 100.0
+
+
+# The whole
+
+
+def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], Look]]:
+    """For each second its utilization samples (length, percent) and the look that ends it."""
+    amounts = dict.fromkeys(("energy_mj", "pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes"), 0)
+    work = []
+    for second in range(1, seconds + 1):
+        rates = {"energy_mj": 400_000, "nvlink_rx_bytes": 300 * 10**9}
+        for name in amounts:
+            amounts[name] += int(source.random() * rates.get(name, 32 * 10**9))
+        samples = [(0.25, float(source.randrange(101))) for _ in range(4)]
+        seen_now = look(
+            START + second,
+            processes=source.randrange(3),
+            memory=Memory(source.randrange(TOTAL), TOTAL),
+            power_w=400 * source.random(),
+            temp_c=100 * source.random(),
+            sm_clock_mhz=2000 * source.random(),
+            mem_util_pct=100 * source.random(),
+            throttle=tuple(r for r in ("sw_power_cap", "hw_slowdown") if source.random() < 0.3),
+            activity=Activity(seconds=1.0, sm_active=source.random(), tensor=source.random()),
+            **{name: Counter(amount) for name, amount in amounts.items()},
+        )
+        work.append((samples, seen_now))
+    return work
+
+
+def _tell(one: Tally, work: list[tuple[list[tuple[float, float]], Look]]) -> Record:
+    for samples, seen_now in work:
+        at_s = seen_now.reading.at_s - sum(length for length, _ in samples)
+        for length, percent in samples:
+            one.utilization(at_s, at_s + length, percent, percent)
+            at_s += length
+        one.look(seen_now, GAP, GAP)
+    return one.record(work[-1][1].reading.at_s, final=True)
+
+
+def _merged(parts: list[Record]) -> dict[str, Any]:
+    merges: dict[str, Any] = {
+        "Mean | None": merge_means,
+        "Total | None": merge_totals,
+        "Histogram | None": merge_histograms,
+        "Timeline | None": merge_timelines,
+    }
+    return {
+        f.name: merges[str(f.type)](getattr(part, f.name) for part in parts)
+        for f in dataclasses.fields(Record)
+        if str(f.type) in merges
+    }
+
+
+def _alike(name: str, a: Any, b: Any) -> bool:
+    if isinstance(a, Mean | Total):
+        # Peaks of power that only the energy counter tells do not stand apart in a longer segment.
+        n_comparable = 2 if name == "power_w" else 4
+        pairs = list(zip(a.to_wire(), b.to_wire(), strict=True))[:n_comparable]
+        return all(math.isclose(x, y, rel_tol=1e-5, abs_tol=0.01) for x, y in pairs)
+    if isinstance(a, Timeline):
+        return all(
+            abs(x - y) <= 1.01 / FULL  # two roundings of half a level
+            for series in a.series
+            for x, y in zip(a.fractions(series), b.fractions(series), strict=True)
+            if x is not None and y is not None
+        )
+    return bool(a == b)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(2, 25), st.data())
+def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int, data: st.DataObject) -> None:
+    work = _work(random.Random(seed), seconds)
+    cut = data.draw(st.integers(1, seconds - 1))
+    # Segments that meet within a bin of the timeline count alike in it: here they meet between two bins.
+    wall_s = float(int(WALL))
+    whole, first = _tell(tally(wall_s=wall_s), work), _tell(tally(wall_s=wall_s), work[:cut])
+    border = work[cut - 1][1]
+    # Another watch begins with the look with which the first ended.
+    other = tally(start_s=border.reading.at_s, wall_s=wall_s + cut)
+    second = _tell(other, [([], border), *work[cut:]])
+    for parts in ([first, second], [second, first]):
+        merged = _merged(parts)
+        for name, value in merged.items():
+            expected = getattr(whole, name)
+            assert _alike(name, value, expected), (name, value, expected)
+        for q in (0.05, 0.5, 0.95):
+            quantile = histogram_quantile(merged["util_hist_ms"], q)
+            assert quantile == histogram_quantile(whole.util_hist_ms or {}, q)
+    for reason, seconds_in_force in (whole.throttle_s or {}).items():
+        parts_s = sum((part.throttle_s or {}).get(reason, 0.0) for part in (first, second))
+        assert parts_s == pytest.approx(seconds_in_force, abs=0.01)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(1, 300))
+def test_the_course_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> None:
+    record = _tell(tally(), _work(random.Random(seed), seconds))
+    assert record.timeline is not None
+    timeline = record.timeline
+    # The edges of a job cut its first and last bin.
+    spans = [
+        max(0.0, min(WALL + seconds, begin + timeline.width_s) - max(WALL, begin))
+        for begin in range(timeline.start_s, timeline.end_s, timeline.width_s)
+    ]
+
+    def integral(name: str, skip_s: float = 0.0) -> float:
+        pairs = zip(timeline.fractions(name), spans, strict=True)
+        total = sum(fraction * span for fraction, span in pairs if fraction is not None)
+        return total - skip_s
+
+    slack = seconds / (2 * FULL) + 1e-3
+    assert abs(integral("util") - mean(record.device_util_pct) / 100 * seconds) <= slack
+    assert abs(integral("mem_used") - mean(record.mem_used_frac) * seconds) <= slack
+    assert abs(integral("sm_active") - mean(record.sm_active_frac) * seconds) <= slack
+    assert abs(integral("sm_clock") - mean(record.sm_clock_mhz) / 2000 * seconds) <= slack
+    # The first reading of a counter says nothing about the time before it: a second is missing.
+    assert record.energy_j is None or abs(integral("power") - record.energy_j.total / 400) <= slack + 1
+
+
+def test_the_quantiles_of_a_job_are_exact() -> None:
+    work = _work(random.Random(5), 300)
+    record = _tell(tally(), work)
+    values = sorted(percent for samples, _ in work for _, percent in samples)
+    for q in (0.05, 0.25, 0.5, 0.75, 0.95):
+        assert histogram_quantile(record.util_hist_ms or {}, q) == values[math.ceil(q * len(values)) - 1]
+
+
+def test_a_window_has_every_field() -> None:
+    one = tally()
+    _tell(one, _work(random.Random(5), 700))
+    wire = one.window()
+    assert wire is not None
+    window = Window.from_wire(wire)
+    assert (window.job_id, window.segment, window.device) == (7, KEY.segment, "GPU-0")
+    assert window.start_s == int(WALL) + 100
+    assert set(window.series) == {
+        *("util_pct", "device_util_pct", "mem_used_mib", "mem_used_frac", "mem_util_pct"),
+        *("sm_active_frac", "tensor_frac", "power_w", "temp_c", "sm_clock_mhz", "processes"),
+        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+        *("throttle.sw_power_cap", "throttle.hw_slowdown"),
+    }
+    assert all(len(window.values(name)) == 600 for name in window.series)
+
+
+def test_noise_in_every_field_stays_within_three_kilobytes() -> None:
+    for seconds in (255, 500, 1000):
+        record = _tell(tally(), _work(random.Random(seconds), seconds))
+        body = json.dumps(record.to_wire(), separators=(",", ":")).encode()
+        assert len(gzip.compress(body, 6)) <= 3 * 1024
