@@ -1,0 +1,68 @@
+"""Jobs that share a GPU have together what it did, and never more."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from slurm_gpu.node.shares import Held, JobSample, alone, device_during, held_part, shared
+from slurm_gpu.node.utilization import Span
+
+moments = st.floats(0, 1)
+percents = st.integers(0, 100).map(float)
+
+
+@st.composite
+def parts_of(draw: st.DrawFn, span: Span) -> dict[int, Held]:
+    """1 to 4 jobs that held the device at some time of the span."""
+    parts = {}
+    for job in range(1, draw(st.integers(1, 4)) + 1):
+        begin, end = sorted((draw(moments), draw(moments)))
+        part = held_part(span, span.start_s + begin, span.start_s + end + 0.001)
+        if part is not None:
+            parts[job] = part
+    return parts
+
+
+@given(st.data())
+def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
+    span = Span(10.0, 10.0 + data.draw(st.floats(0.16, 1)), data.draw(percents))
+    parts = data.draw(parts_of(span))
+    stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
+    job_samples = st.builds(JobSample, stamps, st.integers(1, 5), percents)
+    samples = data.draw(st.none() | st.lists(job_samples, max_size=12))
+    own = shared(span, parts, samples)
+    assert set(own) == set(parts)
+    known = {job: percent for job, percent in own.items() if percent is not None}
+    done = sum(percent * parts[job].seconds for job, percent in known.items())
+    assert done <= span.percent * (span.end_s - span.start_s) * (1 + 1e-9) + 1e-9
+    assert all(0 <= percent <= 100 for percent in known.values())
+    for job, part in parts.items():
+        assert 0 <= device_during(span, part, parts, own) <= 100
+        # What the device did while a job held it is at least what that job did.
+        percent = own[job]
+        if percent is not None:
+            assert device_during(span, part, parts, own) >= percent - 1e-6
+
+
+@given(percents, st.floats(0.001, 1))
+@example(100.0, 0.5)
+def test_who_holds_a_gpu_alone_did_all_that_was_done(percent: float, held_s: float) -> None:
+    span = Span(10.0, 11.0, percent)
+    value = alone(span, Held(10.0, 10.0 + held_s))
+    assert value <= 100
+    assert value * held_s <= percent * 1.000001
+    if percent <= 100 * held_s:
+        assert abs(value * held_s - percent) < 1e-6
+
+
+def test_jobs_that_cannot_be_told_apart_are_a_gap_unless_they_took_turns() -> None:
+    span = Span(10.0, 11.0, 60.0)
+    together = {1: Held(10.0, 10.6), 2: Held(10.5, 11.0)}
+    assert shared(span, together, None) == {1: None, 2: None}
+    turns = {1: Held(10.0, 10.5), 2: Held(10.5, 11.0)}
+    assert shared(span, turns, None) == {1: 60.0, 2: 60.0}
+
+
+def test_a_job_without_samples_did_nothing() -> None:
+    span = Span(10.0, 11.0, 60.0)
+    parts = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
+    assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
