@@ -22,6 +22,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
 from slurm_gpu.database.results import Health
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
@@ -47,6 +48,8 @@ class Services:
     importer: Importer
     view: SlurmView
     arrivals: Arrivals
+    board: LiveBoard
+    wants: Wants
     clock: Clock
 
 
@@ -87,7 +90,7 @@ class _Answers:
         def take() -> dict[str, Any]:
             shipment = parse_shipment(body, encoding)
             answer = self._services.intake.take(shipment, address)
-            self._services.arrivals.heard(shipment.node)
+            self._services.arrivals.heard(shipment.node, shipment.version)
             return answer
 
         return JSONResponse(await run_in_threadpool(take))

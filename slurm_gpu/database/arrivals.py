@@ -1,12 +1,23 @@
-"""Which nodes should have sent records by now and have not: a slurm-gpud that died is silent."""
+"""Which nodes have sent something, and which should have by now and have not: a dead slurm-gpud is silent."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.slurmview import Queue
 
 SILENT_AFTER_S = 720.0
 """Two shipments of a running job, which come each 300 ± 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The last shipment of a node: when (wall clock), and from which version of slurm-gpud."""
+
+    at_s: float
+    version: str | None
 
 
 class Arrivals:
@@ -16,10 +27,16 @@ class Arrivals:
         self._clock = clock
         self._since = clock.monotonic()
         self._heard: dict[str, float] = {}
+        self._last: dict[str, Arrival] = {}
 
-    def heard(self, node: str) -> None:
+    def heard(self, node: str, version: str | None = None) -> None:
         """A shipment of `node` was taken in."""
         self._heard[node] = self._clock.monotonic()
+        self._last[node] = Arrival(self._clock.wall(), version)
+
+    def last(self) -> Mapping[str, Arrival]:
+        """By node, since this slurm-gpudbd started."""
+        return dict(self._last)
 
     def silent(self, queue: Queue | None) -> list[str]:
         """Nodes on which a job has held GPUs for SILENT_AFTER_S, as long as they have sent nothing.

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
+from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.schema import run
-from slurm_gpu.database.shipment import WIRE_RANGE, Rejected, Shipment
+from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment
 from slurm_gpu.database.slurmview import Queue, SlurmView
-from slurm_gpu.database.store import foreign_segments, store_events, store_records
-from slurm_gpu.records import Event, Record
+from slurm_gpu.database.store import (
+    Watch,
+    foreign_segments,
+    foreign_windows,
+    store_devices,
+    store_events,
+    store_hosts,
+    store_records,
+    store_windows,
+)
+from slurm_gpu.records import DeviceFacts, Event, Host, Live, Record, Window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
 log = logging.getLogger(__name__)
@@ -24,13 +38,27 @@ log = logging.getLogger(__name__)
 # Accounting knows all of a job's runs only some time after the fact, and clocks differ.
 _DENIAL_MARGIN_S = 300
 _RUNS_PER_QUERY = 500
+# Of a device the newest word counts: one from the future would silence all that follow.
+_AHEAD_S = 86400
+
+T = TypeVar("T")
 
 
 class Intake:
     """Decides what of a shipment counts, stores it, and tells the node what it cannot know itself."""
 
-    def __init__(self, database: Database, view: SlurmView, cluster: str) -> None:
-        self._database, self._view, self._cluster = database, view, cluster
+    def __init__(
+        self,
+        database: Database,
+        view: SlurmView,
+        cluster: str,
+        clock: Clock,
+        board: LiveBoard | None = None,
+        wants: Wants | None = None,
+    ) -> None:
+        self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
+        self._board = LiveBoard(clock) if board is None else board
+        self._wants = Wants(clock) if wants is None else wants
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
@@ -39,64 +67,76 @@ class Intake:
         when only Slurm could tell whether the sender may say this, and it is away: the node tries again.
         """
         queue = self._view.queue()
-        rejected = list(shipment.rejected)
-        senders: dict[str, str | None] = {}
-
-        def foreign(node: str) -> str | None:
-            if node not in senders:
-                senders[node] = self._foreign(node, address)
-            return senders[node]
-
-        events: list[Event] = []
-        for index, event in shipment.events.items():
-            why = foreign(event.node)
-            if why is None:
-                events.append(event)
-            else:
-                rejected.append(Rejected(index, why, "events"))
-        candidates: dict[int, Record] = {}
-        for index, record in shipment.records.items():
-            why = foreign(record.node)
-            if why is None:
-                candidates[index] = record
-            else:
-                rejected.append(Rejected(index, why))
-
-        def store(connection: Connection) -> tuple[int, int, list[Rejected]]:
-            denied = self._denials(connection, candidates, queue)
-            wanted = [record for index, record in candidates.items() if index not in denied]
-            stored, stale = store_records(connection, wanted)
-            store_events(connection, events)
-            return stored, stale, [Rejected(index, why) for index, why in denied.items()]
-
-        stored, stale, denied = self._database.write(store) if candidates or events else (0, 0, [])
-        rejected += denied
-        if rejected:
-            first = rejected[0]
-            log.warning(
-                "%r from %s: %d rejected for good, such as %s[%d]: %s",
-                shipment.node,
-                address or "this host",
-                len(rejected),
-                first.kind,
-                first.index,
-                first.why,
-            )
+        goods = self._admitted(shipment, address)
+        stored, stale = 0, 0
+        if goods.to_store:
+            stored, stale = self._database.write(partial(self._store, goods, queue))
+        if goods.live is not None:
+            self._board.put(shipment.node, goods.live)
+        for window in goods.windows.values():
+            self._wants.arrived(shipment.node, window.job_id)
+        if goods.rejected:
+            _warn(shipment.node, address, goods.rejected)
+        here = () if queue is None else queue.by_node.get(shipment.node, ())
+        mine = {*shipment.open_jobs, *(job.job_id for job in here)}
+        over = ended(shipment.open_jobs, queue, self._clock.wall(), self._run_ends)
         return {
             "stored": stored,
             "stale": stale,
-            "rejected": [
-                {"index": item.index, "why": item.why} for item in rejected if item.kind == "records"
-            ],
-            "rejected_events": [
-                {"index": item.index, "why": item.why} for item in rejected if item.kind == "events"
-            ],
-            "want": [],
+            **{_rejection_key(kind): [] for kind in KINDS},
+            **_by_kind(goods.rejected),
+            "want": self._wants.of(shipment.node, mine),
             "jobs": self._jobs(shipment.node, queue),
+            "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
             "wire": list(WIRE_RANGE),
         }
 
-    def _foreign(self, node: str, address: str | None) -> str | None:
+    def _admitted(self, shipment: Shipment, address: str | None) -> _Goods:
+        """What this sender may say; the rest is rejected."""
+        foreign = cache(partial(self._foreign, address=address))
+        goods = _Goods(node=shipment.node, at_s=int(self._clock.wall()), rejected=list(shipment.rejected))
+
+        def admit(kind: str, items: Mapping[int, T], node_of: Callable[[T], str], into: dict[int, T]) -> None:
+            for index, item in items.items():
+                why = foreign(node_of(item))
+                if why is None:
+                    into[index] = item
+                else:
+                    goods.rejected.append(Rejected(index, why, kind))
+
+        admit("records", shipment.records, attrgetter("node"), goods.records)
+        admit("hosts", shipment.hosts, attrgetter("node"), goods.hosts)
+        admit("devices", shipment.devices, attrgetter("node"), goods.devices)
+        admit("events", shipment.events, attrgetter("node"), goods.events)
+        admit("windows", shipment.windows, lambda _: shipment.node, goods.windows)
+        live = {} if shipment.live is None else {0: shipment.live}
+        admitted_live: dict[int, Live] = {}
+        admit("live", live, lambda _: shipment.node, admitted_live)
+        goods.live = admitted_live.get(0)
+        for index, item in list(goods.devices.items()):
+            if item.at_s > goods.at_s + _AHEAD_S:
+                why = f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
+                goods.reject("devices", {index: why})
+        return goods
+
+    def _store(self, goods: _Goods, queue: Queue | None, connection: Connection) -> tuple[int, int]:
+        """In one transaction, which may be run again."""
+        goods.reject("records", self._denials(connection, goods.records, queue))
+        goods.reject("hosts", self._denials(connection, goods.hosts, queue))
+        foreign = foreign_windows(connection, goods.windows, goods.node)
+        goods.reject("windows", {index: _not_its(window, goods.node) for index, window in foreign.items()})
+        stored, stale = store_records(connection, goods.records.values())
+        stored_hosts, stale_hosts = store_hosts(connection, goods.hosts.values())
+        store_devices(connection, goods.devices.values())
+        store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
+        store_events(connection, goods.events.values())
+        return stored + stored_hosts, stale + stale_hosts
+
+    def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
+        with self._database.reading() as connection:
+            return run_ends(connection, self._cluster, job_ids)
+
+    def _foreign(self, node: str, *, address: str | None) -> str | None:
         """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
         if address is None:
             return None
@@ -108,9 +148,9 @@ class Intake:
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
 
     def _denials(
-        self, connection: Connection, records: Mapping[int, Record], queue: Queue | None
+        self, connection: Connection, records: Mapping[int, Watch], queue: Queue | None
     ) -> dict[int, str]:
-        """Records of jobs that Slurm says were never on the record's node, and of others' segments; and why.
+        """Those of jobs that Slurm says were never on the record's node, and of others' segments; and why.
 
         Doubt counts for the record: a requeued job's next run may be on any node before accounting tells.
         """
@@ -123,10 +163,8 @@ class Intake:
                 place = _Whereabouts(restart, start_s, end_s, node_set(nodes))
                 runs.setdefault(job_id, []).append(place)
         jobs = {} if queue is None else queue.by_id
-        denied = {
-            index: f"segment {record.segment} is not one of job {record.job_id} on {record.node}"
-            for index, record in foreign_segments(connection, records).items()
-        }
+        foreign = foreign_segments(connection, records)
+        denied = {index: _not_its(record, record.node) for index, record in foreign.items()}
         for index, record in ours.items():
             if _denied(record, runs.get(record.job_id, ()), jobs.get(record.job_id)):
                 denied[index] = f"job {record.job_id} was never on {record.node}, says Slurm"
@@ -164,6 +202,60 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
     }
 
 
+@dataclass(slots=True, kw_only=True)
+class _Goods:
+    """What of a shipment is still to be stored, and what is not."""
+
+    node: str
+    at_s: int
+    rejected: list[Rejected]
+    records: dict[int, Record] = field(default_factory=dict)
+    hosts: dict[int, Host] = field(default_factory=dict)
+    devices: dict[int, DeviceFacts] = field(default_factory=dict)
+    events: dict[int, Event] = field(default_factory=dict)
+    windows: dict[int, Window] = field(default_factory=dict)
+    live: Live | None = None
+
+    @property
+    def to_store(self) -> bool:
+        """Whether there is anything for the database."""
+        return any((self.records, self.hosts, self.devices, self.events, self.windows))
+
+    def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
+        """Move items to the rejected ones."""
+        for index, why in reasons.items():
+            del getattr(self, kind)[index]
+            self.rejected.append(Rejected(index, why, kind))
+
+
+def _not_its(item: Record | Host | Window, node: str) -> str:
+    return f"segment {item.segment} is not one of job {item.job_id} on {node}"
+
+
+def _rejection_key(kind: str) -> str:
+    return "rejected" if kind == "records" else f"rejected_{kind}"
+
+
+def _by_kind(rejected: Iterable[Rejected]) -> dict[str, list[dict[str, Any]]]:
+    told: dict[str, list[dict[str, Any]]] = {}
+    for item in rejected:
+        told.setdefault(_rejection_key(item.kind), []).append({"index": item.index, "why": item.why})
+    return told
+
+
+def _warn(node: str, address: str | None, rejected: Sequence[Rejected]) -> None:
+    first = rejected[0]
+    log.warning(
+        "%r from %s: %d rejected for good, such as %s[%d]: %s",
+        node,
+        address or "this host",
+        len(rejected),
+        first.kind,
+        first.index,
+        first.why,
+    )
+
+
 def _plain(address: str) -> str:
     """An IPv4 address as such, also where it arrived on an IPv6 socket."""
     return address.removeprefix("::ffff:")
@@ -177,7 +269,7 @@ class _Whereabouts:
     nodes: frozenset[str]
 
 
-def _denied(record: Record, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
+def _denied(record: Record | Host, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
     if any(record.node in run.nodes for run in runs) or (job is not None and record.node in job.nodes):
         return False
     if job is not None and job.nodes and job.restarts == record.restart and job.start_s is not None:

@@ -20,6 +20,7 @@ from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
@@ -98,14 +99,17 @@ def _services(
         settings = view.settings()
         return None if settings is None else settings.slurm_user_uid
 
+    board, wants = LiveBoard(clock), Wants(clock)
     return Services(
         cluster=config.cluster,
         database=database,
         authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
-        intake=Intake(database, view, config.cluster),
+        intake=Intake(database, view, config.cluster, clock, board, wants),
         importer=importer,
         view=view,
         arrivals=Arrivals(clock),
+        board=board,
+        wants=wants,
         clock=clock,
     )
 

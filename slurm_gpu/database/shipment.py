@@ -1,19 +1,26 @@
-"""The body of POST /v1/node: from bytes as sent to checked records and events."""
+"""The body of POST /v1/node: from bytes as sent to checked items."""
 
 from __future__ import annotations
 
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import WIRE_VERSION, Event, Record
+from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, Live, Record, Window
 
 WIRE_RANGE = (WIRE_VERSION, WIRE_VERSION)
 MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
+MAX_ITEMS = 1000
+"""Records, hosts, devices, events, steps and windows of one shipment."""
+KINDS = ("records", "hosts", "devices", "events", "windows", "live")
+"""What may be rejected item by item; `live` is one item."""
+_LISTS = ("records", "hosts", "devices", "events", "steps", "windows")
+_MAX_VERSION = 64
+_MAX_JOB_ID = 2**32 - 1
 
 T = TypeVar("T")
 
@@ -28,21 +35,30 @@ class ShipmentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A record or event that will never be stored; `index` is its place in the shipment."""
+    """An item that will never be stored; `index` is its place among those of its `kind`."""
 
     index: int
     why: str
     kind: str = "records"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """What a node sent: its well-formed records and events by index, and what is wrong with the others."""
+    """What a node sent: its well-formed items by index, and what is wrong with the others.
+
+    `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud.
+    """
 
     node: str
-    records: Mapping[int, Record]
-    events: Mapping[int, Event]
-    rejected: Sequence[Rejected]
+    version: str | None = None
+    records: Mapping[int, Record] = field(default_factory=dict)
+    hosts: Mapping[int, Host] = field(default_factory=dict)
+    devices: Mapping[int, DeviceFacts] = field(default_factory=dict)
+    events: Mapping[int, Event] = field(default_factory=dict)
+    windows: Mapping[int, Window] = field(default_factory=dict)
+    live: Live | None = None
+    open_jobs: Sequence[int] = ()
+    rejected: Sequence[Rejected] = ()
 
 
 def parse_shipment(body: bytes, encoding: str) -> Shipment:
@@ -65,9 +81,22 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
     node = value.get("node")
     if not isinstance(node, str) or not 0 < len(node) <= 255:
         raise ShipmentError(400, f"node: {node!r} must be the node's name")
-    records, bad_records = _each("records", value, Record.from_wire)
-    events, bad_events = _each("events", value, Event.from_wire)
-    return Shipment(node, records, events, [*bad_records, *bad_events])
+    n_items = sum(len(_list(name, value)) for name in _LISTS)
+    if n_items > MAX_ITEMS:
+        raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")
+    rejected: list[Rejected] = []
+    return Shipment(
+        node=node,
+        version=_version(value.get("version")),
+        records=_each("records", value, Record.from_wire, rejected),
+        hosts=_each("hosts", value, Host.from_wire, rejected),
+        devices=_each("devices", value, DeviceFacts.from_wire, rejected),
+        events=_each("events", value, Event.from_wire, rejected),
+        windows=_each("windows", value, Window.from_wire, rejected),
+        live=_live(value, rejected),
+        open_jobs=_open_jobs(value),
+        rejected=rejected,
+    )
 
 
 def _inflate(body: bytes) -> bytes:
@@ -89,19 +118,41 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _each(
-    name: str, shipment: Mapping[str, Any], read: Callable[[Any], T]
-) -> tuple[dict[int, T], list[Rejected]]:
+def _list(name: str, shipment: Mapping[str, Any]) -> list[Any]:
     items = shipment.get(name)
     if items is None:
-        return {}, []
+        return []
     if not isinstance(items, list):
         raise ShipmentError(400, f"{name} must be a list, not {type(items).__name__}")
+    return items
+
+
+def _each(
+    name: str, shipment: Mapping[str, Any], read: Callable[[Any], T], rejected: list[Rejected]
+) -> dict[int, T]:
     good: dict[int, T] = {}
-    bad: list[Rejected] = []
-    for index, item in enumerate(items):
+    for index, item in enumerate(_list(name, shipment)):
         try:
             good[index] = read(item)
         except RecordError as error:
-            bad.append(Rejected(index, str(error)[:500], name))
-    return good, bad
+            rejected.append(Rejected(index, str(error)[:500], name))
+    return good
+
+
+def _live(shipment: Mapping[str, Any], rejected: list[Rejected]) -> Live | None:
+    try:
+        return None if shipment.get("live") is None else Live.from_wire(shipment["live"])
+    except RecordError as error:
+        rejected.append(Rejected(0, str(error)[:500], "live"))
+        return None
+
+
+def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
+    """Job ids; of what is none there is nothing to say."""
+    whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
+    return [job_id for job_id in whole if 0 < job_id <= _MAX_JOB_ID]
+
+
+def _version(value: Any) -> str | None:
+    known = isinstance(value, str) and 0 < len(value) <= _MAX_VERSION and value.isprintable()
+    return value if known else None

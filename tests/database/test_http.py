@@ -32,6 +32,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer, store_changed_runs
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.settings import Address
@@ -95,6 +96,7 @@ def server(
     slurm = MemorySlurm()
     slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
     view = SlurmView(slurm, clock)
+    board, wants = LiveBoard(clock), Wants(clock)
     # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
     services = Services(
         cluster=CLUSTER,
@@ -102,10 +104,12 @@ def server(
         authenticator=Authenticator(
             Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
         ),
-        intake=Intake(database, view, CLUSTER),
+        intake=Intake(database, view, CLUSTER, clock, board, wants),
         importer=Importer(database, view, clock, CLUSTER, 60.0),
         view=view,
         arrivals=Arrivals(clock),
+        board=board,
+        wants=wants,
         clock=clock,
     )
     tcp = socket.create_server(("127.0.0.1", 0))

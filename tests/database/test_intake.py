@@ -52,7 +52,9 @@ def take(
 ) -> dict[str, Any]:
     view = SlurmView(slurm, FakeClock(), resolve or (lambda name: frozenset({name})))
     wire = [item.to_wire() if isinstance(item, Record) else item for item in records]
-    return Intake(database, view, CLUSTER).take(parse_shipment(body(records=wire, **given), ""), address)
+    return Intake(database, view, CLUSTER, FakeClock()).take(
+        parse_shipment(body(records=wire, **given), ""), address
+    )
 
 
 def reasons(answer: dict[str, Any]) -> dict[int, str]:
@@ -108,7 +110,7 @@ def test_what_slurm_cannot_say_denies_nothing(database: Database) -> None:
 
 def test_a_stranger_has_to_wait_for_a_slurmctld_that_is_away(database: Database) -> None:
     slurm, clock = MemorySlurm(), FakeClock()
-    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER)
+    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER, clock)
     shipment = parse_shipment(body(records=[record().to_wire()]), "")
     assert intake.take(shipment, N2)["rejected"]
     slurm.away = True
@@ -180,7 +182,7 @@ def test_the_node_is_told_of_its_jobs(database: Database) -> None:
 
 def test_a_thousand_shipments_cost_slurmctld_one_question(database: Database) -> None:
     slurm, clock = MemorySlurm(jobs=[queued()]), FakeClock()
-    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER)
+    intake = Intake(database, SlurmView(slurm, clock, lambda name: frozenset({name})), CLUSTER, clock)
     empty = parse_shipment(body(), "")
     for _ in range(1000):
         intake.take(empty, N1)
@@ -270,7 +272,7 @@ def test_a_record_with_any_field_replaced_is_stored_or_rejected(
     except ShipmentError:  # NaN and Infinity are no JSON
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
-    answer = Intake(shelf, view, CLUSTER).take(shipment, None)
+    answer = Intake(shelf, view, CLUSTER, FakeClock()).take(shipment, None)
     assert answer["stored"] + answer["stale"] + len(answer["rejected"]) == 1
 
 
@@ -288,5 +290,5 @@ def test_an_event_with_any_field_replaced_is_stored_or_rejected(
     except ShipmentError:
         return
     view = SlurmView(MemorySlurm(), FakeClock(), lambda name: frozenset({name}))
-    answer = Intake(shelf, view, CLUSTER).take(shipment, None)
+    answer = Intake(shelf, view, CLUSTER, FakeClock()).take(shipment, None)
     assert len(shipment.events) + len(answer["rejected_events"]) == 1

@@ -1,0 +1,239 @@
+"""What a node ships besides records and events, what it may say of others, and what it is told."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from sqlalchemy import func, select
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S, LiveBoard, Wants
+from slurm_gpu.database.schema import device, run_device, run_host, run_window
+from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.records import Window
+from slurm_gpu.records.window import pack
+from tests.database.samples import (
+    CLUSTER,
+    T0,
+    FakeClock,
+    MemorySlurm,
+    gpu,
+    host,
+    queued,
+    record,
+    row,
+    segment,
+    timeline,
+)
+from tests.shared.wire import JSON
+
+N1, N2 = "127.0.1.1", "127.0.1.2"
+
+
+def window(**given: Any) -> Window:
+    values: dict[str, Any] = {
+        "job_id": 1,
+        "segment": segment(1),
+        "device": "GPU-1",
+        "start_s": float(T0),
+        "width_s": 1.0,
+        "series": {"util_pct": pack([0.0, None, 50.0])},
+    }
+    return Window(**{**values, **given})
+
+
+class Gate:
+    """An Intake with its clock, Slurm and memory; `ship` is a shipment of n1 over the wire."""
+
+    def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
+        self.database, self.clock = database, FakeClock()
+        self.slurm = MemorySlurm() if slurm is None else slurm
+        self.board, self.wants = LiveBoard(self.clock), Wants(self.clock)
+        view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
+        self.intake = Intake(database, view, CLUSTER, self.clock, self.board, self.wants)
+
+    def ship(self, *, node: str = "n1", address: str | None = N1, **lists: Any) -> dict[str, Any]:
+        def wire(item: Any) -> Any:
+            return item.to_wire() if hasattr(item, "to_wire") else item
+
+        items = {
+            name: [wire(item) for item in value] if isinstance(value, list) else wire(value)
+            for name, value in lists.items()
+        }
+        body = json.dumps({"wire": 1, "node": node, "boot_id": "boot", **items}).encode()
+        return self.intake.take(parse_shipment(body, ""), address)
+
+    def count(self, table: Any) -> int:
+        with self.database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def whys(answer: dict[str, Any], kind: str) -> dict[int, str]:
+    return {item["index"]: item["why"] for item in answer[f"rejected_{kind}"]}
+
+
+def test_each_kind_is_stored_and_counted(database: Database) -> None:
+    gate = Gate(database)
+    everything: dict[str, Any] = {
+        "records": [record(timeline=timeline(0, 100))],
+        "hosts": [host()],
+        "devices": [gpu(), gpu(uuid="GPU-2")],
+        "windows": [window()],
+        "live": {"at_s": T0, "devices": {"GPU-1": {"util_pct": 3}}},
+    }
+    answer = gate.ship(**everything)
+    assert (answer["stored"], answer["stale"]) == (2, 0)
+    assert not any(value for name, value in answer.items() if name.startswith("rejected"))
+    tables = run_device, run_host, device, run_window
+    assert [gate.count(table) for table in tables] == [1, 1, 2, 1]
+    again = gate.ship(**everything)
+    assert (again["stored"], again["stale"]) == (0, 2)
+    assert [gate.count(table) for table in tables] == [1, 1, 2, 1]
+
+
+def test_a_malformed_item_is_named_and_the_others_count(database: Database) -> None:
+    gate = Gate(database)
+    answer = gate.ship(
+        hosts=[5, host()],
+        devices=[gpu(), {**gpu().to_wire(), "memory_mib": "80G"}],
+        windows=[{**window().to_wire(), "series": {"util_pct": "x"}}],
+        live={"devices": {}},
+    )
+    assert whys(answer, "hosts") == {0: "a host record must be an object, not int"}
+    assert whys(answer, "devices") == {1: "memory_mib: '80G' must be a number"}
+    assert whys(answer, "windows") == {0: "series.util_pct: 'x' is not base64 of 4-byte numbers"}
+    assert whys(answer, "live") == {0: "at_s is missing"}
+    assert answer["stored"] == 1
+    assert gate.board.values() == {}
+
+
+def test_a_node_speaks_for_itself_only(database: Database) -> None:
+    gate = Gate(database)
+    answer = gate.ship(hosts=[host(node="n2")], devices=[gpu(node="n2")])
+    why = "127.0.1.1 is not an address of n2, which has 127.0.1.2, n2"
+    assert whys(answer, "hosts") == whys(answer, "devices") == {0: why}
+    answer = gate.ship(node="n2", windows=[window()], live={"at_s": T0})
+    assert whys(answer, "windows") == whys(answer, "live") == {0: why}
+    assert gate.count(run_window) == 0
+    assert gate.board.values() == {}
+
+
+def test_a_segment_belongs_to_one_job_on_one_node(database: Database) -> None:
+    gate = Gate(database)
+    gate.ship(records=[record()])
+    other = {"node": "n2", "segment": segment(1), "seq": 9}
+    answer = gate.ship(node="n2", address=N2, hosts=[host(**other)], windows=[window()])
+    assert whys(answer, "hosts") == {0: f"segment {segment(1)} is not one of job 1 on n2"}
+    assert whys(answer, "windows") == {0: f"segment {segment(1)} is not one of job 1 on n2"}
+    answer = gate.ship(hosts=[host(job_id=7)], records=[record(job_id=7, device="GPU-9")])
+    assert answer["stored"] == 0
+    assert answer["rejected"][0]["why"] == f"segment {segment(1)} is not one of job 7 on n1"
+
+
+def test_slurm_denies_a_host_record_as_it_denies_a_record(database: Database) -> None:
+    gate = Gate(database, MemorySlurm(jobs=[queued(nodes=("n2",))]))
+    assert whys(gate.ship(hosts=[host()]), "hosts") == {0: "job 1 was never on n1, says Slurm"}
+
+
+def test_a_gpu_that_was_moved_belongs_to_who_says_so_last(database: Database) -> None:
+    gate = Gate(database)
+    gate.ship(devices=[gpu()])
+    gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 60)])
+    gate.ship(devices=[gpu()])
+    with database.reading() as connection:
+        assert connection.execute(select(device.c.node)).scalars().all() == ["n2"]
+
+
+def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
+    answer = Gate(database).ship(devices=[gpu(at_s=T0 + 90_000)])
+    assert whys(answer, "devices") == {
+        0: f"at_s: {T0 + 90_000} lies more than a day ahead; set the clock of n1"
+    }
+
+
+def test_a_shipment_has_so_many_items_at_most() -> None:
+    many = {"records": [1] * 400, "hosts": [1] * 300, "events": [1] * 300}
+    body = json.dumps({"wire": 1, "node": "n1", **many, "open": [1] * 5000}).encode()
+    assert len(parse_shipment(body, "").rejected) == MAX_ITEMS
+    body = json.dumps({"wire": 1, "node": "n1", **many, "windows": [1]}).encode()
+    with pytest.raises(ShipmentError, match="1001 items are more than 1000") as caught:
+        parse_shipment(body, "")
+    assert caught.value.status == 413
+
+
+def test_live_values_are_kept_for_a_minute_and_late_ones_not_at_all(database: Database) -> None:
+    gate = Gate(database)
+    gate.ship(live={"at_s": T0 + 10, "devices": {"GPU-1": {"util_pct": 50}}})
+    gate.ship(live={"at_s": T0})
+    assert gate.board.values()["n1"].devices["GPU-1"].util_pct == 50
+    gate.clock.now += LIVE_FOR_S
+    assert gate.board.values() == {}
+    gate.ship(live={"at_s": T0})
+    assert list(gate.board.values()) == ["n1"], "the node's clock was set back"
+
+
+def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> None:
+    gate = Gate(database, MemorySlurm(jobs=[queued(nodes=("n1", "n2"))]))
+    assert gate.ship()["want"] == []
+    gate.wants.ask(1)
+    assert gate.ship()["want"] == [1]
+    assert gate.ship(windows=[window()])["want"] == []
+    assert gate.ship(node="n2", address=N2)["want"] == [1]
+    assert gate.ship(node="n3", address="127.0.1.3")["want"] == [], "it has no such job"
+    gate.clock.now += WANTED_FOR_S
+    assert gate.ship(node="n2", address=N2)["want"] == []
+
+
+def test_a_window_is_wanted_of_a_job_that_only_the_node_knows(database: Database) -> None:
+    gate = Gate(database)
+    gate.wants.ask(5)
+    assert gate.ship(open=[5])["want"] == [5]
+
+
+def test_the_newest_window_stays(database: Database) -> None:
+    gate = Gate(database)
+    newer = window(start_s=T0 + 60.0)
+    for sent in (window(), newer, window()):
+        gate.ship(windows=[sent])
+    with database.reading() as connection:
+        stored = connection.execute(select(run_window)).mappings().one()
+    assert Window.from_wire(dict(stored)) == newer
+
+
+def test_a_node_is_told_which_of_its_open_jobs_are_over(database: Database) -> None:
+    account = [run_row(row(job_id=2, end_s=T0 - 500), {}), run_row(row(job_id=3, end_s=None), {})]
+    database.write(lambda connection: store_changed_runs(connection, account))
+    jobs = [queued(), queued(job_id=4, state="COMPLETED", end_s=T0 - 200, restarts=1)]
+    gate = Gate(database, MemorySlurm(jobs=jobs))
+    answer = gate.ship(open=[1, 2, 3, 4, 5, "x", -1, True, 2**70])
+    assert answer["ended"] == {
+        "2": {"restart": None, "end_s": T0 - 500},
+        "4": {"restart": 1, "end_s": T0 - 200},
+    }
+    assert gate.ship()["ended"] == {}
+
+
+def test_the_version_of_the_sender_is_read_and_an_odd_one_ignored() -> None:
+    def version(value: Any) -> str | None:
+        return parse_shipment(json.dumps({"wire": 1, "node": "n1", "version": value}).encode(), "").version
+
+    assert version("0.2.0") == "0.2.0"
+    assert [version(odd) for odd in (None, "", 5, "x" * 65, "\x1b[31m")] == [None] * 5
+
+
+@given(JSON)
+def test_no_live_values_stop_a_shipment(shelf: Database, value: Any) -> None:
+    body = json.dumps({"wire": 1, "node": "n1", "live": value}).encode()
+    try:
+        shipment = parse_shipment(body, "")
+    except ShipmentError:  # NaN and Infinity are no JSON
+        return
+    clock = FakeClock()
+    view = SlurmView(MemorySlurm(), clock, lambda name: frozenset({name}))
+    answer = Intake(shelf, view, CLUSTER, clock).take(shipment, None)
+    assert len(answer["rejected_live"]) == (value is not None)
