@@ -1,0 +1,111 @@
+"""applications.yaml is checked whole: each mistake names its place and says what would be right."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.node.applicationrules import FILE_NAME, SHIPPED, Rules, check_rules, load_rules, rules_path
+from slurm_gpu.yamlsource import parse_yaml
+
+
+def rules(text: str) -> Rules:
+    return check_rules(parse_yaml(text, "applications.yaml"))
+
+
+def one(body: str) -> str:
+    return f"version: 1\napplications:\n  Thing:\n    {body}\n"
+
+
+def test_the_shipped_rules_are_right_and_their_names_unlike() -> None:
+    shipped = load_rules(SHIPPED[0])
+    names = [rule.name.lower() for rule in shipped.rules]
+    assert len(names) == len(set(names)) > 80
+    assert all(rule.field for rule in shipped.rules if rule.name not in ("Python", "CUDA program"))
+    priorities = [rule.priority for rule in shipped.rules]
+    assert priorities == sorted(priorities, reverse=True)
+
+
+def test_the_site_s_own_file_comes_before_the_shipped_one(tmp_path: Path) -> None:
+    assert rules_path(tmp_path / "slurm-gpu.yaml") == SHIPPED[0]
+    (tmp_path / FILE_NAME).write_text("")
+    assert rules_path(tmp_path / "slurm-gpu.yaml") == tmp_path / FILE_NAME
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("applications: {}", "1:1", "version must be 1"),
+        ("version: 2\napplications: {}", "1:10", "version must be 1"),
+        ("version: 1\n", "1:1", "applications must hold"),
+        ("version: 1\napplications: {}", "2:15", "names no application"),
+        ("version: 1\napplicatoins: {}", "2:1", "did you mean applications?"),
+        (one("any: [{executable: a}]\n    prio: 5"), "5:5", "did you mean priority?"),
+        (one("priority: 5"), "3:3", "lacks `any`"),
+        (one("any: []"), "4:10", "any is empty"),
+        (one("any: {executable: a}"), "4:10", "must be a list"),
+        (one("any: [{}]"), "4:11", "must hold one of executable, script"),
+        (one("any: [{excutable: a}]"), "4:12", "did you mean executable?"),
+        (one("any: [{executable: 5}]"), "4:24", "must be a name such as lmp*"),
+        (one("any: [{executable: []}]"), "4:24", "must be a name"),
+        (one("any: [{executable: /opt/lmp}]"), "4:24", "without directories"),
+        (one("any: [{library: '**'}]"), "4:21", "would fit everything"),
+        (one("any: [{python: torch.nn}]"), "4:20", "top-level package"),
+        (one("any: [{executable: a}]\n    priority: 101"), "5:15", "from 0 to 100"),
+        (one("any: [{executable: a}]\n    priority: yes"), "5:15", "from 0 to 100"),
+        (one("any: [{executable: a}]\n    field: [x]"), "5:12", "such as deep learning"),
+        (one("any: [{arguments: '(a'}]"), "4:23", "is not a regular expression: missing )"),
+        (one("any: [{arguments: '(a+)+$'}]"), "4:23", "could take too long"),
+        (one("any: [{arguments: ''}]"), "4:23", "must be a regular expression"),
+        (one("any: [{executable: a}]\n    parameters: {x: 'a'}"), "5:21", "must have one group"),
+        (one("any: [{executable: a}]\n    parameters: {x: '(a)(b)'}"), "5:21", "and has 2"),
+        (one("any: [{executable: a}]\n    parameters: {Batch Size: '(a)'}"), "5:18", "such as batch_size"),
+        (one("any: [{executable: a}]\n    parameters: {x: {size: '(a)'}}"), "5:22", "file_size"),
+        (one("any: [{executable: a}]\n    parameters: {x: {file_size: a}}"), "5:33", "must have one group"),
+        (one("any: [{executable: a}]") + "  Thing:\n    any: []\n", "5:3", "stands here twice"),
+    ],
+)
+def test_mistakes(text: str, place: str, says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        rules(text)
+    told = str(caught.value).splitlines()
+    assert any(line.startswith(f"applications.yaml:{place}: ") and says in line for line in told), told
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(InvalidFileError) as caught:
+        rules(one("any: [{arguments: '('}, {executable: a/b}]\n    priority: -1"))
+    assert len(caught.value.errors) == 3
+
+
+def test_too_many_parameters_are_refused() -> None:
+    many = ", ".join(f"p{n}: '(a)'" for n in range(17))
+    with pytest.raises(InvalidFileError, match="at most 16 are kept"):
+        rules(one(f"any: [{{executable: a}}]\n    parameters: {{{many}}}"))
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["any", "executable", "parameters", "priority", "field", "python", "arguments", "x"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_whatever_stands_there_gives_rules_or_an_input_error(value: object) -> None:
+    source = parse_yaml("version: 1\napplications: {}", "f")
+    value = {"version": 1, "applications": {"Thing": value}}
+    with contextlib.suppress(InputError):
+        check_rules(type(source)("f", value, {(): (1, 1)}, {}))
