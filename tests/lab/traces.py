@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 _PROGRAMS = re.compile(r"slurm|munged|mariadb|mysqld|simgpu")
 _NAMES = re.compile(r"slurm|munge|maria|mysql|simgpu|alice|bob|carol|undergrad|gpuops")
 _TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home", "/tmp")
 _LAB_UIDS = range(60901, 60904)
+# Of other tests that run on this host meanwhile; the lab makes none.
+_TEMPORARY = re.compile(r"/tmp/(pytest-of-|tmp)")
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,11 @@ class Traces:
     mounts: frozenset[str]
     accounts: frozenset[str]
     paths: frozenset[str]
+
+    def since(self, before: Traces) -> list[str]:
+        """What there is now and was not then; what went away meanwhile was not the lab's."""
+        added = (getattr(self, f.name) - getattr(before, f.name) for f in fields(self))
+        return sorted(trace for kind in added for trace in kind if not _TEMPORARY.search(trace))
 
 
 def traces() -> Traces:
