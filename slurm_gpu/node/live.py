@@ -28,13 +28,16 @@ class Seen:
 
 
 class LastSeen:
-    """A Reader that remembers what it brings back; `facts` of the devices that answered last."""
+    """A Reader that remembers what it brings back; `facts` are of the devices that answered last.
+
+    `looks` counts reads, `failed_looks` the devices that did not answer to one.
+    """
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._seen: dict[str, Seen] = {}
         self.facts: Sequence[Facts] = ()
-        self.looks = 0
+        self.looks = self.failed_looks = 0
 
     def devices(self) -> Sequence[Facts]:
         """See Reader."""
@@ -49,7 +52,9 @@ class LastSeen:
             reading = results.readings.get(request.uuid)
             if reading is not None:
                 self._remember(request, reading)
-            elif request.uuid in results.failures:
+                continue
+            self.failed_looks += 1
+            if request.uuid in results.failures:
                 self._seen.pop(request.uuid, None)
         return results
 

@@ -1,0 +1,232 @@
+"""What slurm-gpud tells Prometheus: the last values of its GPUs, who holds them now, and how it is itself.
+
+As many series as there are devices and jobs that run now, never one for a job of the past; no label holds
+what a user wrote. A value that was not measured has no series.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu import __version__
+from slurm_gpu.node.live import LastSeen, Seen
+from slurm_gpu.node.reading import Activity, Facts, Reading
+
+Labels = Mapping[str, str]
+Sample = tuple[Labels, float | None]
+
+
+class Exposition:
+    """Prometheus' text format 0.0.4, family by family."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> None:
+        """One metric with all its series; None has none, and a family without series is left out."""
+        lines = [
+            f"{name}{_braces(labels)} {_number(value)}" for labels, value in samples if value is not None
+        ]
+        if lines:
+            self._lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *lines]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(line + "\n" for line in self._lines)
+
+
+def _braces(labels: Labels) -> str:
+    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return f"{{{pairs}}}" if pairs else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """How the daemon itself is doing."""
+
+    looks: int
+    failed_looks: int
+    open_jobs: int
+    spool_bytes: int
+    spool_items: int
+    spool_failing: bool
+    shipment_failures: int
+    pids: Mapping[str, int]
+
+
+def expose(
+    node: str, seen: LastSeen, holders: Mapping[str, Sequence[int]], health: Health, now_s: float
+) -> str:
+    """The whole text."""
+    out = Exposition()
+    _expose_devices(out, node, seen, now_s)
+    out.family(
+        "slurm_gpu_held",
+        "gauge",
+        "Jobs that hold the device now, by raw job id.",
+        [
+            ({**_labels(node, facts), "job": str(job)}, 1)
+            for facts in seen.facts
+            for job in holders.get(facts.uuid, ())
+        ],
+    )
+    _expose_health(out, node, health)
+    return out.text
+
+
+def _labels(node: str, facts: Facts) -> Labels:
+    return {"node": node, "index": str(facts.index), "uuid": facts.uuid}
+
+
+def _expose_devices(out: Exposition, node: str, seen: LastSeen, now_s: float) -> None:
+    devices = [(_labels(node, facts), facts, seen.of(facts.uuid, now_s)) for facts in seen.facts]
+    known = [(labels, last) for labels, _, last in devices if last is not None]
+    details = [(labels, last.detail) for labels, last in known if last.detail is not None]
+    out.family(
+        "slurm_gpu_device_info",
+        "gauge",
+        "What the device is.",
+        [
+            ({**labels, "name": facts.name or "", "driver": facts.driver or ""}, 1)
+            for labels, facts, _ in devices
+        ],
+    )
+    out.family(
+        "slurm_gpu_utilization_ratio",
+        "gauge",
+        "Part of the time in which any kernel ran (1 may still mean few busy SMs).",
+        [(labels, _scaled(last.util_pct, 0.01)) for labels, last in known],
+    )
+    out.family(
+        "slurm_gpu_memory_used_bytes",
+        "gauge",
+        "Memory in use.",
+        [(labels, _memory(last, "used")) for labels, last in known],
+    )
+    out.family(
+        "slurm_gpu_memory_total_bytes",
+        "gauge",
+        "Memory that the device has.",
+        [(labels, _memory(last, "total")) for labels, last in known],
+    )
+    for name, help_text, attribute, factor in _GAUGES:
+        values = [(labels, _scaled(getattr(detail, attribute), factor)) for labels, detail in details]
+        out.family(f"slurm_gpu_{name}", "gauge", help_text, values)
+    for name, help_text, attribute in _ACTIVITIES:
+        values = [(labels, _activity(detail.activity, attribute)) for labels, detail in details]
+        out.family(f"slurm_gpu_{name}_ratio", "gauge", help_text, values)
+    for name, help_text, attribute, factor in _COUNTERS:
+        values = [(labels, _counter(detail, attribute, factor)) for labels, detail in details]
+        out.family(f"slurm_gpu_{name}_total", "counter", help_text, values)
+    out.family(
+        "slurm_gpu_processes",
+        "gauge",
+        "Processes with a context on the device.",
+        [(labels, None if d.processes is None else len(d.processes)) for labels, d in details],
+    )
+    out.family(
+        "slurm_gpu_throttled",
+        "gauge",
+        "Reasons for which the clocks are held down now.",
+        [({**labels, "reason": reason}, 1) for labels, d in details for reason in d.throttle or ()],
+    )
+
+
+_GAUGES = [
+    (
+        "memory_controller_utilization_ratio",
+        "Part of the time in which memory was moved.",
+        "mem_util_pct",
+        0.01,
+    ),
+    ("power_watts", "Power drawn.", "power_w", 1),
+    ("temperature_celsius", "Temperature of the chip.", "temp_c", 1),
+    ("sm_clock_hertz", "Clock of the SMs.", "sm_clock_mhz", 1e6),
+]
+_ACTIVITIES = [
+    ("sm_active", "Part of the SMs that were busy.", "sm_active"),
+    ("sm_occupancy", "Part of the warps that were resident.", "sm_occupancy"),
+    ("tensor_active", "Part of the time in which tensor cores worked.", "tensor"),
+    ("dram_active", "Part of the memory bandwidth that was used.", "dram"),
+]
+_COUNTERS = [
+    ("energy_joules", "Energy taken since the driver was loaded.", "energy_mj", 1e-3),
+    ("pcie_receive_bytes", "Received over PCIe; wraps.", "pcie_rx_bytes", 1),
+    ("pcie_transmit_bytes", "Sent over PCIe; wraps.", "pcie_tx_bytes", 1),
+    ("nvlink_receive_bytes", "Received over NVLink.", "nvlink_rx_bytes", 1),
+    ("nvlink_transmit_bytes", "Sent over NVLink.", "nvlink_tx_bytes", 1),
+    ("ecc_corrected_errors", "Memory errors that were corrected.", "ecc_corrected", 1),
+    ("ecc_uncorrected_errors", "Memory errors that could not be corrected.", "ecc_uncorrected", 1),
+]
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _memory(seen: Seen, field: str) -> float | None:
+    return None if seen.memory is None else getattr(seen.memory, field)
+
+
+def _activity(activity: Activity | None, field: str) -> float | None:
+    return None if activity is None else getattr(activity, field)
+
+
+def _counter(detail: Reading, field: str, factor: float) -> float | None:
+    counter = getattr(detail, field)
+    return None if counter is None else counter.value * factor
+
+
+def _expose_health(out: Exposition, node: str, health: Health) -> None:
+    own = {"node": node}
+    out.family("slurm_gpud_info", "gauge", "This slurm-gpud.", [({**own, "version": __version__}, 1)])
+    for name, kind, help_text, value in (
+        ("looks_total", "counter", "Looks at the GPUs.", health.looks),
+        ("failed_looks_total", "counter", "Devices that gave no answer to a look.", health.failed_looks),
+        ("open_jobs", "gauge", "Jobs that hold GPUs here.", health.open_jobs),
+        ("spool_bytes", "gauge", "Size of what is kept for slurm-gpudbd.", health.spool_bytes),
+        ("spool_items", "gauge", "Records and events that are to be shipped some time.", health.spool_items),
+        ("spool_failing", "gauge", "1 while the spool cannot be written.", int(health.spool_failing)),
+        (
+            "shipment_failures",
+            "gauge",
+            "Shipments that failed since the last good one.",
+            health.shipment_failures,
+        ),
+    ):
+        out.family(f"slurm_gpud_{name}", kind, help_text, [(own, value)])
+    usage = {name: _usage(pid) for name, pid in health.pids.items()}
+    out.family(
+        "slurm_gpud_cpu_seconds_total",
+        "counter",
+        "CPU time of slurm-gpud's processes.",
+        [({**own, "process": name}, used[0]) for name, used in usage.items() if used is not None],
+    )
+    out.family(
+        "slurm_gpud_resident_memory_bytes",
+        "gauge",
+        "Memory of slurm-gpud's processes.",
+        [({**own, "process": name}, used[1]) for name, used in usage.items() if used is not None],
+    )
+
+
+def _usage(pid: int) -> tuple[float, int] | None:
+    """CPU seconds and resident bytes of a process; None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    ticks = int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")

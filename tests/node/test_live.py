@@ -1,0 +1,143 @@
+"""What a node tells of now: the last readings, gaps where nothing fresh is known."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.nodecounters import NodeReading
+from slurm_gpu.node.reading import (
+    Facts,
+    Failure,
+    Memory,
+    Process,
+    Reading,
+    Request,
+    Results,
+    Trouble,
+    UtilizationSample,
+)
+from slurm_gpu.records import DeviceFacts, Live
+from tests.node.fakes import FakeClock
+
+GIB = 1 << 30
+
+
+class Gpus:
+    """Answers with what the test puts there."""
+
+    def __init__(self) -> None:
+        self.facts = [Facts(uuid="GPU-0", index=0, memory_bytes=40 * GIB), Facts(uuid="GPU-1", index=1)]
+        self.results = Results(readings={}, failures={})
+
+    def devices(self) -> Sequence[Facts]:
+        return self.facts
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        return self.results
+
+
+class Held:
+    def __init__(self) -> None:
+        self.by_device: dict[str, list[int]] = {}
+
+    def open_jobs(self) -> Sequence[int]:
+        return sorted({job for jobs in self.by_device.values() for job in jobs})
+
+    def holders(self) -> Mapping[str, Sequence[int]]:
+        return self.by_device
+
+    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
+        return [{"job_id": job} for job in job_ids]
+
+    def learn(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+        raise AssertionError
+
+    def ended(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+        raise AssertionError
+
+
+class Host:
+    def look(self, now_s: float) -> NodeReading:
+        return NodeReading(at_s=now_s, cpu_pct=0.0, mem_used_mib=100.123456)
+
+
+class Node:
+    def __init__(self) -> None:
+        self.clock, self.gpus, self.held = FakeClock(), Gpus(), Held()
+        self.seen = LastSeen(self.gpus)
+        self.seen.devices()
+        self.source = NodeSource("n1", self.clock, self.held, self.seen, Host())
+
+    def read(self, reading: Reading | Failure, *, detailed: bool = True) -> None:
+        request = Request(uuid="GPU-0", detailed=detailed)
+        if isinstance(reading, Failure):
+            self.gpus.results = Results(readings={}, failures={"GPU-0": reading})
+        else:
+            self.gpus.results = Results(readings={"GPU-0": reading}, failures={})
+        self.seen.read([request])
+
+    def live(self) -> Live:
+        return Live.from_wire(json.loads(json.dumps(self.source.live())))
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def test_the_last_values_of_a_device_and_who_holds_it(node: Node) -> None:
+    node.held.by_device = {"GPU-0": [7, 8]}
+    at_s = node.clock.now_s
+    full = Reading(
+        at_s=at_s,
+        memory=Memory(10 * GIB, 40 * GIB),
+        processes=[Process(1, 1)],
+        ring=[UtilizationSample(1, 30.0), UtilizationSample(2, 0.0)],
+        power_w=99.5,
+        throttle=[],
+    )
+    node.read(full)
+    node.read(Reading(at_s=at_s + 0.5, memory=Memory(20 * GIB, 40 * GIB)), detailed=False)
+    live = node.live()
+    device = live.devices["GPU-0"]
+    assert (device.mem_used_mib, device.mem_used_frac) == (20 * 1024, 0.5)
+    assert (device.util_pct, device.power_w, device.processes, device.throttle) == (0.0, 99.5, 1, ())
+    assert device.temp_c is None
+    assert device.jobs == (7, 8)
+    assert live.host == {"cpu_pct": 0.0, "mem_used_mib": 100.123}
+    assert live.at_s == pytest.approx(node.clock.wall(), abs=0.001)
+
+
+def test_a_device_that_nobody_looks_at_is_there_without_values(node: Node) -> None:
+    device = node.live().devices["GPU-1"]
+    assert (device.util_pct, device.mem_used_mib, device.jobs) == (None, None, ())
+
+
+def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
+    reading = Reading(at_s=node.clock.now_s, memory=Memory(1, 2), util_pct=50.0)
+    node.read(reading)
+    assert node.live().devices["GPU-0"].util_pct == 50.0
+    node.clock.advance(20)
+    assert node.live().devices["GPU-0"].util_pct is None
+    node.read(reading._replace(at_s=node.clock.now_s))
+    assert node.live().devices["GPU-0"].util_pct == 50.0
+    node.read(Failure(Trouble.LOST, "it fell off the bus"))
+    assert node.live().devices["GPU-0"].util_pct is None
+    assert (node.seen.looks, node.seen.failed_looks) == (3, 1)
+
+
+def test_devices_are_told_with_one_moment_and_in_mib(node: Node) -> None:
+    first, second = node.source.devices()
+    assert first == DeviceFacts(
+        uuid="GPU-0", node="n1", at_s=int(node.clock.wall()), index=0, memory_mib=40 * 1024.0
+    )
+    assert second.memory_mib is None
+
+
+def test_what_is_asked_of_jobs_is_passed_on(node: Node) -> None:
+    node.held.by_device = {"GPU-0": [8], "GPU-1": [8, 7]}
+    assert node.source.open_jobs() == [7, 8]
+    assert node.source.windows([7]) == [{"job_id": 7}]

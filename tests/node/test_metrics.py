@@ -1,0 +1,218 @@
+"""What Prometheus gets: read by its own parser, over real sockets."""
+
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from urllib.error import HTTPError
+from urllib.request import Request as UrlRequest
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.node import metricsserver
+from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.metrics import Health, expose
+from slurm_gpu.node.metricsserver import CONTENT_TYPE, MetricsServer
+from slurm_gpu.node.reading import (
+    Activity,
+    Counter,
+    Facts,
+    Memory,
+    Process,
+    Reading,
+    Request,
+    Results,
+    UtilizationSample,
+)
+
+GPU = Facts(uuid="GPU-0", index=0, minor=3, name='NVIDIA "X"\\\n', driver="550.1")
+IDLE = Facts(uuid="GPU-1", index=1)
+FULL = Reading(
+    at_s=100.0,
+    memory=Memory(10 << 30, 40 << 30),
+    processes=[Process(1, 5), Process(2, None)],
+    ring=[UtilizationSample(1, 10.0), UtilizationSample(2, 55.0)],
+    mem_util_pct=0.0,
+    power_w=312.5,
+    temp_c=61.0,
+    sm_clock_mhz=1410.0,
+    energy_mj=Counter(123_456),
+    pcie_rx_bytes=Counter(0, 32),
+    ecc_uncorrected=Counter(2),
+    throttle=["sw_power_cap"],
+    activity=Activity(seconds=1.0, sm_active=0.25),
+)
+HEALTH = Health(
+    looks=12,
+    failed_looks=0,
+    open_jobs=2,
+    spool_bytes=4096,
+    spool_items=3,
+    spool_failing=False,
+    shipment_failures=0,
+    pids={"main": os.getpid(), "reader": 1 << 30},
+)
+
+
+class OneGpu:
+    def devices(self) -> Sequence[Facts]:
+        return [GPU, IDLE]
+
+    def read(self, requests: Sequence[Request]) -> Results:
+        return Results(readings={request.uuid: FULL for request in requests}, failures={})
+
+
+@pytest.fixture
+def seen() -> LastSeen:
+    seen = LastSeen(OneGpu())
+    seen.devices()
+    seen.read([Request(uuid="GPU-0", detailed=True)])
+    return seen
+
+
+def samples(text: str) -> dict[str, list[Sample]]:
+    found: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation
+        assert family.type in ("gauge", "counter")
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample)
+    return found
+
+
+def test_every_value_has_its_unit_and_zero_is_a_value(seen: LastSeen) -> None:
+    found = samples(expose("n1", seen, {}, HEALTH, 101.0))
+    values = {
+        name: [sample.value for sample in some if sample.labels.get("uuid") == "GPU-0"]
+        for name, some in found.items()
+    }
+    assert values["slurm_gpu_utilization_ratio"] == [pytest.approx(0.55)]
+    assert values["slurm_gpu_memory_used_bytes"] == [10 << 30]
+    assert values["slurm_gpu_memory_total_bytes"] == [40 << 30]
+    assert values["slurm_gpu_memory_controller_utilization_ratio"] == [0]
+    assert values["slurm_gpu_power_watts"] == [312.5]
+    assert values["slurm_gpu_sm_clock_hertz"] == [1.41e9]
+    assert values["slurm_gpu_energy_joules_total"] == [pytest.approx(123.456)]
+    assert values["slurm_gpu_pcie_receive_bytes_total"] == [0]
+    assert values["slurm_gpu_ecc_uncorrected_errors_total"] == [2]
+    assert values["slurm_gpu_sm_active_ratio"] == [0.25]
+    assert values["slurm_gpu_processes"] == [2]
+    (throttled,) = found["slurm_gpu_throttled"]
+    assert throttled.labels["reason"] == "sw_power_cap"
+
+
+def test_what_was_not_measured_has_no_series(seen: LastSeen) -> None:
+    found = samples(expose("n1", seen, {}, HEALTH, 101.0))
+    assert "slurm_gpu_tensor_active_ratio" not in found
+    assert "slurm_gpu_nvlink_receive_bytes_total" not in found
+    assert {s.labels["uuid"] for s in found["slurm_gpu_power_watts"]} == {"GPU-0"}
+    assert {s.labels["uuid"] for s in found["slurm_gpu_device_info"]} == {"GPU-0", "GPU-1"}
+
+
+def test_what_was_read_long_ago_is_not_told_as_if_it_were_now(seen: LastSeen) -> None:
+    assert "slurm_gpu_power_watts" not in samples(expose("n1", seen, {}, HEALTH, 130.0))
+
+
+def test_jobs_have_a_series_only_while_they_hold_a_device(seen: LastSeen) -> None:
+    found = samples(expose("n1", seen, {"GPU-0": [7, 8]}, HEALTH, 101.0))
+    held = [(sample.labels["uuid"], sample.labels["job"]) for sample in found["slurm_gpu_held"]]
+    assert held == [("GPU-0", "7"), ("GPU-0", "8")]
+    assert "slurm_gpu_held" not in samples(expose("n1", seen, {}, HEALTH, 101.0))
+    labels = {label for some in found.values() for sample in some for label in sample.labels}
+    assert labels == {"node", "index", "uuid", "name", "driver", "job", "reason", "version", "process"}
+
+
+def test_the_daemon_tells_how_it_is_itself(seen: LastSeen) -> None:
+    found = samples(expose("n1", seen, {}, HEALTH, 101.0))
+    assert [sample.value for sample in found["slurm_gpud_spool_bytes"]] == [4096]
+    (memory,) = found["slurm_gpud_resident_memory_bytes"]
+    assert (memory.labels["process"], memory.value > 1 << 20) == ("main", True)
+    assert [sample.labels["process"] for sample in found["slurm_gpud_cpu_seconds_total"]] == ["main"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
+def test_promtool_finds_nothing_to_mend(seen: LastSeen) -> None:
+    text = expose("n1", seen, {"GPU-0": [7]}, HEALTH, 101.0)
+    subprocess.run(["promtool", "check", "metrics"], input=text.encode(), check=True)
+
+
+class Loop:
+    """A daemon's loop that turns when it is woken."""
+
+    def __init__(self, text: str = "up 1\n") -> None:
+        self.woken = threading.Event()
+        self.built = 0
+        self.text = text
+        self.server = MetricsServer("127.0.0.1", 0, self.woken.set)
+        self.going = True
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def build(self) -> str:
+        self.built += 1
+        return self.text
+
+    def run(self) -> None:
+        while self.going:
+            self.woken.wait(5)
+            self.woken.clear()
+            self.server.answer(self.build)
+
+    def stop(self) -> None:
+        self.going = False
+        self.woken.set()
+        self.thread.join()
+        self.server.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server.port}/metrics"
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    loop = Loop()
+    yield loop
+    loop.stop()
+
+
+def test_a_scrape_gets_the_text_that_the_loop_writes(loop: Loop) -> None:
+    for number in range(1, 4):
+        with urlopen(loop.url, timeout=10) as response:
+            assert response.headers["Content-Type"] == CONTENT_TYPE
+            assert response.read() == b"up 1\n"
+        assert loop.built == number
+
+
+@pytest.mark.parametrize(("path", "method", "status"), [("/", "GET", 404), ("/metrics", "POST", 405)])
+def test_there_is_nothing_else(loop: Loop, path: str, method: str, status: int) -> None:
+    url = loop.url.removesuffix("/metrics") + path
+    with pytest.raises(HTTPError) as caught:
+        urlopen(UrlRequest(url, method=method), timeout=10)
+    caught.value.close()
+    assert caught.value.code == status
+    assert loop.built == 0
+
+
+def test_a_client_that_says_nothing_holds_up_the_others_for_a_moment(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsserver, "_CLIENT_WITHIN_S", 0.1)
+    with socket.create_connection(("127.0.0.1", loop.server.port)) as silent:
+        begin = time.monotonic()
+        with urlopen(loop.url, timeout=10) as response:
+            assert response.read() == b"up 1\n"
+        assert time.monotonic() - begin < 5
+        silent.settimeout(5)
+
+
+def test_a_taken_port_is_an_error_that_names_it(loop: Loop) -> None:
+    with pytest.raises(OutsideError, match=f"127.0.0.1:{loop.server.port}: Address already in use"):
+        MetricsServer("127.0.0.1", loop.server.port, lambda: None)
