@@ -20,6 +20,9 @@ from slurm_gpu.node.window import Window
 # What is told of a link or a board may be exceeded for a moment, or leaves out some of what is counted.
 _SLACK = 1.5
 
+# Of two readings at one moment, one may come a little later.
+_SAME_S = 0.01
+
 _ACTIVITIES = {
     "sm_active_frac": "sm_active",
     "sm_occupancy_frac": "sm_occupancy",
@@ -56,6 +59,7 @@ class Details:
             self._ecc_uncorrected,
         )
         self._activities = {name: MeanSum() for name in _ACTIVITIES}
+        self._active_from_s: float | None = None
         self._reasons_before: Sequence[str] | None = None
         self._throttle_s: dict[str, float] | None = None
 
@@ -97,8 +101,11 @@ class Details:
                 "sm_clock": _part(clock_mhz, self._clock_max_mhz),
             },
         )
-        if alone and reading.activity is not None:
-            self._see_activity(reading.activity, interval, values)
+        if self._active_from_s is None or not alone:
+            self._active_from_s = interval.begin_s if alone else interval.end_s
+        if reading.activity is not None:
+            self._see_activity(reading.activity, self._active_from_s, interval, values)
+            self._active_from_s = interval.end_s
         self._window.details(interval.begin_s, interval.end_s, values)
 
     def _see_power(
@@ -139,9 +146,14 @@ class Details:
             self._throttle_s[name] = self._throttle_s.get(name, 0.0) + part * seconds
             values["throttle." + name] = part
 
-    def _see_activity(self, activity: Activity, interval: Interval, values: dict[str, float | None]) -> None:
-        """It stands for its own time, of which the held part counts."""
-        begin_s = max(interval.begin_s, interval.at_s - activity.seconds)
+    def _see_activity(
+        self, activity: Activity, from_s: float, interval: Interval, values: dict[str, float | None]
+    ) -> None:
+        """It is a mean over its own seconds: where they began before `from_s`, others had a part in it."""
+        begin_s = interval.at_s - activity.seconds
+        if begin_s < from_s - _SAME_S:
+            return
+        begin_s = max(begin_s, from_s)
         seconds = interval.end_s - begin_s
         if seconds <= 0:
             return

@@ -253,9 +253,20 @@ def test_activity_counts_for_its_own_seconds() -> None:
     assert record.tensor_frac is None
 
 
-def test_activity_before_the_job_is_not_its_own() -> None:
-    record = seen(look(1000.25, activity=Activity(seconds=1.0, sm_active=0.8)))
-    assert record.sm_active_frac == Mean(0.25, 0.8, 0.8, 0.8)
+def test_activity_in_which_others_had_a_part_is_nobodys() -> None:
+    def active(at_s: float, seconds: float, *, alone: bool = True) -> Look:
+        return look(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))
+
+    # The first began before the job, the third while somebody else was there.
+    record = seen(active(1000.5, 60.0), active(1001.5, 1.0), active(1002.0, 0.5, alone=False))
+    assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
+    record = seen(look(1001.0), look(1001.05, alone=False), active(1001.2, 0.2), active(1002.2, 1.0))
+    assert record.sm_active_frac == Mean(1.0, 0.5, 0.5, 0.5)
+
+
+def test_activity_may_be_told_less_often_than_all_else() -> None:
+    record = seen(look(1000.06), look(1000.12, activity=Activity(seconds=0.12, tensor=0.5)), look(1000.18))
+    assert record.tensor_frac == Mean(0.12, 0.5, 0.5, 0.5)
 
 
 def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> None:
