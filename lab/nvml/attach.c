@@ -17,6 +17,8 @@
 
 struct world *world;
 
+static uint32_t attached_load; /* the driver's, when this process attached */
+
 static const char *const function_names[] = {
 #define X(name) #name,
 #include "functions.def"
@@ -75,8 +77,14 @@ nvmlReturn_t world_attach(void)
         munmap(candidate, sizeof(struct world));
         return wrong != NULL ? NVML_ERROR_LIB_RM_VERSION_MISMATCH : NVML_ERROR_DRIVER_NOT_LOADED;
     }
+    attached_load = candidate->driver_loads;
     world = candidate;
     return NVML_SUCCESS;
+}
+
+bool world_current(void)
+{
+    return __atomic_load_n(&world->driver_loaded, __ATOMIC_ACQUIRE) != 0 && world->driver_loads == attached_load;
 }
 
 void world_detach(void)

@@ -1,4 +1,4 @@
-/* What happened on a device between two instants, from the schedules of its processes.
+/* What happened on a target between two instants, from the schedules of its processes.
  *
  * Between two neighbouring breakpoints all schedules are straight lines, so sums and integrals are
  * computed piece by piece, exactly. lab/simgpu/load.py is the same in Python. */
@@ -6,17 +6,21 @@
 
 #define FULL_PCT 100.0
 
-size_t load_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES])
+const struct world_instance *instance_of(uint32_t target)
+{
+    return target < MAX_DEVICES ? NULL : &world->instances[target - MAX_DEVICES];
+}
+
+static size_t add_parts(uint32_t target, uint64_t from, uint64_t to, struct part *parts)
 {
     size_t n = 0, slots = world_slots();
 
-    world_end_vanished();
     for (size_t i = 0; i < slots; i++) {
         const struct world_process *process = &world->processes[i];
         uint32_t points;
         uint64_t start, end, ended;
 
-        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) != SLOT_ACTIVE || process->device != device)
+        if (__atomic_load_n(&process->state, __ATOMIC_ACQUIRE) != SLOT_ACTIVE || process->target != target)
             continue;
         points = process->n_points;
         if (points < 2 || points > MAX_POINTS)
@@ -29,6 +33,37 @@ size_t load_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts
         if (start < end && start <= to && end > from)
             parts[n++] = (struct part){.process = process, .start_ns = start, .end_ns = end};
     }
+    return n;
+}
+
+size_t load_parts(uint32_t target, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES])
+{
+    world_end_vanished();
+    return add_parts(target, from, to, parts);
+}
+
+static bool is_on(uint32_t target, uint32_t device)
+{
+    const struct world_instance *instance = instance_of(target);
+
+    return instance == NULL ? target == device : instance->exists && instance->device == device;
+}
+
+static double weight_of(uint32_t target)
+{
+    const struct world_instance *instance = instance_of(target);
+
+    return instance == NULL ? 1 : (double)instance->slices / GPU_SLICES;
+}
+
+size_t load_device_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES])
+{
+    size_t n = 0;
+
+    world_end_vanished();
+    for (uint32_t target = device; target < MAX_TARGETS; target++)
+        if (is_on(target, device))
+            n += add_parts(target, from, to, parts + n);
     return n;
 }
 
@@ -83,7 +118,7 @@ static uint64_t next_breakpoint(const struct part *parts, size_t n, uint64_t at,
     return to;
 }
 
-/* Integrate one piece of straight lines and add to each part its share of it. */
+/* Integrate one piece of straight lines on one target and add to each part its share of it. */
 static double piece(struct part *parts, size_t n, uint64_t from, uint64_t to)
 {
     double left[MAX_PROCESSES], right[MAX_PROCESSES], sum_left = 0, sum_right = 0, total = 0, cuts[4];
@@ -141,36 +176,76 @@ static double integrate(struct part *parts, size_t n, uint64_t from, uint64_t to
 
 double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to)
 {
-    double width = (double)(to - from), total = integrate(parts, n, from, to);
+    double width = (double)(to - from), total = 0;
 
+    for (size_t begin = 0, end; begin < n; begin = end) {
+        uint32_t target = parts[begin].process->target;
+
+        for (end = begin; end < n && parts[end].process->target == target; end++)
+            ;
+        total += weight_of(target) * integrate(parts + begin, end - begin, from, to);
+    }
     for (size_t i = 0; i < n; i++)
         parts[i].mean_pct /= width;
     return total / width;
 }
 
-uint64_t load_busy(uint32_t device, uint64_t now)
+/* Add a target's totals by its weight, of the history that is published at present. */
+static void add_totals(uint32_t target, uint64_t now, double weight, double totals[N_TOTALS])
 {
     struct part parts[MAX_PROCESSES];
-    struct world_device *dev = &world->devices[device];
-    uint64_t high, value;
+    const struct world_history *history = &world->history[__atomic_load_n(&world->folds, __ATOMIC_ACQUIRE) & 1];
+    size_t n = 0;
+
+    for (int total = 0; total < N_TOTALS; total++)
+        totals[total] += weight * history->pct_ns[target][total];
+    if (now > history->until_ns) {
+        n = add_parts(target, history->until_ns, now, parts);
+        integrate(parts, n, history->until_ns, now);
+    }
+    for (size_t i = 0; i < n; i++)
+        for (int total = 0; total < N_TOTALS; total++)
+            totals[total] += weight * parts[i].mean_pct * parts[i].process->factors[total];
+}
+
+void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS])
+{
     uint32_t folds;
 
+    world_end_vanished();
     do {
-        const struct world_history *history;
-        double busy;
-
         folds = __atomic_load_n(&world->folds, __ATOMIC_ACQUIRE);
-        history = &world->history[folds & 1];
-        busy = history->busy_pct_ns[device];
-        if (now > history->until_ns) {
-            size_t n = load_parts(device, history->until_ns, now, parts);
-
-            busy += integrate(parts, n, history->until_ns, now);
-        }
-        value = (uint64_t)busy;
+        for (int total = 0; total < N_TOTALS; total++)
+            totals[total] = 0;
+        add_totals(target, now, 1, totals);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     } while (__atomic_load_n(&world->folds, __ATOMIC_RELAXED) != folds);
+}
 
+void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS])
+{
+    uint32_t folds;
+
+    world_end_vanished();
+    do {
+        folds = __atomic_load_n(&world->folds, __ATOMIC_ACQUIRE);
+        for (int total = 0; total < N_TOTALS; total++)
+            totals[total] = 0;
+        for (uint32_t target = device; target < MAX_TARGETS; target++)
+            if (is_on(target, device))
+                add_totals(target, now, weight_of(target), totals);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+    } while (__atomic_load_n(&world->folds, __ATOMIC_RELAXED) != folds);
+}
+
+uint64_t load_busy(uint32_t device, uint64_t now)
+{
+    struct world_device *dev = &world->devices[device];
+    double totals[N_TOTALS];
+    uint64_t high, value;
+
+    load_device_totals(device, now, totals);
+    value = (uint64_t)totals[TOTAL_BUSY];
     high = __atomic_load_n(&dev->busy_high_pct_ns, __ATOMIC_RELAXED);
     while (value > high && !__atomic_compare_exchange_n(&dev->busy_high_pct_ns, &high, value, false,
                                                         __ATOMIC_RELAXED, __ATOMIC_RELAXED))

@@ -106,6 +106,9 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handl
     for (uint32_t i = 0; i < world->n_devices; i++)
         if (strcmp(world->devices[i].uuid, uuid) == 0)
             return give_handle(FN_nvmlDeviceGetHandleByUUID, i, handle);
+    for (uint32_t i = 0; i < MAX_INSTANCES; i++)
+        if (world->instances[i].exists && strcmp(world->instances[i].uuid, uuid) == 0)
+            return give_handle(FN_nvmlDeviceGetHandleByUUID, MAX_DEVICES + i, handle);
     return NVML_ERROR_NOT_FOUND;
 }
 
@@ -127,21 +130,26 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *pciBusId, nvmlDevi
 
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *index)
 {
-    ENTER_DEVICE(nvmlDeviceGetIndex, handle, index);
-    *index = index_of(device);
+    ENTER_TARGET(nvmlDeviceGetIndex, handle, index);
+    *index = handled.instance == NULL ? handled.target : handled.instance->index;
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t handle, char *name, unsigned int length)
 {
-    ENTER_DEVICE(nvmlDeviceGetName, handle, name);
-    return copy_text(name, length, device->name);
+    char text[NVML_DEVICE_NAME_V2_BUFFER_SIZE];
+
+    ENTER_TARGET(nvmlDeviceGetName, handle, name);
+    if (handled.instance == NULL)
+        return copy_text(name, length, handled.device->name);
+    snprintf(text, sizeof text, "%s MIG %s", handled.device->name, handled.instance->profile);
+    return copy_text(name, length, text);
 }
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t handle, char *uuid, unsigned int length)
 {
-    ENTER_DEVICE(nvmlDeviceGetUUID, handle, uuid);
-    return copy_text(uuid, length, device->uuid);
+    ENTER_TARGET(nvmlDeviceGetUUID, handle, uuid);
+    return copy_text(uuid, length, handled.instance == NULL ? handled.device->uuid : handled.instance->uuid);
 }
 
 API nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t handle, unsigned int *minorNumber)
@@ -163,17 +171,6 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t *pci
     snprintf(pci->busId, sizeof pci->busId, "%08X:%02X:%02X.0", pci->domain, pci->bus, pci->device);
     snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:%02X.0", pci->domain & 0xffff,
              pci->bus & 0xff, pci->device & 0xff);
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t handle, unsigned int *currentMode, unsigned int *pendingMode)
-{
-    ENTER_DEVICE(nvmlDeviceGetMigMode, handle, currentMode);
-    if (pendingMode == NULL)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (device->mig_mode > 1)
-        return NVML_ERROR_NOT_SUPPORTED;
-    *currentMode = *pendingMode = device->mig_mode;
     return NVML_SUCCESS;
 }
 

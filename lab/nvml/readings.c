@@ -1,4 +1,6 @@
 /* What a device does: instantaneous readings and running totals. */
+#include "readings.h"
+
 #include "call.h"
 #include "ring.h"
 
@@ -6,36 +8,42 @@
 
 #define PCIE_WINDOW_NS 20000000ull
 
-static double memory_mib(const struct world_device *device)
+/* A device with all its instances, or one instance alone. */
+static nvmlMemory_v2_t memory_of(const struct handled *handled)
 {
     struct part parts[MAX_PROCESSES];
     uint64_t now = world_now();
-    size_t n = load_parts(index_of(device), now, now, parts);
-    double room = (double)(device->memory_mib - device->reserved_mib), used = 0;
+    bool whole = handled->instance == NULL;
+    size_t n = whole ? load_device_parts(handled->target, now, now, parts) : load_parts(handled->target, now, now, parts);
+    nvmlMemory_v2_t memory = {.total = (whole ? handled->device->memory_mib : handled->instance->memory_mib) * MIB,
+                              .reserved = whole ? handled->device->reserved_mib * MIB : 0};
+    double room = (double)(memory.total - memory.reserved), used = 0;
 
     for (size_t i = 0; i < n; i++)
-        used += part_memory(&parts[i], now);
-    return used < room ? used : room;
+        used += part_memory(&parts[i], now) * MIB;
+    memory.used = (uint64_t)(used < room ? used : room);
+    memory.free = memory.total - memory.reserved - memory.used;
+    return memory;
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t *memory)
 {
-    ENTER_DEVICE(nvmlDeviceGetMemoryInfo, handle, memory);
-    memory->total = device->memory_mib * MIB;
-    memory->used = device->reserved_mib * MIB + (uint64_t)(memory_mib(device) * MIB);
-    memory->free = memory->total - memory->used;
+    ENTER_TARGET(nvmlDeviceGetMemoryInfo, handle, memory);
+    nvmlMemory_v2_t found = memory_of(&handled);
+    *memory = (nvmlMemory_t){.total = found.total, .free = found.free, .used = found.used + found.reserved};
     return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t *memory)
 {
-    ENTER_DEVICE(nvmlDeviceGetMemoryInfo_v2, handle, memory);
-    if (memory->version != NVML_MEMORY_V2)
+    unsigned int version;
+
+    ENTER_TARGET(nvmlDeviceGetMemoryInfo_v2, handle, memory);
+    version = memory->version;
+    if (version != NVML_MEMORY_V2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    memory->total = device->memory_mib * MIB;
-    memory->reserved = device->reserved_mib * MIB;
-    memory->used = (uint64_t)(memory_mib(device) * MIB);
-    memory->free = memory->total - memory->reserved - memory->used;
+    *memory = memory_of(&handled);
+    memory->version = version;
     return NVML_SUCCESS;
 }
 
@@ -44,6 +52,8 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtilizat
     struct part parts[MAX_PROCESSES];
 
     ENTER_DEVICE(nvmlDeviceGetUtilizationRates, handle, utilization);
+    if (device->mig_mode == 1) /* "on MIG-enabled GPUs … not currently supported": nvml.h */
+        return NVML_ERROR_NOT_SUPPORTED;
     struct tick tick = last_tick(device, parts);
     utilization->gpu = whole_percent(tick.util_pct, tick.number);
     utilization->memory = whole_percent(tick.util_pct * device->memory_util_factor, tick.number);
@@ -66,7 +76,7 @@ API nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t handle, unsigned i
     return NVML_SUCCESS;
 }
 
-static uint64_t energy_mj(struct world_device *device)
+uint64_t energy_mj(struct world_device *device)
 {
     uint64_t now = world_now(), high, value;
     double idle_s = now > world->boot_ns ? (double)(now - world->boot_ns) / NS_PER_S : 0;
@@ -140,8 +150,11 @@ static uint64_t clocks_event_reasons(const struct world_device *device)
 {
     struct part parts[MAX_PROCESSES];
     bool idle = last_tick(device, parts).n_parts == 0;
+    const struct world_faults *faults = &device->faults;
+    uint64_t now = world_now();
+    bool injected = now >= faults->reasons_from_ns && (faults->reasons_until_ns == 0 || now < faults->reasons_until_ns);
 
-    return (idle ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : 0) | device->faults.clocks_event_reasons;
+    return (idle ? NVML_CLOCKS_EVENT_REASON_GPU_IDLE : 0) | (injected ? faults->clocks_event_reasons : 0);
 }
 
 API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t handle, unsigned long long *reasons)
@@ -158,14 +171,21 @@ API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t handle, 
     return NVML_SUCCESS;
 }
 
+uint64_t ecc_errors(const struct world_device *device, int error_type, int counter_type)
+{
+    bool corrected = error_type == NVML_MEMORY_ERROR_TYPE_CORRECTED;
+    uint64_t since = corrected ? device->faults.ecc_corrected : device->faults.ecc_uncorrected;
+    uint64_t before = corrected ? device->ecc_corrected_before : device->ecc_uncorrected_before;
+
+    return counter_type == NVML_AGGREGATE_ECC ? before + since : since;
+}
+
 API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, int errorType, int counterType, unsigned long long *errors)
 {
-    (void)counterType; /* volatile and aggregate are the same here: nothing survives a reboot */
     ENTER_DEVICE(nvmlDeviceGetTotalEccErrors, handle, errors);
     if (!device->ecc_mode)
         return NVML_ERROR_NOT_SUPPORTED;
-    *errors = errorType == NVML_MEMORY_ERROR_TYPE_CORRECTED ? device->faults.ecc_corrected
-                                                            : device->faults.ecc_uncorrected;
+    *errors = ecc_errors(device, errorType, counterType);
     return NVML_SUCCESS;
 }
 
@@ -190,87 +210,8 @@ API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t handle, int counter, u
         return NVML_ERROR_INVALID_ARGUMENT;
     sleep_ns(PCIE_WINDOW_NS); /* the driver really measures this long */
     now = world_now();
-    n = load_parts(index_of(device), now - PCIE_WINDOW_NS, now, parts);
+    n = load_device_parts(index_of(device), now - PCIE_WINDOW_NS, now, parts);
     rate = (double)(counter == NVML_PCIE_UTIL_TX_BYTES ? device->pcie_tx_bytes_per_s : device->pcie_rx_bytes_per_s);
     *kib_per_s = (unsigned int)(rate / 1024 * load_mean(parts, n, now - PCIE_WINDOW_NS, now) / 100);
-    return NVML_SUCCESS;
-}
-
-static void set_int(nvmlFieldValue_t *field, uint32_t value)
-{
-    field->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-    field->value.uiVal = value;
-}
-
-static void set_long(nvmlFieldValue_t *field, uint64_t value)
-{
-    field->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
-    field->value.ullVal = value;
-}
-
-/* Bytes moved since boot, in a counter of 64 or 32 bits that wraps. */
-static void set_bytes(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s, uint64_t offset)
-{
-    double busy_s = (double)load_busy(index_of(device), world_now()) / 100 / NS_PER_S;
-    uint64_t bytes = (uint64_t)(busy_s * (double)per_s) + offset;
-
-    if (device->faults.pcie_counter_bits == 32)
-        set_int(field, (uint32_t)bytes);
-    else
-        set_long(field, bytes);
-}
-
-static nvmlReturn_t read_field(struct world_device *device, nvmlFieldValue_t *field)
-{
-    struct part parts[MAX_PROCESSES];
-    const struct world_faults *faults = &device->faults;
-    unsigned int id = field->fieldId;
-
-    if (id >= MAX_FIELDS)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    if (faults->unsupported_fields[id / 64] >> (id % 64) & 1)
-        return NVML_ERROR_NOT_SUPPORTED;
-    switch (id) {
-    case NVML_FI_DEV_ECC_CURRENT:
-    case NVML_FI_DEV_ECC_PENDING:
-        set_int(field, device->ecc_mode);
-        return NVML_SUCCESS;
-    case NVML_FI_DEV_ECC_SBE_VOL_TOTAL:
-    case NVML_FI_DEV_ECC_SBE_AGG_TOTAL:
-        set_long(field, faults->ecc_corrected);
-        return device->ecc_mode ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-    case NVML_FI_DEV_ECC_DBE_VOL_TOTAL:
-    case NVML_FI_DEV_ECC_DBE_AGG_TOTAL:
-        set_long(field, faults->ecc_uncorrected);
-        return device->ecc_mode ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-    case NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
-        set_long(field, energy_mj(device));
-        return NVML_SUCCESS;
-    case NVML_FI_DEV_POWER_AVERAGE:
-    case NVML_FI_DEV_POWER_INSTANT:
-        set_int(field, power_mw(device, last_tick(device, parts).util_pct));
-        return NVML_SUCCESS;
-    case NVML_FI_DEV_POWER_CURRENT_LIMIT:
-        set_int(field, device->power_limit_mw);
-        return NVML_SUCCESS;
-    case NVML_FI_DEV_PCIE_COUNT_TX_BYTES:
-        set_bytes(field, device, device->pcie_tx_bytes_per_s, faults->pcie_tx_offset);
-        return NVML_SUCCESS;
-    case NVML_FI_DEV_PCIE_COUNT_RX_BYTES:
-        set_bytes(field, device, device->pcie_rx_bytes_per_s, faults->pcie_rx_offset);
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_SUPPORTED;
-}
-
-API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int valuesCount, nvmlFieldValue_t *values)
-{
-    ENTER_DEVICE(nvmlDeviceGetFieldValues, handle, values);
-    take_time_for(FN_nvmlDeviceGetFieldValues, valuesCount > 0 ? (size_t)valuesCount : 0);
-    for (int i = 0; i < valuesCount; i++) {
-        values[i].timestamp = (long long)(world_now() / 1000);
-        values[i].latencyUsec = 0;
-        values[i].nvmlReturn = read_field(device, &values[i]);
-    }
     return NVML_SUCCESS;
 }

@@ -22,7 +22,7 @@ struct tick last_tick(const struct world_device *device, struct part parts[MAX_P
 {
     struct tick tick = {.number = tick_at(world_now())};
 
-    tick.n_parts = load_parts(index_of(device), tick_end_ns(tick.number - 1), tick_end_ns(tick.number), parts);
+    tick.n_parts = load_device_parts(index_of(device), tick_end_ns(tick.number - 1), tick_end_ns(tick.number), parts);
     tick.util_pct = compute(parts, tick.n_parts, tick.number);
     return tick;
 }
@@ -98,10 +98,12 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned lo
     ENTER_DEVICE(nvmlDeviceGetSamples, handle, sampleCount);
     if (sampleValType == NULL || type < NVML_TOTAL_POWER_SAMPLES || type > NVML_MEMORY_CLK_SAMPLES)
         return NVML_ERROR_INVALID_ARGUMENT;
+    if (device->mig_mode == 1 && type >= NVML_GPU_UTILIZATION_SAMPLES && type <= NVML_DEC_UTILIZATION_SAMPLES)
+        return NVML_ERROR_NOT_SUPPORTED; /* as nvml.h says */
     struct range ticks = unseen_ticks(lastSeenTimeStamp);
     if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
         return NVML_ERROR_NOT_FOUND;
-    n = load_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
+    n = load_device_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
     if (n == 0 && device->faults.samples == SAMPLES_MISSING_IF_IDLE)
         return NVML_ERROR_NOT_FOUND;
     *sampleValType = NVML_VALUE_TYPE_UNSIGNED_INT;
@@ -128,10 +130,12 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProces
     size_t n;
 
     ENTER_DEVICE(nvmlDeviceGetProcessUtilization, handle, processSamplesCount);
+    if (device->mig_mode == 1)
+        return NVML_ERROR_NOT_SUPPORTED; /* as nvml.h says */
     struct range ticks = unseen_ticks(lastSeenTimeStamp);
     if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
         return NVML_ERROR_NOT_FOUND;
-    n = load_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
+    n = load_device_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
     for (uint64_t tick = ticks.first; tick <= ticks.last; tick++) {
         double sum = 0;
 
@@ -159,28 +163,5 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProces
         return NVML_ERROR_INSUFFICIENT_SIZE;
     }
     *processSamplesCount = found;
-    return NVML_SUCCESS;
-}
-
-API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned int *infoCount,
-                                                         nvmlProcessInfo_t *infos)
-{
-    struct part parts[MAX_PROCESSES];
-    uint64_t now;
-    unsigned int n;
-
-    ENTER_DEVICE(nvmlDeviceGetComputeRunningProcesses_v3, handle, infoCount);
-    now = world_now();
-    n = (unsigned int)load_parts(index_of(device), now, now, parts);
-    if (n > *infoCount || (n > 0 && infos == NULL)) {
-        *infoCount = n;
-        return NVML_ERROR_INSUFFICIENT_SIZE;
-    }
-    for (unsigned int i = 0; i < n; i++)
-        infos[i] = (nvmlProcessInfo_t){.pid = parts[i].process->pid,
-                                       .usedGpuMemory = (uint64_t)(part_memory(&parts[i], now) * MIB),
-                                       .gpuInstanceId = NVML_NO_INSTANCE,
-                                       .computeInstanceId = NVML_NO_INSTANCE};
-    *infoCount = n;
     return NVML_SUCCESS;
 }

@@ -27,6 +27,9 @@ extern struct world *world; /* NULL until attached */
 nvmlReturn_t world_attach(void);
 void world_detach(void);
 
+/* Whether the driver is still the one that was there when this process attached. */
+bool world_current(void);
+
 /* Wall-clock time in ns, or the world's own stopped clock. */
 uint64_t world_now(void);
 
@@ -42,7 +45,7 @@ void compute_ns(uint64_t ns);
 /* End the schedule of each process that is there no more; looks at most every 100 ms. */
 void world_end_vanished(void);
 
-/* The part of a device's load that one process is responsible for. */
+/* A process's part in the load of its target. */
 struct part {
     const struct world_process *process;
     uint64_t start_ns, end_ns;
@@ -50,17 +53,26 @@ struct part {
     double mean_pct; /* set by load_mean */
 };
 
-/* Collect the processes on a device at any time in (from, to], in the order of their slots. */
-size_t load_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES]);
+/* The instance that a target is; NULL for a device. */
+const struct world_instance *instance_of(uint32_t target);
 
-/* Mean utilisation in (from, to], at most 100, and each part's share of it: where processes ask for
- * more than 100 together, each is cut in proportion. */
+/* Collect the processes on a target, or on a device and all its instances, at any time in (from, to]: target
+ * by target, and in the order of their slots. */
+size_t load_parts(uint32_t target, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES]);
+size_t load_device_parts(uint32_t device, uint64_t from, uint64_t to, struct part parts[MAX_PROCESSES]);
+
+/* Mean utilisation of a device in (from, to], at most 100, and each part's share of its target's: where
+ * processes ask for more than 100 together, each is cut in proportion. */
 double load_mean(struct part *parts, size_t n, uint64_t from, uint64_t to);
 
 /* MiB that a process holds at an instant. */
 double part_memory(const struct part *part, uint64_t at);
 
-/* Utilisation integrated since boot, percent × ns; never goes back. */
+/* What happened on a target, or on a device and all its instances, since the driver was loaded, in percent × ns. */
+void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS]);
+void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS]);
+
+/* The same of a device's utilisation; never goes back. */
 uint64_t load_busy(uint32_t device, uint64_t now);
 
 #endif

@@ -1,7 +1,7 @@
 /* The world: one memory-mapped file per simulated node, shared by whoever simulates work on its GPUs
  * (lab/simgpu) and by the simulated libnvidia-ml.so.1 that reports it.
  *
- *   header | devices[] in NVML order | calls[] | history[2] | processes[]
+ *   header | devices[] in NVML order | calls[] | history[2] | instances[] | xids[] | processes[]
  *
  * lab/simgpu/layout.py mirrors these structures; magic, version and sizes are checked on both sides.
  *
@@ -13,6 +13,10 @@
  * - Slots are freed once they ended longer ago than any sample ring reaches. What they did until
  *   `until_ns` is then kept as an integral: written to the history entry not in use, published by
  *   incrementing `folds`, whose parity says which entry counts. A reader that saw `folds` change retries.
+ * - A Xid is written first and published by incrementing `n_xids`.
+ *
+ * A process runs on a *target*: a device, by its index, or a MIG instance, by MAX_DEVICES + its number.
+ * What happens on an instance counts on its device by the share of the slices that the instance has.
  *
  * Times are ns of CLOCK_REALTIME, as NVML's own stamps are wall-clock time; a test may stop that clock
  * by setting `fake_now_ns`.
@@ -24,19 +28,28 @@
 #include <stdint.h>
 
 #define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
-#define WORLD_VERSION 2u
+#define WORLD_VERSION 3u
 
 enum {
     MAX_DEVICES = 16,
+    MAX_INSTANCES = 56, /* of MIG, on all devices together */
+    MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES,
+    GPU_SLICES = 7, /* that MIG cuts a device into */
+    MAX_XIDS = 64,  /* the newest are kept */
     MAX_FUNCTIONS = 128,
     MAX_FIELDS = 512,
-    MAX_PROCESSES = 1024, /* process slots: one per process and device */
+    MAX_PROCESSES = 1024, /* process slots: one per process and target */
     MAX_POINTS = 512
 };
 
 enum slot_state { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
 
 enum samples_fault { SAMPLES_PRESENT = 0, SAMPLES_MISSING = 1, SAMPLES_MISSING_IF_IDLE = 2 };
+
+/* What is integrated over time, in percent × ns. */
+enum total { TOTAL_BUSY, TOTAL_SM_ACTIVE, TOTAL_SM_OCCUPANCY, TOTAL_TENSOR, TOTAL_DRAM, N_TOTALS };
+
+enum { PROCESS_MPS = 1 }; /* flag of a process: it goes through the Multi-Process Service */
 
 /* One vertex of a piecewise linear schedule; two vertices at one time make a step. */
 struct world_point {
@@ -52,8 +65,12 @@ struct world_faults {
     uint64_t energy_offset_mj; /* added to the energy counter, modulo 2^64 */
     uint64_t pcie_tx_offset;   /* added to the byte counters, modulo 2^pcie_counter_bits */
     uint64_t pcie_rx_offset;
+    uint64_t nvlink_tx_offset; /* added to the byte counters, modulo 2^64 */
+    uint64_t nvlink_rx_offset;
     uint64_t clocks_event_reasons; /* bits added to the reported reasons */
-    uint64_t ecc_corrected;
+    uint64_t reasons_from_ns;      /* from then on */
+    uint64_t reasons_until_ns;     /* until then; 0 = for ever */
+    uint64_t ecc_corrected; /* since the driver was loaded */
     uint64_t ecc_uncorrected;
     uint64_t unsupported[MAX_FUNCTIONS / 64];     /* bit = number of the function */
     uint64_t unsupported_fields[MAX_FIELDS / 64]; /* bit = field id */
@@ -81,31 +98,63 @@ struct world_device {
     uint32_t memory_clock_mhz;
     uint32_t mig_mode; /* 0 disabled, 1 enabled, 2 not supported */
     uint32_t ecc_mode; /* 0 off, 1 on */
+    uint32_t gpm;      /* 0 no, 1 yes */
+    uint32_t nvlink_links;
+    uint32_t nvlink_version; /* nvmlNvlinkVersion_t */
+    uint32_t nvlink_mb_per_s; /* of one link in one direction */
     uint64_t memory_mib;
     uint64_t reserved_mib; /* held by the driver, counted as used by the first MemoryInfo */
     uint64_t pcie_tx_bytes_per_s; /* at 100 % */
     uint64_t pcie_rx_bytes_per_s;
+    uint64_t nvlink_tx_bytes_per_s; /* all links together, at 100 % */
+    uint64_t nvlink_rx_bytes_per_s;
     double memory_util_factor; /* memory controller's utilisation per utilisation */
     uint64_t busy_high_pct_ns; /* highest values told so far: counters never go back */
     uint64_t energy_high_mj;
+    uint64_t ecc_corrected_before; /* the driver was loaded last */
+    uint64_t ecc_uncorrected_before;
     struct world_faults faults;
 };
 
-/* One process on one device. */
+/* A MIG instance: a GPU instance with one compute instance, which has all of it. */
+struct world_instance {
+    char uuid[64];
+    char profile[24]; /* as 1g.5gb */
+    uint32_t exists;
+    uint32_t device;
+    uint32_t index; /* among the instances of the device */
+    uint32_t gpu_instance;
+    uint32_t slices;
+    uint32_t sm_count;
+    uint64_t memory_mib;
+};
+
+/* One process on one target. */
 struct world_process {
     uint32_t state; /* enum slot_state */
-    uint32_t device;
+    uint32_t target;
     uint32_t pid;
     uint32_t n_points;
+    uint32_t flags;
+    uint32_t unused;
     uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, never looked for */
     uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
+    double factors[N_TOTALS]; /* of its share of the utilisation; that of TOTAL_BUSY is 1 */
     struct world_point points[MAX_POINTS];
 };
 
-/* Sum over all that happened before until_ns, per device, in percent × ns. */
+/* Sum over all that happened before until_ns, per target. */
 struct world_history {
     uint64_t until_ns;
-    double busy_pct_ns[MAX_DEVICES];
+    double pct_ns[MAX_TARGETS][N_TOTALS];
+};
+
+/* An error that the driver told. */
+struct world_xid {
+    uint64_t time_ns;
+    uint64_t code;
+    uint32_t device;
+    uint32_t gpu_instance; /* of MIG, or 0xffffffff */
 };
 
 /* How often a function was called, and the time that each call takes as it would on real hardware. */
@@ -123,24 +172,29 @@ struct world {
     uint32_t size; /* of this structure */
     uint32_t n_devices;
     uint32_t n_functions;
-    uint64_t boot_ns; /* counters start here */
+    uint64_t boot_ns; /* when the driver was loaded: counters start here */
     uint64_t fake_now_ns;
     uint32_t driver_loaded;
     uint32_t folds;
     uint32_t slots_used; /* no slot from this one on was ever used: nobody need look there */
-    uint32_t unused;
+    uint32_t driver_loads; /* how often it was loaded: handles from before are worth nothing */
     uint64_t checked_alive_ns; /* CLOCK_MONOTONIC of the last look for vanished processes */
     struct world_device devices[MAX_DEVICES];
     struct world_call calls[MAX_FUNCTIONS];
     struct world_history history[2];
+    struct world_instance instances[MAX_INSTANCES];
+    uint64_t n_xids; /* ever; number i is xids[i % MAX_XIDS] */
+    struct world_xid xids[MAX_XIDS];
     struct world_process processes[MAX_PROCESSES];
 };
 
 static_assert(sizeof(struct world_point) == 24, "world_point");
-static_assert(sizeof(struct world_faults) == 168, "world_faults");
-static_assert(sizeof(struct world_device) == 416, "world_device");
-static_assert(sizeof(struct world_process) == 32 + 24 * MAX_POINTS, "world_process");
-static_assert(sizeof(struct world_history) == 8 + 8 * MAX_DEVICES, "world_history");
+static_assert(sizeof(struct world_faults) == 200, "world_faults");
+static_assert(sizeof(struct world_device) == 496, "world_device");
+static_assert(sizeof(struct world_instance) == 120, "world_instance");
+static_assert(sizeof(struct world_process) == 80 + 24 * MAX_POINTS, "world_process");
+static_assert(sizeof(struct world_history) == 8 + 8 * MAX_TARGETS * N_TOTALS, "world_history");
+static_assert(sizeof(struct world_xid) == 24, "world_xid");
 static_assert(sizeof(struct world_call) == 88, "world_call");
 
 #endif

@@ -18,8 +18,17 @@ from pathlib import Path
 
 from .devices import openable, selected, visible
 from .errors import RequestError, WorldError
-from .load import Point
-from .schedule import PROFILES, Phase, from_profile, parse_phases, parse_ramp, parse_seconds, to_points
+from .load import USUAL, Activity, Point
+from .schedule import (
+    PROFILES,
+    Phase,
+    from_profile,
+    parse_activity,
+    parse_phases,
+    parse_ramp,
+    parse_seconds,
+    to_points,
+)
 from .truth import ProcessTruth, default_directory, job_of_environment, lab_directory
 from .world import Device, World
 
@@ -39,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         world = World(_world_path())
         devices = selected(_seen(world), options.gpus)
         _check_memory(phases, devices)
-        stopped_by = _run(world, devices, phases)
+        stopped_by = _run(world, devices, phases, parse_activity(options.activity))
     except RequestError as error:
         print(f"simgpu: {error}", file=sys.stderr)
         return WRONG_USAGE
@@ -67,6 +76,13 @@ def _parser() -> argparse.ArgumentParser:
         "--mem-mib", metavar="MIB", help="memory on each GPU, as 5000 or 100:5000 (default 0)"
     )
     parser.add_argument("--seconds", metavar="S", help=f"how long (default {_DEFAULT_SECONDS})")
+    parser.add_argument(
+        "--activity",
+        metavar="LIST",
+        default="",
+        help="what GPM tells, as factors of the utilisation: "
+        + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
+    )
     parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")
     return parser
 
@@ -98,7 +114,7 @@ def _world_path() -> Path:
 def _seen(world: World) -> list[Device]:
     directory = os.environ.get("SIMGPU_DEVICES", f"/dev/slurm-gpu-lab/{_node()}")
     cuda = os.environ.get("CUDA_VISIBLE_DEVICES")
-    seen = visible(openable(world.devices, Path(directory)), cuda)
+    seen = visible(openable(world.computing, Path(directory)), cuda)
     if not seen:
         raise WorldError(
             f"no CUDA-capable device is visible (CUDA_VISIBLE_DEVICES={cuda}, devices in {directory})"
@@ -114,12 +130,14 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
             raise RequestError(f"out of memory: {wanted:g} MiB wanted, {device.uuid} has {free}")
 
 
-def _run(world: World, devices: Sequence[Device], phases: Sequence[Phase]) -> signal.Signals | None:
+def _run(
+    world: World, devices: Sequence[Device], phases: Sequence[Phase], activity: Activity
+) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
     # Begun only once it can be seen: on a busy host registering may take a while.
     points = to_points(phases, time.time_ns() + _LEAD_NS)
-    slots = [world.register(device.index, points, os.getpid()) for device in devices]
-    truths = [_truth(device, points) for device in devices]
+    slots = [world.register(device.target, points, os.getpid(), activity=activity) for device in devices]
+    truths = [_truth(device, points, activity) for device in devices]
     _write(truths)
     left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)
     received = signal.sigtimedwait(_ENDING, left_s)
@@ -132,7 +150,7 @@ def _run(world: World, devices: Sequence[Device], phases: Sequence[Phase]) -> si
     return stopped_by
 
 
-def _truth(device: Device, points: tuple[Point, ...]) -> ProcessTruth:
+def _truth(device: Device, points: tuple[Point, ...], activity: Activity) -> ProcessTruth:
     job_id, restart = job_of_environment(dict(os.environ))
     return ProcessTruth(
         job_id=job_id,
@@ -142,6 +160,7 @@ def _truth(device: Device, points: tuple[Point, ...]) -> ProcessTruth:
         memory_mib=device.memory_mib,
         pid=os.getpid(),
         points=points,
+        activity=activity,
     )
 
 

@@ -2,6 +2,10 @@
 
 As CUDA does it: of the devices that the process may open, in PCI order, those that CUDA_VISIBLE_DEVICES
 names, by index or UUID. Fenced by a device cgroup the indices are thereby relative, else global.
+
+Of MIG instances a process sees one only, however many there are ("a single CUDA process can only enumerate
+a single MIG device", NVIDIA's MIG User Guide, CUDA Device Enumeration). One may be opened where the device
+files of its GPU, of its GPU instance and of its compute instance may be.
 """
 
 from __future__ import annotations
@@ -13,23 +17,38 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import RequestError
+from .mig import CAPABILITIES, capabilities
 from .world import Device
 
 
 def openable(devices: Sequence[Device], directory: Path | None) -> list[Device]:
     """Return the devices that this process may open, in PCI order.
 
-    ``directory`` holds one device file per GPU, its name ending in the minor number. Without a driver an
-    allowed open() fails with ENXIO, a fenced one with EPERM. Without a directory nothing is fenced.
+    ``directory`` holds one device file per GPU, its name ending in the minor number, and in ``nvidia-caps``
+    those of MIG. Without a driver an allowed open() fails with ENXIO, a fenced one with EPERM. Without a
+    directory nothing is fenced.
     """
-    ordered = sorted(devices, key=lambda device: device.pci)
+    ordered = sorted(devices, key=lambda device: (device.pci, device.gpu_instance or 0))
     if directory is None or not directory.is_dir():
         return ordered
-    files = {int(match[0]): path for path in directory.iterdir() if (match := re.search(r"\d+$", path.name))}
-    return [device for device in ordered if device.minor in files and _may_open(files[device.minor])]
+    gpus, parts = _by_minor(directory), _by_minor(directory / CAPABILITIES)
+    return [
+        device
+        for device in ordered
+        if _may_open(gpus.get(device.minor))
+        and all(_may_open(parts.get(minor)) for minor in capabilities(device.minor, device.gpu_instance))
+    ]
 
 
-def _may_open(path: Path) -> bool:
+def _by_minor(directory: Path) -> dict[int, Path]:
+    if not directory.is_dir():
+        return {}
+    return {int(match[0]): path for path in directory.iterdir() if (match := re.search(r"\d+$", path.name))}
+
+
+def _may_open(path: Path | None) -> bool:
+    if path is None:
+        return False
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
@@ -44,7 +63,7 @@ def visible(candidates: Sequence[Device], cuda_visible_devices: str | None) -> l
     a device named twice leaves none.
     """
     if cuda_visible_devices is None:
-        return list(candidates)
+        return _at_most_one_instance(candidates)
     chosen: list[Device] = []
     for entry in cuda_visible_devices.split(","):
         device = _named(candidates, entry.strip())
@@ -53,13 +72,18 @@ def visible(candidates: Sequence[Device], cuda_visible_devices: str | None) -> l
         if device in chosen:
             return []
         chosen.append(device)
-    return chosen
+    return _at_most_one_instance(chosen)
+
+
+def _at_most_one_instance(seen: Sequence[Device]) -> list[Device]:
+    instance = next((device for device in seen if device.gpu_instance is not None), None)
+    return list(seen) if instance is None else [instance]
 
 
 def _named(candidates: Sequence[Device], entry: str) -> Device | None:
     if re.fullmatch(r"\d+", entry):
         return candidates[int(entry)] if int(entry) < len(candidates) else None
-    if not entry.startswith("GPU-"):
+    if not entry.startswith(("GPU-", "MIG-")):
         return None
     matches = [device for device in candidates if device.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None

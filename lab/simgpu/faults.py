@@ -14,6 +14,7 @@ from pathlib import Path
 
 from . import layout
 from .errors import RequestError, WorldError
+from .specs import MigSpec
 from .world import World
 
 _SAMPLES = {
@@ -42,7 +43,7 @@ def unsupported(world: World, device: int, functions: Iterable[str]) -> None:
 
 
 def hang(world: World, device: int, functions: Iterable[str] | None = None) -> None:
-    """Let exactly these functions never return when called on the device; None = all, an empty list mends all.
+    """Let exactly these functions never return when called on the device; None is all, empty mends all.
 
     Nothing but SIGKILL ends the calling process, or rather its thread. Once mended, calls that hang go on.
     nvmlInitWithFlags, if named, hangs whatever the device. All others are calls on the device or ask for its
@@ -80,9 +81,9 @@ def slow(world: World, device: int, latency_ms: float) -> None:
 
 
 def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> None:
-    """Let the PCIe byte counters and the energy counter (mJ, always 64 bits) wrap after ``left`` more.
+    """Let the byte counters of PCIe and NVLink and the energy counter (mJ) wrap after ``left`` more.
 
-    Byte counters of 32 bits are told as unsigned int.
+    Those of PCIe may have 32 bits, and are told as unsigned int then; the others have 64.
     """
     if bits not in (32, 64):
         raise RequestError(f"a counter of {bits} bits: must be 32 or 64")
@@ -94,6 +95,8 @@ def wrap(world: World, device: int, *, bits: int = 64, left: int = 10**9) -> Non
     faults.pcie_counter_bits = bits
     faults.pcie_tx_offset = (2**bits - left - int(busy_s * content.pcie_tx_bytes_per_s)) % 2**64
     faults.pcie_rx_offset = (2**bits - left - int(busy_s * content.pcie_rx_bytes_per_s)) % 2**64
+    faults.nvlink_tx_offset = (2**64 - left - int(busy_s * content.nvlink_tx_bytes_per_s)) % 2**64
+    faults.nvlink_rx_offset = (2**64 - left - int(busy_s * content.nvlink_rx_bytes_per_s)) % 2**64
     faults.energy_offset_mj = (2**64 - left - int(energy_mj)) % 2**64
 
 
@@ -105,19 +108,54 @@ def samples(world: World, device: int, state: str) -> None:
 
 
 def ecc(world: World, device: int, corrected: int, uncorrected: int) -> None:
-    """Set the counts of ECC errors."""
+    """Set the counts of ECC errors since the driver was loaded."""
     faults = _faults(world, device)
     faults.ecc_corrected, faults.ecc_uncorrected = corrected, uncorrected
 
 
-def throttle(world: World, device: int, reasons: int) -> None:
-    """Add these bits to the clocks event reasons."""
-    _faults(world, device).clocks_event_reasons = reasons
+def throttle(
+    world: World, device: int, reasons: int, *, from_ns: int | None = None, until_ns: int | None = None
+) -> None:
+    """Add these bits to the clocks event reasons, always or between two times of the world's clock."""
+    faults = _faults(world, device)
+    faults.clocks_event_reasons = reasons
+    faults.reasons_from_ns = 0 if from_ns is None else from_ns
+    faults.reasons_until_ns = 0 if until_ns is None else until_ns
+
+
+def xid(world: World, device: int, code: int, gpu_instance: int | None = None) -> None:
+    """Let the driver tell an error, now; each event set on the device hears of it once."""
+    _faults(world, device)
+    world.add_xid(device, code, gpu_instance)
+
+
+def mig(world: World, device: int, specs: Sequence[MigSpec]) -> None:
+    """Cut the device into other MIG instances, or none; what ran on the old ones ends."""
+    _faults(world, device)
+    world.set_instances(device, specs)
 
 
 def driver(world: World, *, loaded: bool) -> None:
-    """Unload or load the driver; nvmlInit then fails or works. Who is initialised already notices nothing."""
-    world.content.driver_loaded = int(loaded)
+    """Unload or load the driver: nvmlInit fails or works.
+
+    Who was initialised before is UNINITIALIZED until nvmlShutdown and nvmlInit. Counters start anew with the
+    driver. The schedules of what runs go on, though a GPU cannot be in use when the driver goes: so can a
+    record be compared with the truth minus a gap.
+    """
+    if loaded:
+        world.load_driver()
+    else:
+        world.unload_driver()
+
+
+def swap(world: World, device: int, uuid: str) -> None:
+    """Put another GPU of the same kind in the device's place; the driver is loaded again."""
+    _faults(world, device)
+    if any(other.uuid == uuid for other in world.devices):
+        raise RequestError(f"UUID {uuid}: a GPU of this world has it")
+    driver(world, loaded=False)
+    world.content.devices[device].uuid = uuid.encode()
+    driver(world, loaded=True)
 
 
 def clear(world: World, device: int | None = None) -> None:
@@ -148,6 +186,9 @@ _ACTIONS: dict[str, Action] = {
     "samples": lambda world, given: samples(world, given.device, given.state),
     "ecc": lambda world, given: ecc(world, given.device, given.corrected, given.uncorrected),
     "throttle": lambda world, given: throttle(world, given.device, given.reasons),
+    "xid": lambda world, given: xid(world, given.device, given.code, given.gpu_instance),
+    "mig": lambda world, given: mig(world, given.device, given.instances),
+    "swap": lambda world, given: swap(world, given.device, given.uuid),
     "driver": lambda world, given: driver(world, loaded=given.state == "load"),
     "clear": lambda world, given: clear(world, given.device),
 }
@@ -179,12 +220,24 @@ def _parser() -> argparse.ArgumentParser:
     counts.add_argument("corrected", type=int)
     counts.add_argument("uncorrected", type=int)
     action("throttle", "add clocks event reasons").add_argument("reasons", type=lambda text: int(text, 0))
+    telling = action("xid", "let the driver tell an error, once")
+    telling.add_argument("code", type=int)
+    telling.add_argument("--gpu-instance", type=int, help="the MIG instance that it came from")
+    action("mig", "cut it into other MIG instances").add_argument(
+        "instances", nargs="*", type=_mig_spec, metavar="PROFILE=UUID"
+    )
+    action("swap", "put another GPU in its place").add_argument("uuid")
     actions.add_parser("driver", help="whether nvmlInit works").add_argument(
         "state", choices=("load", "unload")
     )
     mending = actions.add_parser("clear", help="mend a device, or all")
     mending.add_argument("device", type=int, nargs="?")
     return parser
+
+
+def _mig_spec(text: str) -> MigSpec:
+    profile, _, uuid = text.partition("=")
+    return MigSpec(profile, uuid)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

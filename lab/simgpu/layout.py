@@ -6,8 +6,12 @@ import ctypes
 from ctypes import c_char, c_double, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 2
+VERSION = 3
 MAX_DEVICES = 16
+MAX_INSTANCES = 56
+MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES
+GPU_SLICES = 7
+MAX_XIDS = 64
 MAX_FUNCTIONS = 128
 MAX_FIELDS = 512
 MAX_PROCESSES = 1024
@@ -20,7 +24,14 @@ SAMPLES_PRESENT = 0
 SAMPLES_MISSING = 1
 SAMPLES_MISSING_IF_IDLE = 2
 
+TOTALS = ("busy", "sm_active", "sm_occupancy", "tensor", "dram")
+"""What is integrated over time, in the order of ``enum total``."""
+
+PROCESS_MPS = 1
+NO_INSTANCE = 0xFFFFFFFF
+
 MIG_DISABLED = 0
+MIG_ENABLED = 1
 MIG_NOT_SUPPORTED = 2
 
 
@@ -39,7 +50,11 @@ class FaultsStruct(ctypes.Structure):
         ("energy_offset_mj", c_uint64),
         ("pcie_tx_offset", c_uint64),
         ("pcie_rx_offset", c_uint64),
+        ("nvlink_tx_offset", c_uint64),
+        ("nvlink_rx_offset", c_uint64),
         ("clocks_event_reasons", c_uint64),
+        ("reasons_from_ns", c_uint64),
+        ("reasons_until_ns", c_uint64),
         ("ecc_corrected", c_uint64),
         ("ecc_uncorrected", c_uint64),
         ("unsupported", c_uint64 * (MAX_FUNCTIONS // 64)),
@@ -72,14 +87,38 @@ class DeviceStruct(ctypes.Structure):
         ("memory_clock_mhz", c_uint32),
         ("mig_mode", c_uint32),
         ("ecc_mode", c_uint32),
+        ("gpm", c_uint32),
+        ("nvlink_links", c_uint32),
+        ("nvlink_version", c_uint32),
+        ("nvlink_mb_per_s", c_uint32),
         ("memory_mib", c_uint64),
         ("reserved_mib", c_uint64),
         ("pcie_tx_bytes_per_s", c_uint64),
         ("pcie_rx_bytes_per_s", c_uint64),
+        ("nvlink_tx_bytes_per_s", c_uint64),
+        ("nvlink_rx_bytes_per_s", c_uint64),
         ("memory_util_factor", c_double),
         ("busy_high_pct_ns", c_uint64),
         ("energy_high_mj", c_uint64),
+        ("ecc_corrected_before", c_uint64),
+        ("ecc_uncorrected_before", c_uint64),
         ("faults", FaultsStruct),
+    )
+
+
+class InstanceStruct(ctypes.Structure):
+    """``struct world_instance``."""
+
+    _fields_ = (
+        ("uuid", c_char * 64),
+        ("profile", c_char * 24),
+        ("exists", c_uint32),
+        ("device", c_uint32),
+        ("index", c_uint32),
+        ("gpu_instance", c_uint32),
+        ("slices", c_uint32),
+        ("sm_count", c_uint32),
+        ("memory_mib", c_uint64),
     )
 
 
@@ -88,11 +127,14 @@ class ProcessStruct(ctypes.Structure):
 
     _fields_ = (
         ("state", c_uint32),
-        ("device", c_uint32),
+        ("target", c_uint32),
         ("pid", c_uint32),
         ("n_points", c_uint32),
+        ("flags", c_uint32),
+        ("unused", c_uint32),
         ("start_ticks", c_uint64),
         ("end_ns", c_uint64),
+        ("factors", c_double * len(TOTALS)),
         ("points", PointStruct * MAX_POINTS),
     )
 
@@ -100,7 +142,13 @@ class ProcessStruct(ctypes.Structure):
 class HistoryStruct(ctypes.Structure):
     """``struct world_history``."""
 
-    _fields_ = (("until_ns", c_uint64), ("busy_pct_ns", c_double * MAX_DEVICES))
+    _fields_ = (("until_ns", c_uint64), ("pct_ns", c_double * len(TOTALS) * MAX_TARGETS))
+
+
+class XidStruct(ctypes.Structure):
+    """``struct world_xid``."""
+
+    _fields_ = (("time_ns", c_uint64), ("code", c_uint64), ("device", c_uint32), ("gpu_instance", c_uint32))
 
 
 class CallStruct(ctypes.Structure):
@@ -129,10 +177,13 @@ class WorldStruct(ctypes.Structure):
         ("driver_loaded", c_uint32),
         ("folds", c_uint32),
         ("slots_used", c_uint32),
-        ("unused", c_uint32),
+        ("driver_loads", c_uint32),
         ("checked_alive_ns", c_uint64),
         ("devices", DeviceStruct * MAX_DEVICES),
         ("calls", CallStruct * MAX_FUNCTIONS),
         ("history", HistoryStruct * 2),
+        ("instances", InstanceStruct * MAX_INSTANCES),
+        ("n_xids", c_uint64),
+        ("xids", XidStruct * MAX_XIDS),
         ("processes", ProcessStruct * MAX_PROCESSES),
     )

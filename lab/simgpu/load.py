@@ -1,4 +1,7 @@
-"""Piecewise linear load of processes on one device, and its exact integral; lab/nvml/load.c in Python."""
+"""Piecewise linear load of processes on one target, and its exact integral; lab/nvml/load.c in Python.
+
+A target is a GPU or a MIG instance.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,20 @@ class Point(NamedTuple):
     memory_mib: float
 
 
+class Activity(NamedTuple):
+    """What GPM tells of a process, by its share of the utilisation: factors from 0 to 1."""
+
+    sm_active: float = 0.6
+    sm_occupancy: float = 0.4
+    tensor: float = 0.3
+    dram: float = 0.6
+
+
+USUAL = Activity()
+
+
 class Part:
-    """One process's schedule on a device; from ``end_ns`` on (if given) it counts as nothing."""
+    """One process's schedule on a target; from ``end_ns`` on (if given) it counts as nothing."""
 
     def __init__(self, points: Sequence[Point], end_ns: int | None = None) -> None:
         self.points = points
@@ -51,14 +66,14 @@ class Integral(NamedTuple):
     """Integrals over an interval, in percent × ns and MiB × ns; shares and memory by part."""
 
     busy: float
-    """The device's utilisation: the sum of the parts, at most 100 at any time."""
+    """The target's utilisation: the sum of the parts, at most 100 at any time."""
     shares: list[float]
     """Each part's share of it: where the sum exceeds 100, each is cut in proportion."""
     memory: list[float]
 
 
 def integrate(parts: Sequence[Part], start_ns: int, end_ns: int) -> Integral:
-    """Integrate what ``parts`` do to one device between two instants."""
+    """Integrate what ``parts`` do to one target between two instants."""
     busy = 0.0
     shares = [0.0] * len(parts)
     memory = [0.0] * len(parts)
@@ -81,7 +96,7 @@ def _pieces(parts: Sequence[Part], start_ns: int, end_ns: int) -> Iterator[tuple
 
 
 def _add_busy(lines: Sequence[tuple[Point, Point]], width: float, shares: list[float]) -> float:
-    """Add the shares of one piece and return the device's integral over it."""
+    """Add the shares of one piece and return the target's integral over it."""
     left = sum(line[0].util_pct for line in lines)
     right = sum(line[1].util_pct for line in lines)
     cuts = [0.0, 1.0]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .errors import RequestError
 from .layout import MAX_POINTS
-from .load import Point
+from .load import USUAL, Activity, Point
 
 Ramp = tuple[float, float]
 """Value at the begin and at the end of a phase."""
@@ -102,6 +102,19 @@ def parse_seconds(text: str, what: str) -> float:
     if not 0.001 <= seconds <= 1e7:
         raise RequestError(f"{what} {text!r}: must be seconds, 0.001 or more")
     return seconds
+
+
+def parse_activity(text: str) -> Activity:
+    """Parse ``sm_active=0.9,tensor=0.5``; what is not given is as usual."""
+    factors: dict[str, float] = {}
+    for item in text.split(",") if text else ():
+        name, _, value = (piece.strip() for piece in item.partition("="))
+        if name not in Activity._fields:
+            raise RequestError(f"activity {name!r}: must be one of {', '.join(Activity._fields)}")
+        if not re.fullmatch(_NUMBER, value) or float(value) > 1:
+            raise RequestError(f"activity {item.strip()!r}: must be a factor from 0 to 1, as {name}=0.5")
+        factors[name] = float(value)
+    return USUAL._replace(**factors)
 
 
 def parse_phases(text: str) -> list[Phase]:

@@ -17,21 +17,22 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from .load import Part, Point, integrate
+from .load import USUAL, Activity, Part, Point, integrate
 
 _PREFIX = "simgpu-"
 
 
 @dataclass(frozen=True)
 class ProcessTruth:
-    """One process on one GPU."""
+    """One process on one GPU or MIG instance."""
 
     job_id: int | None
     restart: int
     node: str
     uuid: str
+    """``GPU-…`` or ``MIG-…``."""
     memory_mib: int
-    """The whole memory of the GPU."""
+    """The whole memory of the GPU or instance."""
     pid: int
     points: tuple[Point, ...]
     """Absolute wall-clock times in ns."""
@@ -39,6 +40,7 @@ class ProcessTruth:
     """None while it runs, and for ever if it was killed by SIGKILL."""
     ended_by: str | None = None
     """``schedule``, or the name of the signal."""
+    activity: Activity = USUAL
 
     def killed_at(self, end_s: float) -> ProcessTruth:
         """Return this with an end at ``end_s`` (epoch seconds) if it has none."""
@@ -57,6 +59,9 @@ class ProcessTruth:
         new.replace(directory / self.path_name)
 
 
+_NOTHING = Activity(0.0, 0.0, 0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Usage:
     """Means over an interval; without any process they are 0, which is a measurement."""
@@ -71,6 +76,10 @@ class Usage:
     """Memory used by everyone."""
     processes: int
     """How many processes of the job ran in the interval."""
+    activity: Activity = _NOTHING
+    """What GPM tells, as fractions: the job's share."""
+    device_activity: Activity = _NOTHING
+    """The same by everyone: what GPM should say."""
 
 
 def job_of_environment(environment: dict[str, str]) -> tuple[int | None, int]:
@@ -86,7 +95,8 @@ def load(directory: Path) -> list[ProcessTruth]:
 
 def _read(path: Path) -> ProcessTruth:
     fields = json.loads(path.read_text())
-    return ProcessTruth(**{**fields, "points": tuple(Point(*point) for point in fields["points"])})
+    points = tuple(Point(*point) for point in fields["points"])
+    return ProcessTruth(**{**fields, "points": points, "activity": Activity(*fields["activity"])})
 
 
 def usage(
@@ -121,12 +131,19 @@ def usage(
     ]
     width = end_ns - start_ns
     memory = width * present[0].memory_mib
+
+    def activity(indices: Iterable[int]) -> Activity:
+        shares = [(whole.shares[index] / width / 100, present[index].activity) for index in indices]
+        return Activity(*(sum(share * each[kind] for share, each in shares) for kind in range(len(USUAL))))
+
     return Usage(
         util_pct=sum(whole.shares[index] for index in own) / width,
         mem_used_frac=sum(whole.memory[index] for index in own) / memory,
         device_util_pct=whole.busy / width,
         device_mem_used_frac=sum(whole.memory) / memory,
         processes=len(own),
+        activity=activity(own),
+        device_activity=activity(range(len(present))),
     )
 
 

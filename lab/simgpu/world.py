@@ -14,13 +14,16 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import layout
 from .errors import RequestError, WorldError
-from .load import Part, Point, integrate
+from .load import USUAL, Activity, Part, Point, integrate
 from .process import is_alive, start_ticks
+from .specs import GpuSpec, MigSpec, check, fill, instances
+
+__all__ = ["Device", "GpuSpec", "World", "create", "function_names"]
 
 _FUNCTIONS = Path(__file__).resolve().parent.parent / "nvml" / "functions.def"
 _SIZE = ctypes.sizeof(layout.WorldStruct)
@@ -29,47 +32,21 @@ _FOLD_AFTER_NS = 25_000_000_000
 
 
 @dataclass(frozen=True)
-class GpuSpec:
-    """One GPU; the defaults are those of an A100-SXM4-40GB."""
-
-    uuid: str
-    name: str = "NVIDIA A100-SXM4-40GB"
-    minor: int = 0
-    memory_mib: int = 40960
-    reserved_mib: int = 512
-    """Held by the driver: ``used`` in the first MemoryInfo, ``reserved`` in the second."""
-    pci_bus_id: str | None = None
-    """domain:bus:device; if None the buses ascend with the NVML index, as they really do."""
-    idle_w: float = 55.0
-    power_limit_w: float = 400.0
-    """Drawn at 100 %; linear in between."""
-    idle_temperature_c: int = 32
-    full_temperature_c: int = 72
-    idle_sm_clock_mhz: int = 210
-    max_sm_clock_mhz: int = 1410
-    memory_clock_mhz: int = 1215
-    memory_util_factor: float = 0.6
-    """Memory controller's utilisation per utilisation."""
-    pcie_tx_bytes_per_s: int = 2_000_000_000
-    """At 100 %."""
-    pcie_rx_bytes_per_s: int = 6_000_000_000
-    pcie_generation: int = 4
-    pcie_width: int = 16
-    mig_mode: int = layout.MIG_DISABLED
-    ecc: bool = True
-
-
-@dataclass(frozen=True)
 class Device:
-    """A device of a world, as far as simgpu needs it."""
+    """A GPU or MIG instance of a world, as far as simgpu needs it."""
 
     index: int
-    """NVML's."""
+    """NVML's, of the GPU."""
     uuid: str
     minor: int
+    """Of the GPU."""
     pci: tuple[int, int, int]
     memory_mib: int
     reserved_mib: int
+    target: int
+    """Number in the world."""
+    gpu_instance: int | None = None
+    """NVML's, of a MIG instance."""
 
 
 def function_names() -> list[str]:
@@ -83,7 +60,7 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     ``boot`` (epoch seconds, now if None) is when the counters start. An existing file is replaced, not
     changed: who has it mapped goes on with the old one until nvmlShutdown.
     """
-    _check(gpus)
+    check(gpus)
     content = layout.WorldStruct(
         magic=layout.MAGIC,
         version=layout.VERSION,
@@ -91,6 +68,7 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
         n_devices=len(gpus),
         boot_ns=time.time_ns() if boot is None else round(boot * 1e9),
         driver_loaded=1,
+        driver_loads=1,
     )
     content.history[0].until_ns = content.boot_ns
     names = function_names()
@@ -98,7 +76,8 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     for call, name in zip(content.calls, names, strict=False):
         call.name = name.encode()
     for index, gpu in enumerate(gpus):
-        _fill(content.devices[index], index, gpu)
+        fill(content.devices[index], index, gpu)
+    _place(content, [one for index, gpu in enumerate(gpus) for one in instances(gpu.mig, index)])
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     with new.open("wb") as file:
         file.write(bytes(content)[: layout.WorldStruct.processes.offset])
@@ -107,46 +86,13 @@ def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> No
     new.replace(path)
 
 
-def _check(gpus: Sequence[GpuSpec]) -> None:
-    if not 1 <= len(gpus) <= layout.MAX_DEVICES:
-        raise RequestError(f"{len(gpus)} GPUs: a world has 1 to {layout.MAX_DEVICES}")
-    for what, values in (("UUID", [gpu.uuid for gpu in gpus]), ("minor", [str(gpu.minor) for gpu in gpus])):
-        twice = sorted({value for value in values if values.count(value) > 1})
-        if twice:
-            raise RequestError(f"{what} {', '.join(twice)}: more than one GPU of the world has it")
-    for gpu in gpus:
-        if not 0 <= gpu.reserved_mib < gpu.memory_mib:
-            raise RequestError(
-                f"{gpu.uuid}: reserved_mib {gpu.reserved_mib} must be less than memory_mib {gpu.memory_mib}"
-            )
-
-
-def _fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
-    pci = gpu.pci_bus_id or f"0:{index + 7:x}:0"
-    match = re.fullmatch(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.0)?", pci)
-    if match is None:
-        raise RequestError(f"pci_bus_id {pci!r} of {gpu.uuid}: must be DOMAIN:BUS:DEVICE in hex, as 0:7:0")
-    device.uuid = gpu.uuid.encode()
-    device.name = gpu.name.encode()
-    device.minor_number = gpu.minor
-    device.pci_domain, device.pci_bus, device.pci_device = (int(text, 16) for text in match.groups()[:3])
-    device.pci_device_id = 0x20B010DE
-    device.pcie_generation = gpu.pcie_generation
-    device.pcie_width = gpu.pcie_width
-    device.idle_power_mw = round(gpu.idle_w * 1000)
-    device.power_limit_mw = round(gpu.power_limit_w * 1000)
-    device.idle_temperature_c = gpu.idle_temperature_c
-    device.full_temperature_c = gpu.full_temperature_c
-    device.idle_sm_clock_mhz = gpu.idle_sm_clock_mhz
-    device.max_sm_clock_mhz = gpu.max_sm_clock_mhz
-    device.memory_clock_mhz = gpu.memory_clock_mhz
-    device.mig_mode = gpu.mig_mode
-    device.ecc_mode = int(gpu.ecc)
-    device.memory_mib = gpu.memory_mib
-    device.reserved_mib = gpu.reserved_mib
-    device.pcie_tx_bytes_per_s = gpu.pcie_tx_bytes_per_s
-    device.pcie_rx_bytes_per_s = gpu.pcie_rx_bytes_per_s
-    device.memory_util_factor = gpu.memory_util_factor
+def _place(content: layout.WorldStruct, new: Sequence[layout.InstanceStruct]) -> None:
+    """Put MIG instances where there are none."""
+    free = [number for number, there in enumerate(content.instances) if not there.exists]
+    if len(new) > len(free):
+        raise RequestError(f"{len(new)} MIG instances: there is room for {len(free)} more")
+    for number, instance in zip(free, new, strict=False):
+        content.instances[number] = instance
 
 
 class World:
@@ -194,28 +140,70 @@ class World:
 
     @property
     def devices(self) -> list[Device]:
-        """The devices in NVML order."""
-        return [
-            Device(
-                index=index,
-                uuid=device.uuid.decode(),
-                minor=device.minor_number,
-                pci=(device.pci_domain, device.pci_bus, device.pci_device),
-                memory_mib=device.memory_mib,
-                reserved_mib=device.reserved_mib,
-            )
-            for index, device in enumerate(self.content.devices[: self.content.n_devices])
+        """The GPUs in NVML order."""
+        return [self._device(index) for index in range(self.content.n_devices)]
+
+    @property
+    def instances(self) -> list[Device]:
+        """The MIG instances of all GPUs, in NVML order."""
+        there = [
+            (instance.device, instance.index, number, instance)
+            for number, instance in enumerate(self.content.instances)
+            if instance.exists
         ]
+        return [
+            replace(
+                self._device(device),
+                uuid=instance.uuid.decode(),
+                memory_mib=instance.memory_mib,
+                reserved_mib=0,
+                target=layout.MAX_DEVICES + number,
+                gpu_instance=instance.gpu_instance,
+            )
+            for device, _, number, instance in sorted(there, key=lambda one: one[:2])
+        ]
+
+    @property
+    def computing(self) -> list[Device]:
+        """What programs can compute on: a GPU as a whole only where MIG is not enabled."""
+        whole = [
+            device
+            for device in self.devices
+            if self.content.devices[device.index].mig_mode != layout.MIG_ENABLED
+        ]
+        return whole + self.instances
+
+    def _device(self, index: int) -> Device:
+        device = self.content.devices[index]
+        return Device(
+            index=index,
+            uuid=device.uuid.decode(),
+            minor=device.minor_number,
+            pci=(device.pci_domain, device.pci_bus, device.pci_device),
+            memory_mib=device.memory_mib,
+            reserved_mib=device.reserved_mib,
+            target=index,
+        )
 
     def calls(self) -> dict[str, int]:
         """Return how often each function of the library was called."""
         return {call.name.decode(): call.count for call in self.content.calls[: self.content.n_functions]}
 
-    def register(self, device: int, points: Sequence[Point], pid: int, started: int | None = None) -> int:
-        """Put a process with its schedule on a device and return its slot.
+    def register(
+        self,
+        target: int,
+        points: Sequence[Point],
+        pid: int,
+        started: int | None = None,
+        *,
+        activity: Activity = USUAL,
+        mps: bool = False,
+    ) -> int:
+        """Put a process with its schedule on a target and return its slot.
 
-        ``started`` is the process's start time in ticks, looked up if None; with 0 nobody looks whether the
-        process exists, so that tests may invent some.
+        A GPU's target is its NVML index, a MIG instance's is in ``instances``. ``started`` is the process's
+        start time in ticks, looked up if None; with 0 nobody looks whether the process exists, so that tests
+        may invent some.
         """
         if not 2 <= len(points) <= layout.MAX_POINTS:
             raise RequestError(f"a schedule of {len(points)} points: must be 2 to {layout.MAX_POINTS}")
@@ -225,11 +213,13 @@ class World:
                 raise RequestError(f"process {pid}: there is none")
         with self.locked():
             self._end_vanished()
-            self._fold()
+            self._fold(self.now_ns() - _FOLD_AFTER_NS)
             number = self._free_slot()
             slot = self.content.processes[number]
-            slot.device, slot.pid, slot.n_points = device, pid, len(points)
+            slot.target, slot.pid, slot.n_points = target, pid, len(points)
+            slot.flags = layout.PROCESS_MPS if mps else 0
             slot.start_ticks, slot.end_ns = started, 0
+            slot.factors = (1.0, *activity)
             for index, point in enumerate(points):
                 slot.points[index] = tuple(point)
             slot.state = layout.SLOT_ACTIVE
@@ -240,14 +230,81 @@ class World:
         """Note when the process in ``slot`` ended."""
         self.content.processes[slot].end_ns = at_ns
 
+    def set_instances(self, device: int, specs: Sequence[MigSpec]) -> None:
+        """Cut a device anew: its MIG instances vanish, with whatever ran on them, and these are there."""
+        new = instances(specs, device)
+        with self.locked():
+            now_ns = self.now_ns()
+            old = [one for one in self.instances if one.index == device]
+            for slot in self._active():
+                if slot.target in {one.target for one in old}:
+                    slot.end_ns = min(slot.end_ns or now_ns, now_ns)
+            self._fold(now_ns, gone=old)
+            for one in old:
+                self.content.instances[one.target - layout.MAX_DEVICES].exists = 0
+            self.content.devices[device].mig_mode = layout.MIG_ENABLED if new else layout.MIG_DISABLED
+            _place(self.content, new)
+
+    def unload_driver(self) -> None:
+        """Let nvmlInit fail; what was initialised before is worth nothing from now on."""
+        self.content.driver_loaded = 0
+
+    def load_driver(self) -> None:
+        """Let nvmlInit work again if it failed; counters start anew, schedules go on."""
+        if self.content.driver_loaded:
+            return
+        with self.locked():
+            new = self.content.history[(self.content.folds + 1) & 1]
+            new.pct_ns = type(new.pct_ns)()
+            new.until_ns = self.content.boot_ns = self.now_ns()
+            self.content.folds += 1
+            for device in self.content.devices[: self.content.n_devices]:
+                device.busy_high_pct_ns = device.energy_high_mj = 0
+                device.ecc_corrected_before += device.faults.ecc_corrected
+                device.ecc_uncorrected_before += device.faults.ecc_uncorrected
+                device.faults.ecc_corrected = device.faults.ecc_uncorrected = 0
+                device.faults.energy_offset_mj = 0
+                device.faults.pcie_tx_offset = device.faults.pcie_rx_offset = 0
+                device.faults.nvlink_tx_offset = device.faults.nvlink_rx_offset = 0
+            self.content.driver_loads += 1
+            self.content.driver_loaded = 1
+
+    def add_xid(self, device: int, code: int, gpu_instance: int | None = None) -> None:
+        """Let the driver tell an error."""
+        with self.locked():
+            xid = self.content.xids[self.content.n_xids % layout.MAX_XIDS]
+            xid.time_ns, xid.device, xid.code = self.now_ns(), device, code
+            xid.gpu_instance = layout.NO_INSTANCE if gpu_instance is None else gpu_instance
+            self.content.n_xids += 1
+
     def busy_pct_ns(self, device: int) -> int:
         """Return the device's utilisation integrated since boot, as the library's counters follow it."""
-        history = self._history
         now_ns = self.now_ns()
-        busy: float = history.busy_pct_ns[device]
-        if now_ns > history.until_ns:
-            busy += integrate(self._parts(device, history.until_ns), history.until_ns, now_ns).busy
+        busy = self._totals(device, now_ns)[0]
+        for one in self.instances:
+            if one.index == device:
+                busy += self._weight(one) * self._totals(one.target, now_ns)[0]
         return int(busy)
+
+    def _weight(self, instance: Device) -> float:
+        slices: int = self.content.instances[instance.target - layout.MAX_DEVICES].slices
+        return slices / layout.GPU_SLICES
+
+    def _totals(self, target: int, until_ns: int) -> list[float]:
+        """Return all that happened on a target until then, in percent × ns."""
+        history = self._history
+        totals = list(history.pct_ns[target])
+        if until_ns > history.until_ns:
+            slots = [
+                slot
+                for slot in self._active()
+                if slot.target == target and _ended_ns(slot) > history.until_ns
+            ]
+            parts = [Part(_points(slot), slot.end_ns or None) for slot in slots]
+            for slot, share in zip(slots, integrate(parts, history.until_ns, until_ns).shares, strict=True):
+                for total, factor in enumerate(slot.factors):
+                    totals[total] += share * factor
+        return totals
 
     @property
     def _history(self) -> layout.HistoryStruct:
@@ -257,13 +314,6 @@ class World:
     def _active(self) -> Iterator[layout.ProcessStruct]:
         slots = (self.content.processes[number] for number in range(self.content.slots_used))
         return (slot for slot in slots if slot.state == layout.SLOT_ACTIVE)
-
-    def _parts(self, device: int, after_ns: int) -> list[Part]:
-        return [
-            Part(_points(slot), slot.end_ns or None)
-            for slot in self._active()
-            if slot.device == device and _ended_ns(slot) > after_ns
-        ]
 
     def _free_slot(self) -> int:
         used: int = self.content.slots_used
@@ -279,21 +329,28 @@ class World:
             if slot.start_ticks != 0 and slot.end_ns == 0 and not is_alive(slot.pid, slot.start_ticks):
                 slot.end_ns = self.now_ns()
 
-    def _fold(self) -> None:
-        """Free the slots of what ended long ago, keeping its integral; the order of the stores matters."""
-        until_ns = self.now_ns() - _FOLD_AFTER_NS
-        over = [slot for slot in self._active() if _ended_ns(slot) <= until_ns]
-        if not over:
+    def _fold(self, until_ns: int, gone: Sequence[Device] = ()) -> None:
+        """Free the slots of what ended before, keeping its integral; the order of the stores matters.
+
+        The integrals of instances that are ``gone`` go to their devices.
+        """
+        lost = {one.target for one in gone}
+        over = [slot for slot in self._active() if slot.target in lost or _ended_ns(slot) <= until_ns]
+        if not (over or lost):
             return
-        old = self._history
-        if until_ns > old.until_ns:
+        if lost or until_ns > self._history.until_ns:
             new = self.content.history[(self.content.folds + 1) & 1]
-            for device in range(self.content.n_devices):
-                parts = self._parts(device, old.until_ns)
-                new.busy_pct_ns[device] = (
-                    old.busy_pct_ns[device] + integrate(parts, old.until_ns, until_ns).busy
-                )
-            new.until_ns = until_ns
+            used = [*range(self.content.n_devices), *(one.target for one in self.instances)]
+            totals = {target: self._totals(target, until_ns) for target in used}
+            for one in gone:
+                weight = self._weight(one)
+                for total, value in enumerate(totals[one.target]):
+                    totals[one.index][total] += weight * value
+                totals[one.target] = [0.0] * len(layout.TOTALS)
+            new.pct_ns = type(new.pct_ns)()
+            for target, values in totals.items():
+                new.pct_ns[target] = tuple(values)
+            new.until_ns = max(until_ns, self._history.until_ns)
             self.content.folds += 1
         for slot in over:
             slot.state = layout.SLOT_FREE

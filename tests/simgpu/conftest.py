@@ -64,19 +64,23 @@ class Node:
     def now_s(self, value: float) -> None:
         self.world.stop_clock(round(value * 1e9))
 
-    def call(self, name: str, device: int | None = None, *args):
-        """Call pynvml's function of this name, on a device by its index."""
-        return self._nvml.request(call=name, device=device, args=args)
+    def call(self, name: str, device: int | str | None = None, *args, **keep):
+        """Call pynvml's function of this name, on a device by its index or UUID."""
+        return self._nvml.request(call=name, device=device, args=args, **keep)
+
+    def gpm(self, first: str, second: str, *metrics: int) -> list[float | None]:
+        """Return metrics between two kept samples."""
+        return self._nvml.request(gpm=[first, second], metrics=metrics)
 
     def cpu_s(self) -> float:
         """Return the processor time that pynvml's process used so far."""
         return self._nvml.request(cpu=True)
 
-    def work(self, device: int, *vertices: tuple[float, float, float], pid: int = 4242) -> int:
-        """Put an invented process on a device: (seconds from now, util %, MiB) each."""
+    def work(self, target: int, *vertices: tuple[float, float, float], pid: int = 4242, **how) -> int:
+        """Put an invented process on a GPU or MIG instance: (seconds from now, util %, MiB) each."""
         now_ns = self.world.now_ns()
         points = [Point(now_ns + round(after * 1e9), util, memory) for after, util, memory in vertices]
-        return self.world.register(device, points, pid, started=0)
+        return self.world.register(target, points, pid, started=0, **how)
 
     def samples(self, device: int, kind: int, last_seen_us: int = 0) -> list[tuple[int, int]]:
         """Return (µs, value) of the device's ring."""
@@ -97,15 +101,19 @@ def nvml(library):
 
 
 @pytest.fixture
-def node(tmp_path, nvml):
+def make_node(tmp_path, nvml):
+    """A node with given GPUs."""
+    yield lambda gpus: Node(tmp_path / "gpus.world", nvml, gpus)
+    nvml.request(call="nvmlShutdown", args=[])
+
+
+@pytest.fixture
+def node(make_node):
     """Three GPUs whose minor numbers and NVML indices differ."""
-    yield Node(
-        tmp_path / "gpus.world",
-        nvml,
+    return make_node(
         [
             GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000a", minor=2),
             GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000b", minor=0, memory_mib=16384, name="V100"),
             GpuSpec(uuid="GPU-00000000-0000-0000-0000-00000000000c", minor=1, pci_bus_id="0:3b:0"),
-        ],
+        ]
     )
-    nvml.request(call="nvmlShutdown", args=[])

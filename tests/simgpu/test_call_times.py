@@ -134,6 +134,7 @@ def fields_ns(node):
 
 def test_sources_of_the_times_are_named():
     document = yaml.safe_load(FILE.read_text())
+    assert set(document["functions"]) <= set(function_names())
     for name, entry in document["functions"].items():
         assert entry["from"] in {"assumed", *document["sources"]}, name
         assert entry["from"] != "assumed" or "note" in entry, name

@@ -10,9 +10,9 @@ from lab.simgpu.errors import RequestError
 from lab.simgpu.world import Device
 
 A, B, C = (
-    Device(0, "GPU-aaaa-1", minor=2, pci=(0, 9, 0), memory_mib=1, reserved_mib=0),
-    Device(1, "GPU-aaaa-2", minor=0, pci=(0, 7, 0), memory_mib=1, reserved_mib=0),
-    Device(2, "GPU-bbbb-3", minor=1, pci=(0, 8, 0), memory_mib=1, reserved_mib=0),
+    Device(0, "GPU-aaaa-1", minor=2, pci=(0, 9, 0), memory_mib=1, reserved_mib=0, target=0),
+    Device(1, "GPU-aaaa-2", minor=0, pci=(0, 7, 0), memory_mib=1, reserved_mib=0, target=0),
+    Device(2, "GPU-bbbb-3", minor=1, pci=(0, 8, 0), memory_mib=1, reserved_mib=0, target=0),
 )
 IN_PCI_ORDER = [B, C, A]
 

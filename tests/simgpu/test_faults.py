@@ -1,12 +1,13 @@
 """Injected faults show above NVML as real ones would, one device at a time, and can be taken back."""
 
+import ctypes
 import time
 
 import pynvml
 import pytest
 from conftest import NvmlError
 
-from lab.simgpu import faults
+from lab.simgpu import faults, layout
 from lab.simgpu.errors import RequestError
 
 UTIL = pynvml.NVML_GPU_UTILIZATION_SAMPLES
@@ -110,11 +111,14 @@ def test_the_command_does_the_same(node, capsys):
         ["hang", "2"],
         ["wrap", "2", "--bits", "32"],
         ["samples", "2", "missing"],
+        ["xid", "2", "79"],
+        ["mig", "2", "3g.20gb=MIG-a", "1g.5gb=MIG-b"],
+        ["mig", "2"],
         ["driver", "unload"],
     ):
         assert faults.main([*world, *words]) == 0
     assert faults.main([*world, "clear"]) == 0
-    assert bytes(node.world.content.devices[2].faults) == bytes(168)
+    assert bytes(node.world.content.devices[2].faults) == bytes(ctypes.sizeof(layout.FaultsStruct))
     assert node.world.content.driver_loaded == 1
     assert faults.main([*world, "lose", "9"]) == 2
     assert "device 9: this world has 0 to 2" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_two_at_once_get_slots_of_their_own(lab):
     for process in processes:
         assert process.communicate(timeout=20) == (None, "")
         assert process.returncode == 0
-    assert sorted((slot.pid, slot.device) for slot in slots(lab)) == sorted(
+    assert sorted((slot.pid, slot.target) for slot in slots(lab)) == sorted(
         (process.pid, device) for process in processes for device in (0, 1)
     )
 

@@ -80,7 +80,7 @@ class TestIdentity:
 
     def test_what_it_lacks_is_missing_as_in_an_old_driver(self, node):
         with pytest.raises(NvmlError, match="FunctionNotFound"):
-            node.call("nvmlGpmQueryDeviceSupport", 0)
+            node.call("nvmlDeviceGetFanSpeed", 0)
 
 
 class TestAnIdleDevice:
@@ -248,9 +248,9 @@ class TestCounters:
         assert tx["timestamp"] == round(node.now_s * 1e6)
 
     def test_each_field_has_its_own_verdict(self, node):
-        known, nvlink = fields(node, 0, 186, 138)
+        known, retired = fields(node, 0, 186, 29)
         assert (known["nvmlReturn"], known["value"]) == (pynvml.NVML_SUCCESS, 55_000)
-        assert nvlink["nvmlReturn"] == pynvml.NVML_ERROR_NOT_SUPPORTED
+        assert retired["nvmlReturn"] == pynvml.NVML_ERROR_NOT_SUPPORTED
 
     def test_calls_are_counted(self, node):
         before = node.world.calls()
@@ -335,14 +335,19 @@ class TestAttaching:
         assert node.call("nvmlDeviceGetUtilizationRates", 0)["gpu"] == 50
 
 
+CONSTANTS = ["MAX_DEVICES", "MAX_INSTANCES", "MAX_TARGETS", "GPU_SLICES", "MAX_XIDS", "PROCESS_MPS"]
+
+
 def test_python_and_c_agree_on_every_offset(tmp_path):
     lines = ["#include <stddef.h>", '#include "world.h"']
     for struct in (
         layout.PointStruct,
         layout.FaultsStruct,
         layout.DeviceStruct,
+        layout.InstanceStruct,
         layout.ProcessStruct,
         layout.HistoryStruct,
+        layout.XidStruct,
         layout.CallStruct,
         layout.WorldStruct,
     ):
@@ -355,6 +360,8 @@ def test_python_and_c_agree_on_every_offset(tmp_path):
             )
     lines += [
         f'static_assert(WORLD_MAGIC == {layout.MAGIC}ull, "magic");',
+        f'static_assert(N_TOTALS == {len(layout.TOTALS)}, "totals");',
+        *(f'static_assert({name} == {getattr(layout, name)}, "{name}");' for name in CONSTANTS),
         f'static_assert(WORLD_VERSION == {layout.VERSION}, "version");',
     ]
     source = tmp_path / "offsets.c"

@@ -1,0 +1,188 @@
+"""What GPUs a simulated node has: data sheets, and how they are written into the world."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from . import layout
+from .errors import RequestError
+
+
+class Profile(NamedTuple):
+    """A kind of MIG instance."""
+
+    slices: int
+    sm_count: int
+    memory_mib: int
+    first_id: int
+    """Where the driver begins to number GPU instances of this kind."""
+
+
+MIG_PROFILES = {
+    "1g.5gb": Profile(1, 14, 4864, 7),
+    "2g.10gb": Profile(2, 28, 9984, 3),
+    "3g.20gb": Profile(3, 42, 20096, 1),
+    "4g.20gb": Profile(4, 56, 20096, 1),
+    "7g.40gb": Profile(7, 98, 40448, 0),
+    "1g.10gb": Profile(1, 16, 9984, 7),
+    "2g.20gb": Profile(2, 32, 20096, 3),
+    "3g.40gb": Profile(3, 60, 40448, 1),
+    "4g.40gb": Profile(4, 64, 40448, 1),
+    "7g.80gb": Profile(7, 132, 81152, 0),
+}
+"""The profiles of the A100 with 40 GB, then those of the H100 with 80 GB."""
+
+
+@dataclass(frozen=True)
+class MigSpec:
+    """One MIG instance."""
+
+    profile: str
+    uuid: str
+    """``MIG-…``."""
+
+
+@dataclass(frozen=True)
+class GpuSpec:
+    """One GPU; the defaults are those of an A100-SXM4-40GB."""
+
+    uuid: str
+    name: str = "NVIDIA A100-SXM4-40GB"
+    minor: int = 0
+    memory_mib: int = 40960
+    reserved_mib: int = 512
+    """Held by the driver: ``used`` in the first MemoryInfo, ``reserved`` in the second."""
+    pci_bus_id: str | None = None
+    """domain:bus:device; if None the buses ascend with the NVML index, as they really do."""
+    idle_w: float = 55.0
+    power_limit_w: float = 400.0
+    """Drawn at 100 %; linear in between."""
+    idle_temperature_c: int = 32
+    full_temperature_c: int = 72
+    idle_sm_clock_mhz: int = 210
+    max_sm_clock_mhz: int = 1410
+    memory_clock_mhz: int = 1215
+    memory_util_factor: float = 0.6
+    """Memory controller's utilisation per utilisation."""
+    pcie_tx_bytes_per_s: int = 2_000_000_000
+    """At 100 %."""
+    pcie_rx_bytes_per_s: int = 6_000_000_000
+    pcie_generation: int = 4
+    pcie_width: int = 16
+    nvlink_links: int = 12
+    """0 = none."""
+    nvlink_version: int = 4
+    """As in pynvml: 4 = 3.0, 6 = 4.0, 7 = 5.0."""
+    nvlink_mb_per_s: int = 25_000
+    """Of one link in one direction."""
+    nvlink_tx_bytes_per_s: int = 20_000_000_000
+    """All links together, at 100 %."""
+    nvlink_rx_bytes_per_s: int = 10_000_000_000
+    gpm: bool = False
+    """GPU Performance Monitoring: from Hopper on."""
+    mig_mode: int = layout.MIG_DISABLED
+    mig: tuple[MigSpec, ...] = ()
+    """The instances; with any, MIG is enabled."""
+    ecc: bool = True
+
+
+def hopper(uuid: str, **changes: Any) -> GpuSpec:
+    """Return an H100-SXM5-80GB, with ``changes`` to its fields."""
+    h100 = GpuSpec(
+        uuid,
+        name="NVIDIA H100 80GB HBM3",
+        memory_mib=81559,
+        reserved_mib=551,
+        idle_w=70.0,
+        power_limit_w=700.0,
+        idle_sm_clock_mhz=345,
+        max_sm_clock_mhz=1980,
+        memory_clock_mhz=2619,
+        pcie_generation=5,
+        nvlink_links=18,
+        nvlink_version=6,
+        gpm=True,
+    )
+    return replace(h100, **changes)
+
+
+def check(gpus: Sequence[GpuSpec]) -> None:
+    """Refuse what no node can have."""
+    if not 1 <= len(gpus) <= layout.MAX_DEVICES:
+        raise RequestError(f"{len(gpus)} GPUs: a world has 1 to {layout.MAX_DEVICES}")
+    for what, values in (("UUID", [gpu.uuid for gpu in gpus]), ("minor", [str(gpu.minor) for gpu in gpus])):
+        twice = sorted({value for value in values if values.count(value) > 1})
+        if twice:
+            raise RequestError(f"{what} {', '.join(twice)}: more than one GPU of the world has it")
+    for gpu in gpus:
+        if not 0 <= gpu.reserved_mib < gpu.memory_mib:
+            raise RequestError(
+                f"{gpu.uuid}: reserved_mib {gpu.reserved_mib} must be less than memory_mib {gpu.memory_mib}"
+            )
+
+
+def fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
+    """Write a GPU into its place in the world, but for its MIG instances."""
+    pci = gpu.pci_bus_id or f"0:{index + 7:x}:0"
+    match = re.fullmatch(r"([0-9a-fA-F]+):([0-9a-fA-F]+):([0-9a-fA-F]+)(\.0)?", pci)
+    if match is None:
+        raise RequestError(f"pci_bus_id {pci!r} of {gpu.uuid}: must be DOMAIN:BUS:DEVICE in hex, as 0:7:0")
+    device.uuid = gpu.uuid.encode()
+    device.name = gpu.name.encode()
+    device.minor_number = gpu.minor
+    device.pci_domain, device.pci_bus, device.pci_device = (int(text, 16) for text in match.groups()[:3])
+    device.pci_device_id = 0x20B010DE
+    device.pcie_generation = gpu.pcie_generation
+    device.pcie_width = gpu.pcie_width
+    device.idle_power_mw = round(gpu.idle_w * 1000)
+    device.power_limit_mw = round(gpu.power_limit_w * 1000)
+    device.idle_temperature_c = gpu.idle_temperature_c
+    device.full_temperature_c = gpu.full_temperature_c
+    device.idle_sm_clock_mhz = gpu.idle_sm_clock_mhz
+    device.max_sm_clock_mhz = gpu.max_sm_clock_mhz
+    device.memory_clock_mhz = gpu.memory_clock_mhz
+    device.nvlink_links = gpu.nvlink_links
+    device.nvlink_version = gpu.nvlink_version
+    device.nvlink_mb_per_s = gpu.nvlink_mb_per_s
+    device.nvlink_tx_bytes_per_s = gpu.nvlink_tx_bytes_per_s
+    device.nvlink_rx_bytes_per_s = gpu.nvlink_rx_bytes_per_s
+    device.gpm = int(gpu.gpm)
+    device.mig_mode = layout.MIG_ENABLED if gpu.mig else gpu.mig_mode
+    device.ecc_mode = int(gpu.ecc)
+    device.memory_mib = gpu.memory_mib
+    device.reserved_mib = gpu.reserved_mib
+    device.pcie_tx_bytes_per_s = gpu.pcie_tx_bytes_per_s
+    device.pcie_rx_bytes_per_s = gpu.pcie_rx_bytes_per_s
+    device.memory_util_factor = gpu.memory_util_factor
+
+
+def instances(specs: Sequence[MigSpec], device: int) -> list[layout.InstanceStruct]:
+    """Lay out MIG instances on a device, numbered as a driver would number them."""
+    taken: set[int] = set()
+    laid: list[layout.InstanceStruct] = []
+    for index, spec in enumerate(specs):
+        profile = MIG_PROFILES.get(spec.profile)
+        if profile is None:
+            raise RequestError(f"MIG profile {spec.profile!r}: must be one of {', '.join(MIG_PROFILES)}")
+        number = next(number for number in range(profile.first_id, 2**16) if number not in taken)
+        taken.add(number)
+        laid.append(
+            layout.InstanceStruct(
+                uuid=spec.uuid.encode(),
+                profile=spec.profile.encode(),
+                exists=1,
+                device=device,
+                index=index,
+                gpu_instance=number,
+                slices=profile.slices,
+                sm_count=profile.sm_count,
+                memory_mib=profile.memory_mib,
+            )
+        )
+    slices = sum(instance.slices for instance in laid)
+    if slices > layout.GPU_SLICES:
+        raise RequestError(f"MIG instances of {slices} slices: a GPU has {layout.GPU_SLICES}")
+    return laid
