@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.node.allocations import Allocation, Allocations
+from slurm_gpu.node.allocations import Allocation, Allocations, new_segment
+from slurm_gpu.node.tally import SegmentKey
 
 # What is told again after so long was no passing state.
 TWICE_AFTER_S = 10.0
@@ -53,6 +54,25 @@ class ToldJob:
             uid=uid,
             positions=positions,
             suspended=facts["state"] == "SUSPENDED",
+        )
+
+    def allocation(self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float) -> Allocation:
+        """The hold that is recorded from now on."""
+        return Allocation(
+            key=SegmentKey(
+                cluster=cluster,
+                job_id=self.job_id,
+                restart=self.restart,
+                prolog_s=self.start_s,
+                node=node,
+                boot_id=boot_id,
+                segment=new_segment(),
+            ),
+            prolog_at_s=self.start_s,
+            start_s=now_s,
+            start_wall_s=wall_s,
+            positions=self.positions,
+            uid=self.uid,
         )
 
 

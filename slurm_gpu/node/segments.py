@@ -8,21 +8,25 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.hooks import HookEvent
 from slurm_gpu.node.reading import Facts
+from slurm_gpu.node.rewind import History
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.node.tally import Tally
+from slurm_gpu.records import Record
 
 
 @dataclass(slots=True)
 class Segment:
     """An open or ending allocation while it is watched.
 
-    `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt.
-    `epilog` is the hook's event that ended it, kept until the final records are on disk.
+    `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt;
+    `histories` are checkpoints by device. `epilog` is the hook's event that ended it, kept until the final
+    records are on disk.
     """
 
     allocation: Allocation
     tallies: dict[str, Tally] = field(default_factory=dict)
     unsettled: set[str] = field(default_factory=set)
+    histories: dict[str, History] = field(default_factory=dict)
     ending: bool = False
     epilog: HookEvent | None = None
 
@@ -51,6 +55,7 @@ class SegmentBook:
     def begin(self, segment: Segment, facts: Facts) -> Tally:
         """Its tally of a device that is watched from now on."""
         segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
+        segment.histories[facts.uuid] = History()
         segment.unsettled.add(facts.uuid)
         return tally
 
@@ -65,7 +70,9 @@ class SegmentBook:
         """Write down all that is known."""
         for segment in self._segments.values():
             for device in segment.unsettled:
-                self._spool.save_record(segment.tallies[device].record(now_s))
+                record = segment.tallies[device].record(now_s)
+                self._spool.save_record(record)
+                segment.histories[device].add(now_s, record)
 
     def settle(self, tally: Tally, now_s: float) -> None:
         """Nothing more will be learnt of it: its record is final."""
@@ -92,10 +99,25 @@ class SegmentBook:
             if last is None:
                 self._save_unsampled(allocation, device, end_s)
             else:
-                held_s = max(last.held_s, end_s - allocation.start_s)
-                last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
-                closed = replace(last, seq=last.seq + 1, final=True, held_s=held_s, last_s=last_s)
-                self._spool.save_record(closed)
+                self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
+        self._drop(allocation)
+
+    def close_late(self, allocation: Allocation, end_s: float, now_s: float) -> None:
+        """Close what was watched until now, but ended a while ago: the last checkpoint before that stands."""
+        segment = self.of(allocation)
+        for device in allocation.device_names:
+            if device not in segment.tallies:
+                self._save_unsampled(allocation, device, end_s)
+                continue
+            newest = segment.tallies[device].record(now_s)
+            before = segment.histories[device].at(end_s)
+            if before is None:
+                before = self._tally(allocation, device).record(allocation.start_s)
+            before = replace(before, granted_mgpu=newest.granted_mgpu)
+            self._spool.save_record(_closed(before, allocation, end_s, newest.seq))
+        self._drop(allocation)
+
+    def _drop(self, allocation: Allocation) -> None:
         self._segments.pop(allocation.key.segment, None)
         self._spool.drop_allocation(allocation)
 
@@ -108,3 +130,10 @@ class SegmentBook:
         tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
         tally.granted_mgpu = self._granted.get(allocation.key.job_id)
         return tally
+
+
+def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
+    """A record to which nothing will be added, of a hold until `end_s`."""
+    held_s = max(last.held_s, round(end_s - allocation.start_s, 6))
+    last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
+    return replace(last, seq=seq, final=True, held_s=held_s, last_s=last_s)

@@ -112,6 +112,10 @@ class DeviceWatch:
                 holder.settle_by_s = now_s + SETTLE_S
         self.look_thoroughly()
 
+    def drop(self, tally: Tally) -> None:
+        """The segment ended long ago: nothing that is seen from now on is its own."""
+        self._holders = [holder for holder in self._holders if holder.tally is not tally]
+
     def settled(self, now_s: float) -> Sequence[Tally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
         done = [holder for holder in self._holders if self._is_settled(holder)]

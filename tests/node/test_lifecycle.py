@@ -1,0 +1,187 @@
+"""When a job's hold begins and ends here, where hooks were lost and Slurm alone can tell."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
+
+
+def running(machine: Machine, **changed: Any) -> Mapping[int, Mapping[str, Any]]:
+    """An answer's `jobs` with job 7 on the GPU at position 0."""
+    facts = {"restart": 0, "start_s": int(machine.clock.wall()) - 500, "uid": 1001, "state": "RUNNING"}
+    return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, **changed}}
+
+
+def over(machine: Machine, ago_s: float, restart: int | None = 0) -> Mapping[int, Mapping[str, Any]]:
+    return {7: {"restart": restart, "end_s": int(machine.clock.wall() - ago_s)}}
+
+
+def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start - 500, start + 500, 60, 10 * GIB))
+    assert machine.node is not None
+    told = running(machine)
+    machine.node.learn(told)
+    machine.run(10)
+    assert machine.node.open_jobs() == []
+    machine.node.learn(told)
+    assert machine.node.open_jobs() == [7]
+    machine.run(30)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert (record.device, record.restart, record.prolog_s) == ("GPU-0", 0, told[7]["start_s"])
+    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.sampled_s == pytest.approx(30, abs=1)
+    assert core(record) == pytest.approx(60, abs=1)
+    assert record.granted_mgpu == 1000
+    assert machine.events() == []
+
+
+def test_an_answer_from_before_the_epilog_does_not_bring_the_job_back(machine: Machine) -> None:
+    assert machine.node is not None
+    machine.hook("prolog", 7, "0")
+    machine.run(20)
+    machine.hook("epilog", 7, "0")
+    for _ in range(3):
+        machine.run(10)
+        machine.node.learn(running(machine))
+    assert machine.node.open_jobs() == []
+    assert len(machine.records()) == 1
+
+
+def test_nor_does_it_where_only_the_epilog_was_seen(machine: Machine) -> None:
+    assert machine.node is not None
+    machine.hook("epilog", 7, "0")
+    for _ in range(3):
+        machine.run(10)
+        machine.node.learn(running(machine))
+    assert machine.records(final=None) == []
+
+
+def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, gpu: FakeGpu) -> None:
+    """Slurm tells two minutes late: what was counted meanwhile is not the job's."""
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 300, 80, 20 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 300)  # and no epilog
+    machine.run(130)
+    assert machine.node is not None
+    machine.node.ended(over(machine, 130))
+    machine.run(1)
+    (record,) = machine.records()
+    assert record.final
+    assert record.held_s == pytest.approx(300, abs=1)
+    assert record.last_s - record.first_s == pytest.approx(300, abs=1)
+    assert 300 - 0.4 * 130 - 10 <= record.sampled_s <= 300
+    assert core(record) == pytest.approx(80, abs=0.5)
+    assert mem(record) == pytest.approx(50, abs=0.5)
+    assert machine.events() == ["epilog_missing"]
+
+
+def test_the_job_after_a_lost_epilog_has_its_gpu_to_itself_again(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 100, 80, 20 * GIB))
+    gpu.work.append(Work(8, start + 110, start + 400, 30, 4 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 110)
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 230)
+    assert machine.node is not None
+    machine.node.ended(over(machine, 130))
+    machine.run_until(start + 400)
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    seven, eight = machine.records()
+    assert core(seven) == pytest.approx(80, abs=0.5)
+    assert seven.held_s == pytest.approx(100, abs=1.5)
+    assert core(eight) == pytest.approx(30, abs=0.5)
+    assert mem(eight) == pytest.approx(10, abs=0.5)
+    assert eight.sampled_s == pytest.approx(290, abs=1)
+    assert eight.power_w is not None
+    assert eight.power_w.seconds == pytest.approx(170, abs=5)  # alone again
+
+
+def test_an_epilog_that_comes_after_all_changes_nothing(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(300)
+    assert machine.node is not None
+    machine.node.ended(over(machine, 130))
+    before = machine.records()
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    assert machine.records() == before
+    assert machine.hook_files() == []
+
+
+def test_an_earlier_run_s_end_does_not_close_the_run_that_goes_on(machine: Machine) -> None:
+    assert machine.node is not None
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.run(300)
+    machine.node.ended(over(machine, 200, restart=0))
+    machine.node.ended(over(machine, 1000, restart=None))
+    assert machine.node.open_jobs() == [7]
+    assert machine.events() == []
+
+
+def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_begins(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 1000, 50, GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run(200)
+    next_run = running(machine, restart=1, start_s=int(machine.clock.wall()))
+    assert machine.node is not None
+    machine.node.learn(next_run)
+    machine.run(10)
+    machine.node.learn(next_run)
+    machine.run(20)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(2)
+    first, second = machine.records()
+    assert (first.restart, second.restart) == (0, 1)
+    assert first.held_s == pytest.approx(200, abs=1)
+    assert second.held_s == pytest.approx(20, abs=0.1)
+    assert machine.events() == ["epilog_missing"]
+
+
+def test_the_record_that_replaces_what_was_counted_too_long_is_newer_than_it(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(5)
+    machine.run(135)
+    (shipped,) = machine.records(final=False)
+    assert machine.node is not None
+    machine.node.ended(over(machine, 138))  # it ended before the first checkpoint
+    (record,) = machine.records()
+    assert record.seq > shipped.seq
+    assert record.sampled_s == 0
+    assert record.held_s == pytest.approx(2, abs=1)
+
+
+def test_what_slurm_says_of_a_job_in_pieces_is_not_believed(machine: Machine) -> None:
+    assert machine.node is not None
+    for facts in ({"gpu_index": "all"}, {"restart": "x"}, {"start_s": -1}, {"uid": None}, {"state": 7}):
+        for _ in range(2):
+            machine.node.learn(running(machine, **facts))
+            machine.run(10)
+    assert machine.node.open_jobs() == [7]  # its uid alone may be unknown
+    machine.node.ended({7: {}, 8: {"end_s": 1}})
+    assert machine.node.open_jobs() == [7]
+
+
+def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Path, gpu: FakeGpu) -> None:
+    machine = Machine(tmp_path, gpu)
+    gpu.clock.now_s = 20.0  # since boot
+    machine.start()
+    assert machine.node is not None
+    before = running(machine, start_s=int(machine.clock.wall()) - 600)
+    for _ in range(3):
+        machine.node.learn(before)
+        machine.run(10)
+    assert machine.node.open_jobs() == []
