@@ -123,6 +123,9 @@ class Window:
                 self._own.add(own, stop_s - begin_s)
             self._device.add(device, stop_s - begin_s)
             begin_s = stop_s
+            if stop_s == second + 1.0:
+                self._close_second()
+                self._second = second + 1
 
     def _close_second(self) -> None:
         values = {"util_pct": self._own.take(), "device_util_pct": self._device.take()}
