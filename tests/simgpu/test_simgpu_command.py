@@ -9,6 +9,9 @@ import time
 import pytest
 
 from lab.nvml import SOURCES
+from lab.simgpu import faults
+from lab.simgpu.load import Activity
+from lab.simgpu.specs import MigSpec
 from lab.simgpu.truth import load, usage
 from lab.simgpu.world import GpuSpec, World, create
 
@@ -73,7 +76,10 @@ def test_the_truth_is_the_schedule(lab):
     first = found[0].points[0].time_ns / 1e9
     assert began < first < ended - 0.4
     whole = usage(found, job_id=7, uuid="GPU-a", start_s=first, end_s=first + 0.4)
-    assert (whole.util_pct, whole.mem_used_frac) == (pytest.approx(50), pytest.approx(0.15))
+    assert (whole.util_pct, whole.mem_used_frac) == (
+        pytest.approx(50, rel=1e-5),  # epoch seconds in a float are that exact
+        pytest.approx(0.15, rel=1e-5),
+    )
     assert [slot.end_ns for slot in slots(lab)] == [item.end_ns for item in found]
 
 
@@ -84,6 +90,26 @@ def test_only_the_visible_gpus_are_driven(lab):
         3,
         "simgpu: no CUDA-capable device is visible (CUDA_VISIBLE_DEVICES=, devices in /nowhere)\n",
     )
+
+
+def test_what_gpm_should_tell_is_part_of_the_truth(lab):
+    assert (
+        run(lab, "--util", "50", "--seconds", "0.01", "--gpus", "0", "--activity", "tensor=0.8,dram=0")[0]
+        == 0
+    )
+    (found,) = load(lab / "truth")
+    assert found.activity == Activity(sm_active=0.6, sm_occupancy=0.4, tensor=0.8, dram=0)
+    assert list(slots(lab)[0].factors) == [1, 0.6, 0.4, 0.8, 0]
+
+
+def test_an_instance_is_driven_by_its_uuid(lab):
+    path = lab / "nodes" / "n1" / "gpus.world"
+    faults.mig(World(path), 0, [MigSpec("1g.5gb", "MIG-x"), MigSpec("2g.10gb", "MIG-y")])
+    assert run(lab, "--seconds", "0.01", "--mem-mib", "9000", CUDA_VISIBLE_DEVICES="MIG-y")[0] == 0
+    (found,) = load(lab / "truth")
+    assert (found.uuid, found.memory_mib) == ("MIG-y", 9984)
+    status, told = run(lab, "--seconds", "0.01", "--mem-mib", "9000", CUDA_VISIBLE_DEVICES="MIG-x")
+    assert (status, "MIG-x has 4864" in told) == (2, True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -126,6 +152,8 @@ def test_two_at_once_get_slots_of_their_own(lab):
         (["--gpus", "5"], "--gpus '5': there is no GPU 5, CUDA would see 2 here"),
         (["--profile", "vgg"], "profile 'vgg': must be one of resnet50"),
         (["--phases", "util=1,s=1", "--seconds", "5"], "leave out --seconds"),
+        (["--activity", "sm=1"], "activity 'sm': must be one of sm_active, sm_occupancy, tensor, dram"),
+        (["--activity", "tensor=2"], "activity 'tensor=2': must be a factor from 0 to 1"),
         (["--util", "5", "--profile", "bert"], "not allowed with argument"),
     ],
 )

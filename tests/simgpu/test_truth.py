@@ -2,13 +2,13 @@
 
 import pytest
 
-from lab.simgpu.load import Point
+from lab.simgpu.load import USUAL, Activity, Point
 from lab.simgpu.truth import ProcessTruth, job_of_environment, load, usage
 
 T = 1_800_000_000
 
 
-def process(*vertices, job_id=7, restart=0, uuid="GPU-a", pid=100, end=None):
+def process(*vertices, job_id=7, restart=0, uuid="GPU-a", pid=100, end=None, activity=USUAL):
     return ProcessTruth(
         job_id=job_id,
         restart=restart,
@@ -18,6 +18,7 @@ def process(*vertices, job_id=7, restart=0, uuid="GPU-a", pid=100, end=None):
         pid=pid,
         points=tuple(Point(round((T + after) * 1e9), util, memory) for after, util, memory in vertices),
         end_ns=None if end is None else round((T + end) * 1e9),
+        activity=activity,
     )
 
 
@@ -50,6 +51,16 @@ def test_an_early_end_cuts_the_schedule():
     mended = killed.killed_at(T + 10.0)
     assert usage([mended], job_id=7, uuid="GPU-a", start_s=T, end_s=T + 20).util_pct == pytest.approx(40)
     assert ended.killed_at(T + 15.0) == ended
+
+
+def test_what_gpm_tells_goes_by_each_ones_share():
+    both = [
+        process((0, 90, 0), (20, 90, 0), activity=Activity(1, 0.5, 0.5, 0)),
+        process((0, 60, 0), (20, 60, 0), job_id=8, pid=101, activity=Activity(0.5, 0, 0, 1)),
+    ]
+    found = usage(both, job_id=7, uuid="GPU-a", start_s=T, end_s=T + 40)
+    assert found.activity == pytest.approx((0.3, 0.15, 0.15, 0))
+    assert found.device_activity == pytest.approx((0.4, 0.15, 0.15, 0.2))
 
 
 def test_runs_of_a_requeued_job_are_told_apart():
