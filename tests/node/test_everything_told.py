@@ -1,0 +1,141 @@
+"""What a GPU tells reaches the record of who held it, from the reader to the spool."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.node.reading import Activity, Counter
+from slurm_gpu.records import Window
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work
+
+FACTS: dict[str, Any] = {
+    "power_limit_w": 200.0,
+    "sm_clock_max_mhz": 2000.0,
+    "pcie_bytes_per_s": 10e9,
+    "nvlink_bytes_per_s": 100e9,
+}
+
+
+class Told:
+    """A GPU's further fields: links at constant rates, throttled while it is busy."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.clock, self.since_s, self.sampled_s = clock, 0.0, clock.now_s
+
+    def __call__(self) -> dict[str, Any]:
+        age_s = self.clock.now_s - self.since_s
+        seconds, self.sampled_s = self.clock.now_s - self.sampled_s, self.clock.now_s
+        return {
+            "pcie_rx_bytes": Counter(round(4e9 * age_s) % 2**64),
+            "pcie_tx_bytes": Counter(0),
+            "nvlink_rx_bytes": Counter(round(50e9 * age_s)),
+            "nvlink_tx_bytes": Counter(round(50e9 * age_s)),
+            "ecc_corrected": Counter(3),
+            "throttle": ["sw_power_cap"],
+            "activity": Activity(seconds, sm_active=0.5, sm_occupancy=0.25, tensor=0.125, dram=0.0),
+        }
+
+
+@pytest.fixture
+def told(gpu: FakeGpu, clock: FakeClock) -> Told:
+    told = Told(clock)
+    gpu.more_facts, gpu.more_detail = FACTS, told
+    return told
+
+
+@pytest.fixture
+def machine(told: Told, tmp_path: Path, gpu: FakeGpu) -> Machine:
+    """The GPU was told of before slurm-gpud started."""
+    machine = Machine(tmp_path, gpu)
+    machine.start()
+    return machine
+
+
+def test_who_holds_a_gpu_alone_has_all_that_it_tells(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 30, 50, 10 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 30)
+    assert machine.node is not None
+    (window,) = machine.node.windows([7])
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.pcie_rx_bytes is not None
+    assert record.pcie_rx_bytes.total == pytest.approx(4e9 * record.pcie_rx_bytes.seconds, rel=0.001)
+    assert record.pcie_rx_bytes.seconds == pytest.approx(30, abs=0.1)
+    assert record.pcie_tx_bytes is not None
+    assert record.pcie_tx_bytes.total == 0
+    assert record.nvlink_tx_bytes is not None
+    assert record.ecc_corrected is not None
+    assert record.ecc_corrected.total == 0  # of before
+    assert record.ecc_uncorrected is None
+    assert record.throttle_s is not None
+    assert record.throttle_s["sw_power_cap"] == pytest.approx(30, abs=0.1)
+    for name, value in (("sm_active", 0.5), ("sm_occupancy", 0.25), ("tensor", 0.125), ("dram", 0.0)):
+        mean = getattr(record, f"{name}_frac")
+        assert mean.mean == pytest.approx(value)
+        assert mean.seconds == pytest.approx(30, abs=0.2)
+    assert record.power_w is not None
+    assert record.power_w.mean == pytest.approx(100, rel=0.001)
+
+    assert record.timeline is not None
+    levels = {"util": 0.5, "mem_used": 0.25, "sm_active": 0.5, "tensor": 0.125, "pcie": 0.2, "nvlink": 0.5}
+    levels |= {"power": 0.5, "sm_clock": 0.7}
+    assert set(record.timeline.series) == set(levels)
+    for name, fraction in levels.items():
+        inner = record.timeline.fractions(name)[1:29]
+        assert inner == pytest.approx([fraction] * 28, abs=0.006), name
+    seen = Window.from_wire(window)
+    assert seen.values("util_pct")[5:25] == [50.0] * 20
+    assert seen.values("pcie_rx_bytes_per_s")[5:25] == pytest.approx([4e9] * 20, rel=0.001)
+
+
+def test_what_a_shared_gpu_does_is_nobodys(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 60, 30, 4 * GIB))
+    gpu.work.append(Work(8, start + 20, start + 40, 30, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 20)
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 40)
+    machine.hook("epilog", 8, "0")
+    machine.run_until(start + 60)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    seven, eight = machine.records()
+    for name in (
+        "power_w",
+        "energy_j",
+        "pcie_rx_bytes",
+        "nvlink_rx_bytes",
+        "ecc_corrected",
+        "sm_active_frac",
+    ):
+        assert getattr(eight, name) is None, name
+        # Alone before and after; an interval between two looks at each border is nobody's.
+        assert getattr(seven, name).seconds == pytest.approx(40, abs=2), name
+    assert eight.throttle_s is not None
+    assert eight.throttle_s["sw_power_cap"] == pytest.approx(20, abs=0.2)
+    assert eight.sm_clock_mhz is not None
+    assert eight.timeline is not None
+    assert set(eight.timeline.series) == {"util", "mem_used", "sm_clock"}
+    assert seven.timeline is not None
+    assert seven.timeline.fractions("pcie")[25:35] == [None] * 10
+
+
+def test_counters_of_a_gpu_that_was_away_begin_anew(machine: Machine, gpu: FakeGpu, told: Told) -> None:
+    start = machine.clock.now_s
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 20)
+    gpu.lost = True
+    machine.run_until(start + 21)
+    gpu.lost, told.since_s = False, machine.clock.now_s - 1e9  # it comes back counting from much more
+    machine.run_until(start + 60)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.pcie_rx_bytes is not None
+    assert record.pcie_rx_bytes.total == pytest.approx(4e9 * record.pcie_rx_bytes.seconds, rel=0.001)
+    assert 40 <= record.pcie_rx_bytes.seconds <= 59
