@@ -11,10 +11,12 @@ from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
 from slurm_gpu.node.inventory import Inventory
+from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
 from slurm_gpu.node.processjobs import ProcessJobs
 from slurm_gpu.node.reading import Failure, Reader, Trouble, Xid
 from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.suspension import Suspensions
 from slurm_gpu.node.watch import DeviceWatch
 
 log = logging.getLogger(__name__)
@@ -43,11 +45,13 @@ class Node:
         gres: GresOrder,
         spool: Spool,
         processes: ProcessJobs,
+        cgroups: JobCgroups,
         interval_s: float,
     ) -> None:
         self._clock, self._hooks, self._reader, self._spool = clock, hooks, reader, spool
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, gres, self._events)
+        self._suspensions = Suspensions(cgroups)
         self._life = LifeCycle(
             name=name,
             cluster=cluster,
@@ -55,6 +59,7 @@ class Node:
             spool=spool,
             events=self._events,
             inventory=self._inventory,
+            suspensions=self._suspensions,
             new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s),
         )
         self._find_at_s = 0.0
@@ -78,6 +83,7 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._life.watch_new()
+        self._suspensions.look(self._life.segments, now_s)
         self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s)
         self._life.finish()
         if now_s >= self._checkpoint_at_s:

@@ -18,6 +18,7 @@ from slurm_gpu.node.inventory import Inventory
 from slurm_gpu.node.reconcile import EndedRuns, Reconciliation, ToldJob
 from slurm_gpu.node.segments import SegmentBook
 from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.suspension import Suspensions
 from slurm_gpu.node.watch import DeviceWatch
 
 log = logging.getLogger(__name__)
@@ -41,11 +42,12 @@ class LifeCycle:
         spool: Spool,
         events: EventBook,
         inventory: Inventory,
+        suspensions: Suspensions,
         new_watch: Callable[[str], DeviceWatch],
     ) -> None:
         self._name, self._cluster, self._clock = name, cluster, clock
         self._spool, self._events, self._inventory = spool, events, inventory
-        self._new_watch = new_watch
+        self._suspensions, self._new_watch = suspensions, new_watch
         self.allocations = Allocations()
         self.segments = SegmentBook(spool)
         self.watches: dict[str, DeviceWatch] = {}
@@ -116,6 +118,7 @@ class LifeCycle:
         """What slurm-gpudbd says of all jobs on this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         told = [job for job_id, facts in jobs.items() if (job := ToldJob.from_facts(job_id, facts))]
+        self._suspensions.learn(told, now_s)
         for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
             self._begin_untold(job)
         for job_id, facts in jobs.items():

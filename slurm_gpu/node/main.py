@@ -22,6 +22,7 @@ from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
 from slurm_gpu.node.inotify import DirectoryWaiter
+from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.nodecounters import NodeCounters
 from slurm_gpu.node.nvml import NvmlReader
@@ -113,6 +114,7 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         gres=GresOrder(options.node),
         spool=spool,
         processes=ProcessJobs(),
+        cgroups=JobCgroups(name),
         interval_s=config.sampling.interval_s,
     )
     credential = functools.partial(munge.encode, socket=config.munge_socket)

@@ -70,10 +70,15 @@ class Tally:
         self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
         self._memory, self._memory_hist, self._memory_total = Gauge(), HistogramSum(), 1
         self._details = Details(facts, self._timeline, self._window)
-        self._suspended_s: float | None = None
+        self._suspended_s, self._is_suspended = 0.0, False
+        self._suspension_s: float | None = None
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
-        """Count time at a utilization in percent; `own` is None where the job's share is unknown."""
+        """Count time at a utilization in percent; `own` is None where the job's share is unknown.
+
+        While it is suspended a job has none: that it did nothing was not its choice.
+        """
+        own = None if self._is_suspended else own
         if own is not None:
             self._util.add(end_s - begin_s, own)
             self._timeline.add_one(begin_s, end_s, "util", own / 100)
@@ -86,7 +91,8 @@ class Tally:
         if look.detailed:
             interval = self._detail_interval
             interval.step(look.reading.at_s, self.end_s)
-            self._details.see(look.reading, look.processes, interval, detail_gap_s, alone=look.alone)
+            processes = None if self._is_suspended else look.processes
+            self._details.see(look.reading, processes, interval, detail_gap_s, alone=look.alone)
 
     def _look_at_memory(self, look: Look, gap_s: float) -> None:
         interval, memory = self._memory_interval, look.reading.memory
@@ -103,11 +109,18 @@ class Tally:
         values = {"mem_used_mib": mean / _MIB, "mem_used_frac": part}
         self._window.memory(interval.begin_s, interval.end_s, values)
 
-    def suspension(self, begin_s: float, end_s: float, *, suspended: bool) -> None:
-        """The node could tell whether the job was suspended from `begin_s` to `end_s`."""
-        held_s = (end_s if self.end_s is None else min(end_s, self.end_s)) - max(begin_s, self.start_s)
-        so_far_s = 0.0 if self._suspended_s is None else self._suspended_s
-        self._suspended_s = so_far_s + (max(0.0, held_s) if suspended else 0.0)
+    def suspension(self, at_s: float, *, suspended: bool) -> None:
+        """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
+        if self._suspension_s is None:
+            self._suspension_s, self._is_suspended = self.start_s, suspended
+        self._suspended_s = self._suspended_until(at_s)
+        self._suspension_s, self._is_suspended = at_s, suspended
+
+    def _suspended_until(self, at_s: float) -> float:
+        if not self._is_suspended or self._suspension_s is None:
+            return self._suspended_s
+        end_s = at_s if self.end_s is None else min(at_s, self.end_s)
+        return self._suspended_s + max(0.0, end_s - self._suspension_s)
 
     def forget(self) -> None:
         """The device was away: its counters may have started anew."""
@@ -123,6 +136,8 @@ class Tally:
         stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
         held_s = max(0.0, stop_s - self.start_s)
         util, memory_hist = self._util.value, self._memory_hist.value
+        # Where memory alone is measured, it is so also while the job is suspended.
+        suspended_s = self._suspended_until(stop_s)
         return Record(
             cluster=self.key.cluster,
             job_id=self.key.job_id,
@@ -137,8 +152,10 @@ class Tally:
             first_s=int(self.start_wall_s),
             last_s=int(self.start_wall_s + held_s),
             held_s=round(held_s, 6),
-            sampled_s=min(_seconds(memory_hist if util is None else util), round(held_s, 6)),
-            suspended_s=None if self._suspended_s is None else round(self._suspended_s, 3),
+            sampled_s=min(
+                _seconds(memory_hist if util is None else util), round(max(0.0, held_s - suspended_s), 6)
+            ),
+            suspended_s=None if self._suspension_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=memory_hist,

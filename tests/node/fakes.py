@@ -13,6 +13,7 @@ from slurm_gpu.node.cgroup import CgroupJob
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.processjobs import Origin, ProcessJobs
 from slurm_gpu.node.reading import (
     Counter,
@@ -272,6 +273,7 @@ class Machine:
             gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
             spool=self.spool,
             processes=self.processes(),
+            cgroups=JobCgroups("n1", self.directory / "cgroup"),
             interval_s=1.0,
         )
         self.node.start()

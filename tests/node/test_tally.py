@@ -284,12 +284,37 @@ def test_a_reason_that_comes_or_goes_between_looks_was_there_half_the_time() -> 
 def test_suspended_time_is_a_gap_until_the_node_can_tell() -> None:
     one = tally()
     assert one.record(1001.0).suspended_s is None
-    one.suspension(999.0, 1002.0, suspended=False)
+    one.suspension(1002.0, suspended=False)
     assert one.record(1002.0).suspended_s == 0.0
-    one.suspension(1002.0, 1005.0, suspended=True)
-    one.end_s = 1006.0
-    one.suspension(1005.0, 1010.0, suspended=True)
-    assert one.record(1010.0).suspended_s == 4.0
+    one.suspension(1004.0, suspended=True)
+    assert one.record(1005.0).suspended_s == 1.0
+    one.suspension(1006.0, suspended=False)
+    one.suspension(1008.0, suspended=True)
+    one.end_s = 1009.0
+    assert one.record(1010.0).suspended_s == 3.0
+
+
+def test_suspended_since_before_the_first_look_is_suspended_from_the_start() -> None:
+    one = tally()
+    one.suspension(1002.0, suspended=True)
+    assert one.record(1003.0).suspended_s == 3.0
+
+
+def test_a_suspended_job_does_not_idle_and_holds_its_memory() -> None:
+    one = tally()
+    one.suspension(1000.0, suspended=False)
+    for second in range(1, 11):
+        one.look(look(1000.0 + second, processes=0 if second > 6 else 2), 2.0, 5.0)
+        one.utilization(999.0 + second, 1000.0 + second, 0.0 if second > 6 else 80.0, 0.0)
+        if second == 6:
+            one.suspension(1006.0, suspended=True)
+    record = one.record(1010.0)
+    assert record.util_hist_ms == {80: 6000}
+    assert record.sampled_s == 6.0
+    assert record.suspended_s == 4.0
+    assert record.no_process_s == 0.0
+    assert record.mem_used_mib is not None
+    assert record.mem_used_mib.seconds == 10.0
 
 
 # Shared devices

@@ -1,0 +1,90 @@
+"""What `scontrol suspend` takes from a job is counted apart, and is told by root's word alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.node.jobcgroups import JobCgroups, JobName
+from tests.node.fakeproc import write
+from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
+
+JOB = JobName(7, 1001)
+
+
+def freeze(mount: Path, *, frozen: bool, steps: tuple[str, ...] = ("step_batch", "step_0")) -> None:
+    """What Slurm 22.05 was seen to do with cgroup v1: each step, never the job."""
+    job = mount / "freezer" / "slurm_n1" / "uid_1001" / "job_7"
+    write(job / "freezer.state", "THAWED\n")
+    for step in steps:
+        write(job / step / "freezer.state", "FROZEN\n" if frozen else "THAWED\n")
+
+
+def test_a_job_is_frozen_when_all_its_steps_are(tmp_path: Path) -> None:
+    cgroups = JobCgroups("n1", tmp_path)
+    assert cgroups.frozen(JOB) is None
+    freeze(tmp_path, frozen=False)
+    assert cgroups.frozen(JOB) is False
+    freeze(tmp_path, frozen=True, steps=("step_batch",))
+    assert cgroups.frozen(JOB) is False
+    freeze(tmp_path, frozen=True)
+    assert cgroups.frozen(JOB) is True
+
+
+def test_and_likewise_with_cgroup_v2(tmp_path: Path) -> None:
+    write(tmp_path / "cgroup.controllers", "memory\n")
+    job = tmp_path / "system.slice" / "slurmstepd.scope" / "job_7"
+    write(job / "step_0" / "user" / "cgroup.freeze", "1\n")
+    assert JobCgroups("n1", tmp_path).frozen(JOB) is True
+    write(job / "step_1" / "user" / "cgroup.freeze", "0\n")
+    assert JobCgroups("n1", tmp_path).frozen(JOB) is False
+
+
+def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Machine, gpu: FakeGpu) -> None:
+    start, cgroup = machine.clock.now_s, machine.directory / "cgroup"
+    gpu.work.append(Work(7, start, start + 100, 80, 10 * GIB))
+    gpu.work.append(Work(7, start + 160, start + 260, 80, 10 * GIB))
+    gpu.work.append(Work(7, start + 100, start + 160, 0, 10 * GIB))
+    freeze(cgroup, frozen=False)
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 100)
+    freeze(cgroup, frozen=True)
+    machine.run_until(start + 160)
+    freeze(cgroup, frozen=False)
+    machine.run_until(start + 260)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(260, abs=0.1)
+    assert record.suspended_s is not None
+    assert record.suspended_s == pytest.approx(60, abs=2.5)
+    assert record.sampled_s == pytest.approx(200, abs=4)
+    assert record.sampled_s + record.suspended_s <= 260.5
+    assert core(record) == pytest.approx(80, abs=1.5)
+    assert mem(record) == pytest.approx(25, abs=0.5)
+    assert record.no_process_s == pytest.approx(0, abs=0.5)
+
+
+def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
+    def told(state: str) -> dict[int, dict[str, Any]]:
+        facts = {"restart": 0, "start_s": int(machine.clock.wall()), "uid": 1001, "state": state}
+        return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000}}
+
+    assert machine.node is not None
+    machine.hook("prolog", 7, "0")
+    for state in ("RUNNING", "SUSPENDED", "SUSPENDED", "RUNNING"):
+        machine.node.learn(told(state))
+        machine.run(10)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.suspended_s == pytest.approx(20, abs=2.5)
+
+
+def test_where_nobody_can_tell_suspension_is_a_gap(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.suspended_s is None
