@@ -1,0 +1,71 @@
+"""Known load on one GPU, by PyTorch: matrix products for a part of each period, and memory of a known size.
+
+    CUDA_VISIBLE_DEVICES=GPU-… python bench/gpu_load.py DUTY SECONDS MEMORY_MIB
+
+Says `ready` as JSON once the memory is taken, begins at the next line on standard input, and says at its end
+for how many seconds kernels ran, by CUDA's own events.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import torch
+
+PERIOD_S = 2.0
+BATCH_S = 0.02
+SIDE = 8192
+
+
+def main(duty: float, seconds: float, memory_mib: int) -> None:
+    device = torch.device("cuda", 0)
+    held = torch.ones(memory_mib << 20, dtype=torch.uint8, device=device)
+    factor = torch.randn(SIDE, SIDE, dtype=torch.bfloat16, device=device)
+    product = torch.empty_like(factor)
+    products = max(1, round(BATCH_S / batch(factor, product, 5) * 5))
+    batch(factor, product, products)
+    free, total = torch.cuda.mem_get_info(device)
+    say(
+        ready=True,
+        name=torch.cuda.get_device_name(device),
+        used_mib=(total - free) / 2**20,
+        held=held.numel(),
+    )
+    sys.stdin.readline()
+    begin = time.monotonic()
+    busy_s, batches = 0.0, 0
+    while (now := time.monotonic()) < begin + seconds:
+        period = begin + (now - begin) // PERIOD_S * PERIOD_S
+        if now < period + duty * PERIOD_S:
+            busy_s, batches = busy_s + batch(factor, product, products), batches + 1
+        else:
+            time.sleep(min(period + PERIOD_S, begin + seconds) - now)
+    say(busy_s=busy_s, seconds=time.monotonic() - begin, batches=batches, utilization=torch_utilization())
+
+
+def batch(factor: torch.Tensor, product: torch.Tensor, count: int) -> float:
+    """Multiply so often, and return how long the GPU took."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(count):
+        torch.matmul(factor, factor, out=product)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1000
+
+
+def torch_utilization() -> int | None:
+    try:
+        return int(torch.cuda.utilization())
+    except (RuntimeError, ModuleNotFoundError):
+        return None
+
+
+def say(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
