@@ -260,6 +260,7 @@ class Machine:
         self.node: Node | None = None
         self.spool: Spool | None = None
         self.due_s = 0.0
+        self.interval_s = 1.0
 
     def start(self) -> None:
         """Start slurm-gpud."""
@@ -274,7 +275,7 @@ class Machine:
             spool=self.spool,
             processes=self.processes(),
             cgroups=JobCgroups("n1", self.directory / "cgroup"),
-            interval_s=1.0,
+            interval_s=self.interval_s,
         )
         self.node.start()
         self.due_s = self.node.step()
