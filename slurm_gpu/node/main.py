@@ -18,6 +18,7 @@ from slurm_gpu import __version__, munge
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.node import applications_command
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
@@ -25,9 +26,9 @@ from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.nodecounters import NodeCounters
-from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.processjobs import ProcessJobs
+from slurm_gpu.node.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
 from slurm_gpu.node.ship import Courier
 from slurm_gpu.node.spool import Spool
 
@@ -39,6 +40,9 @@ _JOURNAL_LEVELS = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, loggin
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code (2 wrong usage, 3 something outside failed)."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments[:1]) == ["applications"]:
+        return applications_command.main(arguments[1:])
     options = _parser().parse_args(arguments)
     _log_to_stderr(for_people=options.foreground or options.once)
     try:
@@ -53,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="slurm-gpud",
         description="Watch the GPUs of this node and tell slurm-gpudbd what jobs do with them.",
+        epilog="`slurm-gpud applications --help`: which application is recognised in a process, and why.",
     )
     add = parser.add_argument
     add("--config", type=Path, default=default_path(), help="site file (default %(default)s)")
@@ -104,7 +109,8 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"
         raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
     waiter = DirectoryWaiter(hooks.jobs)
-    seen = LastSeen(NvmlReader())
+    reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S if options.once else START_WAIT_S)
+    seen = LastSeen(reader)
     node = Node(
         name=name,
         cluster=config.cluster,
@@ -135,6 +141,7 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
             due_s = min(node.step(), courier.step())
             waiter.wait(due_s - clock.monotonic())
     node.stop()
+    reader.close()
     spool.close()
 
 

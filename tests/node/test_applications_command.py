@@ -1,0 +1,95 @@
+"""`slurm-gpud applications` shows what is recognised and why, and names every mistake in the rules."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.main import main
+
+RULES = """
+version: 1
+applications:
+  Waiting:
+    field: patience
+    priority: 60
+    any: [{executable: 'python*', arguments: 'sys\\.stdin'}]
+    parameters: {batch_size: '--batch-size (\\d{1,5})'}
+  Python:
+    any: [{executable: 'python*'}]
+"""
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    path = tmp_path / "applications.yaml"
+    path.write_text(RULES)
+    return path
+
+
+def test_why_a_process_is_what(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "import sys; print(flush=True); sys.stdin.read()"
+    words = [sys.executable, "-c", code, "--batch-size", "32", "--password", "hunter2"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as run:
+        assert run.stdout is not None
+        run.stdout.readline()
+        site = str(rules.parent / "slurm-gpu.yaml")
+        assert main(["applications", "--pid", str(run.pid), "--config", site]) == 0
+        told = capsys.readouterr().out
+        assert main(["applications", "--pid", str(run.pid), "--json", "--rules", str(rules)]) == 0
+        (verdict,) = json.loads(capsys.readouterr().out)
+        run.communicate()
+    assert f"{run.pid}  Waiting (patience)\n" in told
+    assert "because      executable python" in told
+    assert f"{rules}:4:3, priority 60" in " ".join(told.split())
+    assert "parameters   batch_size=32\n" in told
+    assert "passed over  Python (50)\n" in told
+    assert "hunter2" not in told
+    assert verdict["app"] == "Waiting"
+    assert verdict["app_params"] == {"batch_size": "32"}
+    assert verdict["container"] is False
+
+
+def test_what_is_not_recognised_says_what_there_is(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["sleep", "60"]) as run:
+        try:
+            assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
+        finally:
+            run.kill()
+    told = capsys.readouterr().out
+    assert "not recognised" in told
+    assert "libc.so.6" in told
+
+
+def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with subprocess.Popen(["true"]) as run:
+        pass
+    pids = [str(run.pid), str(os.getpid())]
+    assert main(["applications", "--rules", str(rules), "--pid", *pids]) == 3
+    assert "cannot be looked at" in capsys.readouterr().out
+
+
+def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["applications", "--check", "--rules", str(rules)]) == 0
+    assert "2 applications told by 2 traces, no mistakes" in capsys.readouterr().out
+    rules.write_text(RULES.replace("priority: 60", "priority: high").replace("any: [{exec", "all: [{exec"))
+    assert main(["applications", "--check", "--rules", str(rules)]) == 2
+    mistakes = capsys.readouterr().err.splitlines()
+    assert mistakes[0].startswith(f"{rules}:4:3: Waiting lacks `any`")
+    assert any(f"{rules}:6:15: priority: 'high' must be a whole number" in line for line in mistakes)
+    assert main(["applications", "--check", "--rules", str(rules.parent / "none.yaml")]) == 2
+
+
+def test_the_shipped_rules_are_checked_where_a_site_has_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["applications", "--check", "--config", "/nonexistent/slurm-gpu.yaml"]) == 0
+    assert "molecular dynamics" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["--pid", "x"], ["--pid", "0"], ["--check", "--pid", "1"], ["--pdi"]])
+def test_wrong_usage(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["applications", *words])
+    assert caught.value.code == 2
