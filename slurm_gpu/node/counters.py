@@ -62,6 +62,11 @@ class CounterSum:
         self._grown += grown if held_s >= between_s else rate * held_s
         return rate
 
+    def add(self, rate: float, seconds: float) -> None:
+        """Count `seconds` at a rate that was measured otherwise."""
+        self._seconds += seconds
+        self._grown += rate * seconds
+
     def forget(self) -> None:
         """The next reading says nothing about the time before it."""
         self._before = None

@@ -60,6 +60,7 @@ class Details:
         )
         self._activities = {name: MeanSum() for name in _ACTIVITIES}
         self._active_from_s: float | None = None
+        self._pcie_by_gpm = False
         self._reasons_before: Sequence[str] | None = None
         self._throttle_s: dict[str, float] | None = None
 
@@ -72,8 +73,11 @@ class Details:
         own_s = held_s if alone else 0.0
         clock_mhz = self._clock.see(reading.sm_clock_mhz, seconds)
         watts = self._see_power(reading, interval.between_s, seconds, held_s, alone=alone)
-        pcie_rx = self._pcie_rx.see(reading.pcie_rx_bytes, between_s, own_s)
-        pcie_tx = self._pcie_tx.see(reading.pcie_tx_bytes, between_s, own_s)
+        pcie_rx = pcie_tx = None
+        self._pcie_by_gpm = self._pcie_by_gpm or _gpm_tells_pcie(reading)
+        if not self._pcie_by_gpm:
+            pcie_rx = self._pcie_rx.see(reading.pcie_rx_bytes, between_s, own_s)
+            pcie_tx = self._pcie_tx.see(reading.pcie_tx_bytes, between_s, own_s)
         nvlink_rx = self._nvlink_rx.see(reading.nvlink_rx_bytes, between_s, own_s)
         nvlink_tx = self._nvlink_tx.see(reading.nvlink_tx_bytes, between_s, own_s)
         values: dict[str, float | None] = {
@@ -162,9 +166,15 @@ class Details:
             if value is not None:
                 self._activities[name].add(seconds, value, value, value)
                 values[name] = value
-        self._timeline.add(
-            begin_s, interval.end_s, {"sm_active": activity.sm_active, "tensor": activity.tensor}
-        )
+        series = {"sm_active": activity.sm_active, "tensor": activity.tensor}
+        if self._pcie_by_gpm:
+            rx, tx = activity.pcie_rx_bytes_per_s, activity.pcie_tx_bytes_per_s
+            for total, rate in ((self._pcie_rx, rx), (self._pcie_tx, tx)):
+                if rate is not None:
+                    total.add(rate, seconds)
+            values |= {"pcie_rx_bytes_per_s": rx, "pcie_tx_bytes_per_s": tx}
+            series["pcie"] = _of_both(rx, tx, self._pcie_per_s)
+        self._timeline.add(begin_s, interval.end_s, series)
 
     def forget(self) -> None:
         """The driver was reloaded, or the device was away: counters start anew."""
@@ -192,6 +202,14 @@ class Details:
             "ecc_uncorrected": self._ecc_uncorrected.total(),
             "throttle_s": None if throttle_s is None else {r: round(s, 3) for r, s in throttle_s.items()},
         }
+
+
+def _gpm_tells_pcie(reading: Reading) -> bool:
+    """Are GPM's rates better than the counters? At full speed 32 bits wrap many times a second."""
+    activity, counter = reading.activity, reading.pcie_rx_bytes
+    if activity is None or activity.pcie_rx_bytes_per_s is None:
+        return False
+    return counter is None or counter.bits < 64
 
 
 def _most(per_s: float | None) -> float | None:

@@ -1,4 +1,7 @@
-"""GPM: how much of a Hopper or later GPU, or of a MIG instance, was at work between two samples."""
+"""GPM: how much of a Hopper or later GPU, or of a MIG instance, was at work between two samples.
+
+And what it moved over PCIe: the driver's byte counters have 32 bits, which at 1 Hz is too few to tell.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,11 @@ from slurm_gpu.node.reading import Activity
 
 # The driver refuses samples closer together.
 _MIN_S = 0.1
-# By the name in Activity: nvml.h's NVML_GPM_METRIC_…, all in percent.
-_METRICS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
+# By the name in Activity: nvml.h's NVML_GPM_METRIC_…, in percent.
+_PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
+# The same, in MiB/s.
+_RATES = {"pcie_tx_bytes_per_s": 20, "pcie_rx_bytes_per_s": 21}
+_METRICS = {**_PARTS, **_RATES}
 
 
 @functools.cache
@@ -91,6 +97,10 @@ class Gpm:
             return None
         found: dict[str, float] = {}
         for name, metric in zip(_METRICS, metrics.metrics, strict=False):
-            if metric.nvmlReturn == SUCCESS and math.isfinite(metric.value):
+            if metric.nvmlReturn != SUCCESS or not math.isfinite(metric.value):
+                continue
+            if name in _PARTS:
                 found[name] = min(1.0, max(0.0, metric.value / 100))
+            else:
+                found[name] = max(0.0, metric.value * 2**20)
         return Activity(seconds, **found) if found else None

@@ -71,13 +71,15 @@ class Counter(NamedTuple):
 
 
 class Activity(NamedTuple):
-    """GPM's fractions (0–1) over the `seconds` since the last detailed look."""
+    """GPM's fractions (0–1) and rates over the `seconds` since the last detailed look."""
 
     seconds: float
     sm_active: float | None = None
     sm_occupancy: float | None = None
     tensor: float | None = None
     dram: float | None = None
+    pcie_rx_bytes_per_s: float | None = None
+    pcie_tx_bytes_per_s: float | None = None
 
 
 class Request(NamedTuple):

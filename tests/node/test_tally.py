@@ -238,6 +238,26 @@ def test_fractions_of_what_is_unknown_are_left_out() -> None:
         assert record.power_w == Mean(1.0, 200.0, 200.0, 200.0)
 
 
+def test_what_a_counter_of_32_bits_cannot_tell_gpm_does() -> None:
+    def looks(bits: int) -> list[Look]:
+        return [
+            look(
+                at_s,
+                pcie_rx_bytes=Counter(round(16e9 * (at_s - 999)) % 2**bits, bits),
+                activity=Activity(seconds=1.0, pcie_rx_bytes_per_s=16.1e9, pcie_tx_bytes_per_s=0.0),
+            )
+            for at_s in (1001.0, 1002.0, 1003.0)
+        ]
+
+    by_gpm = seen(*looks(32))
+    assert by_gpm.pcie_rx_bytes == Total(3.0, 48_300 * 10**6)
+    assert by_gpm.pcie_tx_bytes == Total(3.0, 0)
+    assert course(by_gpm, "pcie") == [0.252] * 4  # of 64 GB/s in both directions
+    assert seen(*looks(64)).pcie_rx_bytes == Total(2.0, 32 * 10**9)
+    no_gpm = [dataclasses.replace(each, reading=each.reading._replace(activity=None)) for each in looks(32)]
+    assert seen(*no_gpm).pcie_rx_bytes is None
+
+
 # Activity, throttling, suspension
 
 
