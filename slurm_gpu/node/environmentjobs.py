@@ -5,7 +5,7 @@ A process counts for the job that its environment names only if the job's own us
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
 from slurm_gpu.node.cgroup import job_in_environment
@@ -46,9 +46,9 @@ class EnvironmentJobs:
             self._walked_s = now_s
         return [p for p, claim in self._claims.items() if claim.job_id == job.job_id and claim.uid == job.uid]
 
-    def forget(self, uids: set[int]) -> None:
+    def keep(self, uids: Set[int | None]) -> None:
         """From now on only these users' processes are of interest."""
-        self._uids &= uids
+        self._uids = {uid for uid in self._uids if uid in uids}
 
     def _walk(self) -> None:
         claims: dict[int, _Claim] = {}

@@ -61,6 +61,8 @@ class HostStats:
         self._sums = ProcessSums(processes, 0.0 if from_start else since_s)
         self._cpu = Growth(from_zero=from_start)
         self.process_count = 0
+        self.in_cgroup: bool | None = None
+        """Does Slurm put the job into a cgroup? None: no process of it has been seen."""
         self.rss_max_mib: float | None = None
 
     @property
@@ -81,8 +83,12 @@ class HostStats:
     def look(self, now_s: float) -> None:
         """Count what was used since the last look."""
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
-        if pids is None:
+        if pids is not None:
+            self.in_cgroup = True
+        else:
             pids = self._environments.pids(self._job, now_s)
+            if pids and self.in_cgroup is None:
+                self.in_cgroup = False
         self.process_count = len(pids)
         self._sums.look(pids)
         self._cpu.feed(self._cgroups.cpu_s(self._job))
