@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -18,13 +20,23 @@ from starlette.routing import Route
 import slurm_gpu
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.arrivals import Arrivals
+from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LiveBoard, Wants
-from slurm_gpu.database.queries import RunFilter, count_unmatched, find_job, find_runs
-from slurm_gpu.database.results import Health
+from slurm_gpu.database.queries import (
+    RunFilter,
+    WindowsFound,
+    count_unmatched,
+    find_job,
+    find_runs,
+    find_timelines,
+    find_windows,
+    show_live,
+)
+from slurm_gpu.database.results import Health, RunTimeline
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
@@ -35,6 +47,8 @@ PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
 BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
+WINDOW_WITHIN_S = 10
+"""A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +74,10 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/node", answers.post_node, methods=["POST"]),
         Route("/v1/runs", answers.get_runs, methods=["GET"]),
         Route("/v1/runs/{job}", answers.get_job, methods=["GET"]),
+        Route("/v1/runs/{job}/timeline", answers.get_timeline, methods=["GET"]),
+        Route("/v1/runs/{job}/window", answers.get_window, methods=["GET"]),
+        Route("/v1/live", answers.get_live, methods=["GET"]),
+        Route("/v1/nodes", answers.get_nodes, methods=["GET"]),
         Route("/v1/health", answers.get_health, methods=["GET"]),
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
@@ -117,8 +135,72 @@ class _Answers:
 
         found = await run_in_threadpool(find)
         if not found["runs"]:
-            raise HTTPException(404, f"no run of job {job} is known here")
+            raise _unknown(job)
         return JSONResponse(found)
+
+    async def get_timeline(self, request: Request) -> Response:
+        caller, _ = await self._authenticated(request)
+        job = request.path_params["job"]
+
+        def find() -> list[RunTimeline]:
+            with self._services.database.reading() as connection:
+                return find_timelines(connection, self._services.cluster, job, caller)
+
+        found = await run_in_threadpool(find)
+        if not found:
+            raise _unknown(job)
+        return JSONResponse({"runs": [item.to_json() for item in found]})
+
+    async def get_window(self, request: Request) -> Response:
+        caller, _ = await self._authenticated(request)
+        job = request.path_params["job"]
+
+        def find() -> WindowsFound:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_windows(connection, cluster, job, caller, now_s)
+
+        found = await run_in_threadpool(find)
+        if not found.runs:
+            raise _unknown(job)
+        if not found.visible:
+            raise HTTPException(
+                403, f"job {job} is another user's; its owner and operators may see its window"
+            )
+        for job_id, nodes in found.missing.items():
+            self._services.wants.ask(job_id, nodes)
+        if found.windows:
+            return JSONResponse({"windows": [item.to_json() for item in found.windows]})
+        if found.missing:
+            headers = {"Retry-After": str(WINDOW_WITHIN_S)}
+            return JSONResponse({"windows": [], "asked": found.asked()}, 202, headers=headers)
+        raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
+
+    async def get_live(self, request: Request) -> Response:
+        caller, _ = await self._authenticated(request)
+
+        def find() -> bytes:
+            shown = show_live(self._services.board.values(), self._services.view.queue(), caller)
+            return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
+
+        body = await run_in_threadpool(find)
+        # Of the body, so that it also changes with what the caller may see.
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if etag in asked:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
+    async def get_nodes(self, request: Request) -> Response:
+        await self._authenticated(request)
+
+        def find() -> list[dict[str, Any]]:
+            heard = {name: (item.at_s, item.version) for name, item in self._services.arrivals.last().items()}
+            with self._services.database.reading() as connection:
+                return [item.to_json() for item in node_reports(connection, heard)]
+
+        return JSONResponse({"nodes": await run_in_threadpool(find)})
 
     async def get_health(self, request: Request) -> Response:
         await self._authenticated(request)
@@ -165,6 +247,10 @@ class _Answers:
             authenticator.by_credential, authorization, request.method, target, body
         )
         return caller, body
+
+
+def _unknown(job: str) -> HTTPException:
+    return HTTPException(404, f"no run of job {job} is known here")
 
 
 async def _body(request: Request) -> bytes:

@@ -12,10 +12,29 @@ import httpx
 
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.results import Health, Run, RunPage
-from slurm_gpu.errors import DatabaseError, UsageError
+from slurm_gpu.database.results import (
+    DeviceTimeline,
+    Health,
+    NodeReport,
+    NodeWindow,
+    Run,
+    RunPage,
+    RunTimeline,
+)
+from slurm_gpu.errors import DatabaseError, RecordError, UsageError
+from slurm_gpu.records import Live
 
-__all__ = ["DatabaseClient", "Health", "MungeAuth", "Run", "RunPage"]
+__all__ = [
+    "DatabaseClient",
+    "DeviceTimeline",
+    "Health",
+    "MungeAuth",
+    "NodeReport",
+    "NodeWindow",
+    "Run",
+    "RunPage",
+    "RunTimeline",
+]
 
 _TIMEOUT_S = 30.0
 _PROBE_S = 1.0
@@ -99,10 +118,36 @@ class DatabaseClient:
 
     def run(self, job: str) -> Sequence[Run]:
         """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, newest first, with their devices; () if unknown."""
-        if not job or "/" in job:
-            raise UsageError(f"{job!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
-        answer = self._get(f"/v1/runs/{job}", {}, missing={"runs": []})
+        answer = self._get(_job_path(job), {}, missing={"runs": []})
         return RunPage.from_json(answer).runs
+
+    def timelines(self, job: str) -> Sequence[RunTimeline]:
+        """The course of every run of `job`, as `run` names them, on each of its devices; () if unknown."""
+        answer = self._get(_job_path(job, "/timeline"), {}, missing={"runs": []})
+        return tuple(RunTimeline.from_json(item) for item in _list(answer, "runs"))
+
+    def windows(self, job: str) -> Sequence[NodeWindow]:
+        """The last ten minutes of `job` at full resolution.
+
+        () where its nodes have been asked just now: ask again in 10 s. Raises DatabaseError where it does
+        not run and none was kept.
+        """
+        answer = self._get(_job_path(job, "/window"), {})
+        return tuple(NodeWindow.from_json(item) for item in _list(answer, "windows"))
+
+    def live(self) -> Mapping[str, Live]:
+        """What the devices of each node do now, and who holds them, by node."""
+        answer = self._get("/v1/live", {})
+        try:
+            return {node: Live.from_wire(item) for node, item in answer["nodes"].items()}
+        except (AttributeError, KeyError, TypeError, RecordError) as error:
+            raise DatabaseError(
+                f"slurm-gpudbd answered live values that cannot be read: {error!r}"
+            ) from error
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
+        return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
 
     def close(self) -> None:
         """Close the connections."""
@@ -126,6 +171,10 @@ class DatabaseClient:
         try:
             value = response.json()
         except ValueError as error:
+            if response.status_code == 503:  # before it reads a request, it says so in plain text
+                raise DatabaseError(
+                    f"slurm-gpudbd at {self.where} has too much to do just now; try again in a minute"
+                ) from error
             raise DatabaseError(
                 f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
             ) from error
@@ -137,6 +186,19 @@ class DatabaseClient:
         if response.status_code == 400:
             raise UsageError(str(why))
         raise DatabaseError(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+
+
+def _job_path(job: str, part: str = "") -> str:
+    if not job or "/" in job:
+        raise UsageError(f"{job!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
+    return f"/v1/runs/{job}{part}"
+
+
+def _list(answer: Any, name: str) -> list[Any]:
+    items = answer.get(name) if isinstance(answer, dict) else None
+    if not isinstance(items, list):
+        raise DatabaseError(f"slurm-gpudbd answered without a list of {name}")
+    return items
 
 
 def _connectable(path: Path) -> bool:

@@ -77,15 +77,13 @@ class Intake:
             self._wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
-        here = () if queue is None else queue.by_node.get(shipment.node, ())
-        mine = {*shipment.open_jobs, *(job.job_id for job in here)}
         over = ended(shipment.open_jobs, queue, self._clock.wall(), self._run_ends)
         return {
             "stored": stored,
             "stale": stale,
             **{_rejection_key(kind): [] for kind in KINDS},
             **_by_kind(goods.rejected),
-            "want": self._wants.of(shipment.node, mine),
+            "want": self._wants.of(shipment.node),
             "jobs": self._jobs(shipment.node, queue),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
             "wire": list(WIRE_RANGE),

@@ -41,33 +41,29 @@ class LiveBoard:
 
 
 class Wants:
-    """Jobs whose windows somebody waits for: each of their nodes is asked until it has sent its own."""
+    """Windows that somebody waits for: by job, the nodes that have not sent theirs."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._wanted: dict[int, tuple[float, set[str]]] = {}
 
-    def ask(self, job_id: int) -> None:
-        """Somebody waits for the windows of this job."""
+    def ask(self, job_id: int, nodes: Iterable[str]) -> None:
+        """Somebody waits for the windows of this job from these nodes."""
         with self._lock:
             self._drop_old()
-            _, sent = self._wanted.get(job_id, (0.0, set[str]()))
-            self._wanted[job_id] = self._clock.monotonic() + WANTED_FOR_S, sent
+            self._wanted[job_id] = self._clock.monotonic() + WANTED_FOR_S, set(nodes)
 
-    def of(self, node: str, job_ids: Iterable[int]) -> list[int]:
-        """Those of the node's jobs whose window it is to send."""
+    def of(self, node: str) -> list[int]:
+        """The jobs whose window this node is to send."""
         with self._lock:
             self._drop_old()
-            wanted = self._wanted
-            return sorted(
-                {job_id for job_id in job_ids if job_id in wanted and node not in wanted[job_id][1]}
-            )
+            return sorted(job_id for job_id, (_, nodes) in self._wanted.items() if node in nodes)
 
     def arrived(self, node: str, job_id: int) -> None:
         """The node has sent it."""
         with self._lock:
             if job_id in self._wanted:
-                self._wanted[job_id][1].add(node)
+                self._wanted[job_id][1].discard(node)
 
     def _drop_old(self) -> None:
         now = self._clock.monotonic()

@@ -5,23 +5,27 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
+from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.results import Run, RunPage
+from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.schema import run, run_device
-from slurm_gpu.database.store import read_record
+from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import UsageError
-from slurm_gpu.records import Record
+from slurm_gpu.records import Live, LiveDevice
 
 MAX_LIMIT = 1000
 DEFAULT_LIMIT = 100
 _INT64 = 2**63 - 1
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
+FRESH_S = 20.0
+"""A window that arrived this long ago is not what a running job does now."""
+_MAX_ASKED = 100
 _FILTERS = ("user", "account", "state", "since", "until", "limit", "cursor")
 
 
@@ -81,11 +85,18 @@ def find_runs(
 
 
 def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now_s: float) -> RunPage:
-    """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with device records where the caller may see them.
+    """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with their details where the caller may see them.
 
     JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
     Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown.
     """
+    rows = rows_of_job(connection, cluster, job)
+    found = details(connection, [row for row in rows if caller.may_see(row["uid"], row["user"])])
+    return RunPage(runs=[show_run(row, caller, now_s, found.get(row["run_id"])) for row in rows], cursor=None)
+
+
+def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
+    """The rows of `run` that find_job means, the newest first; raises UsageError."""
     match = _JOB.fullmatch(job)
     if match is None:
         raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
@@ -96,18 +107,80 @@ def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now
         which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
     else:
         which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
-    rows = sorted(_newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT), key=_newest_first)
-    open_to = [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])]
-    records: dict[int, list[Record]] = defaultdict(list)
-    query = select(run_device).where(run_device.c.run_id.in_(open_to))
-    order = run_device.c.node, run_device.c.device, run_device.c.first_s, run_device.c.segment
-    for row in connection.execute(query.order_by(*order)).mappings():
-        records[row["run_id"]].append(read_record(row))
-    runs = [
-        show_run(row, caller, now_s, records[row["run_id"]] if row["run_id"] in set(open_to) else None)
+    return sorted(_newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT), key=_newest_first)
+
+
+def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
+    """The course of each run of `job`; without devices where it is another user's."""
+    rows = rows_of_job(connection, cluster, job)
+    found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])])
+    return [
+        RunTimeline(
+            id=job_name(row),
+            job_id=row["job_id"],
+            submit_s=row["submit_s"],
+            devices=found.get(row["run_id"]),
+        )
         for row in rows
     ]
-    return RunPage(runs=runs, cursor=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsFound:
+    """Windows of a job: of `runs` runs the caller may see `visible`.
+
+    `windows` are at most FRESH_S old while the job runs. `missing` are, by job id, nodes to be asked.
+    """
+
+    runs: int
+    visible: int
+    windows: Sequence[NodeWindow]
+    missing: Mapping[int, Collection[str]]
+
+    def asked(self) -> list[str]:
+        """All nodes that are to be asked."""
+        return sorted({node for nodes in self.missing.values() for node in nodes})
+
+
+def find_windows(
+    connection: Connection, cluster: str, job: str, caller: Caller, now_s: float
+) -> WindowsFound:
+    """The windows that are there, and the nodes whose running jobs have none that is fresh."""
+    rows = rows_of_job(connection, cluster, job)
+    visible = [row for row in rows if caller.may_see(row["uid"], row["user"])]
+    running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
+    there = windows(connection, [row["run_id"] for row in running or visible])
+    if running:
+        there = [item for item in there if item.at_s > now_s - FRESH_S]
+    missing = {row["job_id"]: nodes_without_window(row, there) for row in running[:_MAX_ASKED]}
+    return WindowsFound(
+        runs=len(rows),
+        visible=len(visible),
+        windows=there,
+        missing={job_id: nodes for job_id, nodes in missing.items() if nodes},
+    )
+
+
+def show_live(values: Mapping[str, Live], queue: Queue | None, caller: Caller) -> dict[str, Any]:
+    """Live values as `caller` may see them: of a device that others hold, who holds it.
+
+    What a node as a whole does is for operators.
+    """
+
+    def own(job_id: int) -> bool:
+        held = None if queue is None else queue.by_id.get(job_id)
+        return held is not None and held.uid == caller.uid
+
+    def show(live: Live) -> dict[str, Any]:
+        devices = {
+            uuid: item
+            if caller.sees_all or (item.jobs and all(map(own, item.jobs)))
+            else LiveDevice(jobs=item.jobs)
+            for uuid, item in live.devices.items()
+        }
+        return replace(live, devices=devices, host=live.host if caller.sees_all else {}).to_wire()
+
+    return {node: show(live) for node, live in values.items()}
 
 
 def count_unmatched(connection: Connection) -> int:
@@ -116,7 +189,7 @@ def count_unmatched(connection: Connection) -> int:
     return connection.execute(query).scalar_one()
 
 
-def show_run(row: RowMapping, caller: Caller, now_s: float, devices: Sequence[Record] | None = None) -> Run:
+def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
     """A row of `run` as `caller` may see it at `now_s`."""
     start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
     elapsed_s = row["elapsed_s"]
@@ -136,6 +209,8 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, devices: Sequence[Re
         "ugpumem",
         "coverage",
         "energy_j",
+        "app",
+        "app_field",
     )
     public = (
         "cluster",
@@ -168,7 +243,10 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, devices: Sequence[Re
         wait_h=_hours(eligible_s, start_s),
         submit_wait_h=_hours(row["first_submit_s"], start_s),
         run_h=None if elapsed_s is None else elapsed_s / 3600,
-        devices=devices,
+        devices=None if detail is None else detail.records,
+        hosts=None if detail is None else detail.hosts,
+        events=None if detail is None else detail.events,
+        device_facts=None if detail is None else detail.facts,
         **{name: row[name] for name in public},
         **({name: row[name] for name in private} if full else {}),
     )

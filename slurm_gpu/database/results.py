@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from slurm_gpu.errors import DatabaseError, RecordError
-from slurm_gpu.records import Record
+from slurm_gpu.records import DeviceFacts, Event, Host, Record, Timeline, Window
+from slurm_gpu.records.timeline import read_timeline
 
 # JSON and CSV spell these as the seed's accounting table does.
 _KEYS = {
@@ -66,7 +67,13 @@ class Run:
     ugpumem: float | None = None
     coverage: float | None = None
     energy_j: float | None = None
+    app: str | None = None
+    app_field: str | None = None
+    # Below: only of one job, not in lists.
     devices: Sequence[Record] | None = None
+    hosts: Sequence[Host] | None = None
+    events: Sequence[Event] | None = None
+    device_facts: Mapping[str, DeviceFacts] | None = None
 
     @property
     def has_started(self) -> bool:
@@ -74,11 +81,15 @@ class Run:
         return self.start_s is not None
 
     def to_json(self) -> dict[str, Any]:
-        """A dict that json.dumps takes; `devices` only where they were asked for."""
+        """A dict that json.dumps takes; what belongs to one job only where it was asked for."""
         values = {_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
-        devices = values.pop("devices")
-        if devices is not None:
-            values["devices"] = [record.to_wire() for record in devices]
+        for name in _LISTS:
+            items = values.pop(name)
+            if items is not None:
+                values[name] = [item.to_wire() for item in items]
+        facts = values.pop("device_facts")
+        if facts is not None:
+            values["device_facts"] = {uuid: item.to_wire() for uuid, item in facts.items()}
         return values
 
     @classmethod
@@ -86,14 +97,25 @@ class Run:
         """Read one run of an answer; raises DatabaseError where a key is missing."""
         try:
             values = {f.name: value.get(_KEYS.get(f.name, f.name)) for f in fields(cls)}
-            if values["devices"] is not None:
-                values["devices"] = tuple(Record.from_wire(record) for record in values["devices"])
+            for name, read in _LISTS.items():
+                if values[name] is not None:
+                    values[name] = tuple(read(item) for item in values[name])
+            if values["device_facts"] is not None:
+                facts = values["device_facts"].items()
+                values["device_facts"] = {uuid: DeviceFacts.from_wire(item) for uuid, item in facts}
             missing = [name for name in ("id", "job_id", "state", "submit_s") if values[name] is None]
         except (AttributeError, TypeError, RecordError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a run that cannot be read: {error}") from error
         if missing:
             raise DatabaseError(f"slurm-gpudbd answered a run without {', '.join(missing)}")
         return cls(**values)
+
+
+_LISTS: Mapping[str, Callable[[Any], Any]] = {
+    "devices": Record.from_wire,
+    "hosts": Host.from_wire,
+    "events": Event.from_wire,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +172,111 @@ class Health:
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             raise DatabaseError(f"slurm-gpudbd answered a health that cannot be read: {error!r}") from error
         return cls(**known, others=others)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTimeline:
+    """The course of a run on one of its devices; `timeline` is None where none was kept."""
+
+    node: str
+    device: str
+    timeline: Timeline | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        timeline = None if self.timeline is None else self.timeline.to_wire()
+        return {"node": self.node, "device": self.device, "timeline": timeline}
+
+    @classmethod
+    def from_json(cls, value: Any) -> DeviceTimeline:
+        """Read one device of an answer; raises RecordError, KeyError or TypeError where it is none."""
+        timeline = value["timeline"]
+        return cls(
+            node=value["node"],
+            device=value["device"],
+            timeline=None if timeline is None else read_timeline("timeline", timeline),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimeline:
+    """The course of one run; `devices` is None of another user's."""
+
+    id: str
+    job_id: int
+    submit_s: int
+    devices: Sequence[DeviceTimeline] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        devices = None if self.devices is None else [item.to_json() for item in self.devices]
+        return {"id": self.id, "job_id": self.job_id, "submit_s": self.submit_s, "devices": devices}
+
+    @classmethod
+    def from_json(cls, value: Any) -> RunTimeline:
+        """Read one run of an answer; raises DatabaseError where that cannot be."""
+        try:
+            devices = value["devices"]
+            return cls(
+                id=value["id"],
+                job_id=value["job_id"],
+                submit_s=value["submit_s"],
+                devices=None if devices is None else tuple(map(DeviceTimeline.from_json, devices)),
+            )
+        except (KeyError, TypeError, RecordError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a timeline that cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeWindow:
+    """A window with the node it came from, and when it arrived."""
+
+    node: str
+    at_s: int
+    window: Window
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return {"node": self.node, "at_s": self.at_s, **self.window.to_wire()}
+
+    @classmethod
+    def from_json(cls, value: Any) -> NodeWindow:
+        """Read one window of an answer; raises DatabaseError where it is none."""
+        try:
+            return cls(node=value["node"], at_s=value["at_s"], window=Window.from_wire(value))
+        except (KeyError, TypeError, RecordError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a window that cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A node as it told of itself: when it was heard last and from which slurm-gpud, and its devices.
+
+    `heard_s` and `version` are None where it has sent nothing since slurm-gpudbd started.
+    """
+
+    node: str
+    heard_s: float | None
+    version: str | None
+    devices: Sequence[DeviceFacts]
+
+    @property
+    def gpus(self) -> Sequence[DeviceFacts]:
+        """Its GPUs, without their MIG instances."""
+        return [item for item in self.devices if item.parent is None]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        devices = [item.to_wire() for item in self.devices]
+        return {"node": self.node, "heard_s": self.heard_s, "version": self.version, "devices": devices}
+
+    @classmethod
+    def from_json(cls, value: Any) -> NodeReport:
+        """Read one node of an answer; raises DatabaseError where it is none."""
+        try:
+            devices = tuple(DeviceFacts.from_wire(item) for item in value["devices"])
+            return cls(
+                node=value["node"], heard_s=value["heard_s"], version=value["version"], devices=devices
+            )
+        except (KeyError, TypeError, RecordError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a node that cannot be read: {error!r}") from error

@@ -8,6 +8,7 @@ from sqlalchemy import delete
 
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.schema import metadata
+from tests.database.running import Running, running_server
 from tests.database.servers import MariaDB, running_mariadb, running_munged
 
 
@@ -38,6 +39,15 @@ def munge_socket(short_path: Path) -> Iterator[str]:
     root.mkdir(mode=0o755)
     with running_munged(root) as path:
         yield str(path)
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory, short_path: Path, munge_socket: str
+) -> Iterator[Running]:
+    """slurm-gpudbd's HTTP server, reached over TCP and a Unix socket."""
+    with running_server(tmp_path_factory.mktemp("http"), short_path / "gpudbd.sock", munge_socket) as running:
+        yield running
 
 
 @pytest.fixture(params=["sqlite", "mariadb"])

@@ -1,212 +1,22 @@
 """The real server over real sockets, with real MUNGE credentials."""
 
-import asyncio
 import contextlib
 import gzip
 import http.client
 import json
-import os
-import pwd
 import socket
-import threading
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import func, select
 
-from slurm_gpu import munge
-from slurm_gpu.config import Operators, SiteConfig
 from slurm_gpu.database import server as server_module
-from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.app import Services, make_app
-from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
-from slurm_gpu.database.engine import Database
-from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.importer import Importer, store_changed_runs
-from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LiveBoard, Wants
-from slurm_gpu.database.schema import metadata
-from slurm_gpu.database.server import listen_unix, make_server
-from slurm_gpu.database.settings import Address
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
-from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
-from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row, segment
-
-NOBODY = 65534
-OPERATOR = 1  # Debian and RHEL know this user
-ROOT = os.getuid() == 0
-
-
-@dataclass
-class Running:
-    """A server in a thread of this process."""
-
-    database: Database
-    config: SiteConfig
-    munge_socket: str
-
-    @property
-    def port(self) -> int:
-        return Address("127.0.0.1", int(self.config.database.rpartition(":")[2])).port
-
-    def contents(self) -> dict[str, int]:
-        with self.database.reading() as connection:
-            return {
-                table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
-                for table in metadata.sorted_tables
-            }
-
-    def http(self, **given: Any) -> httpx.Client:
-        return httpx.Client(base_url=self.config.database, trust_env=False, **given)
-
-    def raw(
-        self, method: str, target: str, body: bytes | Iterator[bytes], headers: dict[str, str]
-    ) -> tuple[int, Any]:
-        """Status and decoded answer of one request, with nothing added to it."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request(method, target, body, headers)
-            response = connection.getresponse()
-            text = response.read()
-            return response.status, json.loads(text) if text.startswith(b"{") else text
-        finally:
-            connection.close()
-
-    def signed(self, method: str, target: str, body: bytes = b"", **more: str) -> dict[str, str]:
-        digest = munge.request_digest(method, target, body)
-        return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}", **more}
-
-
-@pytest.fixture(scope="module")
-def server(
-    tmp_path_factory: pytest.TempPathFactory, short_path: Path, munge_socket: str
-) -> Iterator[Running]:
-    database = Database(f"sqlite:///{tmp_path_factory.mktemp('http') / 'x.db'}")
-    database.upgrade()
-    clock = FakeClock()
-    slurm = MemorySlurm()
-    slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
-    view = SlurmView(slurm, clock)
-    board, wants = LiveBoard(clock), Wants(clock)
-    # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
-    services = Services(
-        cluster=CLUSTER,
-        database=database,
-        authenticator=Authenticator(
-            Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
-        ),
-        intake=Intake(database, view, CLUSTER, clock, board, wants),
-        importer=Importer(database, view, clock, CLUSTER, 60.0),
-        view=view,
-        arrivals=Arrivals(clock),
-        board=board,
-        wants=wants,
-        clock=clock,
-    )
-    tcp = socket.create_server(("127.0.0.1", 0))
-    path = short_path / "gpudbd.sock"
-    unix = listen_unix(path)
-    uvicorn = make_server(make_app(services))
-    thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
-    thread.start()
-    config = SiteConfig(
-        cluster=CLUSTER,
-        database=f"http://127.0.0.1:{tcp.getsockname()[1]}",
-        database_socket=path,
-        munge_socket=munge_socket,
-    )
-    database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
-    yield Running(database, config, munge_socket)
-    uvicorn.should_exit = True
-    thread.join()
-    database.dispose()
-
-
-def shipment(**given: Any) -> bytes:
-    return gzip.compress(
-        json.dumps(
-            {"wire": 1, "node": "here", "boot_id": "b", "records": [record(node="here").to_wire()], **given}
-        ).encode()
-    )
-
-
-@pytest.fixture(params=["unix", "munge"])
-def reached(request: pytest.FixtureRequest, server: Running) -> SiteConfig:
-    if request.param == "unix":
-        return server.config
-    return replace(server.config, database_socket=Path("/nonexistent"))
-
-
-def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reached: SiteConfig) -> None:
-    with DatabaseClient(reached) as client:
-        assert client.where == (
-            str(reached.database_socket) if reached is server.config else reached.database
-        )
-        health = client.health()
-        assert (health.cluster, health.schema, health.wire) == (CLUSTER, "0002", (1, 1))
-        assert [item.name for item in client.all_runs(limit=1)] == ["secret"]
-        assert client.runs(user="bob").runs == ()
-        assert [item.id for item in client.run("1")] == ["1"]
-        assert client.run("99") == ()
-        with pytest.raises(UsageError, match="limit"):
-            client.runs(limit=0)
-        with pytest.raises(UsageError, match="is not a job"):
-            client.run("1 OR 1=1?x=&")
-
-
-def test_a_munged_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    config = SiteConfig(cluster="x", database="http://127.0.0.1:1", database_socket=tmp_path / "none")
-    silent = replace(config, munge_socket="/nonexistent")
-    with DatabaseClient(silent) as client, pytest.raises(OutsideError, match="MUNGE"):
-        client.health()
-
-
-def test_an_address_where_nobody_listens_is_said_so(server: Running, tmp_path: Path) -> None:
-    config = replace(server.config, database="http://127.0.0.1:1", database_socket=tmp_path / "none")
-    with (
-        DatabaseClient(config) as client,
-        pytest.raises(DatabaseError, match=r"127\.0\.0\.1:1 cannot be reached"),
-    ):
-        client.health()
-
-
-def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, short_path: Path) -> None:
-    stale = short_path / "stale.sock"
-    listen_unix(stale).close()
-    assert stale.is_socket()
-    with DatabaseClient(replace(server.config, database_socket=stale)) as client:
-        assert client.where == server.config.database
-    with pytest.raises(OutsideError, match="already listens"):
-        listen_unix(server.config.database_socket)
-    listen_unix(stale).close()
-
-
-def test_an_answer_that_is_not_ours_is_an_error(short_path: Path) -> None:
-    async def other(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"<html>"})
-
-    path = short_path / "other.sock"
-    uvicorn = make_server(other)
-    listener = listen_unix(path)
-    thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
-    thread.start()
-    try:
-        config = SiteConfig(cluster="x", database_socket=path)
-        with DatabaseClient(config) as client, pytest.raises(DatabaseError, match="is that slurm-gpudbd"):
-            client.health()
-    finally:
-        uvicorn.should_exit = True
-        thread.join()
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
+from tests.database.samples import CLUSTER, record, segment
 
 
 def test_a_node_ships_with_munge(server: Running) -> None:
@@ -234,18 +44,6 @@ def test_a_record_is_in_the_database_before_it_is_acknowledged(server: Running) 
     )
     assert (status, answer["stored"]) == (200, 10)
     assert server.contents()["run_device"] == before + 10
-
-
-@contextlib.contextmanager
-def acting_as(uid: int) -> Iterator[None]:
-    """With the effective ids of another user, which is what the kernel tells a peer."""
-    os.setegid(uid)
-    os.seteuid(uid)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
@@ -313,7 +111,18 @@ def test_a_credential_counts_once_and_for_one_request(server: Running) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    "method_and_path", ["GET /v1/health", "GET /v1/runs", "GET /v1/runs/1", "POST /v1/node"]
+    "method_and_path",
+    [
+        *(
+            "GET /v1/health",
+            "GET /v1/runs",
+            "GET /v1/runs/1",
+            "POST /v1/node",
+            "GET /v1/live",
+            "GET /v1/nodes",
+        ),
+        *("GET /v1/runs/1/timeline", "GET /v1/runs/1/window"),
+    ],
 )
 def test_without_a_good_credential_nothing_is_answered(
     server: Running, authorization: str | None, method_and_path: str
@@ -341,6 +150,10 @@ def test_without_a_good_credential_nothing_is_answered(
         ("GET", "/v1/runs?limit=1&limit=2", b"", {}, 400),
         ("GET", "/v1/runs?%ff=%fe", b"", {}, 400),
         ("GET", "/v1/runs/77", b"", {}, 404),
+        ("GET", "/v1/runs/77/timeline", b"", {}, 404),
+        ("GET", "/v1/runs/77/window", b"", {}, 404),
+        ("GET", "/v1/runs/x/window", b"", {}, 400),
+        ("POST", "/v1/live", b"", {}, 405),
         ("POST", "/v1/node", b"", {}, 400),
         ("POST", "/v1/node", b"{}", {"Content-Encoding": "gzip"}, 400),
         ("POST", "/v1/node", b'{"wire": 9, "node": "n"}', {}, 426),
@@ -396,13 +209,16 @@ json_values = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(
     st.dictionaries(
-        st.sampled_from(["wire", "node", "boot_id", "records", "hosts", "live", "x"]), json_values
+        st.sampled_from(
+            ["wire", "node", "version", "records", "hosts", "devices", "windows", "live", "open", "x"]
+        ),
+        json_values,
     )
 )
 def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[str, Any]) -> None:
     body = json.dumps(value).encode()
     status, answer = server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body))
-    assert status in (200, 400, 426), answer
+    assert status in (200, 400, 413, 426), answer
     assert status != 200 or answer["stored"] == 0
 
 

@@ -178,21 +178,15 @@ def test_live_values_are_kept_for_a_minute_and_late_ones_not_at_all(database: Da
 
 
 def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> None:
-    gate = Gate(database, MemorySlurm(jobs=[queued(nodes=("n1", "n2"))]))
+    gate = Gate(database)
     assert gate.ship()["want"] == []
-    gate.wants.ask(1)
+    gate.wants.ask(1, ["n1", "n2"])
     assert gate.ship()["want"] == [1]
     assert gate.ship(windows=[window()])["want"] == []
     assert gate.ship(node="n2", address=N2)["want"] == [1]
     assert gate.ship(node="n3", address="127.0.1.3")["want"] == [], "it has no such job"
     gate.clock.now += WANTED_FOR_S
     assert gate.ship(node="n2", address=N2)["want"] == []
-
-
-def test_a_window_is_wanted_of_a_job_that_only_the_node_knows(database: Database) -> None:
-    gate = Gate(database)
-    gate.wants.ask(5)
-    assert gate.ship(open=[5])["want"] == [5]
 
 
 def test_the_newest_window_stays(database: Database) -> None:

@@ -116,7 +116,7 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
         with database.reading() as connection:
             query = select(run_device.c.segment).where(run_device.c.timeline.is_not(None))
             timelines = list(connection.execute(query.order_by(run_device.c.segment)).scalars())
-            windows = list(connection.execute(select(run_window.c.segment)).scalars())
+            windows = sorted(connection.execute(select(run_window.c.segment)).scalars())
         return [name[-1] for name in timelines], [name[-1] for name in windows]
 
     def ship(n: int, first_s: int) -> None:

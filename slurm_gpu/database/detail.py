@@ -1,0 +1,159 @@
+"""What lies beside the records of a run: its hosts, events, devices, timelines and windows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, RowMapping, and_, func, select
+
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.match import node_set
+from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow
+from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
+from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_record
+from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window, merge_timelines
+
+MAX_EVENTS = 1000
+# Hooks and Slurm may differ by this much over when a run was.
+_SLACK_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """All that is known of one run besides its row."""
+
+    records: Sequence[Record]
+    hosts: Sequence[Host]
+    events: Sequence[Event]
+    facts: Mapping[str, DeviceFacts]
+
+
+def details(connection: Connection, rows: Sequence[RowMapping]) -> dict[int, Detail]:
+    """The details of these rows of `run`, by run_id."""
+    run_ids = [row["run_id"] for row in rows]
+    records = _records(connection, run_ids)
+    hosts: dict[int, list[Host]] = defaultdict(list)
+    query = select(run_host).where(run_host.c.run_id.in_(run_ids))
+    for host in connection.execute(query.order_by(run_host.c.node, run_host.c.first_s)).mappings():
+        hosts[host["run_id"]].append(read_host(host))
+    uuids = {record.device for some in records.values() for record in some}
+    facts = _facts(connection, uuids)
+    events = _events(connection, rows, records)
+    return {
+        run_id: Detail(
+            records[run_id],
+            hosts[run_id],
+            events[run_id],
+            {record.device: facts[record.device] for record in records[run_id] if record.device in facts},
+        )
+        for run_id in run_ids
+    }
+
+
+def _records(
+    connection: Connection, run_ids: Sequence[int], *, with_timeline: bool = False
+) -> dict[int, list[Record]]:
+    columns = run_device.columns if with_timeline else RECORD_WITHOUT_TIMELINE
+    order = run_device.c.node, run_device.c.device, run_device.c.first_s, run_device.c.segment
+    query = select(*columns).where(run_device.c.run_id.in_(run_ids)).order_by(*order)
+    records: dict[int, list[Record]] = defaultdict(list)
+    for row in connection.execute(query).mappings():
+        records[row["run_id"]].append(read_record(row))
+    return records
+
+
+def _facts(connection: Connection, uuids: set[str]) -> dict[str, DeviceFacts]:
+    rows = connection.execute(select(device).where(device.c.uuid.in_(uuids))).mappings()
+    return {row["uuid"]: DeviceFacts.from_wire(dict(row)) for row in rows}
+
+
+def _events(
+    connection: Connection, rows: Sequence[RowMapping], records: Mapping[int, Sequence[Record]]
+) -> dict[int, list[Event]]:
+    """Events that name the run's job, and those of its devices that name no job, while it held them."""
+    found: dict[int, list[Event]] = defaultdict(list)
+    by_job: dict[int, list[RowMapping]] = defaultdict(list)
+    for row in rows:
+        by_job[row["job_id"]].append(row)
+    told = select(event).order_by(event.c.at_s, event.c.n).limit(MAX_EVENTS)
+    for item in connection.execute(told.where(event.c.job_id.in_(by_job))).mappings():
+        for row in by_job[item["job_id"]]:
+            if _during(row, item["at_s"]):
+                found[row["run_id"]].append(Event.from_wire(dict(item)))
+    watches = [(run_id, record) for run_id, some in records.items() for record in some]
+    if not watches:
+        return found
+    of_devices = and_(
+        event.c.job_id.is_(None),
+        event.c.device.in_({record.device for _, record in watches}),
+        event.c.at_s >= min(record.first_s for _, record in watches),
+        event.c.at_s <= max(record.last_s for _, record in watches),
+    )
+    for item in connection.execute(told.where(of_devices)).mappings():
+        runs = {
+            run_id
+            for run_id, record in watches
+            if (record.node, record.device) == (item["node"], item["device"])
+            and record.first_s <= item["at_s"] <= record.last_s
+        }
+        for run_id in runs:
+            found[run_id].append(Event.from_wire(dict(item)))
+    for some in found.values():
+        some.sort(key=lambda item: (item.at_s, item.node, item.n))
+    return found
+
+
+def _during(row: RowMapping, at_s: int) -> bool:
+    began = row["submit_s"] if row["start_s"] is None else row["start_s"]
+    return began - _SLACK_S <= at_s and (row["end_s"] is None or at_s <= row["end_s"] + _SLACK_S)
+
+
+def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[DeviceTimeline]]:
+    """The course of each run on each of its devices, its segments merged; None where it was not kept."""
+    found: dict[int, list[DeviceTimeline]] = {run_id: [] for run_id in run_ids}
+    for run_id, records in _records(connection, run_ids, with_timeline=True).items():
+        kept, _ = resolve_double_watches(records)
+        places: dict[tuple[str, str], list[Record]] = defaultdict(list)
+        for record in kept:
+            places[record.node, record.device].append(record)
+        for (node, uuid), parts in sorted(places.items()):
+            merged = merge_timelines(part.timeline for part in parts)
+            found[run_id].append(DeviceTimeline(node=node, device=uuid, timeline=merged))
+    return found
+
+
+def windows(connection: Connection, run_ids: Sequence[int]) -> list[NodeWindow]:
+    """The newest window of each segment and device of these runs."""
+    same = and_(run_window.c.segment == run_device.c.segment, run_window.c.device == run_device.c.device)
+    order = run_window.c.node, run_window.c.device, run_window.c.start_s
+    query = select(run_window).join(run_device, same).where(run_device.c.run_id.in_(run_ids)).order_by(*order)
+    return [
+        NodeWindow(node=row["node"], at_s=row["at_s"], window=Window.from_wire(dict(row)))
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def nodes_without_window(row: RowMapping, there: Sequence[NodeWindow]) -> set[str]:
+    """Nodes of a run of which there is none among these windows."""
+    return set(node_set(row["nodes"])) - {item.node for item in there if item.window.job_id == row["job_id"]}
+
+
+def node_reports(connection: Connection, heard: Mapping[str, tuple[float, str | None]]) -> list[NodeReport]:
+    """Each node that told of its devices or was `heard` ((when, version) by node), and the devices it has."""
+    newest = select(device.c.node, func.max(device.c.at_s).label("at_s")).group_by(device.c.node).subquery()
+    same = and_(device.c.node == newest.c.node, device.c.at_s == newest.c.at_s)
+    query = select(device).join(newest, same).order_by(device.c.node, device.c.index, device.c.uuid)
+    devices: dict[str, list[DeviceFacts]] = defaultdict(list)
+    for row in connection.execute(query).mappings():
+        devices[row["node"]].append(DeviceFacts.from_wire(dict(row)))
+    return [
+        NodeReport(
+            node=node,
+            heard_s=heard[node][0] if node in heard else None,
+            version=heard[node][1] if node in heard else None,
+            devices=tuple(devices.get(node, ())),
+        )
+        for node in sorted(devices.keys() | heard.keys())
+    ]

@@ -1,0 +1,143 @@
+"""The real server in a thread of the tests, over real sockets and with real MUNGE credentials."""
+
+import asyncio
+import contextlib
+import gzip
+import http.client
+import json
+import os
+import pwd
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from sqlalchemy import func, select
+
+from slurm_gpu import munge
+from slurm_gpu.config import Operators, SiteConfig
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.arrivals import Arrivals
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Authenticator
+from slurm_gpu.database.importer import Importer, store_changed_runs
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.schema import metadata
+from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.database.settings import Address
+from slurm_gpu.database.slurmview import SlurmView
+from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
+
+NOBODY = 65534
+OPERATOR = 1  # Debian and RHEL know this user
+ROOT = os.getuid() == 0
+
+
+@dataclass
+class Running:
+    """A server in a thread of this process."""
+
+    database: Database
+    config: SiteConfig
+    munge_socket: str
+    clock: FakeClock
+    slurm: MemorySlurm
+
+    @property
+    def port(self) -> int:
+        return Address("127.0.0.1", int(self.config.database.rpartition(":")[2])).port
+
+    def contents(self) -> dict[str, int]:
+        with self.database.reading() as connection:
+            return {
+                table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
+                for table in metadata.sorted_tables
+            }
+
+    def http(self, **given: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.config.database, trust_env=False, **given)
+
+    def raw(
+        self, method: str, target: str, body: bytes | Iterator[bytes], headers: dict[str, str]
+    ) -> tuple[int, Any]:
+        """Status and decoded answer of one request, with nothing added to it."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, target, body, headers)
+            response = connection.getresponse()
+            text = response.read()
+            return response.status, json.loads(text) if text.startswith(b"{") else text
+        finally:
+            connection.close()
+
+    def signed(self, method: str, target: str, body: bytes = b"", **more: str) -> dict[str, str]:
+        digest = munge.request_digest(method, target, body)
+        return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}", **more}
+
+
+@contextlib.contextmanager
+def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Running]:
+    """A server with one run of alice, and the node `here` at 127.0.0.1."""
+    database = Database(f"sqlite:///{data / 'x.db'}")
+    database.upgrade()
+    clock = FakeClock()
+    slurm = MemorySlurm()
+    slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
+    view = SlurmView(slurm, clock)
+    board, wants = LiveBoard(clock), Wants(clock)
+    # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
+    services = Services(
+        cluster=CLUSTER,
+        database=database,
+        authenticator=Authenticator(
+            Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
+        ),
+        intake=Intake(database, view, CLUSTER, clock, board, wants),
+        importer=Importer(database, view, clock, CLUSTER, 60.0),
+        view=view,
+        arrivals=Arrivals(clock),
+        board=board,
+        wants=wants,
+        clock=clock,
+    )
+    tcp = socket.create_server(("127.0.0.1", 0))
+    unix = listen_unix(path)
+    uvicorn = make_server(make_app(services))
+    thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
+    thread.start()
+    config = SiteConfig(
+        cluster=CLUSTER,
+        database=f"http://127.0.0.1:{tcp.getsockname()[1]}",
+        database_socket=path,
+        munge_socket=munge_socket,
+    )
+    database.write(lambda connection: store_changed_runs(connection, [run_row(row(name="secret"), {})]))
+    yield Running(database, config, munge_socket, clock, slurm)
+    uvicorn.should_exit = True
+    thread.join()
+    database.dispose()
+
+
+def shipment(**given: Any) -> bytes:
+    return gzip.compress(
+        json.dumps(
+            {"wire": 1, "node": "here", "boot_id": "b", "records": [record(node="here").to_wire()], **given}
+        ).encode()
+    )
+
+
+@contextlib.contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    """With the effective ids of another user, which is what the kernel tells a peer."""
+    os.setegid(uid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)

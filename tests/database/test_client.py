@@ -1,0 +1,90 @@
+"""DatabaseClient against the real server, and against what is none."""
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from tests.database.running import Running
+from tests.database.samples import CLUSTER
+
+
+@pytest.fixture(params=["unix", "munge"])
+def reached(request: pytest.FixtureRequest, server: Running) -> SiteConfig:
+    if request.param == "unix":
+        return server.config
+    return replace(server.config, database_socket=Path("/nonexistent"))
+
+
+def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reached: SiteConfig) -> None:
+    with DatabaseClient(reached) as client:
+        assert client.where == (
+            str(reached.database_socket) if reached is server.config else reached.database
+        )
+        health = client.health()
+        assert (health.cluster, health.schema, health.wire) == (CLUSTER, "0002", (1, 1))
+        assert [item.name for item in client.all_runs(limit=1)] == ["secret"]
+        assert client.runs(user="bob").runs == ()
+        assert [item.id for item in client.run("1")] == ["1"]
+        assert client.run("99") == ()
+        with pytest.raises(UsageError, match="limit"):
+            client.runs(limit=0)
+        with pytest.raises(UsageError, match="is not a job"):
+            client.run("1 OR 1=1?x=&")
+
+
+def test_a_munged_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    config = SiteConfig(cluster="x", database="http://127.0.0.1:1", database_socket=tmp_path / "none")
+    silent = replace(config, munge_socket="/nonexistent")
+    with DatabaseClient(silent) as client, pytest.raises(OutsideError, match="MUNGE"):
+        client.health()
+
+
+def test_an_address_where_nobody_listens_is_said_so(server: Running, tmp_path: Path) -> None:
+    config = replace(server.config, database="http://127.0.0.1:1", database_socket=tmp_path / "none")
+    with (
+        DatabaseClient(config) as client,
+        pytest.raises(DatabaseError, match=r"127\.0\.0\.1:1 cannot be reached"),
+    ):
+        client.health()
+
+
+def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, short_path: Path) -> None:
+    stale = short_path / "stale.sock"
+    listen_unix(stale).close()
+    assert stale.is_socket()
+    with DatabaseClient(replace(server.config, database_socket=stale)) as client:
+        assert client.where == server.config.database
+    with pytest.raises(OutsideError, match="already listens"):
+        listen_unix(server.config.database_socket)
+    listen_unix(stale).close()
+
+
+@pytest.mark.parametrize(
+    ("status", "complaint"),
+    [(200, "is that slurm-gpudbd"), (503, "has too much to do just now; try again in a minute")],
+)
+def test_an_answer_that_is_no_json_is_an_error(short_path: Path, status: int, complaint: str) -> None:
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"<html>"})
+
+    path = short_path / "other.sock"
+    uvicorn = make_server(other)
+    listener = listen_unix(path)
+    thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
+    thread.start()
+    try:
+        config = SiteConfig(cluster="x", database_socket=path)
+        with DatabaseClient(config) as client, pytest.raises(DatabaseError, match=complaint):
+            client.health()
+    finally:
+        uvicorn.should_exit = True
+        thread.join()

@@ -1,0 +1,232 @@
+"""Timelines, windows, live values, hosts and events: what is told of them, and to whom."""
+
+import pwd
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.queries import FRESH_S
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import metadata
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import Event, Mean
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as
+from tests.database.samples import T0, gpu, host, queued, record, requeued, row, segment, timeline
+from tests.database.test_node_shipment import window
+
+needs_root = pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+
+
+@pytest.fixture
+def site(server: Running) -> Iterator[Running]:
+    """The server without a row, whose node `here` ships as it likes."""
+    with server.database.engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            connection.execute(delete(table))
+    server.clock.now += 1000  # live values and wishes of the test before are forgotten
+    yield server
+    server.slurm.queue.clear()
+
+
+def ship(site: Running, **lists: Any) -> dict[str, Any]:
+    def wire(item: Any) -> Any:
+        return item.to_wire() if hasattr(item, "to_wire") else item
+
+    items = {name: [wire(i) for i in some] if type(some) is list else some for name, some in lists.items()}
+    with DatabaseClient(site.config) as client:
+        answer = client._http.post("/v1/node", json={"wire": 1, "node": "here", "boot_id": "b", **items})
+    assert answer.status_code == 200, answer.text
+    value: dict[str, Any] = answer.json()
+    rejected = {name: some for name, some in value.items() if name.startswith("rejected") and some}
+    assert rejected == {}
+    return value
+
+
+def account(site: Running, *given: Any) -> None:
+    rows = [run_row(item, {}) for item in given or (row(nodes="here"),)]
+    site.database.write(lambda connection: store_changed_runs(connection, rows))
+    reconcile(site.database)
+
+
+def ask(site: Running, uid: int, target: str) -> tuple[int, Any]:
+    with acting_as(uid):
+        headers = site.signed("GET", target)
+    return site.raw("GET", target, b"", headers)
+
+
+def here(**given: Any) -> Any:
+    return record(node="here", **given)
+
+
+def event(n: int, **given: Any) -> Event:
+    return Event(**{"node": "here", "boot_id": "b", "n": n, "at_s": T0 + 5, "kind": "xid", **given})
+
+
+def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
+    events = [
+        event(1, device="GPU-1", data={"code": 79}),
+        event(2, job_id=1, kind="job_mismatch", at_s=T0 + 9),
+        event(3, device="GPU-1", at_s=T0 + 50),
+        event(4, device="GPU-9"),
+        event(5, device="GPU-1", job_id=7, kind="intruder"),
+    ]
+    ship(site, records=[here(timeline=timeline(1, 2))], hosts=[host(node="here")], events=events)
+    ship(site, devices=[gpu(node="here"), gpu(node="here", uuid="GPU-2")])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        (run,) = client.run("1")
+        assert (run.app, run.app_field) == ("GROMACS", "molecular dynamics")
+        assert run.devices == (here(),), "the course is told apart"
+        assert run.hosts == (host(node="here"),)
+        assert run.events == (events[0], events[1])
+        assert run.device_facts == {"GPU-1": gpu(node="here")}
+        (listed,) = client.runs().runs
+        assert (listed.app, listed.hosts, listed.device_facts) == ("GROMACS", None, None)
+
+
+def test_events_go_to_the_run_that_they_happened_in(site: Running) -> None:
+    first, second = requeued()
+    first = type(first)(**{**_values(first), "nodes": "here", "end_s": T0 + 1000, "elapsed_s": 1000})
+    second = type(second)(**{**_values(second), "start_s": T0 + 5000, "end_s": T0 + 6000, "nodes": "here"})
+    ship(site, events=[event(1, job_id=1), event(2, job_id=1, at_s=T0 + 5500), event(3, job_id=1, at_s=5)])
+    account(site, first, second)
+    with DatabaseClient(site.config) as client:
+        assert [[item.n for item in run.events or ()] for run in client.run("1")] == [[2], [1]]
+
+
+def _values(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__dataclass_fields__}
+
+
+def test_a_timeline_is_one_for_each_device_of_a_run(site: Running) -> None:
+    later = here(segment=segment(2), first_s=T0 + 11, last_s=T0 + 20, timeline=timeline(100, start_s=T0 + 12))
+    other = here(segment=segment(3), device="GPU-2")
+    ship(site, records=[here(timeline=timeline(0, 50, None)), later, other])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        (course,) = client.timelines("1")
+        assert client.timelines("99") == ()
+    assert (course.id, course.submit_s) == ("1", T0 - 60)
+    assert course.devices is not None
+    first, second = course.devices
+    assert (first.node, first.device, second.device) == ("here", "GPU-1", "GPU-2")
+    assert second.timeline is None
+    assert first.timeline is not None
+    gap = [None] * 9
+    assert first.timeline.fractions("util") == [0.0, 0.5, None, *gap, 1.0]
+
+
+def test_of_a_double_watch_one_timeline_counts(site: Running) -> None:
+    less = here(segment=segment(2), sampled_s=5.0, util_hist_ms={}, timeline=timeline(100))
+    ship(site, records=[here(timeline=timeline(0)), less])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        ((device,),) = (course.devices or () for course in client.timelines("1"))
+    assert device.timeline == timeline(0)
+
+
+def test_a_window_is_asked_for_and_comes(site: Running) -> None:
+    account(site, row(nodes="here,n2", end_s=None, state="RUNNING"))
+    with DatabaseClient(site.config) as client:
+        assert client.windows("1") == ()
+        answer = client._http.get("/v1/runs/1/window")
+        assert (answer.status_code, answer.headers["Retry-After"]) == (202, "10")
+        assert answer.json() == {"windows": [], "asked": ["here", "n2"]}
+        assert ship(site, records=[here(last_s=T0 + 2000)])["want"] == [1]
+        reconcile(site.database)
+        assert ship(site, windows=[window()])["want"] == []
+        (found,) = client.windows("1")
+        assert (found.node, found.window) == ("here", window())
+        site.clock.now += FRESH_S
+        assert client.windows("1") == (), "what a running job did then is not what it does now"
+        assert ship(site)["want"] == [1]
+
+
+def test_the_window_of_a_job_that_ended_is_there_as_long_as_it_is_kept(site: Running) -> None:
+    ship(site, records=[here()], windows=[window()])
+    account(site)
+    site.clock.now += 3600
+    with DatabaseClient(site.config) as client:
+        assert [item.window for item in client.windows("1")] == [window()]
+        account(site, row(job_id=2))
+        with pytest.raises(DatabaseError, match="no window of job 2 was kept, and it does not run"):
+            client.windows("2")
+        with pytest.raises(DatabaseError, match="no run of job 99"):
+            client.windows("99")
+
+
+def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> None:
+    live = {"at_s": T0, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": [1]}}, "host": {"cpu_pct": 7.0}}
+    ship(site, live=live)
+    with DatabaseClient(site.config) as client:
+        (values,) = client.live().values()
+        assert values.to_wire() == {**live, "devices": {"GPU-1": {"util_pct": 50.0, "jobs": (1,)}}}
+        tag = client._http.get("/v1/live").headers["ETag"]
+        same = client._http.get("/v1/live", headers={"If-None-Match": f'"other", {tag}'})
+        assert (same.status_code, same.content) == (304, b"")
+        ship(site, live={**live, "at_s": T0 + 10})
+        assert client._http.get("/v1/live", headers={"If-None-Match": tag}).status_code == 200
+        site.clock.now += 60
+        assert client.live() == {}
+
+
+@needs_root
+def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
+    mine, theirs = {"util_pct": 50.0, "jobs": [1]}, {"util_pct": 60.0, "jobs": [2]}
+    shared = {"util_pct": 70.0, "jobs": [1, 2]}
+    site.slurm.queue += [queued(job_id=1, uid=NOBODY), queued(job_id=2, uid=1001)]
+    site.clock.now += 10
+    site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is asked anew
+    ship(site, live={"at_s": T0, "devices": {"A": mine, "B": theirs, "C": shared}, "host": {"cpu_pct": 7.0}})
+    assert ask(site, NOBODY, "/v1/live")[1]["nodes"]["here"] == {
+        "at_s": T0,
+        "devices": {"A": mine, "B": {"jobs": [2]}, "C": {"jobs": [1, 2]}},
+        "host": {},
+    }
+    assert ask(site, OPERATOR, "/v1/live")[1]["nodes"]["here"]["devices"]["C"] == shared
+
+
+@needs_root
+def test_others_see_no_course_no_window_and_no_host(site: Running) -> None:
+    ship(site, records=[here(timeline=timeline(1))], hosts=[host(node="here")], windows=[window()])
+    account(site)
+    (run,) = ask(site, NOBODY, "/v1/runs/1")[1]["runs"]
+    assert (run["full"], run["app"], run["app_field"]) == (False, None, None)
+    assert not {"devices", "hosts", "events", "device_facts"} & set(run)
+    assert ask(site, NOBODY, "/v1/runs/1/timeline")[1]["runs"][0]["devices"] is None
+    status, answer = ask(site, NOBODY, "/v1/runs/1/window")
+    assert (status, answer) == (
+        403,
+        {"error": "job 1 is another user's; its owner and operators may see its window"},
+    )
+    assert ask(site, OPERATOR, "/v1/runs/1/window")[0] == 200
+    account(site, row(job_id=2, user=pwd.getpwuid(NOBODY).pw_name, nodes="here"))
+    assert ask(site, NOBODY, "/v1/runs/2/timeline")[1]["runs"][0]["devices"] == []
+
+
+def test_a_node_is_shown_with_the_devices_that_it_has_now(site: Running) -> None:
+    old, kept = gpu(node="here"), gpu(node="here", uuid="GPU-2", index=1)
+    ship(site, devices=[old, kept])
+    instance = gpu(node="here", uuid="MIG-1", at_s=T0 + 60, parent="GPU-2", gpu_instance=1, index=1)
+    now = gpu(node="here", uuid="GPU-2", at_s=T0 + 60, index=1)
+    ship(site, devices=[now, instance], version="9.9")
+    with DatabaseClient(site.config) as client:
+        report = {item.node: item for item in client.nodes()}["here"]
+    assert report.devices == (now, instance)
+    assert report.gpus == [now]
+    assert (report.version, report.heard_s) == ("9.9", site.clock.now)
+
+
+def test_what_was_measured_as_zero_is_told_as_zero(site: Running) -> None:
+    ship(site, records=[here(power_w=Mean(10.0, 0.0, 0.0, 0.0))], hosts=[host(node="here", cpu_s=0.0)])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        (run,) = client.run("1")
+    assert run.hosts is not None
+    assert run.devices is not None
+    assert (run.hosts[0].cpu_s, run.devices[0].power_w) == (0.0, Mean(10.0, 0.0, 0.0, 0.0))
