@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT_S = 10.0
 # How often a driver, or a lost GPU, is looked for again; how often a failing spool is tried again.
 RETRY_S = 10.0
+# The same while the driver is starting.
+STARTING_RETRY_S = 0.5
 SPOOL_RETRY_S = 1.0
 _EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 
@@ -170,14 +172,24 @@ class Node:
         return any(watch.held and watch.failure is not None for watch in self._life.watches.values())
 
     def _find_devices(self) -> None:
-        self._find_at_s = self._clock.monotonic() + RETRY_S
-        if not self._inventory.find():
-            return
+        found = self._inventory.find()
         now_s = self._clock.monotonic()
-        for uuid, watch in self._life.watches.items():
-            if watch.failure is not None and uuid in self._inventory.answering:
+        self._find_at_s = now_s + (STARTING_RETRY_S if self._inventory.starting else RETRY_S)
+        if not found:
+            return
+        failed = {watch.uuid: watch.failure for watch in self._life.watches.values() if watch.failure}
+        if any(failure.trouble is Trouble.DRIVER for failure in failed.values()):
+            log.warning("the driver answers again")
+            self._events.tell("driver_reloaded")
+        for uuid, failure in failed.items():
+            if uuid in self._inventory.answering:
                 log.warning("GPU %s answers again", uuid)
-                watch.recover(now_s)
+                self._life.watches[uuid].recover(now_s)
+                if failure.trouble in _EVENT_OF:
+                    self._tell_of(uuid, "gpu_back")
+            elif failure.trouble is Trouble.DRIVER:
+                self._life.watches[uuid].fail(Failure(Trouble.LOST, "the driver came back without it"))
+                self._tell_of(uuid, "gpu_lost")
         self._life.resolve()
 
     # What is written down
@@ -202,8 +214,12 @@ class Node:
     def _tell_failure(self, watch: DeviceWatch, failure: Failure) -> None:
         log.error("GPU %s: %s: %s", failure.trouble, watch.uuid, failure.why)
         if failure.trouble in _EVENT_OF:
-            for job_id in self._life.jobs_on(watch.uuid):
-                self._events.tell(_EVENT_OF[failure.trouble], device=watch.uuid, job_id=job_id)
+            self._tell_of(watch.uuid, _EVENT_OF[failure.trouble])
+
+    def _tell_of(self, uuid: str, kind: str) -> None:
+        jobs: list[int | None] = [*self._life.jobs_on(uuid)]
+        for job_id in jobs or [None]:
+            self._events.tell(kind, device=uuid, job_id=job_id)
 
     def _tell_xid(self, xid: Xid) -> None:
         log.warning("GPU %s: XID %d", xid.uuid, xid.code)

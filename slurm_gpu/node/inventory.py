@@ -10,7 +10,7 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.reading import Facts, Reader
+from slurm_gpu.node.reading import Facts, Reader, ReaderStartingError
 
 log = logging.getLogger(__name__)
 
@@ -21,14 +21,23 @@ class Inventory:
     def __init__(self, reader: Reader, gres: GresOrder, events: EventBook) -> None:
         self._reader, self._gres, self._events = reader, gres, events
         self.answering: Mapping[str, Facts] = {}
+        self.starting = False
         self._seen: dict[str, Facts] = {}
         self._no_driver = False
         self._assumed_told = False
 
     def find(self) -> bool:
-        """Look for devices anew; False (and nothing changed) while there is no driver."""
+        """Look for devices anew; False (and nothing changed) while there is no driver.
+
+        `starting` tells that there may be one in a moment.
+        """
+        self.starting = False
         try:
             found = self._reader.devices()
+        except ReaderStartingError as error:
+            log.info("%s", error)
+            self.starting = True
+            return False
         except NvmlError as error:
             if not self._no_driver:
                 log.warning("%s; allocations are recorded without samples until there is a driver", error)

@@ -12,7 +12,7 @@ from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.nvmlcalls import WARNING, GoneError, Tell, once
 from slurm_gpu.node.nvmldevice import Arrays, NvmlDevice
 from slurm_gpu.node.nvmlfacts import gpu_facts, instance_facts, instances
-from slurm_gpu.node.reading import Facts, Failure, Reading, Request, Results, Trouble
+from slurm_gpu.node.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
 from slurm_gpu.node.xids import XidEvents
 
 
@@ -43,7 +43,7 @@ class NvmlReader:
 
         Raises NvmlError. Those to leave out are not touched. Read only after the last one.
         """
-        count = self._start()
+        count = self.start()
         before, self._devices = self._devices, {}
         for index in range(count):
             yield index, () if index in leave_out else self._find(index, before)
@@ -62,7 +62,11 @@ class NvmlReader:
             else:
                 readings[request.uuid] = outcome
         thorough = not requests or any(request.detailed for request in requests)
-        return Results(readings, failures, self._xids.take() if thorough else ())
+        return Results(readings, failures, self.take_xids() if thorough else ())
+
+    def take_xids(self) -> Sequence[Xid]:
+        """Those that the driver told since the last time."""
+        return self._xids.take()
 
     def read_one(self, request: Request) -> Reading | Failure:
         """One device."""
@@ -88,8 +92,8 @@ class NvmlReader:
             except pynvml.NVMLError as error:
                 self._tell(WARNING, f"NVML does not shut down: {error}")
 
-    def _start(self) -> int:
-        """The number of GPUs; initialises the library anew after anything was lost."""
+    def start(self) -> int:
+        """The number of GPUs; initialises the library, anew after anything was lost. Raises NvmlError."""
         if self._stale:
             self.close()
             self._stale = False

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from slurm_gpu.errors import NvmlError
+
 
 class Facts(NamedTuple):
     """What does not change about a GPU or MIG instance while the driver stays loaded.
@@ -158,11 +160,18 @@ class Results(NamedTuple):
     xids: Sequence[Xid] = ()
 
 
+class ReaderStartingError(NvmlError):
+    """The driver has not answered yet: ask again soon."""
+
+
 class Reader(Protocol):
     """Reads the GPUs of this machine; never waits longer than its deadline, whatever the driver does."""
 
     def devices(self) -> Sequence[Facts]:
-        """All GPUs and MIG instances that answer, in the driver's order; NvmlError without a driver."""
+        """All GPUs and MIG instances that answer, in the driver's order.
+
+        Raises NvmlError without a driver, ReaderStartingError while it is not known yet.
+        """
 
     def read(self, requests: Sequence[Request]) -> Results:
         """One look at these devices."""

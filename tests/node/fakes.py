@@ -22,6 +22,7 @@ from slurm_gpu.node.reading import (
     Memory,
     Process,
     ProcessSample,
+    ReaderStartingError,
     Reading,
     Request,
     Results,
@@ -199,12 +200,16 @@ class FakeReader:
 
     gpus: list[FakeGpu]
     loaded: bool = True
+    starting: bool = False
     xids: list[Xid] = field(default_factory=list)
     absent: set[str] = field(default_factory=set)
     reads: int = 0
 
     def devices(self) -> Sequence[Facts]:
-        if not self.loaded:
+        if self.starting:
+            raise ReaderStartingError("NVML: the driver is still starting")
+        away = any(gpu.failure is not None and gpu.failure.trouble is Trouble.DRIVER for gpu in self.gpus)
+        if away or not self.loaded:
             raise NvmlError("NVML: Driver Not Loaded")
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
 
