@@ -1,0 +1,82 @@
+"""GPM tells what the SMs and the PCIe link did between two samples; pynvml over the simulated library."""
+
+import ctypes
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from lab.simgpu.load import Point
+from lab.simgpu.specs import hopper
+from lab.simgpu.world import World, create
+from slurm_gpu.node.gpm import Gpm
+from slurm_gpu.node.nvmlcalls import Calls
+from slurm_gpu.node.reading import Activity
+from tests.node.simulated import load_library
+
+START_NS = 1_800_000_000 * 10**9
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    load_library(tmp_path)
+    path = tmp_path / "gpus.world"
+    create(path, [hopper("GPU-h", minor=0), hopper("GPU-a", minor=1, gpm=False)], boot=START_NS / 1e9)
+    monkeypatch.setenv("SIMGPU_WORLD", str(path))
+    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
+    world = World(path)
+    at(world, 0)
+    pynvml.nvmlInit()
+    yield world
+    pynvml.nvmlShutdown()
+
+
+def at(world: World, seconds: float) -> float:
+    world.stop_clock(START_NS + 100 * 10**9 + round(seconds * 1e9))
+    return seconds
+
+
+def gpm(index: int) -> Gpm:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    return Gpm(Calls(handle, f"GPU {index}", lambda *_: None), None)
+
+
+def test_it_tells_of_the_time_since_the_sample_before(world: World) -> None:
+    begin_ns = world.now_ns()
+    world.register(
+        0, [Point(begin_ns, 50.0, 100.0), Point(begin_ns + 100 * 10**9, 50.0, 100.0)], pid=os.getpid()
+    )
+    device = gpm(0)
+    assert device.read(at(world, 0.0)) is None
+    assert device.read(at(world, 0.05)) is None  # too soon for the driver
+    activity = device.read(at(world, 2.0))
+    assert activity is not None
+    assert activity.seconds == 2.0
+    assert activity.sm_active == pytest.approx(0.3)
+    assert activity.dram == pytest.approx(0.3)
+    assert activity.pcie_rx_bytes_per_s == pytest.approx(3e9)
+    assert activity.pcie_tx_bytes_per_s == pytest.approx(1e9)
+    device.close()
+    assert device.read(at(world, 3.0)) is None
+
+
+def test_an_idle_device_did_nothing_and_one_without_gpm_cannot_tell(world: World) -> None:
+    devices = gpm(0), gpm(1)
+    for device in devices:
+        device.read(at(world, 0.0))
+    told = [device.read(at(world, 1.0)) for device in devices]
+    idle = Activity(
+        1.0,
+        sm_active=0.0,
+        sm_occupancy=0.0,
+        tensor=0.0,
+        dram=0.0,
+        pcie_rx_bytes_per_s=0.0,
+        pcie_tx_bytes_per_s=0.0,
+    )
+    assert told == [idle, None]
