@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.crosscheck import Crosscheck
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
@@ -14,7 +15,7 @@ from slurm_gpu.node.inventory import Inventory
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
 from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.reading import Failure, Reader, Trouble, Xid
+from slurm_gpu.node.reading import Failure, Reader, Reading, Trouble, Xid
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.node.suspension import Suspensions
 from slurm_gpu.node.watch import DeviceWatch
@@ -54,6 +55,7 @@ class Node:
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, gres, self._events)
         self._suspensions = Suspensions(cgroups)
+        self._crosscheck = Crosscheck(processes, self._events)
         self._life = LifeCycle(
             name=name,
             cluster=cluster,
@@ -159,10 +161,16 @@ class Node:
                 self._tell_failure(watch, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 watch.take(reading, owners)
+                self._check_processes(request.uuid, reading, now_s)
             else:
                 watch.skip()
         for xid in results.xids:
             self._tell_xid(xid)
+
+    def _check_processes(self, uuid: str, reading: Reading, now_s: float) -> None:
+        if reading.processes is not None and self._crosscheck.is_due(uuid, now_s):
+            pids = (process.pid for process in reading.processes)
+            self._crosscheck.check(uuid, pids, self._life.jobs_on(uuid), self._life.known(), now_s)
 
     # Devices
 

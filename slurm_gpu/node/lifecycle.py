@@ -12,6 +12,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.allocations import Allocation, Allocations
+from slurm_gpu.node.crosscheck import Known
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.hooks import HookEvent, Kind
 from slurm_gpu.node.inventory import Inventory
@@ -53,6 +54,7 @@ class LifeCycle:
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
         self._granted: dict[int, int] = {}
+        self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
         self._reconciliation = Reconciliation(self._ended)
         self._started = False
@@ -98,9 +100,12 @@ class LifeCycle:
             self._close(before, event)
         if event.positions:
             self._open(Allocation.from_prolog(event, self._cluster, self._name))
+        else:
+            self._without_gpus.add(event.job_id)
         self.taken.append(event)
 
     def _end(self, event: HookEvent) -> None:
+        self._without_gpus.discard(event.job_id)
         allocation = self.allocations.of_job(event.job_id)
         if allocation is not None:
             if self._started:
@@ -118,6 +123,8 @@ class LifeCycle:
         """What slurm-gpudbd says of all jobs on this node (docs/api.md, `jobs`)."""
         now_s, wall_s = self._clock.monotonic(), self._clock.wall()
         told = [job for job_id, facts in jobs.items() if (job := ToldJob.from_facts(job_id, facts))]
+        # Jobs whose epilog was lost leave this set when Slurm has forgotten them.
+        self._without_gpus = jobs.keys() - {job.job_id for job in told}
         self._suspensions.learn(told, now_s)
         for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
             self._begin_untold(job)
@@ -228,6 +235,14 @@ class LifeCycle:
         for segment in self.segments.finish():
             if segment.epilog is not None:
                 self.taken.append(segment.epilog)
+
+    def known(self) -> Known:
+        """What is known of the jobs here, for telling where their processes should be."""
+        return Known(
+            owners=self.allocations.owners(),
+            without_gpus=self._without_gpus,
+            ended_s=self._ended.ended_s,
+        )
 
     def jobs_on(self, uuid: str) -> list[int]:
         """Raw ids of the jobs that hold that device."""

@@ -99,6 +99,11 @@ class EndedRuns:
             del self._ended[oldest[0]]
             oldest = next(iter(self._ended.items()))
 
+    def ended_s(self, job_id: int) -> float | None:
+        """When that job's last run was seen to end; None if that was long ago, or never."""
+        ended = self._ended.get(job_id)
+        return None if ended is None else ended[1]
+
     def covers(self, job_id: int, restart: int) -> bool:
         """Has that run ended?"""
         return job_id in self._ended and restart <= self._ended[job_id][0]
