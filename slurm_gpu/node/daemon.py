@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.crosscheck import Crosscheck
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.hooks import HookDirectory, Kind
+from slurm_gpu.node.hostbook import HostBook
 from slurm_gpu.node.inventory import Inventory
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
@@ -50,8 +52,11 @@ class Node:
         processes: ProcessJobs,
         cgroups: JobCgroups,
         interval_s: float,
+        hosts: HostBook | None = None,
     ) -> None:
         self._clock, self._hooks, self._reader, self._spool = clock, hooks, reader, spool
+        self._processes, self._hosts = processes, hosts
+        self._on_gpu: dict[str, Sequence[int]] = {}
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, gres, self._events)
         self._suspensions = Suspensions(cgroups)
@@ -76,13 +81,19 @@ class Node:
         """Take up what an earlier process left."""
         self._find_devices()
         self._inventory.ask_slurm()
+        before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
         self._life.start(self._hooks.take())
+        for host in before:
+            if host is not None and not host.final:
+                self._spool.save_host(replace(host, seq=host.seq + 1, final=True))
         self._commit(self._clock.monotonic())
 
     def step(self) -> float:
         """Do all that is due; returns when to call again (Clock.monotonic())."""
         for event in self._hooks.take():
             self._life.apply(event)
+            if self._hosts is not None and event.kind is Kind.PROLOG:
+                self._hosts.meet(event.job_id)
         now_s = self._clock.monotonic()
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
@@ -90,6 +101,7 @@ class Node:
         self._suspensions.look(self._life.segments, now_s)
         self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s)
         self._life.finish()
+        self._look_at_hosts(now_s)
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
         self._commit(now_s)
@@ -101,6 +113,8 @@ class Node:
             watch.look_thoroughly()
         self._look(self._looking(), self._clock.monotonic())
         self._checkpoint()
+        for host in () if self._hosts is None else self._hosts.hosts(self._clock.monotonic()):
+            self._spool.save_host(host)
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
 
@@ -142,6 +156,8 @@ class Node:
             due.append(self._find_at_s)
         if self._life.taken:
             due.append(self._spool_at_s)
+        if self._hosts is not None and (look_s := self._hosts.next_step_s()) is not None:
+            due.append(look_s)
         return min(due)
 
     def _looking(self) -> list[DeviceWatch]:
@@ -161,6 +177,8 @@ class Node:
                 self._tell_failure(watch, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 watch.take(reading, owners)
+                if reading.processes is not None:
+                    self._on_gpu[request.uuid] = [process.pid for process in reading.processes]
                 self._check_processes(request.uuid, reading, now_s)
             else:
                 watch.skip()
@@ -171,6 +189,22 @@ class Node:
         if reading.processes is not None and self._crosscheck.is_due(uuid, now_s):
             pids = (process.pid for process in reading.processes)
             self._crosscheck.check(uuid, pids, self._life.jobs_on(uuid), self._life.known(), now_s)
+
+    def _look_at_hosts(self, now_s: float) -> None:
+        if self._hosts is None:
+            return
+        self._hosts.sync(self._life.allocations, now_s)
+        for host in self._hosts.step(now_s, self._pids_on_gpus):
+            self._spool.save_host(host)
+
+    def _pids_on_gpus(self) -> Mapping[int, Sequence[int]]:
+        """Processes on GPUs, by the job that they belong to."""
+        owners = self._life.allocations.owners()
+        found: dict[int, list[int]] = {}
+        for pid in {pid for pids in self._on_gpu.values() for pid in pids}:
+            if (job := self._processes.job_of(pid, owners)) is not None:
+                found.setdefault(job, []).append(pid)
+        return found
 
     # Devices
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,7 +56,7 @@ class _Round:
 
 
 class HostBook:
-    """Host records of the open segments of `node`: `begin`, then `step` again and again, and `end`."""
+    """Host records of the open segments of `node`: `sync` and `step`, again and again."""
 
     def __init__(
         self,
@@ -102,6 +102,17 @@ class HostBook:
             watch.not_alone()
         self._entries[allocation.key.segment] = _Entry(watch)
 
+    def sync(self, allocations: Iterable[Allocation], now_s: float) -> None:
+        """These are open now: begin to watch what is new, end what is missing."""
+        missing = set(self._entries)
+        for allocation in allocations:
+            if allocation.key.segment in self._entries:
+                missing.discard(allocation.key.segment)
+            else:
+                self.begin(allocation)
+        for segment in missing:
+            self.end(segment, now_s)
+
     def meet(self, job_id: int) -> None:
         """A job, with GPUs or without, begins on this node."""
         for entry in self._entries.values():
@@ -111,7 +122,7 @@ class HostBook:
     def end(self, segment: str, end_s: float) -> None:
         """Its job has ended (Clock.monotonic()); `step` brings the final record."""
         entry = self._entries.get(segment)
-        if entry is not None:
+        if entry is not None and entry.end_s is None:
             entry.end_s = end_s
 
     def step(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> Sequence[Host]:

@@ -19,9 +19,11 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.node import applications_command
+from slurm_gpu.node.applicationrules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.hostbook import HostBook
 from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.live import LastSeen, NodeSource
@@ -122,6 +124,7 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
         processes=ProcessJobs(),
         cgroups=JobCgroups(name),
         interval_s=config.sampling.interval_s,
+        hosts=HostBook(name, _rules(options.config)),
     )
     credential = functools.partial(munge.encode, socket=config.munge_socket)
     # A sender with an address of its own is one of several nodes on this host, and to be told from them.
@@ -143,6 +146,15 @@ def _run(options: argparse.Namespace, config: SiteConfig) -> None:
     node.stop()
     reader.close()
     spool.close()
+
+
+def _rules(site_file: Path) -> Rules:
+    """A mistake in the rules costs the names of applications, not the accounting."""
+    try:
+        return load_rules(rules_path(site_file))
+    except SlurmGpuError as error:
+        log.error("%s\nuntil this is mended no application is recognised", error)  # noqa: TRY400
+        return NO_RULES
 
 
 def _go_first() -> None:
