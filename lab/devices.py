@@ -6,14 +6,17 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
+from pathlib import Path
 
 from lab.errors import LabError
 from lab.layout import Layout
-from lab.options import Node
-from lab.simgpu import world
-from lab.simgpu.world import GpuSpec
+from lab.options import Gpu, Node
+from lab.simgpu import mig, world
+from lab.simgpu.specs import GpuSpec, MigSpec
 
 NVIDIA_MAJOR = 195
+CAPABILITY_MAJOR = 120
+"""A driver gets any that is free; this one is reserved for local use, so that no driver has it."""
 
 
 def create(layout: Layout, nodes: Sequence[Node]) -> None:
@@ -23,21 +26,33 @@ def create(layout: Layout, nodes: Sequence[Node]) -> None:
     """
     for node in nodes:
         for gpu in node.gpus:
-            gpu.file.parent.mkdir(parents=True, exist_ok=True)
-            gpu.file.unlink(missing_ok=True)
-            try:
-                os.mknod(gpu.file, stat.S_IFCHR | 0o666, os.makedev(NVIDIA_MAJOR, gpu.minor))
-            except OSError as error:
-                raise LabError(f"mknod {gpu.file} c {NVIDIA_MAJOR} {gpu.minor}: {error.strerror}") from error
-            gpu.file.chmod(0o666)
+            _mknod(gpu.file, NVIDIA_MAJOR, gpu.minor)
+            for instance in gpu.instances:
+                for file in instance.capabilities:
+                    _mknod(file, CAPABILITY_MAJOR, int(file.name.removeprefix("nvidia-cap")))
+        if node.cut:
+            layout.node(node.name).mig_minors.write_text(mig.minors_file(gpu.minor for gpu in node.gpus))
+
+
+def _mknod(file: Path, major: int, minor: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    try:
+        os.mknod(file, stat.S_IFCHR | 0o666, os.makedev(major, minor))
+    except OSError as error:
+        raise LabError(f"mknod {file} c {major} {minor}: {error.strerror}") from error
+    file.chmod(0o666)
 
 
 def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
     """Make the file behind each node's simulated NVML, with the GPUs in NVML's order."""
     for node in nodes:
-        world.create(
-            layout.node(node.name).world, [GpuSpec(uuid=gpu.uuid, minor=gpu.minor) for gpu in node.gpus]
-        )
+        world.create(layout.node(node.name).world, [_spec(gpu) for gpu in node.gpus])
+
+
+def _spec(gpu: Gpu) -> GpuSpec:
+    instances = tuple(MigSpec(str(instance.profile), instance.uuid) for instance in gpu.instances)
+    return GpuSpec(uuid=gpu.uuid, minor=gpu.minor, mig=instances)
 
 
 def remove(layout: Layout) -> None:

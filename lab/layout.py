@@ -49,6 +49,11 @@ class NodePaths:
         """The state of the node's simulated GPUs."""
         return self.root / "gpus.world"
 
+    @property
+    def mig_minors(self) -> Path:
+        """What /proc/driver/nvidia-caps/mig-minors is on a real node; only where there is MIG."""
+        return self.root / "mig-minors"
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import uuid
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
 from lab.errors import LabError
 from lab.layout import Layout
+from lab.simgpu.mig import CAPABILITIES, capabilities
+from lab.simgpu.specs import numbered
 
 GPUS_PER_NODE = 4
 SHARDS_PER_NODE = 16
@@ -36,6 +39,11 @@ class NodeGpus:
     minors: tuple[int, ...] = tuple(range(GPUS_PER_NODE))
     listed: tuple[int, ...] | None = None
     prefix: str = "nvidia"
+    mig: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    """By minor number: the GPUs that are cut into MIG instances, with their profiles.
+
+    Each instance is a GPU to Slurm, of the type that its profile says. The cluster then has no shards.
+    """
 
     def __post_init__(self) -> None:
         if self.listed is not None and sorted(self.listed) != sorted(self.minors):
@@ -49,15 +57,28 @@ class NodeGpus:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One simulated GPU under all the names that it has."""
+    """One simulated GPU, or one MIG instance of it, under all the names that it has."""
 
     node: str
     nvml_index: int
+    """Of the GPU."""
     minor: int
-    position: int
-    """What SLURM_JOB_GPUS calls it."""
+    """Of the GPU."""
+    position: int | None
+    """What SLURM_JOB_GPUS calls it; None for a GPU that is cut into instances."""
     uuid: str
     file: Path
+    """The GPU's."""
+    profile: str | None = None
+    """Of an instance."""
+    capabilities: tuple[Path, ...] = ()
+    """Device files that an instance needs besides."""
+    instances: tuple[Gpu, ...] = ()
+
+    @property
+    def slurm_type(self) -> str:
+        """Its type in gres.conf."""
+        return "a100" if self.profile is None else self.profile
 
 
 @dataclass(frozen=True)
@@ -71,9 +92,21 @@ class Node:
     gpus: tuple[Gpu, ...]
     """In NVML order."""
 
+    @property
+    def handed_out(self) -> tuple[Gpu, ...]:
+        """What Slurm hands out, in the order of gres.conf: whole GPUs, and MIG instances."""
+        whole_or_cut = (gpu.instances or (gpu,) for gpu in self.gpus)
+        by_position = {gpu.position: gpu for group in whole_or_cut for gpu in group}
+        return tuple(by_position[position] for position in range(len(by_position)))
+
+    @property
+    def cut(self) -> bool:
+        """Whether any GPU is cut into MIG instances."""
+        return any(gpu.instances for gpu in self.gpus)
+
     def at_position(self, position: int) -> Gpu:
-        """Return the GPU that Slurm calls ``position``."""
-        return next(gpu for gpu in self.gpus if gpu.position == position)
+        """Return the GPU or instance that Slurm calls ``position``."""
+        return self.handed_out[position]
 
 
 @dataclass(frozen=True)
@@ -98,23 +131,12 @@ class Options:
     def _node(self, layout: Layout, number: int) -> Node:
         name = f"n{number}"
         numbering = self.gpus.get(name, NodeGpus())
-        directory = layout.node(name).devices
         return Node(
             name=name,
             number=number,
             address=f"127.0.1.{number}",
             zone="zone1" if number <= (self.nodes + 1) // 2 else "zone2",
-            gpus=tuple(
-                Gpu(
-                    node=name,
-                    nvml_index=index,
-                    minor=minor,
-                    position=numbering.gres_order.index(minor),
-                    uuid=f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{name}/{minor}')}",
-                    file=directory / f"{numbering.prefix}{minor}",
-                )
-                for index, minor in enumerate(numbering.minors)
-            ),
+            gpus=_gpus(name, numbering, layout.node(name).devices),
         )
 
     def save(self, path: Path) -> None:
@@ -132,6 +154,7 @@ class Options:
                     minors=tuple(gpus["minors"]),
                     listed=None if gpus["listed"] is None else tuple(gpus["listed"]),
                     prefix=gpus["prefix"],
+                    mig={int(minor): tuple(profiles) for minor, profiles in gpus["mig"].items()},
                 )
                 for name, gpus in values["gpus"].items()
             },
@@ -140,3 +163,35 @@ class Options:
             services=values["services"],
             extra_slurm_conf=tuple(values["extra_slurm_conf"]),
         )
+
+
+def _gpus(node: str, numbering: NodeGpus, directory: Path) -> tuple[Gpu, ...]:
+    positions = itertools.count()
+    by_minor = {minor: _gpu(node, minor, numbering, directory, positions) for minor in numbering.gres_order}
+    return tuple(by_minor[minor] for minor in numbering.minors)
+
+
+def _gpu(node: str, minor: int, numbering: NodeGpus, directory: Path, positions: Iterator[int]) -> Gpu:
+    profiles = numbering.mig.get(minor, ())
+    gpu = Gpu(
+        node=node,
+        nvml_index=numbering.minors.index(minor),
+        minor=minor,
+        position=None if profiles else next(positions),
+        uuid=f"GPU-{uuid.uuid5(_UUID_NAMESPACE, f'{node}/{minor}')}",
+        file=directory / f"{numbering.prefix}{minor}",
+    )
+    instances = [
+        replace(
+            gpu,
+            position=next(positions),
+            uuid=f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{node}/{minor}/{number}')}",
+            profile=profile,
+            capabilities=tuple(
+                directory / CAPABILITIES / f"nvidia-cap{capability}"
+                for capability in capabilities(minor, gpu_instance)
+            ),
+        )
+        for number, (profile, gpu_instance) in enumerate(zip(profiles, numbered(profiles), strict=True))
+    ]
+    return replace(gpu, instances=tuple(instances))

@@ -156,7 +156,11 @@ class _Factory:
             f"--source-address={node.address}",
             "--foreground",
         ]
-        extra = {"LD_LIBRARY_PATH": str(self.layout.lib), "SIMGPU_WORLD": str(paths.world)}
+        extra = {
+            "LD_LIBRARY_PATH": str(self.layout.lib),
+            "SIMGPU_WORLD": str(paths.world),
+            "SLURM_GPU_MIG_MINORS": str(paths.mig_minors),
+        }
         spool = paths.state / "spool"  # from then on no event of a hook is missed
         return self._daemon(f"slurm-gpud-{node.name}", argv, spool.exists, extra=extra)
 

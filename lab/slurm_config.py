@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from lab.cgroups import CgroupVersion
 from lab.layout import Layout
-from lab.options import GPUS_PER_NODE, SHARDS_PER_NODE, JobSubmit, Node, Options
+from lab.options import SHARDS_PER_NODE, JobSubmit, Node, Options
 
 CLUSTER = "lab"
 SLURM_USER = "slurm"
@@ -16,6 +17,7 @@ _FIRST_WITH_CGROUPS_DISABLED = (23, 2)
 def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: CgroupVersion) -> str:
     """Return slurm.conf. Settings that are not obvious are explained in docs, where they were measured."""
     fenced = cgroups is not CgroupVersion.NONE
+    gres_types = ["gpu", "shard"] if _has_shards(nodes) else ["gpu"]
     enforce = ["AccountingStorageEnforce=associations,limits,qos"] if options.native_limits else []
     lines = [
         f"ClusterName={CLUSTER}",
@@ -58,38 +60,50 @@ def slurm_conf(layout: Layout, options: Options, nodes: Sequence[Node], cgroups:
         # Without these a job that does not say --mem takes the whole node's memory.
         "DefMemPerGPU=16384",
         "DefMemPerCPU=1024",
-        "GresTypes=gpu,shard",
+        f"GresTypes={','.join(gres_types)}",
         "AccountingStorageType=accounting_storage/slurmdbd",
         "AccountingStorageHost=127.0.0.1",
         f"AccountingStoragePort={layout.slurmdbd_port}",
         f"AccountingStoragePass={layout.munge_socket}",
         *enforce,
-        "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/shard",
+        f"AccountingStorageTRES=gres/gpu,gres/gpu:a100{',gres/shard' if 'shard' in gres_types else ''}",
         "AccountingStoreFlags=job_comment",
     ]
     if options.job_submit is not JobSubmit.NONE:
         lines.append("JobSubmitPlugins=lua")
-    lines += [_node_line(layout, node) for node in nodes]
+    lines += [_node_line(layout, node, shards=_has_shards(nodes)) for node in nodes]
     lines.append("PartitionName=gpu Nodes=ALL Default=YES DefaultTime=1:00:00 MaxTime=INFINITE State=UP")
     lines += options.extra_slurm_conf
     return "\n".join(lines) + "\n"
 
 
-def _node_line(layout: Layout, node: Node) -> str:
+def _has_shards(nodes: Sequence[Node]) -> bool:
+    """Where Slurm knows shards it takes the files of a MIG instance apart, as if each were a GPU."""
+    return not any(node.cut for node in nodes)
+
+
+def _node_line(layout: Layout, node: Node, *, shards: bool) -> str:
+    types = Counter(gpu.slurm_type for gpu in node.handed_out)
+    gres = [f"gpu:{name}:{count}" for name, count in types.items()]
+    if shards:
+        gres.append(f"shard:{SHARDS_PER_NODE}")
     return (
         f"NodeName={node.name} NodeHostname=localhost NodeAddr={node.address} "
         f"Port={layout.slurmd_port(node.number)} CPUs=32 RealMemory=100000 "
-        f"Gres=gpu:a100:{GPUS_PER_NODE},shard:{SHARDS_PER_NODE} Feature={node.zone},a100 State=UNKNOWN"
+        f"Gres={','.join(gres)} Feature={node.zone},a100 State=UNKNOWN"
     )
 
 
 def gres_conf(nodes: Sequence[Node]) -> str:
-    """Return gres.conf: one line per GPU, in the order that becomes Slurm's position."""
+    """Return gres.conf: one line per GPU or MIG instance, in the order that becomes Slurm's position."""
     lines = ["AutoDetect=off"]
     for node in nodes:
-        for gpu in sorted(node.gpus, key=lambda gpu: gpu.position):
-            lines.append(f"NodeName={node.name} Name=gpu Type=a100 File={gpu.file}")
-        lines.append(f"NodeName={node.name} Name=shard Count={SHARDS_PER_NODE}")
+        for gpu in node.handed_out:
+            files = ",".join(str(file) for file in (gpu.file, *gpu.capabilities))
+            key = "MultipleFiles" if gpu.capabilities else "File"
+            lines.append(f"NodeName={node.name} Name=gpu Type={gpu.slurm_type} {key}={files}")
+        if _has_shards(nodes):
+            lines.append(f"NodeName={node.name} Name=shard Count={SHARDS_PER_NODE}")
     return "\n".join(lines) + "\n"
 
 

@@ -160,29 +160,34 @@ def fill(device: layout.DeviceStruct, index: int, gpu: GpuSpec) -> None:
 
 
 def instances(specs: Sequence[MigSpec], device: int) -> list[layout.InstanceStruct]:
-    """Lay out MIG instances on a device, numbered as a driver would number them."""
-    taken: set[int] = set()
-    laid: list[layout.InstanceStruct] = []
-    for index, spec in enumerate(specs):
-        profile = MIG_PROFILES.get(spec.profile)
-        if profile is None:
-            raise RequestError(f"MIG profile {spec.profile!r}: must be one of {', '.join(MIG_PROFILES)}")
-        number = next(number for number in range(profile.first_id, 2**16) if number not in taken)
-        taken.add(number)
-        laid.append(
-            layout.InstanceStruct(
-                uuid=spec.uuid.encode(),
-                profile=spec.profile.encode(),
-                exists=1,
-                device=device,
-                index=index,
-                gpu_instance=number,
-                slices=profile.slices,
-                sm_count=profile.sm_count,
-                memory_mib=profile.memory_mib,
-            )
+    """Lay out MIG instances on a device."""
+    numbers = numbered([spec.profile for spec in specs])
+    laid = [
+        layout.InstanceStruct(
+            uuid=spec.uuid.encode(),
+            profile=spec.profile.encode(),
+            exists=1,
+            device=device,
+            index=index,
+            gpu_instance=number,
+            slices=MIG_PROFILES[spec.profile].slices,
+            sm_count=MIG_PROFILES[spec.profile].sm_count,
+            memory_mib=MIG_PROFILES[spec.profile].memory_mib,
         )
+        for index, (spec, number) in enumerate(zip(specs, numbers, strict=True))
+    ]
     slices = sum(instance.slices for instance in laid)
     if slices > layout.GPU_SLICES:
         raise RequestError(f"MIG instances of {slices} slices: a GPU has {layout.GPU_SLICES}")
     return laid
+
+
+def numbered(profiles: Sequence[str]) -> list[int]:
+    """Return the GPU instance ids of MIG instances of these kinds, as a driver would number them."""
+    numbers: list[int] = []
+    for name in profiles:
+        profile = MIG_PROFILES.get(name)
+        if profile is None:
+            raise RequestError(f"MIG profile {name!r}: must be one of {', '.join(MIG_PROFILES)}")
+        numbers.append(next(number for number in range(profile.first_id, 2**16) if number not in numbers))
+    return numbers

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.mig import MIG_MINORS, Capability, read_capabilities
+from slurm_gpu.node.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
 from slurm_gpu.node.reading import Facts
 
 log = logging.getLogger(__name__)
@@ -136,10 +136,11 @@ class GresOrder:
         node: str | None,
         run: RunSlurmd = run_slurmd,
         environ: Mapping[str, str] = os.environ,
-        mig_minors: Path = MIG_MINORS,
+        mig_minors: Path | None = None,
     ) -> None:
         self._command = ("slurmd", "-G", *(("-N", node) if node is not None else ()))
-        self._run, self._mig_minors = run, mig_minors
+        self._run = run
+        self._mig_minors = mig_minors or Path(environ.get(MIG_MINORS_VARIABLE, MIG_MINORS))
         directories = [Path("/etc/slurm"), Path("/run/slurm/conf")]
         if environ.get("SLURM_CONF"):
             directories = [Path(environ["SLURM_CONF"]).parent]

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MIG_MINORS = Path("/proc/driver/nvidia-caps/mig-minors")
+MIG_MINORS_VARIABLE = "SLURM_GPU_MIG_MINORS"
+"""In the environment: the file to read instead, where several nodes share a host."""
 
 _LINE = re.compile(r"gpu(?P<gpu>\d+)/gi(?P<gi>\d+)/(?:ci(?P<ci>\d+)/)?access (?P<minor>\d+)", re.ASCII)
 
