@@ -10,10 +10,9 @@ from typing import Any
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.crosscheck import Crosscheck
 from slurm_gpu.node.events import EventBook
-from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.hooks import HookDirectory, Kind
+from slurm_gpu.node.hooks import HookEvents, Kind
 from slurm_gpu.node.hostbook import HostBook
-from slurm_gpu.node.inventory import Inventory
+from slurm_gpu.node.inventory import Inventory, Order
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
 from slurm_gpu.node.processjobs import ProcessJobs
@@ -45,9 +44,9 @@ class Node:
         name: str,
         cluster: str,
         clock: Clock,
-        hooks: HookDirectory,
+        hooks: HookEvents,
         reader: Reader,
-        gres: GresOrder,
+        gres: Order,
         spool: Spool,
         processes: ProcessJobs,
         cgroups: JobCgroups,

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmGpuError
@@ -145,6 +146,16 @@ def _number(key: str, values: Mapping[str, str]) -> int | None:
 
 def _optional(key: str, values: Mapping[str, str]) -> str | None:
     return _matching(key, values, _NAME) if values.get(key) else None
+
+
+class HookEvents(Protocol):
+    """Where events come from; each stays there until `remove`, so that a crash loses none."""
+
+    def take(self) -> list[HookEvent]:
+        """Those not taken before, in order."""
+
+    def remove(self, event: HookEvent) -> None:
+        """What the event says is kept elsewhere now."""
 
 
 class HookDirectory:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.events import EventBook
-from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.reading import Facts, Reader, ReaderStartingError
 
 log = logging.getLogger(__name__)
 
 
+class Order(Protocol):
+    """Which UUID each position is; `assumed` tells that the last answer was a guess."""
+
+    assumed: bool
+
+    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+        """The UUID at each position; absent where none of `devices` can be told."""
+
+
 class Inventory:
     """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
 
-    def __init__(self, reader: Reader, gres: GresOrder, events: EventBook) -> None:
+    def __init__(self, reader: Reader, gres: Order, events: EventBook) -> None:
         self._reader, self._gres, self._events = reader, gres, events
         self.answering: Mapping[str, Facts] = {}
         self.starting = False

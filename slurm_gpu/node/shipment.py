@@ -57,7 +57,7 @@ class Shipment:
     def body(self) -> bytes:
         """Compressed JSON; docs/contracts.md, section 5."""
         wire: dict[str, Any] = {"wire": WIRE_VERSION, "node": self.node, "boot_id": self.boot_id}
-        wire |= {"version": __version__, "records": [], "hosts": [], "events": []}
+        wire |= {"version": __version__, "records": [], "hosts": [], "events": [], "runs": []}
         for item in self.items:
             wire[item.kind].append(item.wire)
         wire |= {
@@ -93,9 +93,9 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
     if not isinstance(answer, dict):
         return None
     refused: dict[str, str] = {}
-    for name, kind in (("rejected", "records"), ("rejected_hosts", "hosts"), ("rejected_events", "events")):
+    for kind in ("records", "hosts", "events", "runs"):
         sent = [item for item in items if item.kind == kind]
-        entries = answer.get(name)
+        entries = answer.get("rejected" if kind == "records" else f"rejected_{kind}")
         for entry in entries if isinstance(entries, list) else ():
             index = entry.get("index") if isinstance(entry, dict) else None
             if isinstance(index, int) and 0 <= index < len(sent):

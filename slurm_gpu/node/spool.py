@@ -20,7 +20,7 @@ from typing import Any
 
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.journal import Journal
-from slurm_gpu.records import Event, Host, Record
+from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,8 @@ MAX_REJECTED = 10_000
 # There is room again when so much of the limit is used at most.
 _ROOM_FRACTION = 0.9
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
-_SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events"}
+_SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
+_LAST_JOB_ID = "last_job_id"
 _DROPPED = "dropped"
 
 
@@ -47,11 +48,6 @@ class Item:
     def kind(self) -> str:
         """The list of a shipment to which it belongs: records, hosts or events."""
         return _SHIPPED_AS[self.key.partition("/")[0]]
-
-    @property
-    def is_event(self) -> bool:
-        """An event, not a record."""
-        return self.kind == "events"
 
 
 class Spool:
@@ -75,6 +71,9 @@ class Spool:
         }
         for key in self._journal.keys("event/"):
             self._waiting[key] = True
+        for key in self._journal.keys("run/"):
+            if self._journal.get(key)["seq"] > self._shipped_seq(key):
+                self._waiting[key] = True
         for key in (*self._journal.keys("record/"), *self._journal.keys("host/")):
             wire = self._journal.get(key)
             if wire["segment"] in self._of_open:
@@ -149,6 +148,24 @@ class Spool:
         wire = self._journal.get(f"host/{segment}")
         return None if wire is None else Host.from_wire(wire)
 
+    def save_run(self, run: HostRun) -> None:
+        """Replace what is known of a run on a machine without Slurm; kept while it goes on."""
+        key = f"run/{run.job_id}"
+        self._journal.put(key, run.to_wire())
+        self._waiting[key] = True
+
+    def last_run(self, job_id: int) -> HostRun | None:
+        """The newest one that was saved, if it goes on or waits."""
+        wire = self._journal.get(f"run/{job_id}")
+        return None if wire is None else HostRun.from_wire(wire)
+
+    def next_job_id(self) -> int:
+        """A job id that was never used on a machine without Slurm."""
+        last = self._journal.get(_LAST_JOB_ID)
+        job_id = 1 if last is None else int(last) + 1
+        self._journal.put(_LAST_JOB_ID, job_id)
+        return job_id
+
     def save_event(self, event: Event) -> None:
         """Keep it until it is shipped."""
         key = f"event/{event.n}"
@@ -188,9 +205,7 @@ class Spool:
             return
         if current.get("seq", 0) == item.seq:
             self._waiting.pop(item.key, None)
-        if item.kind == "events":
-            self._forget(item.key)
-        elif item.key in self._waiting or item.wire["segment"] in self._of_open:
+        if item.key in self._waiting or self._goes_on(item):
             self._journal.put(f"shipped/{item.key}", item.seq)
         else:
             self._forget(item.key)
@@ -222,6 +237,13 @@ class Spool:
         self._waiting[key] = record.final
         if record.segment in self._of_open:
             self._of_open[record.segment].add(key)
+
+    def _goes_on(self, item: Item) -> bool:
+        if item.kind == "events":
+            return False
+        if item.kind == "runs":
+            return item.wire.get("end_s") is None
+        return item.wire["segment"] in self._of_open
 
     def _is_intermediate(self, key: str) -> bool:
         return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True

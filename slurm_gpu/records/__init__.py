@@ -8,6 +8,7 @@ RecordError naming the field, and `to_wire` leaves gaps out.
 from slurm_gpu.records.device import DeviceFacts
 from slurm_gpu.records.event import Event
 from slurm_gpu.records.host import Host
+from slurm_gpu.records.hostrun import HOST_CLUSTER, HostRun
 from slurm_gpu.records.live import Live, LiveDevice
 from slurm_gpu.records.quantities import (
     HISTOGRAM_BINS,
@@ -26,11 +27,13 @@ from slurm_gpu.records.window import Window
 
 __all__ = [
     "HISTOGRAM_BINS",
+    "HOST_CLUSTER",
     "WIRE_VERSION",
     "DeviceFacts",
     "Event",
     "Histogram",
     "Host",
+    "HostRun",
     "Live",
     "LiveDevice",
     "Mean",

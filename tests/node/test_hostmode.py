@@ -1,0 +1,254 @@
+"""Without Slurm: each user's stay on a set of GPUs is a job, told by what NVML shows."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.cgroup import JobOwner
+from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
+from slurm_gpu.node.jobcgroups import JobCgroups
+from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.nodecounters import NodeCounters
+from slurm_gpu.node.processjobs import Origin
+from slurm_gpu.node.spool import Spool
+from slurm_gpu.records import HostRun
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+
+ALICE, BOB = 11, 22
+
+
+class Processes(HostProcesses):
+    """Process 10_000 + 100 × user + n belongs to that user, as long as it runs."""
+
+    def __init__(self, gpus: Sequence[FakeGpu]) -> None:
+        super().__init__()
+        self._gpus = gpus
+
+    def origin(self, pid: int) -> Origin | None:
+        if pid not in {process.pid for gpu in self._gpus for process in gpu.processes() or ()}:
+            return None
+        return Origin(b"1", (pid - 10_000) // 100, None, None, None)
+
+
+class HostMachine(Machine):
+    """A machine without Slurm."""
+
+    jobs: HostJobs
+
+    def start(self) -> None:
+        self.spool = Spool(self.directory / "spool")
+        seen, order, processes = LastSeen(self.reader), HostOrder(), Processes(self.gpus)
+        self.jobs = HostJobs("ws1", self.clock, seen, order, processes, self.spool)
+        self.node = Node(
+            name="ws1",
+            cluster="host:ws1",
+            clock=self.clock,
+            hooks=self.jobs,
+            reader=seen,
+            gres=order,
+            spool=self.spool,
+            processes=processes,
+            cgroups=JobCgroups("ws1", self.directory / "cgroup"),
+            interval_s=1.0,
+        )
+        self.source = HostSource("ws1", self.clock, self.node, seen, NodeCounters())
+        self.node.start()
+        self.due_s = self.node.step()
+
+    def run_until(self, at_s: float) -> None:
+        while self.node is not None and (due_s := min(self.due_s, self.jobs.due_s)) <= at_s:
+            self.clock.now_s = max(self.clock.now_s, due_s)
+            self.due_s = self.node.step()
+        self.clock.now_s = max(self.clock.now_s, at_s)
+
+    def runs(self) -> list[HostRun]:
+        assert self.spool is not None
+        items = self.spool.waiting(10_000)
+        return [HostRun.from_wire(item.wire) for item in items if item.kind == "runs"]
+
+    def open(self) -> list[tuple[str, list[str]]]:
+        return [(run.user, list(run.devices)) for run in self.runs() if run.end_s is None]
+
+
+def work(user: int, start_s: float, end_s: float, percent: float = 50, n: int = 0) -> Work:
+    return Work(100 * user + n, start_s, end_s, percent, 8 * GIB)
+
+
+@pytest.fixture
+def gpus(clock: FakeClock) -> list[FakeGpu]:
+    return [FakeGpu(clock, f"GPU-{n}", n) for n in range(4)]
+
+
+@pytest.fixture
+def host(tmp_path: Path, gpus: list[FakeGpu]) -> HostMachine:
+    host = HostMachine(tmp_path, *gpus)
+    host.start()
+    return host
+
+
+def test_a_stay_is_a_job_from_the_first_process_to_the_last(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[1].work.append(work(ALICE, start + 10, start + 110, 60))
+    host.run_until(start + 300)
+    (run,) = host.runs()
+    assert (run.cluster, run.job_id, run.uid, list(run.devices)) == ("host:ws1", 1, ALICE, ["GPU-1"])
+    assert run.end_s is not None
+    assert run.end_s - run.start_s == pytest.approx(102, abs=3)
+    (record,) = host.records()
+    assert (record.cluster, record.job_id, record.device) == ("host:ws1", 1, "GPU-1")
+    assert record.held_s == pytest.approx(102, abs=3)
+    assert core(record) == pytest.approx(60, abs=2)
+    assert mem(record) == pytest.approx(20, abs=1)
+    assert record.sampled_s == pytest.approx(record.held_s, abs=3)
+    assert host.events() == []
+
+
+def test_a_process_of_two_seconds_is_a_job_too(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 12, 90))
+    host.run_until(start + 100)
+    (record,) = host.records()
+    assert record.held_s < 6
+    assert record.util_hist_ms is not None
+    assert core(record) == pytest.approx(90 * 2 / record.held_s, abs=25)
+
+
+def test_one_program_on_several_gpus_is_one_job_however_slowly_it_starts(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    start = host.clock.now_s
+    for n, gpu in enumerate(gpus):
+        gpu.work.append(work(ALICE, start + 10 + n, start + 100, n=n))
+    host.run_until(start + 50)
+    (run,) = host.runs()
+    assert list(run.devices) == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+
+
+def test_who_is_back_within_a_minute_goes_on_with_the_job_and_the_pause_is_not_held(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    start = host.clock.now_s
+    gpus[0].work += [work(ALICE, start + 10, start + 50), work(ALICE, start + 80, start + 120, n=1)]
+    host.run_until(start + 70)
+    assert [run.end_s is not None for run in host.runs()] == [True]
+    host.run_until(start + 100)
+    assert [run.end_s for run in host.runs()] == [None]
+    host.run_until(start + 300)
+    (run,) = host.runs()
+    assert run.end_s is not None
+    assert run.end_s - run.start_s == pytest.approx(112, abs=4)
+    first, second = host.records()
+    assert (first.job_id, second.job_id) == (1, 1)
+    assert first.segment != second.segment
+    assert first.held_s + second.held_s == pytest.approx(84, abs=6)
+    assert core(second) == pytest.approx(50, abs=4)
+
+
+def test_who_comes_back_later_begins_a_new_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work += [work(ALICE, start + 10, start + 50), work(ALICE, start + 150, start + 190)]
+    host.run_until(start + 300)
+    assert [run.job_id for run in host.runs()] == [1, 2]
+    assert [record.job_id for record in host.records()] == [1, 2]
+
+
+def test_another_gpu_begins_another_job_and_so_does_one_that_was_left(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 400))
+    gpus[2].work.append(work(ALICE, start + 100, start + 200, n=1))
+    host.run_until(start + 500)
+    assert [list(run.devices) for run in host.runs()] == [["GPU-0"], ["GPU-0", "GPU-2"], ["GPU-0"]]
+    first, second, third = host.runs()
+    assert (first.end_s, second.end_s) == (second.start_s, third.start_s)
+    held = sum(record.held_s for record in host.records() if record.device == "GPU-0")
+    assert held == pytest.approx(392, abs=4)
+
+
+def test_users_on_one_gpu_are_told_apart(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work += [work(ALICE, start + 10, start + 210, 30), work(BOB, start + 60, start + 160, 50)]
+    host.run_until(start + 400)
+    assert [(run.job_id, run.uid) for run in host.runs()] == [(1, ALICE), (2, BOB)]
+    alice, bob = host.records()
+    assert core(alice) == pytest.approx(30, abs=2)
+    assert core(bob) == pytest.approx(49, abs=3)
+    assert mem(bob) == pytest.approx(20, abs=2)
+
+
+def test_a_restart_goes_on_with_open_jobs(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 200))
+    gpus[1].work.append(work(BOB, start + 10, start + 95))
+    host.run_until(start + 90)
+    host.kill()
+    host.clock.advance(10)
+    host.start()
+    host.run_until(start + 400)
+    assert sorted((run.job_id, run.uid) for run in host.runs()) == [(1, ALICE), (2, BOB)]
+    assert all(run.end_s is not None for run in host.runs())
+    alice = [record for record in host.records(final=None) if record.job_id == 1]
+    assert sum(record.held_s for record in alice) == pytest.approx(180, abs=14)
+
+
+def test_what_was_open_when_the_machine_went_down_has_ended(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 200))
+    host.run_until(start + 100)
+    wall = host.clock.wall()
+    host.kill()
+    clock = FakeClock("boot-2", 30.0)
+    clock.offset_s = wall + 600 - 30
+    host.clock = clock
+    for gpu in gpus:
+        gpu.clock = clock
+    host.start()
+    host.run(10)
+    (run,) = host.runs()
+    assert run.end_s == pytest.approx(wall, abs=12)
+    host.gpus[0].work.append(work(ALICE, clock.now_s, clock.now_s + 100))
+    host.run(10)
+    assert [run.job_id for run in host.runs()] == [1, 2]
+
+
+def test_a_gpu_that_cannot_be_read_ends_no_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 400))
+    host.run_until(start + 50)
+    gpus[0].lost = True
+    host.run_until(start + 200)
+    gpus[0].lost = False
+    host.run_until(start + 300)
+    assert [(run.job_id, run.end_s) for run in host.runs()] == [(1, None)]
+    assert host.events()[0] == "gpu_lost"
+
+
+def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    gpus[0].work.append(work(ALICE, host.clock.now_s, host.clock.now_s + 400))
+    host.run(50)
+    assert host.source.open_jobs() == ()
+    host.source.ended({1: {"restart": 0, "end_s": 1}})
+    host.source.learn({1: {"restart": 0, "state": "RUNNING"}})
+    host.run(10)
+    assert host.node is not None
+    assert host.node.holders() == {"GPU-0": [1]}
+    assert host.source.live()["devices"]["GPU-0"]["jobs"] == [1]
+
+
+def test_a_process_that_has_gone_stays_with_the_job_that_it_had(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start, start + 10))
+    processes = Processes(gpus)
+    pid = 10_000 + 100 * ALICE
+    host.clock.advance(5)
+    assert processes.job_of(pid, {7: JobOwner(BOB), 8: JobOwner(ALICE)}) == 8
+    host.clock.advance(10)
+    assert processes.job_of(pid, {7: JobOwner(BOB)}) == 8
+    assert processes.job_of(pid + 1, {7: JobOwner(BOB)}) is None
