@@ -12,7 +12,6 @@ then, and by writing the log anew without what is out of date or can be spared.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import logging
@@ -21,6 +20,8 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+
+from slurm_gpu.node.statelock import StateLock, is_same_file
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -47,14 +48,7 @@ class Journal:
 
         Raises OSError where that fails, BlockingIOError if another process has it open.
         """
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o700)
-        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(self._lock)
-            raise BlockingIOError(error.errno, "in use by another process", str(directory)) from None
+        self._lock = StateLock(directory)
         self._directory = directory
         self._path, self._reserve = directory / "log", directory / "reserve"
         # Where the line of each key lies in the log, in one number: a tuple would take thrice the memory.
@@ -127,6 +121,10 @@ class Journal:
         if not self._staged:
             return True
         try:
+            self._stay_in_place()
+        except OSError as error:
+            return self._failed(error)
+        try:
             self._write_staged(spared, _PIECE_BYTES)
         except OSError:
             self._make_room(spared)
@@ -145,7 +143,7 @@ class Journal:
     def close(self) -> None:
         """Give up the file; nothing is written any more."""
         os.close(self._file)
-        os.close(self._lock)
+        self._lock.close()
 
     # Memory
 
@@ -196,6 +194,16 @@ class Journal:
                 else:
                     self._place(key, self._size, len(line))
                 self._size += len(written)
+
+    def _stay_in_place(self) -> None:
+        """Where somebody removed the log, write it anew from the file that is open here."""
+        if not self._lock.is_in_place():
+            lock = StateLock(self._directory)
+            self._lock.close()
+            self._lock = lock
+        if not is_same_file(self._file, self._path):
+            log.error("%s: was removed or replaced; written anew, nothing is lost", self._path)
+            self._rewrite(self._places)
 
     def _failed(self, error: OSError) -> bool:
         if not self.failing:

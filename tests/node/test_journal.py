@@ -1,7 +1,9 @@
 """The spool's log survives being killed at any byte, a full disk, and damage."""
 
 import json
+import os
 import resource
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,7 +127,40 @@ def test_it_is_readable_by_its_owner_alone(tmp_path: Path) -> None:
 
 def test_two_processes_never_write_one_log(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    with pytest.raises(BlockingIOError, match="in use by another process"):
+    with pytest.raises(BlockingIOError, match=f"another slurm-gpud, process {os.getpid()}"):
         Journal(tmp_path)
     journal.close()
     Journal(tmp_path).close()
+
+
+@pytest.mark.parametrize("removed", ["directory", "log", "lock"])
+def test_what_somebody_removes_under_it_is_written_anew(tmp_path: Path, removed: str) -> None:
+    directory = tmp_path / "spool"
+    journal = Journal(directory)
+    journal.put("a", 1)
+    journal.put("b", 2)
+    assert journal.commit()
+    if removed == "directory":
+        shutil.rmtree(directory)
+    else:
+        (directory / removed).unlink()
+    journal.remove("b")
+    journal.put("c", 3)
+    assert journal.commit()
+    with pytest.raises(BlockingIOError):
+        Journal(directory)
+    journal.close()
+    again = Journal(directory)
+    assert content(again) == {"a": 1, "c": 3}
+    again.close()
+
+
+def test_a_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    with pytest.raises(NotADirectoryError, match="is a link"):
+        Journal(tmp_path / "link")
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "there", 1001, 1001)
+        with pytest.raises(PermissionError, match="belongs to uid 1001"):
+            Journal(tmp_path / "there")
