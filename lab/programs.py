@@ -37,14 +37,10 @@ def install(layout: Layout) -> None:
     for name, module in PROGRAMS.items():
         main = layout.root / "programs" / f"{name}.py"
         main.parent.mkdir(exist_ok=True)
-        main.write_text(
-            "import sys\n"
-            f"sys.path[:0] = {[str(directory) for directory in path]!r}\n"
-            f"sys.argv[0] = {name!r}\n"
-            f"from {module} import main\n"
-            "sys.exit(main())\n"
-        )
-        _write(layout.bin / name, f"{start} -I {main}")
+        main.write_text(f"import sys\nsys.argv[0] = {name!r}\nfrom {module} import main\nsys.exit(main())\n")
+        # In the environment rather than in sys.path: what a command starts of ours must find itself, too.
+        found = f"export PYTHONPATH={':'.join(map(str, path))}\n"
+        _write(layout.bin / name, f"{found}{start} -sP {main}")
     # Job scripts start it often, so without site packages.
     _write(layout.bin / "simgpu", f"{start} -IS {path[0]}/lab/simgpu/__main__.py")
 

@@ -1,0 +1,62 @@
+"""MIG instances: to Slurm each is a GPU of its own, and a job is charged with the one that it held."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+
+from lab import cgroups
+from lab.cluster import Lab
+from lab.options import JobSubmit, NodeGpus
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+CUT = NodeGpus(minors=(2, 0, 3, 1), mig={0: ("3g.20gb", "1g.5gb", "1g.5gb"), 3: ("7g.40gb",)})
+WORK = """#!/bin/sh
+cd /dev/slurm-gpu-lab/$SLURMD_NODENAME
+for device in nvidia[0-9] nvidia-caps/*; do
+    (: <"$device") 2>&1 | grep -q 'No such device' && echo "$device"
+done
+simgpu --util 50 --mem-mib 2048 --seconds 6
+"""
+
+
+def test_a_job_is_charged_with_the_instance_that_it_held(lab_with: LabWith) -> None:
+    lab = lab_with(nodes=2, gpus={"n1": CUT}, job_submit=JobSubmit.NOOP)
+    wanted = ("1g.5gb", "1g.5gb", "3g.20gb", "7g.40gb", "a100")
+    jobs = {_submit(lab, kind): kind for kind in wanted}
+    held = set()
+    for job, kind in jobs.items():
+        recorded = wait_for(partial(_recorded, lab, job), 60, f"the records of job {job} arrive")
+        (share,) = lab.truth(job)
+        held.add(share.gpu.uuid)
+        assert (share.gpu.slurm_type, list(recorded)) == (kind, [share.gpu.uuid])
+        memory_frac, util_pct = recorded[share.gpu.uuid]
+        assert memory_frac == pytest.approx(share.usage.mem_used_frac, abs=0.01)
+        assert memory_frac > 0.02
+        assert (
+            util_pct is None if share.gpu.profile else util_pct == pytest.approx(share.usage.util_pct, abs=1)
+        )
+        if cgroups.probe().version is not cgroups.CgroupVersion.NONE:
+            opened = (lab.layout.home / "alice" / f"mig-{job}").read_text().split()
+            files = (share.gpu.file, *share.gpu.capabilities)
+            assert {lab.layout.node("n1").devices / name for name in opened} == set(files)
+    assert len(held) == len(wanted)
+
+
+def _submit(lab: Lab, kind: str) -> int:
+    output = f"--output={lab.layout.home}/alice/mig-%j"
+    return lab.submit("alice", "-wn1", f"--gres=gpu:{kind}:1", "--mem=1G", "--time=5", output, script=WORK)
+
+
+def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None]]:
+    """UUID → mean of memory as a fraction, and of utilisation, once all records are final; {} until then."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return {}
+    (run,) = json.loads(shown.stdout)["runs"]
+    if run["state"] != "COMPLETED" or not all(device["final"] for device in run["devices"]):
+        return {}
+    return {gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"]) for gpu in run["gpus"]}
