@@ -138,6 +138,8 @@ def device_during(
 
     What none of them did was done evenly over the span.
     """
+    if part.start_s <= span.start_s and part.end_s >= span.end_s:
+        return span.percent
     rest, busy = span.percent * (span.end_s - span.start_s), 0.0
     for job, other in parts.items():
         percent = own[job]
