@@ -1,0 +1,449 @@
+"""After whatever happened, what the database knows of a job is what was, less the gap that is stated."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.node.post import DirectSender, Reply
+from slurm_gpu.node.ship import Courier, Source
+from slurm_gpu.records import (
+    Histogram,
+    Record,
+    histogram_mean,
+    merge_histograms,
+    merge_means,
+    merge_totals,
+)
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work
+
+DAY_S = 86400.0
+# What a kill -9 may cost, and what a database that answers again may have to wait for.
+CHECKPOINT_S, BACKOFF_S = 10.0, 70.0
+# Records that are not final are shipped each 300 ± 60 s.
+PERIOD_S = 361.0
+
+
+class Database:
+    """Keeps what it is sent, as slurm-gpudbd does; may be away. `jobs` is what it tells of jobs."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.posts = 0
+        self.records: dict[tuple[str, str], Record] = {}
+        self.events: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self.jobs: dict[str, Mapping[str, Any]] = {}
+
+    def __call__(self, body: bytes) -> Reply:
+        if self.away:
+            return Reply(0, failure="no route to host")
+        self.posts += 1
+        shipment = json.loads(gzip.decompress(body))
+        for wire in shipment["records"]:
+            record = Record.from_wire(wire)
+            key = record.segment, record.device
+            if key not in self.records or record.seq > self.records[key].seq:
+                self.records[key] = record
+        for wire in shipment["events"]:
+            self.events[wire["boot_id"], wire["n"]] = wire
+        answer = {"stored": 0, "stale": 0, "rejected": [], "rejected_events": [], "want": [], "ended": {}}
+        return Reply(200, json.dumps(answer | {"jobs": self.jobs, "wire": [1, 1]}).encode())
+
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.events.values()]
+
+    def of_job(self, job_id: int, device: str = "GPU-0") -> list[Record]:
+        return [r for r in self.records.values() if (r.job_id, r.device) == (job_id, device)]
+
+
+class _Told(Source):
+    """What the node and slurm-gpudbd tell each other besides records."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def open_jobs(self) -> Sequence[int]:
+        return [] if self._machine.node is None else self._machine.node.open_jobs()
+
+    def live(self) -> Mapping[str, Any] | None:
+        return {"at_s": int(self._machine.clock.wall()), "devices": {}}
+
+    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
+        return ()
+
+    def learn(self, jobs: Mapping[int, Mapping[str, Any]]) -> None:
+        if self._machine.node is not None:
+            self._machine.node.learn(jobs)
+
+
+class Wired(Machine):
+    """A machine that ships to a database."""
+
+    def __init__(self, directory: Path, *gpus: FakeGpu, interval_s: float = 1.0) -> None:
+        super().__init__(directory, *gpus)
+        self.interval_s = interval_s
+        self.database = Database()
+        self.courier: Courier | None = None
+
+    def start(self) -> None:
+        super().start()
+        assert self.spool is not None
+        dice = random.Random(1)
+        sender = DirectSender(self.database)
+        self.courier = Courier(self.spool, sender, self.clock, "n1", _Told(self), random_source=dice)
+
+    def kill(self) -> None:
+        super().kill()
+        self.courier = None
+
+    def run_until(self, at_s: float) -> None:
+        while self.node is not None and self.courier is not None:
+            due_s = min(self.due_s, self.courier.step())
+            if due_s > at_s:
+                break
+            self.clock.now_s = max(self.clock.now_s, due_s)
+            self.due_s = self.node.step()
+        self.clock.now_s = max(self.clock.now_s, at_s)
+
+    def job(self, job_id: int, seconds: float, *, percent: float = 60, memory: int = 10 * GIB) -> float:
+        """A whole job on the first GPU, whose one process works all the time; returns when it began."""
+        start_s = self.begin(job_id, seconds, percent=percent, memory=memory)
+        self.run_until(start_s + seconds)
+        self.hook("epilog", job_id, "0")
+        return start_s
+
+    def begin(self, job_id: int, seconds: float, *, percent: float = 60, memory: int = 10 * GIB) -> float:
+        start_s = self.clock.now_s
+        self.gpus[0].work.append(Work(job_id, start_s, start_s + seconds, percent, memory))
+        self.hook("prolog", job_id, "0")
+        return start_s
+
+
+class Merged:
+    """All records of a run on one device, as slurm-gpudbd adds them up."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        kept, self.doubled = resolve_double_watches(records)
+        self.records = sorted(kept, key=lambda record: record.first_s)
+        self.held_s = math.fsum(record.held_s for record in kept)
+        self.sampled_s = math.fsum(record.sampled_s for record in kept)
+        util: Histogram = merge_histograms(record.util_hist_ms for record in kept) or {}
+        memory = merge_means(record.mem_used_frac for record in kept)
+        energy = merge_totals(record.energy_j for record in kept)
+        self.util_pct = histogram_mean(util)
+        self.mem_pct = None if memory is None else 100 * memory.mean
+        self.energy_j = None if energy is None else energy.total
+
+
+def merged(machine: Wired, job_id: int, device: str = "GPU-0") -> Merged:
+    return Merged(machine.database.of_job(job_id, device))
+
+
+@pytest.fixture
+def wired(tmp_path: Path, gpu: FakeGpu) -> Iterator[Wired]:
+    machine = Wired(tmp_path, gpu)
+    machine.start()
+    yield machine
+    if machine.spool is not None:
+        machine.kill()
+
+
+@pytest.fixture
+def in_memory() -> Iterator[Path]:
+    """A directory where flushing costs nothing."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
+        yield Path(directory)
+
+
+def test_a_day_without_the_database_costs_nothing(in_memory: Path, gpu: FakeGpu) -> None:
+    """Jobs of seconds and of half an hour, with hours between them; after 24 hours it comes back."""
+    machine = Wired(in_memory, gpu, interval_s=10.0)
+    machine.start()
+    machine.run(60)
+    machine.database.away = True
+    begun_s = machine.clock.now_s
+    jobs: dict[int, tuple[float, float]] = {}
+    while machine.clock.now_s < begun_s + DAY_S:
+        job_id = len(jobs) + 1
+        jobs[job_id] = (1800.0, 4.0, 12.0)[job_id % 3], 10.0 + job_id
+        gpu.work.clear()
+        machine.job(job_id, jobs[job_id][0], percent=jobs[job_id][1])
+        machine.run(7200 if job_id % 3 == 0 else 100)
+    assert machine.database.records == {}
+    machine.database.away = False
+    machine.run(BACKOFF_S)
+    assert {record.job_id for record in machine.database.records.values()} == set(jobs)
+    for job_id, (seconds, percent) in jobs.items():
+        of_job = merged(machine, job_id)
+        assert [record.final for record in of_job.records] == [True]
+        assert of_job.held_s == pytest.approx(seconds, abs=0.01)
+        assert of_job.sampled_s == pytest.approx(seconds, abs=0.02)
+        assert of_job.util_pct == pytest.approx(percent, abs=0.5)
+        assert of_job.energy_j == pytest.approx(100 * seconds, rel=0.01)
+    assert machine.spool is not None
+    assert machine.spool.waiting_keys() == []
+    machine.kill()
+
+
+def test_a_daemon_killed_again_and_again_while_the_database_is_away(wired: Wired) -> None:
+    wired.database.away = True
+    start_s = wired.begin(7, 3000)
+    for _ in range(20):
+        wired.run(130)
+        wired.kill()
+        wired.clock.advance(3)
+        wired.start()
+    wired.run_until(start_s + 3000)
+    wired.hook("epilog", 7, "0")
+    wired.database.away = False
+    wired.run(BACKOFF_S)
+    job = merged(wired, 7)
+    assert len(job.records) == 21
+    assert [record.final for record in job.records].count(True) == 1
+    assert job.doubled == []
+    # Each kill costs what was seen since the last checkpoint, and the time in which nobody watched.
+    assert 3000 - 20 * (CHECKPOINT_S + 3.1) <= job.sampled_s <= 3000 - 20 * 3
+    assert job.util_pct == pytest.approx(60, abs=0.5)
+    assert job.mem_pct == pytest.approx(25, abs=0.1)
+
+
+def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_checkpoint(wired: Wired) -> None:
+    wired.begin(7, 100)
+    wired.run(60)
+    wired.kill()
+    wired.clock = FakeClock("boot-2", monotonic_s=30.0)
+    wired.clock.offset_s += 1200
+    wired.gpus[0].clock = wired.clock
+    wired.start()
+    wired.run(20)
+    # Slurm has requeued it, and runs it again.
+    start_s = wired.clock.now_s
+    wired.gpus[0].work.append(Work(7, start_s, start_s + 50, 30, GIB))
+    wired.hook("prolog", 7, "0", restart=1)
+    wired.run_until(start_s + 50)
+    wired.hook("epilog", 7, "0", restart=1)
+    wired.run(5)
+    runs = {
+        restart: Merged([r for r in wired.database.of_job(7) if r.restart == restart]) for restart in (0, 1)
+    }
+    assert 60 - CHECKPOINT_S <= runs[0].held_s <= 60.01
+    assert runs[0].sampled_s == pytest.approx(runs[0].held_s, abs=1.1)
+    assert runs[0].util_pct == pytest.approx(60, abs=0.5)
+    assert runs[1].held_s == pytest.approx(50, abs=0.02)
+    assert runs[1].util_pct == pytest.approx(30, abs=0.5)
+    assert all(record.final for run in runs.values() for record in run.records)
+
+
+def test_a_lost_spool_costs_what_was_not_shipped(wired: Wired, tmp_path: Path) -> None:
+    """slurm-gpudbd knows the job from its accounting, and tells the daemon that no longer does."""
+    start_s = wired.begin(7, 2000)
+    wired.run(1000)
+    wired.kill()
+    shutil.rmtree(tmp_path / "spool")
+    wired.database.jobs["7"] = {
+        "restart": 0,
+        "start_s": int(start_s + wired.clock.offset_s),
+        "uid": 1001,
+        "state": "RUNNING",
+        "gpu_index": {"gpu": [0]},
+        "granted_mgpu": 1000,
+    }
+    wired.clock.advance(5)
+    wired.start()
+    wired.run_until(start_s + 2000)
+    wired.database.jobs.clear()
+    wired.hook("epilog", 7, "0")
+    wired.run(5)
+    job = merged(wired, 7)
+    assert len(job.records) == 2
+    # Records of running jobs are shipped each 300 ± 60 s; Slurm's word is asked for each 10 s or so.
+    assert 2000 - 360 - 40 <= job.sampled_s <= 1995
+    assert job.util_pct == pytest.approx(60, abs=0.5)
+    assert job.doubled == []
+
+
+def test_two_daemons_at_once_count_once(tmp_path: Path, gpu: FakeGpu) -> None:
+    """The same hook files, two state directories: a container and the host, say."""
+    one, other = Wired(tmp_path / "one", gpu), Wired(tmp_path / "other", gpu)
+    other.database = one.database
+    for machine in (one, other):
+        machine.start()
+        machine.run(1)
+    start_s = gpu.clock.now_s
+    gpu.work.append(Work(7, start_s, start_s + 40, 60, 10 * GIB))
+    for machine in (one, other):
+        machine.write_hook("prolog", 7, "0")
+    while gpu.clock.now_s < start_s + 40:
+        for machine in (one, other):
+            machine.run(0.05)
+    for machine in (one, other):
+        machine.write_hook("epilog", 7, "0")
+    for _ in range(100):
+        for machine in (one, other):
+            machine.run(0.05)
+    job = merged(one, 7)
+    assert len(one.database.of_job(7)) == 2
+    assert len(job.records) == 1
+    assert len(job.doubled) == 1
+    assert job.held_s == pytest.approx(40, abs=0.2)
+    assert job.util_pct == pytest.approx(60, abs=0.5)
+    for machine in (one, other):
+        machine.kill()
+
+
+def test_a_second_daemon_on_the_same_spool_does_not_start(wired: Wired, tmp_path: Path) -> None:
+    second = Wired(tmp_path, wired.gpus[0])
+    with pytest.raises(BlockingIOError, match="in use by another process"):
+        second.start()
+
+
+def test_a_gpu_swapped_under_a_job_is_a_gap_and_the_next_job_s_is_the_new_one(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    old = FakeGpu(clock, "GPU-old", 0)
+    machine = Wired(tmp_path, old)
+    machine.start()
+    machine.begin(7, 1000)
+    machine.run(100)
+    old.lost = True
+    machine.run(50)
+    new = FakeGpu(clock, "GPU-new", 0)
+    machine.reader.gpus[:] = [new]
+    machine.run(50)
+    machine.hook("epilog", 7, "0")
+    machine.run(20)
+    new.work.append(Work(8, clock.now_s, clock.now_s + 30, 90, GIB))
+    machine.hook("prolog", 8, "0")
+    machine.run(30)
+    machine.hook("epilog", 8, "0")
+    machine.run(5)
+    before, after = merged(machine, 7, "GPU-old"), merged(machine, 8, "GPU-new")
+    assert before.held_s == pytest.approx(200, abs=0.1)
+    assert before.sampled_s == pytest.approx(100, abs=1.5)
+    assert before.util_pct == pytest.approx(60, abs=0.5)
+    assert after.util_pct == pytest.approx(90, abs=0.5)
+    assert {record.device for record in machine.database.records.values()} == {"GPU-old", "GPU-new"}
+    assert "gpu_lost" in machine.database.kinds()
+    machine.kill()
+
+
+def test_a_gpu_swapped_while_the_node_was_off_takes_no_job_of_the_old_one(wired: Wired) -> None:
+    wired.begin(7, 1000)
+    wired.run(100)
+    wired.kill()
+    clock = FakeClock("boot-2", monotonic_s=40.0)
+    clock.offset_s += 5000
+    wired.clock = clock
+    new = FakeGpu(clock, "GPU-new", 0)
+    wired.gpus = (new,)
+    wired.reader.gpus[:] = [new]
+    wired.start()
+    wired.job(8, 20, percent=90)
+    wired.run(5)
+    assert merged(wired, 7).sampled_s == pytest.approx(100, abs=CHECKPOINT_S)
+    assert wired.database.of_job(7, "GPU-new") == []
+    assert merged(wired, 8, "GPU-new").util_pct == pytest.approx(90, abs=0.5)
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+def test_a_clock_set_while_the_daemon_is_down_neither_doubles_nor_loses(wired: Wired, step_s: float) -> None:
+    start_s = wired.begin(7, 300)
+    wired.run(100)
+    wired.kill()
+    wired.clock.advance(4)
+    wired.clock.offset_s += step_s
+    wired.start()
+    wired.run_until(start_s + 300)
+    wired.hook("epilog", 7, "0")
+    wired.run(PERIOD_S)
+    job = merged(wired, 7)
+    assert len(job.records) == 2
+    assert job.doubled == []
+    assert 300 - CHECKPOINT_S - 4.5 <= job.sampled_s <= 296.1
+    assert job.util_pct == pytest.approx(60, abs=0.5)
+
+
+def test_a_thousand_jobs_that_end_in_one_second_all_have_their_record(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    gpus = [FakeGpu(clock, f"GPU-{minor}", minor) for minor in range(8)]
+    machine = Wired(tmp_path, *gpus)
+    machine.start()
+    begun = {}
+    for job_id in range(1, 1001):
+        machine.write_hook("prolog", job_id, str(job_id % 8))
+        begun[job_id] = clock.now_s
+        clock.advance(0.003)
+    machine.run(2)
+    posts, ended = machine.database.posts, {}
+    for job_id in range(1, 1001):
+        machine.write_hook("epilog", job_id, str(job_id % 8))
+        ended[job_id] = clock.now_s
+        clock.advance(0.001)
+    machine.run(10)
+    records = {record.job_id: record for record in machine.database.records.values()}
+    assert sorted(records) == sorted(begun)
+    for job_id, record in records.items():
+        assert record.final
+        assert record.device == f"GPU-{job_id % 8}"
+        assert record.held_s == pytest.approx(ended[job_id] - begun[job_id], abs=0.01)
+    assert machine.hook_files() == []
+    assert machine.database.posts - posts <= 12
+    machine.kill()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 256 KiB, where the spool will lie."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(spool)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs root and the right to mount a tmpfs")
+    yield spool
+    subprocess.run(["umount", "-l", str(spool)], check=True)
+
+
+def test_a_disk_full_for_hours_costs_no_job_while_memory_holds_it(small_disk: Path, gpu: FakeGpu) -> None:
+    machine = Wired(small_disk.parent, gpu, interval_s=10.0)
+    machine.start()
+    machine.database.away = True
+    machine.job(1, 30, percent=11)
+    machine.run(20)
+    fill(small_disk)
+    for job_id in range(2, 21):
+        gpu.work.clear()
+        machine.job(job_id, 4 if job_id % 10 else 3000, percent=10 + job_id)
+        machine.run(1000)
+    machine.database.away = False
+    machine.run(BACKOFF_S)
+    (small_disk / "else").unlink()
+    machine.run(20)
+    for job_id in range(1, 21):
+        assert merged(machine, job_id).util_pct == pytest.approx(10 + job_id, abs=0.5)
+    assert machine.hook_files() == []
+    assert "spool_full" not in machine.database.kinds()
+    machine.kill()
+
+
+def fill(disk: Path) -> None:
+    """Somebody else takes what room there is."""
+    with (disk / "else").open("ab", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
