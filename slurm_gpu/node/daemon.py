@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.clockstep import ClockSteps
 from slurm_gpu.node.crosscheck import Crosscheck
 from slurm_gpu.node.events import EventBook
 from slurm_gpu.node.hooks import HookEvents, Kind
@@ -58,6 +59,7 @@ class Node:
         self._on_gpu: dict[str, Sequence[int]] = {}
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, gres, self._events)
+        self._clock_steps = ClockSteps(clock)
         self._suspensions = Suspensions(cgroups)
         self._crosscheck = Crosscheck(processes, self._events)
         self._life = LifeCycle(
@@ -103,6 +105,7 @@ class Node:
         self._look_at_hosts(now_s)
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
+        self._tell_clock_step()
         self._commit(now_s)
         return self._next_step_s()
 
@@ -251,6 +254,11 @@ class Node:
         self._life.taken.clear()
         if dropped := self._spool.take_dropped():
             self._events.tell("spool_full", data={"dropped": dropped})
+
+    def _tell_clock_step(self) -> None:
+        if (step_s := self._clock_steps.step_s()) is not None:
+            log.warning("the wall clock was set by %+.3f s", step_s)
+            self._events.tell("clock_step", data={"seconds": round(step_s, 3)})
 
     def _tell_failure(self, watch: DeviceWatch, failure: Failure) -> None:
         log.error("GPU %s: %s: %s", failure.trouble, watch.uuid, failure.why)

@@ -111,8 +111,19 @@ class Spool:
     # Allocations
 
     def allocations(self) -> list[Allocation]:
-        """Those that were open when the spool was last written."""
-        return [Allocation.from_json(self._journal.get(key)) for key in self._journal.keys("allocation/")]
+        """Those that were open when the spool was last written.
+
+        One that cannot be read is left out: Slurm will say that the job runs, and it is watched anew.
+        """
+        found = []
+        for key in self._journal.keys("allocation/"):
+            value = self._journal.get(key)
+            try:
+                found.append(Allocation.from_json(value))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                log.error("%s cannot be read and is left out: %r in %s", key, error, value)  # noqa: TRY400
+                self._journal.remove(key)
+        return found
 
     def save_allocation(self, allocation: Allocation) -> None:
         """It is open."""

@@ -267,6 +267,10 @@ class Machine:
         self.due_s = 0.0
         self.interval_s = 1.0
 
+    def slurmd(self, command: Sequence[str]) -> str:
+        """What `slurmd -G` prints."""
+        return slurmd_says(self.gpus)(command)
+
     def start(self) -> None:
         """Start slurm-gpud."""
         self.spool = Spool(self.directory / "spool")
@@ -276,7 +280,9 @@ class Machine:
             clock=self.clock,
             hooks=HookDirectory(self.directory, "n1", self.clock),
             reader=self.reader,
-            gres=GresOrder("n1", slurmd_says(self.gpus), {"SLURM_CONF": "/nowhere/slurm.conf"}),
+            gres=GresOrder(
+                "n1", self.slurmd, {"SLURM_CONF": "/nowhere/slurm.conf"}, self.directory / "mig-minors"
+            ),
             spool=self.spool,
             processes=self.processes(),
             cgroups=JobCgroups("n1", self.directory / "cgroup"),
@@ -346,6 +352,11 @@ class Machine:
     def events(self) -> list[str]:
         assert self.spool is not None
         return [item.wire["kind"] for item in self.spool.waiting(10_000) if item.kind == "events"]
+
+    def event_data(self) -> list[dict[str, Any]]:
+        """What they say, in the same order."""
+        assert self.spool is not None
+        return [dict(item.wire["data"]) for item in self.spool.waiting(10_000) if item.kind == "events"]
 
     def hook_files(self) -> list[str]:
         return sorted(path.name for path in (self.directory / "jobs").iterdir())

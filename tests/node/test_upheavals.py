@@ -1,0 +1,203 @@
+"""What is pulled away from under a running job: the merged record is the truth, less a gap that is stated."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.records import Record
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+
+MIG_MINORS = """\
+gpu0/gi1/access 12
+gpu0/gi1/ci0/access 13
+gpu0/gi2/access 21
+gpu0/gi2/ci0/access 22
+gpu0/gi5/access 48
+gpu0/gi5/ci0/access 49
+"""
+CAPS = {1: (12, 13), 2: (21, 22), 5: (48, 49)}
+
+
+def merged(records: Sequence[Record]) -> tuple[float, float, float]:
+    """Seconds held and sampled, and the mean utilisation of all records of a run on one device."""
+    held = sum(record.held_s for record in records)
+    sampled = sum(record.sampled_s for record in records)
+    weighted = [(record.sampled_s, core(record)) for record in records]
+    mean = sum(seconds * percent for seconds, percent in weighted if percent is not None) / sampled
+    return held, sampled, mean
+
+
+def test_a_reboot_in_the_middle_of_a_job_ends_its_run_at_the_last_checkpoint(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 95, 70, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 95)
+    machine.kill()
+    machine.clock = gpu.clock = FakeClock("boot-2", monotonic_s=30.0)
+    machine.clock.offset_s += start + 300
+    gpu.work = [Work(7, 35, 80, 40, 2 * GIB)]
+    machine.start()
+    machine.run_until(35)
+    machine.hook("prolog", 7, "0", restart=1)  # Slurm requeued it
+    machine.run_until(80)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(2)
+    before, after = machine.records()
+    assert (before.boot_id, after.boot_id) == ("boot-1", "boot-2")
+    assert (before.restart, after.restart) == (0, 1)
+    assert 85 <= before.held_s <= 95
+    assert before.sampled_s == pytest.approx(before.held_s, abs=1.5)
+    assert core(before) == pytest.approx(70, abs=0.5)
+    assert after.held_s == pytest.approx(45, abs=0.1)
+    assert core(after) == pytest.approx(40, abs=0.5)
+
+
+@pytest.mark.parametrize("loss", ["gone", "emptied", "rubbish", "unreadable allocation"])
+def test_a_lost_spool_costs_the_time_until_slurm_tells_of_the_job(
+    machine: Machine, gpu: FakeGpu, loss: str
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 200, 70, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 60)
+    before = machine.records(final=False)  # has been shipped, say
+    machine.kill()
+    log = machine.directory / "spool" / "log"
+    if loss == "gone":
+        shutil.rmtree(log.parent)
+    elif loss == "unreadable allocation":
+        spoil_allocations(machine)
+    else:
+        log.write_bytes(b"" if loss == "emptied" else bytes(range(256)) * 100)
+    machine.start()
+    assert machine.node is not None
+    assert machine.node.open_jobs() == []
+    facts = {"restart": 0, "start_s": int(before[0].first_s), "uid": 1001, "state": "RUNNING"}
+    for _ in range(2):
+        machine.node.learn({7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000}})
+        machine.run(10)
+    machine.run_until(start + 200)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    after = [record for record in machine.records() if record.segment != before[0].segment]
+    held, sampled, mean = merged([*before, *after])
+    assert held == pytest.approx(190, abs=0.2)
+    assert sampled == pytest.approx(190, abs=2)
+    assert mean == pytest.approx(70, abs=0.5)
+    assert {record.segment for record in before}.isdisjoint(record.segment for record in after)
+
+
+def spoil_allocations(machine: Machine) -> None:
+    """As a version that wrote them otherwise would leave them."""
+    machine.start()
+    assert machine.spool is not None
+    for allocation in machine.spool.allocations():
+        machine.spool._journal.put(f"allocation/{allocation.key.segment}", {"job": 7, "since": "ever"})
+    machine.spool.commit()
+    machine.kill()
+
+
+def test_a_spool_that_is_removed_under_the_running_daemon_costs_nothing(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 100, 70, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 50)
+    shutil.rmtree(machine.directory / "spool")
+    machine.run_until(start + 80)
+    machine.kill()
+    machine.start()
+    machine.run_until(start + 100)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    records = machine.records(final=None)
+    held, sampled, mean = merged(records)
+    assert held == pytest.approx(100, abs=10.1)
+    assert sampled == pytest.approx(held, abs=2)
+    assert mean == pytest.approx(70, abs=0.5)
+
+
+@pytest.mark.parametrize("step_s", [-86_400, -3, 3, 86_400])
+def test_a_clock_step_is_an_event_and_durations_stay_true(
+    machine: Machine, gpu: FakeGpu, step_s: float
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 60, 50, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 30)
+    machine.clock.offset_s += step_s
+    machine.run_until(start + 60)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(60, abs=0.02)
+    assert record.sampled_s == pytest.approx(60, abs=1.3)
+    assert core(record) == pytest.approx(50, abs=0.5)
+    assert mem(record) == pytest.approx(20, abs=0.5)
+    assert machine.events() == ["clock_step"]
+    assert machine.event_data() == [{"seconds": pytest.approx(step_s, abs=0.01)}]
+
+
+def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machine) -> None:
+    for _ in range(60):
+        machine.clock.offset_s += 5
+        machine.run(10)
+    assert len(machine.events()) == 10
+    assert sum(data["seconds"] for data in machine.event_data()) == pytest.approx(300, abs=30)
+
+
+class MigGpu(FakeGpu):
+    """An instance on the GPU with minor number 0: the driver tells no utilisation of it."""
+
+    def __init__(self, clock: FakeClock, gi: int) -> None:
+        parts = {"parent": "GPU-0", "gpu_instance": gi, "compute_instance": 0}
+        super().__init__(clock, f"MIG-{gi}", 0, total=10 * GIB, ring=False, more_facts=parts)
+
+
+class MigMachine(Machine):
+    """A node whose gres.conf lists the instances that there are, as AutoDetect does."""
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        lines = []
+        for gpu in self.reader.gpus:
+            gi, ci = (f"/n/nvidia-cap{minor}" for minor in CAPS[gpu.facts.gpu_instance or 0])
+            lines.append(f"slurmd: Gres Name=gpu Type=1g.5gb Count=1 ID=7 File=/n/nvidia0,{gi},{ci} (null)")
+        return "\n".join(lines)
+
+
+def test_a_mig_reconfiguration_ends_what_vanished_and_leaves_the_others(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    one, two, five = (MigGpu(clock, gi) for gi in (1, 2, 5))
+    (tmp_path / "mig-minors").write_text(MIG_MINORS)
+    machine = MigMachine(tmp_path, one, two)
+    start = clock.now_s
+    for gpu in (one, two):
+        gpu.work.append(Work(7 if gpu is one else 8, start, start + 100, 50, 5 * GIB))
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.hook("prolog", 8, "1")
+    machine.run_until(start + 40)
+    # Somebody destroys instance 1 under job 7, and makes another; instance 2 is now Slurm's first.
+    machine.reader.gpus = [two, five]
+    machine.run_until(start + 60)
+    machine.hook("prolog", 9, "1")
+    machine.run_until(start + 100)
+    for job, position in ((7, "0"), (8, "1"), (9, "1")):
+        machine.hook("epilog", job, position)
+    machine.run(2)
+    seven, eight, nine = machine.records()
+    assert [r.device for r in (seven, eight, nine)] == ["MIG-1", "MIG-2", "MIG-5"]
+    assert seven.held_s == pytest.approx(100, abs=0.1)
+    assert seven.mem_used_frac is not None
+    assert seven.mem_used_frac.seconds == pytest.approx(40, abs=1.1)
+    assert mem(seven) == pytest.approx(50, abs=0.5)
+    assert eight.mem_used_frac is not None
+    assert eight.mem_used_frac.seconds == pytest.approx(100, abs=0.1)
+    assert mem(eight) == pytest.approx(50, abs=0.5)
+    assert "gpu_lost" in machine.events()
