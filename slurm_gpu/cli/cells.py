@@ -35,6 +35,22 @@ def memory(mib: float | None) -> str:
     return "0" if mib == 0 else format_memory_mib(mib)
 
 
+def volume(n_bytes: float | None) -> str:
+    """Bytes as 512 MB, 1.5 TB: powers of 1000, as links and disks are counted."""
+    if n_bytes is None:
+        return GAP
+    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if n_bytes >= size:
+            amount = n_bytes / size
+            return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.1f} {unit}"
+    return "0" if n_bytes == 0 else f"{n_bytes:.0f} B"
+
+
+def percent(fraction: float | None, digits: int = 1) -> str:
+    """A fraction as the number of percent, for a column that says so."""
+    return number(None if fraction is None else 100 * fraction, digits)
+
+
 def energy(joule: float | None) -> str:
     """Joules as kWh, or Wh where that is little."""
     if joule is None:

@@ -12,6 +12,7 @@ from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.records import (
     Mean,
     Record,
+    Total,
     histogram_mean,
     histogram_quantile,
     merge_histograms,
@@ -19,6 +20,11 @@ from slurm_gpu.records import (
     merge_totals,
 )
 
+_FRACTIONS = ("sm_active_frac", "sm_occupancy_frac", "tensor_frac", "dram_frac")
+_COUNTERS = (
+    *("pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes", "nvlink_tx_bytes"),
+    *("ecc_corrected", "ecc_uncorrected"),
+)
 _IDLE_PCT = 1.0
 """Below this mean utilisation a GPU did nothing worth holding it for."""
 
@@ -28,10 +34,10 @@ _JUDGED_FROM_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceUse:
-    """One (node, GPU) of a run; None is a gap. Percentiles are of time.
+    """One (node, GPU) of a run; None is a gap. Percentiles are of time, fractions are means.
 
-    `power_s` and `energy_s`: for how many seconds power and energy stand, as they are not told of a GPU while
-    several jobs share it.
+    `power_s`, `energy_s`, `pcie_s` and `nvlink_s`: for how many seconds these stand, as they are not told of
+    a GPU while several jobs share it.
     """
 
     node: str
@@ -52,6 +58,23 @@ class DeviceUse:
     power_s: float | None
     energy_j: float | None
     energy_s: float | None
+    sm_active_frac: float | None = None
+    sm_occupancy_frac: float | None = None
+    tensor_frac: float | None = None
+    dram_frac: float | None = None
+    mem_util_pct: float | None = None
+    temp_max_c: float | None = None
+    sm_clock_mean_mhz: float | None = None
+    processes_max: float | None = None
+    pcie_rx_bytes: float | None = None
+    pcie_tx_bytes: float | None = None
+    pcie_s: float | None = None
+    nvlink_rx_bytes: float | None = None
+    nvlink_tx_bytes: float | None = None
+    nvlink_s: float | None = None
+    ecc_corrected: float | None = None
+    ecc_uncorrected: float | None = None
+    throttle_s: Mapping[str, float] | None = None
 
     @property
     def coverage(self) -> float | None:
@@ -105,7 +128,12 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
     used_mib = _measured(merge_means(part.mem_used_mib for part in parts))
     used_frac = _measured(merge_means(part.mem_used_frac for part in parts))
     power = _measured(merge_means(part.power_w for part in parts))
-    energy = merge_totals(part.energy_j for part in parts)
+    means = {
+        name: _measured(merge_means(getattr(part, name) for part in parts))
+        for name in (*_FRACTIONS, "mem_util_pct", "temp_c", "sm_clock_mhz", "processes")
+    }
+    totals = {name: merge_totals(getattr(part, name) for part in parts) for name in ("energy_j", *_COUNTERS)}
+    energy = totals["energy_j"]
     grants = [part.granted_mgpu for part in parts if part.granted_mgpu is not None]
     bare = [part.no_process_s for part in parts if part.no_process_s is not None]
     quantiles: Mapping[float, int | None] = {
@@ -130,7 +158,40 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         power_s=None if power is None else power.seconds,
         energy_j=None if energy is None else energy.total,
         energy_s=None if energy is None else energy.seconds,
+        mem_util_pct=_mean(means["mem_util_pct"]),
+        temp_max_c=_most(means["temp_c"]),
+        sm_clock_mean_mhz=_mean(means["sm_clock_mhz"]),
+        processes_max=_most(means["processes"]),
+        pcie_s=_seconds(totals["pcie_rx_bytes"]),
+        nvlink_s=_seconds(totals["nvlink_rx_bytes"]),
+        throttle_s=_sum_by_reason([part.throttle_s for part in parts if part.throttle_s is not None]),
+        **{name: _mean(means[name]) for name in _FRACTIONS},
+        **{name: _total(totals[name]) for name in _COUNTERS},
     )
+
+
+def _mean(mean: Mean | None) -> float | None:
+    return None if mean is None else mean.mean
+
+
+def _most(mean: Mean | None) -> float | None:
+    return None if mean is None else mean.max
+
+
+def _total(total: Total | None) -> float | None:
+    """A counter over no time at all is a gap."""
+    return None if total is None or total.seconds == 0 else total.total
+
+
+def _seconds(total: Total | None) -> float | None:
+    return None if total is None else total.seconds
+
+
+def _sum_by_reason(parts: Sequence[Mapping[str, float]]) -> Mapping[str, float] | None:
+    if not parts:
+        return None
+    reasons = sorted({reason for part in parts for reason in part})
+    return {reason: math.fsum(part.get(reason, 0.0) for part in parts) for reason in reasons}
 
 
 def _measured(mean: Mean | None) -> Mean | None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import GAP, count, energy, memory, moment, number, span, text
-from slurm_gpu.cli.deviceuse import DeviceUse, device_uses, idle_advice
-from slurm_gpu.cli.output import print_json, print_table
+from slurm_gpu.cli.cells import GAP, count, energy, moment, number, span, text
+from slurm_gpu.cli.deviceuse import device_uses, idle_advice
+from slurm_gpu.cli.hostuse import host_uses
+from slurm_gpu.cli.jobtables import (
+    device_names,
+    print_course,
+    print_events,
+    print_hardware,
+    print_hosts,
+    print_use,
+)
+from slurm_gpu.cli.output import print_json
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.database.client import Run
+from slurm_gpu.database.client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import UsageError
-
-_GPU_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
-
-_SHORT_UUID = 12
 
 
 @click.command()
@@ -28,11 +32,15 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th
-    percentile of time; sampled is the share of the time held that was measured. Power and energy of a GPU
-    are not known while jobs share it; a dash where that was long.
+    percentile of time; sampled is the share of the time held that was measured. SM, occup(ancy), tensor and
+    DRAM are the shares in percent of what the hardware could do. Held back: for how long something kept the
+    clocks down. Power, energy and what went over the links are not known of a GPU while jobs share it; a dash
+    where that was long, and everywhere for what was not measured.
     """
     with site.database() as database:
         runs = database.run(job_id)
+        # The course is told only where there is one to see.
+        courses = database.timelines(job_id) if any(run.devices for run in runs) else ()
     if not runs:
         every = span(site.config.import_interval_s)
         raise UsageError(
@@ -40,25 +48,34 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:
-        print_json({"runs": [_to_json(run, min_coverage) for run in runs]})
+        print_json({"runs": [_to_json(run, _course_of(run, courses), min_coverage) for run in runs]})
         return
     zone = ZoneInfo(site.config.timezone)
     for index, run in enumerate(runs):
         if index:
             click.echo()
-        _print_run(run, zone, min_coverage)
+        _print_run(run, _course_of(run, courses), zone, min_coverage)
 
 
-def _to_json(run: Run, min_coverage: float) -> dict[str, object]:
+def _course_of(run: Run, courses: Sequence[RunTimeline]) -> Sequence[DeviceTimeline]:
+    for course in courses:
+        if (course.job_id, course.submit_s) == (run.job_id, run.submit_s) and course.devices is not None:
+            return course.devices
+    return ()
+
+
+def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) -> dict[str, object]:
     uses = device_uses(run.devices) if run.devices is not None else None
     return {
         **run.to_json(),
+        "timelines": None if uses is None else [item.to_json() for item in course],
+        "host_use": None if run.hosts is None else [use.to_json() for use in host_uses(run.hosts)],
         "gpus": None if uses is None else [use.to_json() for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),
     }
 
 
-def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
+def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_coverage: float) -> None:
     click.echo(f"Job {run.id} {text(run.name) if run.name else ''}".rstrip() + f"  {run.state}")
     click.echo(
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
@@ -72,7 +89,9 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
         if run.end_s is not None:
             click.echo(f"  ended     {moment(run.end_s, zone)}")
         return
-    click.echo(f"  {nodes} {text(run.nodes)}, {_gpus(run.n_gpus, run.gpu_type)}")
+    models = sorted({facts.name for facts in (run.device_facts or {}).values() if facts.name is not None})
+    model = f" ({text(', '.join(models))})" if models else ""
+    click.echo(f"  {nodes} {text(run.nodes)}, {_gpus(run.n_gpus, run.gpu_type)}{model}")
     click.echo(f"  submitted {moment(run.submit_s, zone)}")
     click.echo(f"  started   {moment(run.start_s, zone)}  after waiting {span(_seconds(run.wait_h))}")
     click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}")
@@ -86,19 +105,43 @@ def _print_run(run: Run, zone: ZoneInfo, min_coverage: float) -> None:
         f"  uGPUcore {_percent(run.ugpucore)}  uGPUmem {_percent(run.ugpumem)}  "
         f"coverage {number(run.coverage, 2)}  energy {energy(run.energy_j)}"
     )
+    _print_application(run)
     uses = device_uses(run.devices) if run.devices is not None else []
-    if not uses:
+    names = device_names([use.device for use in uses])
+    if uses:
+        click.echo()
+        print_use(uses, names, min_coverage)
+        print_hardware(uses, names, min_coverage)
+        print_course(course, names, zone)
+    else:
         came = (
             "the first record of a running job comes within 6 minutes"
             if run.end_s is None
             else "the record of an ended job comes at once; on its nodes, slurm-gpu doctor says what keeps it"
         )
         click.echo(f"  No node has told anything about its GPUs yet: {came}.")
-        return
-    _print_gpus(uses, min_coverage)
-    advice = idle_advice(run, uses, min_coverage)
+    # How the CPUs of several nodes were shared out, accounting does not tell.
+    n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
+    print_hosts(host_uses(run.hosts or ()), n_cpus)
+    if run.events:
+        click.echo()
+        print_events(run.events, names, zone)
+    advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
-        click.echo(f"  {advice}")
+        click.echo(f"\n  {advice}")
+
+
+def _print_application(run: Run) -> None:
+    """What the nodes recognised, with what its rules captured, such as `input=water`."""
+    if run.app is None:
+        return
+    told = [host for host in run.hosts or () if host.app == run.app]
+    newest = max(told, key=lambda host: host.last_s, default=None)
+    parts = [text(run.app) + (f" ({text(run.app_field)})" if run.app_field is not None else "")]
+    if newest is not None:
+        parts += [f"{name}={text(value)}" for name, value in (newest.app_params or {}).items()]
+        parts += ["in a container"] if newest.container else []
+    click.echo(f"  application {', '.join(parts)}")
 
 
 def _gpus(n_gpus: float | None, kind: str | None = None) -> str:
@@ -113,35 +156,6 @@ def _gpus_requested(run: Run) -> str:
 
 def _percent(value: float | None) -> str:
     return GAP if value is None else f"{number(value, 1)} %"
-
-
-def _print_gpus(uses: Sequence[DeviceUse], min_coverage: float) -> None:
-    names = _device_names([use.device for use in uses])
-    rows = [
-        [
-            use.node,
-            names[use.device],
-            number(use.util_mean_pct, 1),
-            number(use.util_p5_pct),
-            number(use.util_p50_pct),
-            number(use.util_p95_pct),
-            memory(use.mem_mean_mib),
-            memory(use.mem_max_mib),
-            f"{number(use.power_mean_w)}W" if use.stands_for_all(use.power_s, min_coverage) else GAP,
-            energy(use.energy_j) if use.stands_for_all(use.energy_s, min_coverage) else GAP,
-            number(use.coverage, 2),
-        ]
-        for use in uses
-    ]
-    print_table(_GPU_COLUMNS, rows, right=_GPU_COLUMNS[2:], whole=("GPU",))
-
-
-def _device_names(devices: Sequence[str]) -> Mapping[str, str]:
-    """UUIDs in full, or on a terminal as far as GPU-1a2b3c4d where that tells them apart."""
-    short = {device: device[:_SHORT_UUID] for device in devices}
-    if not sys.stdout.isatty() or len(set(short.values())) < len(short):
-        return {device: device for device in devices}
-    return short
 
 
 def _seconds(hours: float | None) -> float | None:

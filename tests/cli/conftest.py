@@ -7,7 +7,7 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Health, Run
+from slurm_gpu.database.client import Health, Run, RunTimeline
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Mean, Record, Total
 from tests.slurm.recorded import NOW_S, recorded_client
@@ -55,6 +55,7 @@ class Database:
 
     def __init__(self) -> None:
         self.runs: list[Run] = []
+        self.courses: list[RunTimeline] = []
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
 
@@ -70,6 +71,9 @@ class Database:
 
     def run(self, job: str) -> list[Run]:
         return [run for run in self.runs if run.id == job]
+
+    def timelines(self, job: str) -> list[RunTimeline]:
+        return self.courses
 
     def health(self) -> Health:
         if self.state is None:

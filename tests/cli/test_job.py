@@ -14,6 +14,15 @@ def _idle(device: str, **changes):
     return make_record(device, util_hist_ms={0: 3_600_000}, no_process_s=3600.0, **changes)
 
 
+def _use_rows(slurm_gpu: CommandLine) -> dict[str, list[str]]:
+    """The first table's rows, by GPU."""
+    rows: dict[str, list[str]] = {}
+    for row in slurm_gpu.rows():
+        if row[:1] == ["n1"]:
+            rows.setdefault(row[1], row)
+    return rows
+
+
 def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
     assert slurm_gpu("job", "17") == 0
@@ -27,7 +36,7 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
 def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_B), make_record(_A, energy_j=None)))]
     slurm_gpu("job", "17")
-    rows = {row[1]: row for row in slurm_gpu.rows() if row[:1] == ["n1"]}
+    rows = _use_rows(slurm_gpu)
     assert rows[_B] == ["n1", _B, *["20.0", "0", "0", "40", "4G", "8G", "100W", "100.0", "Wh", "1.00"]]
     assert rows[_A][9:] == ["–", "1.00"]
 
@@ -36,7 +45,7 @@ def test_power_and_energy_of_a_part_of_the_time_do_not_pass_for_the_whole(slurm_
     shared = make_record(_A, power_w=Mean(1800, 100, 50, 300), energy_j=Total(1800, 360_000))
     slurm_gpu.database.runs = [make_run(devices=(shared,))]
     slurm_gpu("job", "17")
-    (row,) = (row for row in slurm_gpu.rows() if row[:1] == ["n1"])
+    (row,) = _use_rows(slurm_gpu).values()
     assert row[-3:] == ["–", "–", "1.00"]
     slurm_gpu("job", "17", "--json")
     (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
@@ -84,7 +93,7 @@ def test_zero_is_a_measurement_and_none_a_gap(slurm_gpu: CommandLine):
     )
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), blind))]
     slurm_gpu("job", "17")
-    rows = {row[1]: row for row in slurm_gpu.rows() if row[:1] == ["n1"]}
+    rows = _use_rows(slurm_gpu)
     assert rows[_A][2:6] == ["0", "0", "0", "0"]
     assert rows[_B][2:] == ["–"] * 8 + ["0"]
 

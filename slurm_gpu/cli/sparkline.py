@@ -1,0 +1,31 @@
+"""The course of a quantity in one line of characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+GAP = "·"
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """Fractions (0–1) as blocks, at most `width` of them; a sign stands for the mean of as many values.
+
+    0 is the lowest block, and a dot is a gap.
+    """
+    per_sign = values_per_sign(len(values), width)
+    return "".join(_sign(values[at : at + per_sign]) for at in range(0, len(values), per_sign))
+
+
+def values_per_sign(n_values: int, width: int) -> int:
+    """How many values one sign of such a line stands for."""
+    return max(1, math.ceil(n_values / width))
+
+
+def _sign(values: Sequence[float | None]) -> str:
+    measured = [value for value in values if value is not None]
+    if not measured:
+        return GAP
+    fraction = min(max(math.fsum(measured) / len(measured), 0.0), 1.0)
+    return BLOCKS[min(int(fraction * len(BLOCKS)), len(BLOCKS) - 1)]

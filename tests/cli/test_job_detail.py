@@ -1,0 +1,174 @@
+"""`slurm-gpu job ID`: hardware, course, processes, application and events; a dash for what was not measured."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.cli.eventtext import event_text
+from slurm_gpu.cli.hostuse import host_uses
+from slurm_gpu.cli.sparkline import sparkline
+from slurm_gpu.database.client import DeviceTimeline, RunTimeline
+from slurm_gpu.records import DeviceFacts, Event, Host, Mean, Timeline, Total
+from slurm_gpu.records.timeline import level
+from tests.cli.conftest import START_S, CommandLine, make_record, make_run
+
+_A, _B = "GPU-aaaaaaaa-1111", "GPU-bbbbbbbb-2222"
+_FULL = {
+    "sm_active_frac": Mean(3600, 0.312, 0, 1),
+    "tensor_frac": Mean(3600, 0.0, 0, 0),
+    "temp_c": Mean(3600, 61, 40, 83),
+    "sm_clock_mhz": Mean(3600, 1310, 210, 1410),
+    "pcie_rx_bytes": Total(3600, 5.3e11),
+    "pcie_tx_bytes": Total(3600, 0.0),
+    "ecc_corrected": Total(3600, 0),
+    "ecc_uncorrected": Total(3600, 2),
+    "throttle_s": {"sw_power_cap": 312.4, "sw_thermal_slowdown": 0.0, "gpu_idle": 100.0},
+}
+
+
+def make_host(**changes: Any) -> Host:
+    values: dict[str, Any] = {
+        "cluster": "neuron", "job_id": 17, "restart": 0, "prolog_s": START_S, "node": "n1", "boot_id": "b",
+        "segment": "0" * 16, "seq": 1, "final": True, "first_s": START_S, "last_s": START_S + 3600,
+        "cpu_s": 13680.0, "rss_max_mib": 12288.0, "read_bytes": 53_000_000_000, "write_bytes": 0,
+        "app": "GROMACS", "app_field": "molecular dynamics", "app_params": {"input": "water"},
+        "container": True,
+    }  # fmt: skip
+    return Host(**{**values, **changes})
+
+
+def _line(slurm_gpu: CommandLine, beginning: str) -> str:
+    """The line after the header that begins so, with its runs of spaces made one."""
+    lines = [" ".join(line.split()) for line in slurm_gpu.out.splitlines()]
+    return lines[next(index for index, line in enumerate(lines) if line.startswith(beginning)) + 1]
+
+
+def test_what_the_hardware_did_has_a_row_for_each_gpu(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **_FULL), make_record(_B)))]
+    slurm_gpu("job", "17")
+    assert _line(slurm_gpu, "node GPU SM tensor MHz max W max °C ECC PCIe in/out held back") == (
+        f"n1 {_A} 31.2 0 1310 300 83 0, 2 lost 530 GB / 0 5m12s power limit"
+    )
+    assert f"n1 {_B} – – – 300 – – – –" in " ".join(slurm_gpu.out.split())
+
+
+def test_columns_that_nothing_measured_are_left_out(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A, power_w=None),))]
+    slurm_gpu("job", "17")
+    assert not any(word in slurm_gpu.out for word in ("SM", "max W", "PCIe", "held back", "CPU time"))
+
+
+def test_what_went_over_links_that_others_shared_is_a_gap(slurm_gpu: CommandLine):
+    shared = {**_FULL, "pcie_rx_bytes": Total(1800, 5.3e11), "pcie_tx_bytes": Total(1800, 0.0)}
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A, **shared),))]
+    slurm_gpu("job", "17")
+    assert "PCIe" not in slurm_gpu.out
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["pcie_rx_bytes"], gpu["pcie_s"], gpu["nvlink_rx_bytes"]) == (5.3e11, 1800, None)
+
+
+def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: CommandLine):
+    start_s = START_S // 64 * 64
+    util = bytes(map(level, [0.0, 1.0, None, 0.5]))
+    course = Timeline(width_s=64, start_s=start_s, series={"util": util})
+    later = Timeline(width_s=64, start_s=start_s + 128, series={"util": bytes([250])})
+    devices = (
+        DeviceTimeline(node="n1", device=_A, timeline=course),
+        DeviceTimeline(node="n1", device=_B, timeline=later),
+    )
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
+    submit_s = slurm_gpu.database.runs[0].submit_s
+    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
+    slurm_gpu("job", "17")
+    assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
+    assert f"n1    {_B}  ··█·" in slurm_gpu.out
+    assert "1m04s a sign; · was not measured" in slurm_gpu.out
+    slurm_gpu("job", "17", "--json")
+    (run,) = json.loads(slurm_gpu.out)["runs"]
+    assert run["timelines"][0] == devices[0].to_json()
+
+
+def test_a_course_that_was_not_kept_is_not_drawn(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
+    submit_s = slurm_gpu.database.runs[0].submit_s
+    gone = DeviceTimeline(node="n1", device=_A, timeline=None)
+    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=(gone,))]
+    slurm_gpu("job", "17")
+    assert "utilisation" not in slurm_gpu.out
+
+
+def test_the_processes_and_the_application_are_told(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [
+        make_run(
+            devices=(make_record(_A),), hosts=(make_host(),), tres_allocated={"cpu": 8},
+            app="GROMACS", app_field="molecular dynamics",
+            device_facts={_A: DeviceFacts(uuid=_A, node="n1", at_s=1, name="NVIDIA A100-SXM4-80GB")},
+        )
+    ]  # fmt: skip
+    slurm_gpu("job", "17")
+    assert "2 a100 GPUs (NVIDIA A100-SXM4-80GB)" in slurm_gpu.out
+    assert "application GROMACS (molecular dynamics), input=water, in a container\n" in slurm_gpu.out
+    row = _line(slurm_gpu, "node CPU time CPUs busy memory max read written")
+    assert row == "n1 3h48m 3.8 of 8 12G 53.0 GB 0"
+
+
+def test_watches_of_one_node_are_one_row_and_double_ones_count_once():
+    first = make_host(last_s=START_S + 1800, cpu_s=100.0, rss_max_mib=5.0)
+    second = make_host(segment="1" * 16, first_s=START_S + 1800, cpu_s=50.0, rss_max_mib=7.0, read_bytes=None)
+    double = make_host(segment="2" * 16, first_s=START_S + 1900, last_s=START_S + 2000, cpu_s=1e6)
+    elsewhere = make_host(node="n2", cpu_s=None)
+    (n1, n2) = host_uses([double, second, elsewhere, first])
+    assert (n1.cpu_s, n1.rss_max_mib, n1.read_bytes, n1.watched_s) == (150.0, 7.0, 53_000_000_000, 3600)
+    assert (n2.cpu_s, n2.cpus_busy, n2.write_bytes) == (None, None, 0)
+
+
+def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLine):
+    events = [
+        Event(node="n1", boot_id="b", n=n, at_s=START_S + n, kind="xid", device=_A, data={"code": 79})
+        for n in range(25)
+    ]
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), events=tuple(events))]
+    slurm_gpu("job", "17")
+    assert f"2026-11-21 19:15:42  n1 {_A}  Xid 79: the GPU fell off the bus\n" in slurm_gpu.out
+    assert slurm_gpu.out.count("Xid 79") == 20
+    assert "and 5 more; --json has them all" in slurm_gpu.out
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        ("xid", {"code": 999}, "Xid 999"),
+        ("xid", {"code": [1]}, "Xid [1]"),
+        ("gpu_lost", {}, "the GPU was lost"),
+        ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used it without holding it"),
+        (
+            "job_mismatch",
+            {"pid": 7, "allocated": 17, "cgroup": 18},
+            "process 7 used a GPU of job 17, and belongs to job 18",
+        ),
+        ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
+        ("clock_step", {}, "the node's clock was set by some seconds"),
+        ("spool_full", {"dropped": 3}, "the node's spool was full; 3 records were given up"),
+        ("something_new", {"x": 3}, "something new x=3"),
+    ],
+)
+def test_each_kind_of_event_reads_well(kind: str, data: dict[str, Any], said: str):
+    event = Event(node="n1", boot_id="b", n=1, at_s=5, kind=kind, data=data)
+    assert event_text(event) == said
+
+
+def test_a_line_of_blocks_tells_zero_from_a_gap():
+    assert sparkline([0.0, 0.5, 1.0, None], 4) == "▁▅█·"
+    assert sparkline([0.0, 1.0, None, None], 2) == "▅·"
+    assert sparkline([], 10) == ""
+
+
+@given(st.lists(st.none() | st.floats(0, 1), max_size=300), st.integers(1, 60))
+def test_a_line_of_blocks_keeps_within_its_width(values: list[float | None], width: int):
+    line = sparkline(values, width)
+    assert len(line) <= width
+    assert ("·" in line) <= (None in values)
