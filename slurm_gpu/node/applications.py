@@ -21,8 +21,6 @@ PROCESSES_PER_LOOK = 20
 """So many processes have their memory maps read in one look."""
 
 _LISTED_PER_LOOK = 512
-# Memory that a process maps in steps smaller than this is no library that was loaded.
-_STATE_BYTES = 1 << 20
 _PATH = re.compile(r"^[/~$.]|://|(?:^|[^\w.-])[/~]|/home/")
 _UNPRINTABLE = re.compile(r"[^ -~]")
 
@@ -149,7 +147,8 @@ class Recognition:
                 status = self._processes.stat(pid)
             except OSError:
                 continue
-            yield pid, (status.started, status.virtual_bytes // _STATE_BYTES)
+            # A process that has loaded a library has a larger address space.
+            yield pid, (status.started, status.virtual_bytes)
 
     def _look_at(self, pid: int) -> None:
         evidence = gather(self._processes, pid)

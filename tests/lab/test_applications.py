@@ -1,0 +1,87 @@
+"""A job on the real cluster is recognised by what it has loaded, and its host record is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+CPU_S = 6.0
+MEMORY_MIB = 150
+
+TRAINING = f"""
+import ctypes, json, os, pathlib, sys, time
+here = pathlib.Path(__file__).parent
+memory = bytearray(b"x") * ({MEMORY_MIB} << 20)
+time.sleep(2)  # frameworks take their time to load
+ctypes.CDLL(str(here / "site-packages/torch/lib/libtorch_cuda.so"))
+(here / "pid").write_text(str(os.getpid()))
+while time.process_time() < {CPU_S}:
+    pass
+while not (here / "enough").exists():
+    time.sleep(0.1)
+(here / "used").write_text(json.dumps(time.process_time()))
+"""
+
+
+@pytest.fixture
+def training(lab_with: LabWith, tmp_path: Path) -> tuple[Lab, Path]:
+    """A training script in alice's home, beside a library that only has the name of PyTorch's."""
+    lab = lab_with(job_submit=JobSubmit.NOOP)
+    directory = lab.layout.home / "alice" / "training"
+    lab.run_as("alice", ["mkdir", "-p", str(directory)])
+    (directory / "train.py").write_text(TRAINING)
+    library = directory / "site-packages" / "torch" / "lib" / "libtorch_cuda.so"
+    library.parent.mkdir(parents=True, exist_ok=True)
+    source = tmp_path / "nothing.c"
+    source.write_text("int nothing;\n")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    return lab, directory
+
+
+def hosts(lab: Lab, job: int) -> list[dict[str, Any]]:
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return []
+    return [host for run in json.loads(shown.stdout)["runs"] for host in run.get("hosts") or ()]
+
+
+def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training: tuple[Lab, Path]) -> None:
+    lab, directory = training
+    work = f"python3 {directory}/train.py --batch-size 64 --model {directory}/resnet50 --token SECRET"
+    job = lab.submit("alice", "--time=5", "--mem=1G", "--gpus=1", f"--wrap={work}")
+    pid = wait_for(lambda: (directory / "pid").exists() and (directory / "pid").read_text(), 30, "it loads")
+
+    shown = subprocess.run(
+        [str(lab.layout.bin / "slurm-gpud"), "applications", "--pid", pid],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert f"{pid}  PyTorch (deep learning)" in shown.stdout
+    assert "libtorch_cuda.so" in shown.stdout
+    assert "batch_size=64, model=resnet50" in shown.stdout
+
+    logs = [lab.layout.node(node).state / "spool" / "log" for node in lab.nodes]
+    wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 60, "slurm-gpud recognises it")
+    lab.run_as("alice", ["touch", str(directory / "enough")])
+    wait_for(lambda: any(held.end_s for held in lab.held(job)), 60, f"job {job} ends")
+    (host,) = wait_for(
+        lambda: [host for host in hosts(lab, job) if host["final"]], 60, f"job {job} has a final host record"
+    )
+
+    used_s = json.loads((directory / "used").read_text())
+    assert host["cpu_s"] == pytest.approx(used_s, rel=0.1)
+    assert MEMORY_MIB < host["rss_max_mib"] < MEMORY_MIB + 50
+    assert (host["app"], host["app_field"], host["container"]) == ("PyTorch", "deep learning", False)
+    assert host["app_params"] == {"batch_size": "64", "model": "resnet50"}
+    assert "SECRET" not in json.dumps(host)
