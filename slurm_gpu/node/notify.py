@@ -31,6 +31,11 @@ class Notifier:
         self._status_at_s = 0.0 if self._address else math.inf
         self._status = ""
 
+    @property
+    def listens(self) -> bool:
+        """Is there anybody to tell?"""
+        return bool(self._address)
+
     def ready(self) -> None:
         """Everything is set up."""
         self._tell("READY=1")

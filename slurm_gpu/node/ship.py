@@ -87,6 +87,7 @@ class Courier:
         self._under_way: Shipment | None = None
         self._max_items = MAX_ITEMS
         self.failures = 0
+        self.last_failure = ""
         self._not_before_s = 0.0
         self._urgent_at_s: float | None = None
         self._everything_at_s = self._next_period()
@@ -207,7 +208,7 @@ class Courier:
             log.warning("records cannot be shipped, and wait in the spool: %s", why)
         else:
             log.debug("records cannot be shipped: %s", why)
-        self.failures += 1
+        self.failures, self.last_failure = self.failures + 1, why
         pause_s = min(BACKOFF_MAX_S, 2.0 ** min(self.failures, 16)) * self._random.uniform(0.5, 1.0)
         if reply.retry_after is not None and reply.retry_after.isdecimal():
             pause_s += min(RETRY_AFTER_MAX_S, float(reply.retry_after))

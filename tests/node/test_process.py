@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -14,8 +15,10 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from lab.nvml import build
 from lab.simgpu.world import GpuSpec, create
@@ -186,6 +189,78 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
     assert first["device"] == second["device"] == "GPU-b"
     assert first["segment"] != second["segment"]
     assert database.records == {}
+
+
+def test_one_look_is_shown_to_a_person(daemon: Daemon, database: Database) -> None:
+    done = subprocess.run(
+        daemon.command("--once"),
+        env=daemon.environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    header, *lines = done.stdout.splitlines()
+    assert header.split() == ["GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS"]
+    assert [line.split()[1] for line in lines] == UUIDS
+    assert database.senders == {"127.0.9.1"}
+
+
+def test_one_look_that_cannot_be_shipped_says_so(daemon: Daemon, database: Database) -> None:
+    (daemon.directory / "site.yaml").write_text("cluster: lab\ndatabase: http://127.0.0.1:1\n")
+    command = daemon.command("--once")
+    done = subprocess.run(
+        command, env=daemon.environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 3
+    assert "waits in" in done.stderr
+    assert "GPU-b" in done.stdout
+
+
+def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
+    daemon: Daemon, database: Database, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (daemon.directory / "site.yaml").open("a") as site:
+        site.write(f"metrics: {{listen: 127.0.0.1:{port}}}\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20)
+        told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
+        daemon.environment |= told
+        daemon.start()
+        heard = [systemd.recv(200).decode()]
+        assert heard == ["READY=1"]
+        daemon.hook("prolog", 1, "1")
+        while heard.count("WATCHDOG=1") < 3:
+            heard.append(systemd.recv(200).decode())
+        assert any(line.startswith("STATUS=2 GPUs, ") for line in heard)
+
+        def scraped() -> dict[str, float]:
+            with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
+                text = response.read().decode()
+            samples = [sample for f in text_string_to_metric_families(text) for sample in f.samples]
+            return {
+                f"{s.name}/{s.labels.get('job', '')}{s.labels.get('process', '')}": s.value for s in samples
+            }
+
+        until(lambda: scraped().get("slurm_gpu_held/1") == 1)
+        assert scraped()["slurm_gpud_resident_memory_bytes/reader"] > 1e6
+        second = subprocess.run(
+            daemon.command("--once"),
+            cwd=ROOT,
+            env=daemon.environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert second.returncode == 3
+        assert "in use by another slurm-gpud; stop that one, or name another --state-dir" in second.stderr
+        assert daemon.end(signal.SIGTERM) == 0
+        while heard[-1] != "STOPPING=1":
+            heard.append(systemd.recv(200).decode())
 
 
 def test_a_missing_site_file_is_wrong_usage_and_named(tmp_path: Path) -> None:

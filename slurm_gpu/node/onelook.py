@@ -1,0 +1,53 @@
+"""`slurm-gpud --once`: what a person sees of one look at all GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.live import LastSeen, live_device
+from slurm_gpu.node.reading import Request
+
+_HEADER = ("GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS")
+_RING_US = 2_000_000
+
+
+def look_at_all(seen: LastSeen, clock: Clock) -> None:
+    """Read all that each device tells, held or not."""
+    after_us = round(clock.wall() * 1e6) - _RING_US
+    requests = [
+        Request(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
+        for facts in seen.facts
+    ]
+    if requests:
+        seen.read(requests)
+
+
+def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) -> str:
+    """A table of the devices; a dash where the device cannot say."""
+    if not seen.facts:
+        return "no GPU answers; is the NVIDIA driver loaded?"
+    rows: list[Sequence[str]] = [_HEADER]
+    for facts in seen.facts:
+        last = live_device(seen.of(facts.uuid, now_s), holders.get(facts.uuid, ()))
+        total_mib = None if facts.memory_bytes is None else facts.memory_bytes / 2**20
+        rows.append(
+            (
+                str(facts.index),
+                facts.uuid,
+                facts.name or "-",
+                _shown(last.util_pct, "{:.0f}%"),
+                f"{_shown(last.mem_used_mib, '{:.0f}')}/{_shown(total_mib, '{:.0f}')} MiB",
+                _shown(last.power_w, "{:.0f} W"),
+                _shown(last.processes, "{:.0f}"),
+                " ".join(map(str, last.jobs)) or "-",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)

@@ -1,0 +1,211 @@
+"""slurm-gpud put together: what watches, what ships, what tells systemd and Prometheus, in one loop."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import json
+import logging
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu import __version__, munge
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.node.applicationrules import NO_RULES, Rules, load_rules, rules_path
+from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.gres import GresOrder
+from slurm_gpu.node.hooks import HookDirectory, HookEvents
+from slurm_gpu.node.hostbook import HostBook
+from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
+from slurm_gpu.node.inotify import DirectoryWaiter
+from slurm_gpu.node.inventory import Order
+from slurm_gpu.node.jobcgroups import JobCgroups
+from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.metrics import Health, expose
+from slurm_gpu.node.metricsserver import MetricsServer
+from slurm_gpu.node.nodecounters import NodeCounters
+from slurm_gpu.node.notify import Notifier
+from slurm_gpu.node.onelook import look_at_all, summary
+from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
+from slurm_gpu.node.processjobs import ProcessJobs
+from slurm_gpu.node.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
+from slurm_gpu.node.ship import Courier
+from slurm_gpu.node.spool import Spool
+from slurm_gpu.records import HOST_CLUSTER
+
+log = logging.getLogger(__name__)
+
+_NOBODY = 0  # no job has this number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says; `node` is None where it does not name the node."""
+
+    config: Path
+    node: str | None
+    run_dir: Path
+    state_dir: Path
+    source_address: str | None
+    once: bool
+    printing: bool
+    no_slurm: bool
+
+
+class Service:
+    """Everything that slurm-gpud does, from its first look to its last."""
+
+    def __init__(self, options: Options, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
+        """Raises OutsideError where the machine does not let it work."""
+        self._options, self._clock, self._notifier = options, clock, notifier
+        self._name = options.node or os.uname().nodename.partition(".")[0]
+        self._cluster = HOST_CLUSTER + self._name if options.no_slurm else config.cluster
+        hooks = HookDirectory(options.run_dir, self._name, clock)
+        self._spool = _open_spool(options, config, hooks)
+        self._waiter = DirectoryWaiter(hooks.jobs)
+        self._reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S if options.once else START_WAIT_S)
+        self._seen = LastSeen(self._reader)
+        self._host_jobs: HostJobs | None = None
+        events: HookEvents = hooks
+        processes = ProcessJobs()
+        order: Order = GresOrder(options.node)
+        if options.no_slurm:
+            processes, order = HostProcesses(), HostOrder()
+            events = self._host_jobs = HostJobs(self._name, clock, self._seen, order, processes, self._spool)
+        self._hosts = HostBook(self._name, _rules(options.config))
+        self._node = Node(
+            name=self._name,
+            cluster=self._cluster,
+            clock=clock,
+            hooks=events,
+            reader=self._seen,
+            gres=order,
+            spool=self._spool,
+            processes=processes,
+            cgroups=JobCgroups(self._name),
+            interval_s=config.sampling.interval_s,
+            hosts=self._hosts,
+        )
+        self._courier = self._make_courier(config)
+        listen = None if options.once else config.metrics.listen
+        self._metrics = None if listen is None else MetricsServer(*listen, self._waiter.wake)
+
+    def _make_courier(self, config: SiteConfig) -> Courier:
+        options = self._options
+        kind = HostSource if options.no_slurm else NodeSource
+        source = kind(self._name, self._clock, self._node, self._seen, NodeCounters())
+        post: Callable[[bytes], Reply] = _print
+        if not options.printing:
+            credential = functools.partial(munge.encode, socket=config.munge_socket)
+            # Who sends from an address of its own is one of several nodes on this host, to be told apart.
+            local = config.database_socket if options.source_address is None else None
+            post = HttpPost(config.database, options.source_address, credential, local)
+        direct = options.once or options.printing
+        sender = DirectSender(post) if direct else ThreadSender(post, self._waiter.wake)
+        return Courier(self._spool, sender, self._clock, self._name, source)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        log.info("slurm-gpud %s watches node %s of cluster %s", __version__, self._name, self._cluster)
+        self._node.start()
+        self._notifier.ready()
+
+    def turn(self) -> None:
+        """One turn of the loop: do what is due, then wait for what comes next."""
+        due_s = min(self._node.step(), self._courier.step(), self._tell())
+        if self._host_jobs is not None:
+            # Others work on this machine whom nobody allocates anything: its counters are nobody's.
+            self._hosts.meet(_NOBODY)
+            due_s = min(due_s, self._host_jobs.due_s)
+        self._waiter.wait(due_s - self._clock.monotonic())
+
+    def wake(self) -> None:
+        """End a wait; for signal handlers."""
+        self._waiter.wake()
+
+    def once(self) -> None:
+        """One look at everything, ship all there is, and tell a person what was seen."""
+        self._node.step()
+        look_at_all(self._seen, self._clock)
+        self._node.stop()
+        self._courier.ship_everything()
+        self._courier.step()
+        if not self._options.printing:
+            print(summary(self._seen, self._node.holders(), self._clock.monotonic()))
+            if self._courier.failures:
+                raise OutsideError(
+                    f"{self._courier.last_failure}; what could not be shipped waits in "
+                    f"{self._options.state_dir / 'spool'}"
+                )
+
+    def stop(self) -> None:
+        """Write down all that is known, and let go of everything."""
+        self._notifier.stopping()
+        self._node.stop()
+        if self._metrics is not None:
+            self._metrics.close()
+        self._reader.close()
+        self._spool.close()
+
+    def _tell(self) -> float:
+        """Tell Prometheus if it asked, and systemd; returns when systemd is to be told again."""
+        if self._metrics is not None:
+            self._metrics.answer(self._exposition)
+        if not self._notifier.listens:
+            return math.inf
+        state = f"{len(self._seen.facts)} GPUs, {len(self._node.open_jobs())} jobs"
+        if self._courier.failures:
+            state += f"; slurm-gpudbd is away, {len(self._spool)} records wait"
+        if self._spool.failing:
+            state += "; the spool cannot be written"
+        return self._notifier.turned(self._clock.monotonic(), state)
+
+    def _exposition(self) -> str:
+        reader_pid = self._reader.pid
+        health = Health(
+            looks=self._seen.looks,
+            failed_looks=self._seen.failed_looks,
+            open_jobs=len(self._node.open_jobs()),
+            spool_bytes=self._spool.size_bytes,
+            spool_items=len(self._spool),
+            spool_failing=self._spool.failing,
+            shipment_failures=self._courier.failures,
+            pids={"main": os.getpid()} | ({} if reader_pid is None else {"reader": reader_pid}),
+        )
+        now_s = self._clock.monotonic()
+        return expose(self._name, self._seen, self._node.holders(), health, now_s)
+
+
+def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> Spool:
+    try:
+        hooks.create()
+        return Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
+    except BlockingIOError as error:
+        raise OutsideError(
+            f"{error.filename}: in use by another slurm-gpud; stop that one, or name another --state-dir"
+        ) from error
+    except OSError as error:
+        hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"
+        raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
+
+
+def _rules(site_file: Path) -> Rules:
+    """A mistake in the rules costs the names of applications, not the accounting."""
+    try:
+        return load_rules(rules_path(site_file))
+    except SlurmGpuError as error:
+        log.error("%s\nuntil this is mended no application is recognised", error)  # noqa: TRY400
+        return NO_RULES
+
+
+def _print(body: bytes) -> Reply:
+    shipment = json.loads(gzip.decompress(body))
+    for kind in ("devices", "runs", "records", "hosts", "events"):
+        for item in shipment[kind]:
+            print(json.dumps({kind[:-1]: item}), flush=True)
+    return Reply(200, b"{}")
