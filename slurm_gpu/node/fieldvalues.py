@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pynvml
@@ -21,21 +21,21 @@ class _Field(NamedTuple):
 
 
 _ALL_LINKS = 0xFFFFFFFF
-_TOTAL_ENERGY = _Field(83)  # mJ
-_PCIE_TX, _PCIE_RX = _Field(197), _Field(198)
-_NVLINK_DATA_TX, _NVLINK_DATA_RX = _Field(138, _ALL_LINKS, 10), _Field(139, _ALL_LINKS, 10)  # KiB
-_NVLINK5_TX, _NVLINK5_RX = _Field(202, _ALL_LINKS), _Field(204, _ALL_LINKS)
-_ECC_SINGLE, _ECC_DOUBLE = _Field(3), _Field(4)  # since the driver was loaded
+# Stands for a field of each link.
+_EACH_LINK = 0xFFFFFFFE
+_NVLINK_COUNT = _Field(91)
 
 # By the name in Reading: the first that a device has counts.
 _FIELDS: Mapping[str, tuple[_Field, ...]] = {
-    "energy_mj": (_TOTAL_ENERGY,),
-    "pcie_rx_bytes": (_PCIE_RX,),
-    "pcie_tx_bytes": (_PCIE_TX,),
-    "nvlink_rx_bytes": (_NVLINK_DATA_RX, _NVLINK5_RX),
-    "nvlink_tx_bytes": (_NVLINK_DATA_TX, _NVLINK5_TX),
-    "ecc_corrected": (_ECC_SINGLE,),
-    "ecc_uncorrected": (_ECC_DOUBLE,),
+    "energy_mj": (_Field(83),),
+    "pcie_rx_bytes": (_Field(198),),
+    "pcie_tx_bytes": (_Field(197),),
+    # Data in KiB; from the fifth generation on in bytes.
+    "nvlink_rx_bytes": (_Field(139, _ALL_LINKS, shift=10), _Field(204, _EACH_LINK)),
+    "nvlink_tx_bytes": (_Field(138, _ALL_LINKS, shift=10), _Field(202, _EACH_LINK)),
+    # Single and double bit errors since the driver was loaded.
+    "ecc_corrected": (_Field(3),),
+    "ecc_uncorrected": (_Field(4),),
 }
 # By NVML's type: the member of the union, and its width where it is a counter.
 _TYPES = {
@@ -51,6 +51,7 @@ class FieldValues:
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+        self._links: int | None = None
         self._fields: dict[str, tuple[_Field, ...]] = dict(_FIELDS)
         self._prepare()
 
@@ -60,40 +61,58 @@ class FieldValues:
 
     def read(self) -> Mapping[str, Counter]:
         """What there is, by the name in Reading; raises GoneError."""
-        if not self._names:
-            return {}
-        if not self._calls.gives("nvmlDeviceGetFieldValues", len(self._names), self._values_ref):
-            return {}
         found: dict[str, Counter] = {}
-        missing = False
+        if not self._get(self._values):
+            return found
+        failed: dict[str, int] = {}
         for name, value in zip(self._names, self._values, strict=True):
-            code = value.nvmlReturn
-            if code != SUCCESS:
-                check_gone(code)
-                missing = self._without(name, code) or missing
-                continue
             kind = _TYPES.get(value.valueType)
-            if kind is not None:
-                shift = self._fields[name][0].shift
-                found[name] = Counter(getattr(value.value, kind[0]) << shift, kind[1] + shift)
-        if missing:
-            self._prepare()
+            if value.nvmlReturn != SUCCESS or kind is None:
+                check_gone(value.nvmlReturn)
+                failed[name] = value.nvmlReturn
+                continue
+            member, bits = kind
+            shift, before = self._fields[name][0].shift, found.get(name)
+            count = getattr(value.value, member) << shift
+            found[name] = Counter(count if before is None else before.value + count, bits + shift)
+        for name, code in failed.items():
+            found.pop(name, None)
+            self._failed(name, code)
         return found
 
-    def _without(self, name: str, code: int) -> bool:
-        """It did not come: True if it has to be asked for differently from now on, or not at all."""
+    def _failed(self, name: str, code: int) -> None:
+        """It did not come: ask differently from now on, or not at all, if it never will."""
         what = f"{name} (field {self._fields[name][0].number})"
         self._calls.failed(what, code)
-        if not self._calls.is_out(what):
-            return False
-        others = self._fields.pop(name)[1:]
-        if others:
-            self._fields[name] = others
-        return True
+        if self._calls.is_out(what):
+            others = self._fields.pop(name)[1:]
+            if others:
+                self._fields[name] = others
+            self._prepare()
 
     def _prepare(self) -> None:
-        self._names = list(self._fields)
-        self._values: Any = (pynvml.c_nvmlFieldValue_t * len(self._names))()
-        for value, fields in zip(self._values, self._fields.values(), strict=True):
-            value.fieldId, value.scopeId = fields[0].number, fields[0].scope
-        self._values_ref = ctypes.byref(self._values)
+        wanted = [(name, field) for name, fields in self._fields.items() for field in self._each(fields[0])]
+        self._names = [name for name, _ in wanted]
+        self._values = _values([field for _, field in wanted])
+
+    def _each(self, field: _Field) -> list[_Field]:
+        if field.scope != _EACH_LINK:
+            return [field]
+        if self._links is None:
+            count = _values([_NVLINK_COUNT])
+            told = self._get(count) and count[0].nvmlReturn == SUCCESS
+            self._links = count[0].value.uiVal if told else 0
+        return [field._replace(scope=link) for link in range(self._links)]
+
+    def _get(self, values: Any) -> bool:
+        return len(values) > 0 and self._calls.gives(
+            "nvmlDeviceGetFieldValues", len(values), ctypes.byref(values)
+        )
+
+
+def _values(fields: Sequence[_Field]) -> Any:
+    """The array that nvmlDeviceGetFieldValues takes and fills."""
+    values: Any = (pynvml.c_nvmlFieldValue_t * len(fields))()
+    for value, field in zip(values, fields, strict=True):
+        value.fieldId, value.scopeId = field.number, field.scope
+    return values

@@ -15,8 +15,8 @@ import pynvml
 from slurm_gpu.node.nvmlcalls import SUCCESS, Calls, function
 from slurm_gpu.node.reading import Activity
 
-# The driver refuses samples closer together.
-_MIN_S = 0.1
+# The driver refuses samples that are not more than 0.1 s apart.
+_MIN_S = 0.11
 # By the name in Activity: nvml.h's NVML_GPM_METRIC_…, in percent.
 _PARTS = {"sm_active": 2, "sm_occupancy": 3, "tensor": 5, "dram": 10}
 # The same, in MiB/s.

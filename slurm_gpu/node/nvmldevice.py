@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from ctypes import byref, c_uint, c_ulonglong
+from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
 from typing import Any
 
 import pynvml
@@ -81,12 +81,17 @@ class Arrays:
         self.process_samples: Any = (pynvml.c_nvmlProcessUtilizationSample_t * 256)()
 
 
+def _now_s() -> float:
+    """Clock.monotonic()."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class NvmlDevice:
     """Reads one device; `parent` is the handle of the GPU of a MIG instance."""
 
     def __init__(self, handle: Any, facts: Facts, parent: Any, arrays: Arrays, tell: Tell) -> None:
         self.facts, self.handle = facts, handle
-        self._arrays = arrays
+        self._arrays, self._parent = arrays, parent
         self._calls = Calls(handle, facts.uuid, tell)
         gpm_calls = self._calls if parent is None else Calls(parent, facts.uuid, tell)
         self._gpm = Gpm(gpm_calls, facts.gpu_instance)
@@ -96,11 +101,14 @@ class NvmlDevice:
         self._memory_v1, self._memory_v2 = pynvml.c_nvmlMemory_t(), pynvml.c_nvmlMemory_v2_t()
         self._memory_v2.version = pynvml.nvmlMemory_v2
         self._rates = pynvml.c_nvmlUtilization_t()
+        self._uuid = create_string_buffer(pynvml.NVML_DEVICE_UUID_V2_BUFFER_SIZE)
         self._number, self._long, self._type = c_uint(), c_ulonglong(), c_uint()
 
     def read(self, request: Request) -> Reading:
         """What is asked for; raises GoneError."""
-        at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+        at_s = _now_s()
+        if request.detailed:
+            self._check_identity()
         memory = self._memory()
         ring_us, process_us = request.ring_after_us, request.process_ring_after_us
         ring = None if ring_us is None else self._ring(ring_us)
@@ -122,7 +130,7 @@ class NvmlDevice:
             temp_c=self._temp_c(),
             sm_clock_mhz=self._sm_clock_mhz(),
             throttle=self._throttle(),
-            activity=self._gpm.read(at_s),
+            activity=self._gpm.read(_now_s()),
             **self._counters(),
         )
 
@@ -141,6 +149,14 @@ class NvmlDevice:
         """Give back what the driver holds for it."""
         self._gpm.close()
 
+    def _check_identity(self) -> None:
+        """The handle of a MIG instance that is gone may be that of another one now."""
+        if self._parent is None:
+            return
+        code = self._calls.call("nvmlDeviceGetUUID", self._uuid, len(self._uuid))
+        if code != SUCCESS or self._uuid.value.decode("utf-8", "replace") != self.facts.uuid:
+            raise GoneError(Trouble.LOST, "the MIG instance is gone")
+
     def _memory(self) -> Memory | None:
         """By the second version, which counts the driver's reserve apart, else by the first."""
         info = self._memory_v2
@@ -151,8 +167,8 @@ class NvmlDevice:
         if code == UNKNOWN:
             # What every device can tell has failed: after a reload of the driver that is all it says.
             raise GoneError(Trouble.DRIVER, meaning(code))
-        if code == NOT_FOUND:
-            raise GoneError(Trouble.LOST, meaning(code))
+        if code == NOT_FOUND or (code == pynvml.NVML_ERROR_INVALID_ARGUMENT and self._parent is not None):
+            raise GoneError(Trouble.LOST, f"the MIG instance is gone: {meaning(code)}")
         return Memory(info.used, info.total) if code == SUCCESS else None
 
     def _ring(self, after_us: int) -> Sequence[UtilizationSample] | None:

@@ -23,12 +23,14 @@ class XidEvents:
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
         self._set: Any = None
+        self._kept: list[Xid] = []
         self._data = pynvml.c_nvmlEventData_t()
         self._gpus: Mapping[int | None, Facts] = {}
         self._instances: Mapping[tuple[str, int, int], str] = {}
 
     def listen(self, gpus: Mapping[str, tuple[Any, Facts]]) -> None:
         """From now on to these: handles and facts of GPUs and of MIG instances by UUID."""
+        self._kept.extend(self._waiting())
         self.close()
         try:
             self._set = pynvml.nvmlEventSetCreate()
@@ -52,6 +54,11 @@ class XidEvents:
 
     def take(self) -> list[Xid]:
         """Those told since the last time, without waiting."""
+        found = [*self._kept, *self._waiting()]
+        self._kept.clear()
+        return found
+
+    def _waiting(self) -> list[Xid]:
         wait = function("nvmlEventSetWait_v2")
         found: list[Xid] = []
         while self._set is not None and wait is not None and len(found) < _MOST:

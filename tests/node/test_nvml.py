@@ -3,6 +3,7 @@
 import ctypes
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from lab.nvml import build
 from lab.simgpu import faults
 from lab.simgpu.load import Point
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.specs import GpuSpec, MigSpec, hopper
+from lab.simgpu.world import World, create
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
@@ -38,6 +40,10 @@ def world(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     world = World(path)
     world.stop_clock(START_NS + 100 * 10**9)
     yield world
+    shut_down()
+
+
+def shut_down() -> None:
     try:
         while True:
             pynvml.nvmlShutdown()
@@ -229,3 +235,128 @@ def test_without_a_driver_there_is_one_error(world: World) -> None:
         NvmlReader().devices()
     faults.driver(world, loaded=True)
     assert len(Gpus().facts) == 2
+
+
+@pytest.fixture
+def cut(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """A GPU cut into two instances beside a whole one, both with GPM and NVLink."""
+    path = tmp_path / "cut.world"
+    parts = (MigSpec("1g.10gb", "MIG-small"), MigSpec("3g.40gb", "MIG-big"))
+    create(path, [hopper("GPU-cut", minor=0, mig=parts), hopper("GPU-whole", minor=1)], boot=START_NS / 1e9)
+    monkeypatch.setenv("SIMGPU_WORLD", str(path))
+    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
+    world = World(path)
+    at(world, 0)
+    yield world
+    shut_down()
+
+
+def test_instances_are_devices_beside_their_gpu(cut: World) -> None:
+    facts = Gpus().facts
+    assert list(facts) == ["GPU-cut", "MIG-small", "MIG-big", "GPU-whole"]
+    big = facts["MIG-big"]
+    assert (big.parent, big.index, big.minor) == ("GPU-cut", 0, 0)
+    assert (big.gpu_instance, big.compute_instance) == (1, 0)
+    assert big.memory_bytes == 40448 << 20
+    assert facts["GPU-cut"].parent is None
+
+
+def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> None:
+    target = next(one.target for one in cut.instances if one.uuid == "MIG-big")
+    now_ns = cut.now_ns()
+    points = [Point(now_ns, 70, 3000), Point(now_ns + 1000 * 10**9, 70, 3000)]
+    cut.register(target, points, pid=os.getpid())
+    cut.stop_clock(now_ns + 10 * 10**9)
+    gpus = Gpus()
+    big = gpus.reading("MIG-big", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
+    told = big._replace(at_s=0.0)
+    assert told == Reading(
+        at_s=0.0, memory=Memory(3000 << 20, 40448 << 20), processes=[Process(os.getpid(), 3000 << 20)]
+    )
+    small = gpus.reading("MIG-small", processes=True)
+    assert (small.memory, small.processes) == (Memory(0, 9984 << 20), [])
+    assert gpus.reading("GPU-cut", processes=True).processes == [Process(os.getpid(), 3000 << 20)]
+    assert not [text for text in gpus.told if text.startswith("MIG")]  # that is as it should be
+
+
+def test_an_instance_that_is_gone_is_lost_and_never_another(cut: World) -> None:
+    gpus = Gpus()
+    faults.mig(cut, 0, [MigSpec("1g.10gb", "MIG-new"), MigSpec("3g.40gb", "MIG-newer")])
+    for uuid in ("MIG-small", "MIG-big"):
+        assert gpus.results(uuid, detailed=True).failures[uuid].trouble is Trouble.LOST
+    assert gpus.reading("GPU-whole").memory is not None
+    assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-cut", "MIG-new", "MIG-newer", "GPU-whole"]
+    assert gpus.reading("MIG-new", detailed=True).memory is not None
+
+
+def test_gpm_tells_what_instances_and_gpus_did_between_two_looks(cut: World) -> None:
+    for target in (1, next(one.target for one in cut.instances if one.uuid == "MIG-big")):
+        now_ns = cut.now_ns()
+        points = [Point(now_ns - 10**9, 80, 1000), Point(now_ns + 1000 * 10**9, 80, 1000)]
+        cut.register(target, points, pid=os.getpid())
+    gpus = Gpus()
+    for uuid in ("MIG-big", "GPU-whole"):
+        assert gpus.reading(uuid, detailed=True).activity is None
+        cut.stop_clock(cut.now_ns() + 2 * 10**9)
+        time.sleep(0.12)  # the reader asks no sooner, and its clock is not the world's
+        activity = gpus.reading(uuid, detailed=True).activity
+        assert activity is not None
+        assert activity.seconds >= 0.11
+        assert activity.sm_active is not None
+        assert 0 < activity.sm_active <= 1
+        assert None not in activity
+        assert gpus.reading(uuid, detailed=True).activity is None  # too soon
+
+
+@pytest.mark.parametrize("version", [6, 7])
+def test_nvlink_counts_all_links_whatever_its_generation(
+    library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    path = tmp_path / "links.world"
+    create(path, [hopper("GPU-h", minor=0, nvlink_version=version)], boot=START_NS / 1e9)
+    monkeypatch.setenv("SIMGPU_WORLD", str(path))
+    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
+    world = World(path)
+    at(world, 0)
+    if version == 7:
+        faults.unsupported_fields(world, 0, [138, 139])
+    work(world, 50)
+    gpus = Gpus()
+    gpus.reading("GPU-h", detailed=True)  # finds out what it has
+    before = gpus.reading("GPU-h", detailed=True)
+    at(world, 10)
+    after = gpus.reading("GPU-h", detailed=True)
+    spec = hopper("GPU-h", minor=0)
+    assert grown(before.nvlink_tx_bytes, after.nvlink_tx_bytes) == pytest.approx(
+        5 * spec.nvlink_tx_bytes_per_s, rel=1e-6
+    )
+    assert grown(before.nvlink_rx_bytes, after.nvlink_rx_bytes) == pytest.approx(
+        5 * spec.nvlink_rx_bytes_per_s, rel=1e-6
+    )
+    assert gpus.facts["GPU-h"].nvlink_bytes_per_s == 18 * spec.nvlink_mb_per_s * 1e6
+    shut_down()
+
+
+def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:
+    gpus = Gpus()
+    faults.xid(cut, 1, 79)
+    faults.xid(cut, 0, 43, 1)
+    results = gpus.results("GPU-whole", detailed=True)
+    assert [(xid.uuid, xid.code) for xid in results.xids] == [("GPU-whole", 79), ("MIG-big", 43)]
+    assert gpus.results("GPU-whole", detailed=True).xids == []
+    faults.xid(cut, 1, 31)
+    gpus.reader.devices()
+    faults.xid(cut, 1, 32)
+    assert [xid.code for xid in gpus.reader.read([]).xids] == [31, 32]
+
+
+def test_a_driver_that_was_reloaded_is_found_anew(world: World) -> None:
+    gpus = Gpus()
+    faults.driver(world, loaded=False)
+    assert gpus.results("GPU-a").failures["GPU-a"].trouble is Trouble.DRIVER
+    with pytest.raises(NvmlError):
+        gpus.reader.devices()
+    faults.driver(world, loaded=True)
+    faults.swap(world, 0, "GPU-new")
+    assert [facts.uuid for facts in gpus.reader.devices()] == ["GPU-new", "GPU-b"]
+    assert gpus.reading("GPU-b", detailed=True).power_w is not None
