@@ -100,6 +100,11 @@ uint64_t world_now(void)
     return fake != 0 ? fake : clock_ns(CLOCK_REALTIME);
 }
 
+uint64_t stamp_us(uint64_t at_ns)
+{
+    return (at_ns + (at_ns > world->clock_step_at_ns ? (uint64_t)world->clock_step_ns : 0)) / 1000;
+}
+
 size_t world_slots(void)
 {
     uint32_t used = __atomic_load_n(&world->slots_used, __ATOMIC_ACQUIRE);

@@ -1,4 +1,5 @@
 /* What the driver tells by itself: Xid errors, once to each event set that asked for them before. */
+#define _GNU_SOURCE
 #include "call.h"
 
 #include <stdlib.h>

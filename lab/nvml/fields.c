@@ -17,9 +17,12 @@ static nvmlReturn_t set_long(nvmlFieldValue_t *field, uint64_t value)
     return NVML_SUCCESS;
 }
 
-static nvmlReturn_t set_ecc(nvmlFieldValue_t *field, const struct world_device *device, int error_type, int counter_type)
+static nvmlReturn_t set_ecc(nvmlFieldValue_t *field, const struct world_device *device, int error_type,
+                            int counter_type)
 {
-    return device->ecc_mode ? set_long(field, ecc_errors(device, error_type, counter_type)) : NVML_ERROR_NOT_SUPPORTED;
+    if (!device->ecc_mode)
+        return NVML_ERROR_NOT_SUPPORTED;
+    return set_long(field, ecc_errors(device, error_type, counter_type));
 }
 
 /* Bytes moved since the driver was loaded. */
@@ -31,7 +34,8 @@ static uint64_t bytes_moved(const struct world_device *device, uint64_t per_s)
 }
 
 /* In a counter of 64 or 32 bits that wraps. */
-static nvmlReturn_t set_pcie(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s, uint64_t offset)
+static nvmlReturn_t set_pcie(nvmlFieldValue_t *field, const struct world_device *device, uint64_t per_s,
+                             uint64_t offset)
 {
     uint64_t bytes = bytes_moved(device, per_s) + offset;
 
@@ -136,7 +140,7 @@ API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int valuesCount, 
     ENTER_DEVICE(nvmlDeviceGetFieldValues, handle, values);
     take_time_for(FN_nvmlDeviceGetFieldValues, valuesCount > 0 ? (size_t)valuesCount : 0);
     for (int i = 0; i < valuesCount; i++) {
-        values[i].timestamp = (long long)(world_now() / 1000);
+        values[i].timestamp = (long long)stamp_us(world_now());
         values[i].latencyUsec = 0;
         values[i].nvmlReturn = read_field(device, &values[i]);
     }

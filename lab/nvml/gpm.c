@@ -67,38 +67,46 @@ API nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t handle, unsigned int gpuInstan
     return NVML_ERROR_INVALID_ARGUMENT;
 }
 
-/* MiB/s at a mean utilisation of the target. */
-static double mib_per_s(uint64_t bytes_per_s, double busy_pct)
+/* What the metrics of rates are of; NULL for the others. */
+static const uint64_t *rate_of(unsigned int id, const struct world_device *device)
 {
-    return (double)bytes_per_s * busy_pct / 100 / MIB;
+    switch (id) {
+    case NVML_GPM_METRIC_PCIE_TX_PER_SEC: return &device->pcie_tx_bytes_per_s;
+    case NVML_GPM_METRIC_PCIE_RX_PER_SEC: return &device->pcie_rx_bytes_per_s;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC: return device->nvlink_links ? &device->nvlink_tx_bytes_per_s : NULL;
+    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC: return device->nvlink_links ? &device->nvlink_rx_bytes_per_s : NULL;
+    }
+    return NULL;
+}
+
+/* The mean that a metric is; N_TOTALS for the others. */
+static enum total mean_of(unsigned int id)
+{
+    switch (id) {
+    case NVML_GPM_METRIC_GRAPHICS_UTIL: return TOTAL_BUSY;
+    case NVML_GPM_METRIC_SM_UTIL: return TOTAL_SM_ACTIVE;
+    case NVML_GPM_METRIC_SM_OCCUPANCY: return TOTAL_SM_OCCUPANCY;
+    case NVML_GPM_METRIC_ANY_TENSOR_UTIL: return TOTAL_TENSOR;
+    case NVML_GPM_METRIC_DRAM_BW_UTIL: return TOTAL_DRAM;
+    }
+    return N_TOTALS;
 }
 
 static nvmlReturn_t metric(unsigned int id, uint32_t target, const double mean_pct[N_TOTALS], double *value)
 {
     const struct world_instance *instance = instance_of(target);
     const struct world_device *device = &world->devices[instance == NULL ? target : instance->device];
-    double busy_pct = mean_pct[TOTAL_BUSY] * (instance == NULL ? 1 : (double)instance->slices / GPU_SLICES);
+    double of_device = instance == NULL ? 1 : (double)instance->slices / GPU_SLICES;
+    const uint64_t *bytes_per_s = rate_of(id, device);
+    enum total total = mean_of(id);
 
-    switch (id) {
-    case NVML_GPM_METRIC_GRAPHICS_UTIL: *value = mean_pct[TOTAL_BUSY]; return NVML_SUCCESS;
-    case NVML_GPM_METRIC_SM_UTIL: *value = mean_pct[TOTAL_SM_ACTIVE]; return NVML_SUCCESS;
-    case NVML_GPM_METRIC_SM_OCCUPANCY: *value = mean_pct[TOTAL_SM_OCCUPANCY]; return NVML_SUCCESS;
-    case NVML_GPM_METRIC_ANY_TENSOR_UTIL: *value = mean_pct[TOTAL_TENSOR]; return NVML_SUCCESS;
-    case NVML_GPM_METRIC_DRAM_BW_UTIL: *value = mean_pct[TOTAL_DRAM]; return NVML_SUCCESS;
-    case NVML_GPM_METRIC_PCIE_TX_PER_SEC: *value = mib_per_s(device->pcie_tx_bytes_per_s, busy_pct); return NVML_SUCCESS;
-    case NVML_GPM_METRIC_PCIE_RX_PER_SEC: *value = mib_per_s(device->pcie_rx_bytes_per_s, busy_pct); return NVML_SUCCESS;
-    }
-    if (device->nvlink_links == 0)
+    if (total == N_TOTALS && bytes_per_s == NULL)
         return NVML_ERROR_NOT_SUPPORTED;
-    switch (id) {
-    case NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC:
-        *value = mib_per_s(device->nvlink_tx_bytes_per_s, busy_pct);
-        return NVML_SUCCESS;
-    case NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC:
-        *value = mib_per_s(device->nvlink_rx_bytes_per_s, busy_pct);
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_SUPPORTED;
+    if (bytes_per_s == NULL)
+        *value = mean_pct[total];
+    else
+        *value = (double)*bytes_per_s / MIB * of_device * mean_pct[TOTAL_BUSY] / 100;
+    return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get)

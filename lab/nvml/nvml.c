@@ -95,7 +95,9 @@ API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned int *deviceCount)
 API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t *handle)
 {
     ENTER(nvmlDeviceGetHandleByIndex_v2, handle);
-    return index < world->n_devices ? give_handle(FN_nvmlDeviceGetHandleByIndex_v2, index, handle) : NVML_ERROR_INVALID_ARGUMENT;
+    if (index >= world->n_devices)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return give_handle(FN_nvmlDeviceGetHandleByIndex_v2, index, handle);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *handle)

@@ -14,7 +14,8 @@ static nvmlMemory_v2_t memory_of(const struct handled *handled)
     struct part parts[MAX_PROCESSES];
     uint64_t now = world_now();
     bool whole = handled->instance == NULL;
-    size_t n = whole ? load_device_parts(handled->target, now, now, parts) : load_parts(handled->target, now, now, parts);
+    size_t n = whole ? load_device_parts(handled->target, now, now, parts)
+                     : load_parts(handled->target, now, now, parts);
     nvmlMemory_v2_t memory = {.total = (whole ? handled->device->memory_mib : handled->instance->memory_mib) * MIB,
                               .reserved = whole ? handled->device->reserved_mib * MIB : 0};
     double room = (double)(memory.total - memory.reserved), used = 0;
@@ -180,7 +181,8 @@ uint64_t ecc_errors(const struct world_device *device, int error_type, int count
     return counter_type == NVML_AGGREGATE_ECC ? before + since : since;
 }
 
-API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, int errorType, int counterType, unsigned long long *errors)
+API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t handle, int errorType, int counterType,
+                                             unsigned long long *errors)
 {
     ENTER_DEVICE(nvmlDeviceGetTotalEccErrors, handle, errors);
     if (!device->ecc_mode)

@@ -48,21 +48,32 @@ unsigned int sm_clock_mhz(const struct world_device *device, size_t n_processes)
     return n_processes > 0 ? device->max_sm_clock_mhz : device->idle_sm_clock_mhz;
 }
 
-/* The ticks in the ring that ended after `last_seen_us`. */
+/* The ticks that the ring holds. */
 struct range {
     uint64_t first, last; /* none if first > last */
 };
 
-static struct range unseen_ticks(uint64_t last_seen_us)
+static struct range ring_ticks(void)
 {
     struct range range = {.last = tick_at(world_now())};
 
     range.first = range.last - RING_TICKS + 1;
     if (range.first < tick_at(world->boot_ns) + 1)
         range.first = tick_at(world->boot_ns) + 1;
-    while (range.first <= range.last && tick_end_ns(range.first) / 1000 <= last_seen_us)
-        range.first++;
     return range;
+}
+
+static uint64_t tick_stamp_us(uint64_t number)
+{
+    return stamp_us(tick_end_ns(number));
+}
+
+static bool is_any_unseen(struct range ticks, uint64_t last_seen_us)
+{
+    for (uint64_t tick = ticks.first; tick <= ticks.last; tick++)
+        if (tick_stamp_us(tick) > last_seen_us)
+            return true;
+    return false;
 }
 
 static unsigned int sample(const struct world_device *device, int type, struct part *parts, size_t n, uint64_t number)
@@ -100,8 +111,8 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned lo
         return NVML_ERROR_INVALID_ARGUMENT;
     if (device->mig_mode == 1 && type >= NVML_GPU_UTILIZATION_SAMPLES && type <= NVML_DEC_UTILIZATION_SAMPLES)
         return NVML_ERROR_NOT_SUPPORTED; /* as nvml.h says */
-    struct range ticks = unseen_ticks(lastSeenTimeStamp);
-    if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
+    struct range ticks = ring_ticks();
+    if (device->faults.samples == SAMPLES_MISSING || !is_any_unseen(ticks, lastSeenTimeStamp))
         return NVML_ERROR_NOT_FOUND;
     n = load_device_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
     if (n == 0 && device->faults.samples == SAMPLES_MISSING_IF_IDLE)
@@ -111,9 +122,11 @@ API nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t handle, int type, unsigned lo
         *sampleCount = RING_TICKS;
         return NVML_SUCCESS;
     }
-    for (; ticks.first <= ticks.last && filled < *sampleCount; ticks.first++, filled++) {
-        samples[filled].timeStamp = tick_end_ns(ticks.first) / 1000;
-        samples[filled].sampleValue.ullVal = sample(device, type, parts, n, ticks.first);
+    for (uint64_t tick = ticks.first; tick <= ticks.last && filled < *sampleCount; tick++) {
+        if (tick_stamp_us(tick) <= lastSeenTimeStamp)
+            continue;
+        samples[filled].timeStamp = tick_stamp_us(tick);
+        samples[filled++].sampleValue.ullVal = sample(device, type, parts, n, tick);
     }
     *sampleCount = filled;
     return NVML_SUCCESS;
@@ -132,18 +145,20 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProces
     ENTER_DEVICE(nvmlDeviceGetProcessUtilization, handle, processSamplesCount);
     if (device->mig_mode == 1)
         return NVML_ERROR_NOT_SUPPORTED; /* as nvml.h says */
-    struct range ticks = unseen_ticks(lastSeenTimeStamp);
-    if (ticks.first > ticks.last || device->faults.samples == SAMPLES_MISSING)
+    struct range ticks = ring_ticks();
+    if (device->faults.samples == SAMPLES_MISSING || !is_any_unseen(ticks, lastSeenTimeStamp))
         return NVML_ERROR_NOT_FOUND;
     n = load_device_parts(index_of(device), tick_end_ns(ticks.first - 1), tick_end_ns(ticks.last), parts);
     for (uint64_t tick = ticks.first; tick <= ticks.last; tick++) {
         double sum = 0;
 
+        if (tick_stamp_us(tick) <= lastSeenTimeStamp)
+            continue;
         compute(parts, n, tick);
         for (size_t i = 0; i < n; i++) {
             double before = sum;
             nvmlProcessUtilizationSample_t record = {.pid = parts[i].process->pid,
-                                                     .timeStamp = tick_end_ns(tick) / 1000};
+                                                     .timeStamp = tick_stamp_us(tick)};
 
             if (parts[i].mean_pct <= 0)
                 continue;

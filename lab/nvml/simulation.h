@@ -33,6 +33,9 @@ bool world_current(void);
 /* Wall-clock time in ns, or the world's own stopped clock. */
 uint64_t world_now(void);
 
+/* What NVML stamps on something that happened at a time of the world, in µs. */
+uint64_t stamp_us(uint64_t at_ns);
+
 /* How many process slots are worth looking at. */
 size_t world_slots(void);
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .devices import openable, selected, visible
 from .errors import RequestError, WorldError
@@ -39,16 +40,22 @@ _LEAD_NS = 100_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
+class _Work(NamedTuple):
+    phases: list[Phase]
+    activity: Activity
+    mps: bool
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; an ending signal ends the process as it would others."""
     options = _parser().parse_args(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        phases = _phases(options)
+        work = _Work(_phases(options), parse_activity(options.activity), options.mps)
         world = World(_world_path())
         devices = selected(_seen(world), options.gpus)
-        _check_memory(phases, devices)
-        stopped_by = _run(world, devices, phases, parse_activity(options.activity))
+        _check_memory(work.phases, devices)
+        stopped_by = _run(world, devices, work)
     except RequestError as error:
         print(f"simgpu: {error}", file=sys.stderr)
         return WRONG_USAGE
@@ -83,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         help="what GPM tells, as factors of the utilisation: "
         + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
     )
+    parser.add_argument("--mps", action="store_true", help="as a client of the Multi-Process Service")
     parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")
     return parser
 
@@ -130,14 +138,15 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
             raise RequestError(f"out of memory: {wanted:g} MiB wanted, {device.uuid} has {free}")
 
 
-def _run(
-    world: World, devices: Sequence[Device], phases: Sequence[Phase], activity: Activity
-) -> signal.Signals | None:
+def _run(world: World, devices: Sequence[Device], work: _Work) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
     # Begun only once it can be seen: on a busy host registering may take a while.
-    points = to_points(phases, time.time_ns() + _LEAD_NS)
-    slots = [world.register(device.target, points, os.getpid(), activity=activity) for device in devices]
-    truths = [_truth(device, points, activity) for device in devices]
+    points = to_points(work.phases, time.time_ns() + _LEAD_NS)
+    slots = [
+        world.register(device.target, points, os.getpid(), activity=work.activity, mps=work.mps)
+        for device in devices
+    ]
+    truths = [_truth(device, points, work.activity) for device in devices]
     _write(truths)
     left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)
     received = signal.sigtimedwait(_ENDING, left_s)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_double, c_uint32, c_uint64
+from ctypes import c_char, c_double, c_int64, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 3
+VERSION = 4
 MAX_DEVICES = 16
 MAX_INSTANCES = 56
 MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES
@@ -174,6 +174,8 @@ class WorldStruct(ctypes.Structure):
         ("n_functions", c_uint32),
         ("boot_ns", c_uint64),
         ("fake_now_ns", c_uint64),
+        ("clock_step_at_ns", c_uint64),
+        ("clock_step_ns", c_int64),
         ("driver_loaded", c_uint32),
         ("folds", c_uint32),
         ("slots_used", c_uint32),

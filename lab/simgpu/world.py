@@ -138,6 +138,15 @@ class World:
         """Let it be ``at_ns`` for everyone; None lets time run again."""
         self.content.fake_now_ns = 0 if at_ns is None else at_ns
 
+    def step_clock(self, by_ns: int) -> None:
+        """Let the wall clock jump: NVML stamps what happens from now on as so much later, or earlier.
+
+        Schedules, truth and ``now_ns`` go on evenly. Of several steps, what happened before the last one is
+        stamped as if there had been none.
+        """
+        self.content.clock_step_at_ns = self.now_ns()
+        self.content.clock_step_ns += by_ns
+
     @property
     def devices(self) -> list[Device]:
         """The GPUs in NVML order."""

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from lab.nvml import SOURCES
-from lab.simgpu import faults
+from lab.simgpu import faults, layout
 from lab.simgpu.load import Activity
 from lab.simgpu.specs import MigSpec
 from lab.simgpu.truth import load, usage
@@ -100,6 +100,12 @@ def test_what_gpm_should_tell_is_part_of_the_truth(lab):
     (found,) = load(lab / "truth")
     assert found.activity == Activity(sm_active=0.6, sm_occupancy=0.4, tensor=0.8, dram=0)
     assert list(slots(lab)[0].factors) == [1, 0.6, 0.4, 0.8, 0]
+
+
+def test_a_client_of_mps_is_marked(lab):
+    assert run(lab, "--seconds", "0.01", "--gpus", "0", "--mps")[0] == 0
+    assert run(lab, "--seconds", "0.01", "--gpus", "0")[0] == 0
+    assert [slot.flags for slot in slots(lab)] == [layout.PROCESS_MPS, 0]
 
 
 def test_an_instance_is_driven_by_its_uuid(lab):

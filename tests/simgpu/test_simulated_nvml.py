@@ -191,6 +191,35 @@ class TestSamples:
         assert (values.count(1410), values.count(210)) == (30, 90)
 
 
+class TestASteppingClock:
+    @pytest.mark.parametrize("step_s", [3600, -3600])
+    def test_what_happens_later_is_stamped_otherwise(self, node, step_s):
+        node.work(0, (0, 100, 0), (60, 100, 0), pid=11)
+        node.now_s += 10
+        before_us = node.samples(0, UTIL)[-1][0]
+        node.world.step_clock(step_s * 10**9)
+        node.now_s += 5
+        stamps = [stamp for stamp, _ in node.samples(0, UTIL)]
+        shift_us = stamps[90] - stamps[89] - step_s * 10**6
+        assert shift_us in {166_666, 166_667}
+        assert stamps[89] == before_us
+        now_us = round((node.now_s + step_s) * 1e6)
+        assert stamps[-1] == node.call("nvmlDeviceGetFieldValues", 0, [ENERGY])[0]["timestamp"] == now_us
+        records = node.call("nvmlDeviceGetProcessUtilization", 0, 0)
+        assert [record["timeStamp"] for record in records] == stamps[-len(records) :]
+
+    def test_after_a_step_back_nothing_is_newer_than_what_was_seen(self, node):
+        node.now_s += 10
+        seen_us = node.samples(0, UTIL)[-1][0]
+        node.world.step_clock(-60 * 10**9)
+        node.now_s += 5
+        with pytest.raises(NvmlError, match="NotFound"):
+            node.samples(0, UTIL, seen_us)
+        assert len(node.samples(0, UTIL, seen_us - 60_000_000)) == 90 + 30
+        node.now_s += 60
+        assert len(node.samples(0, UTIL, seen_us)) == 30
+
+
 class TestSharedDevices:
     def test_shares_add_up_to_the_device(self, node):
         node.work(0, (0, 33.3, 0), (20, 33.3, 0), pid=11)
