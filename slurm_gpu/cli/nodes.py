@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import click
 
-from slurm_gpu.cli.cells import memory, positions, span, text
+from slurm_gpu.cli.cells import GAP, memory, positions, span, text
+from slurm_gpu.cli.nodelive import LIVE_COLUMNS, NodeLive, node_lives
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import UsageError
@@ -25,16 +26,20 @@ _CSV_COLUMNS = (
 @click.command()
 @click.option("--partition", help="Only this partition's nodes.")
 @click.option("--free", is_flag=True, help="Only nodes with a whole GPU free.")
+@click.option("--live", is_flag=True, help="Also what their GPUs do now, as slurm-gpudbd tells it.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
 @with_site
-def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: bool) -> None:
+def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bool, as_csv: bool) -> None:
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
 
     GPUs are numbered as Slurm numbers them on that node. A GPU of which shards are in use is not free as a
     whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit.
     """
     check_format(as_json=as_json, as_csv=as_csv)
+    if live and as_csv:
+        raise UsageError("--live and --csv exclude each other; --json has the live values")
+    now = _live(site) if live else None
     everything = site.slurm.nodes()
     partitions = sorted({name for node in everything for name in node.partitions})
     if partition is not None and partition not in partitions:
@@ -50,11 +55,26 @@ def nodes(site: Site, partition: str | None, free: bool, as_json: bool, as_csv: 
         remark("no nodes match")
     now_s = site.wall()
     if as_json:
-        print_json({"nodes": [_to_json(entry) for entry in shown]})
+        told = {} if now is None else {name: {"live": item.to_json()} for name, item in now.items()}
+        silent = {} if now is None else {"live": None}
+        print_json({"nodes": [_to_json(entry) | told.get(entry.node.name, silent) for entry in shown]})
     elif as_csv:
         print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))
-    else:
+    elif now is None:
         print_table(_COLUMNS, (_row(entry, now_s) for entry in shown), right=_COLUMNS[2:6], whole=("node",))
+    else:
+        silent_cells = [GAP] * len(LIVE_COLUMNS)
+        rows = []
+        for entry in shown:
+            row, node_live = _row(entry, now_s), now.get(entry.node.name)
+            rows.append([*row[:3], *(silent_cells if node_live is None else node_live.cells()), row[-1]])
+        columns = (*_COLUMNS[:3], *LIVE_COLUMNS, _COLUMNS[-1])
+        print_table(columns, rows, right=("GPUs free", *LIVE_COLUMNS), whole=("node",))
+
+
+def _live(site: Site) -> Mapping[str, NodeLive]:
+    with site.database() as database:
+        return node_lives(database.live(), database.nodes())
 
 
 def _row(entry: Occupancy, now_s: float) -> list[str]:

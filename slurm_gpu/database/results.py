@@ -265,6 +265,11 @@ class NodeReport:
         """Its GPUs, without their MIG instances."""
         return [item for item in self.devices if item.parent is None]
 
+    def slurm_gpus(self) -> set[int]:
+        """How many GPUs Slurm may say that it has: a GPU with MIG instances counts once, or as these."""
+        parents = {item.parent for item in self.devices if item.parent is not None}
+        return {len(self.gpus), sum(item.uuid not in parents for item in self.devices)}
+
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
         devices = [item.to_wire() for item in self.devices]

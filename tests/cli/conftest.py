@@ -7,9 +7,9 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Health, Run, RunTimeline
+from slurm_gpu.database.client import Health, NodeReport, Run, RunTimeline
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import Mean, Record, Total
+from slurm_gpu.records import Live, Mean, Record, Total
 from tests.slurm.recorded import NOW_S, recorded_client
 
 START_S = NOW_S - 7200
@@ -56,6 +56,8 @@ class Database:
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.courses: list[RunTimeline] = []
+        self.lives: dict[str, Live] = {}
+        self.reports: list[NodeReport] = []
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
 
@@ -74,6 +76,12 @@ class Database:
 
     def timelines(self, job: str) -> list[RunTimeline]:
         return self.courses
+
+    def live(self) -> dict[str, Live]:
+        return self.lives
+
+    def nodes(self) -> list[NodeReport]:
+        return self.reports
 
     def health(self) -> Health:
         if self.state is None:
@@ -104,3 +112,11 @@ def slurm_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> CommandLine
     config = tmp_path / "slurm-gpu.yaml"
     config.write_text("cluster: neuron\ntimezone: Asia/Seoul\n")
     return CommandLine(config, capsys)
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Any:
+    """A host with everything in place, for doctor."""
+    from tests.cli.installation import Installation  # it uses the Database above
+
+    return Installation(tmp_path)

@@ -4,95 +4,35 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import database, job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks import job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok
 from slurm_gpu.cli.checks.outages import trouble
-from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
-from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
-from slurm_gpu.slurm.commands import CommandClient
-from tests.cli.conftest import CommandLine, Database, make_health
+from slurm_gpu.slurm.client import SlurmNode
+from tests.cli.conftest import CommandLine
+from tests.cli.installation import Installation, levels, worst
 from tests.database.servers import running_munged
-from tests.slurm.recorded import NOW_S, RecordedSlurm
-
-
-class Slurm(CommandClient):
-    """The recorded Slurm, with a slurm.conf as a test wants it."""
-
-    def __init__(self, changes: Mapping[str, str]) -> None:
-        super().__init__(RecordedSlurm(), {})
-        self.changes = changes
-
-    def settings(self) -> SlurmSettings:
-        settings = super().settings()
-        raw = {**settings.raw, "SlurmctldHost[0]": "head(localhost)", **self.changes}
-        return dataclasses.replace(settings, raw=raw, conf_path=raw["SLURM_CONF"])
-
-
-class Installation:
-    """A host in a directory: site file, hooks, slurm-gpud's places, a slurm.conf to change."""
-
-    def __init__(self, root: Path) -> None:
-        self.root, self.conf = root, {"SLURM_CONF": str(root / "slurm" / "slurm.conf")}
-        self.database = Database()
-        for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
-            (root / directory).mkdir(parents=True, mode=0o700)
-        self.site_file = root / "slurm-gpu.yaml"
-        self.site_file.write_text("cluster: neuron\n")
-        for kind in ("Prolog", "Epilog"):
-            hook = root / f"{kind.lower()}.d" / "10-slurm-gpu"
-            hook.write_text("#!/bin/sh\n")
-            hook.chmod(0o755)
-            self.conf[kind] = f"{hook.parent}/*"
-
-    def at(self, host: str = "head") -> Surroundings:
-        site = Site(self.site_file, lambda: Slurm(self.conf), lambda _: self.database, lambda: NOW_S)
-        return Surroundings(
-            site,
-            run_dir=self.root / "run",
-            state_dir=self.root / "state",
-            controller_run_dir=self.root / "run",
-            host=host,
-            proc=self.root / "proc",
-        )
-
-
-@pytest.fixture
-def installed(tmp_path: Path) -> Installation:
-    return Installation(tmp_path)
-
-
-def _levels(findings: Iterator[Finding]) -> list[str]:
-    return [finding.level.value for finding in findings]
-
-
-def _worst(findings: Iterator[Finding]) -> Finding:
-    found = list(findings)
-    order = [Level.FAIL, Level.WARN, Level.OK, Level.SKIPPED]
-    worst = min(found, key=lambda finding: order.index(finding.level))
-    assert (worst.remedy is None) == (worst.level in (Level.OK, Level.SKIPPED))
-    return worst
-
+from tests.slurm.recorded import NOW_S
 
 # The site file and MUNGE
 
 
 def test_a_valid_site_file(installed: Installation):
-    assert _levels(site_file.valid(installed.at())) == ["ok"]
+    assert levels(site_file.valid(installed.at())) == ["ok"]
 
 
 def test_a_broken_site_file_is_named_with_line_and_column(installed: Installation):
     installed.site_file.write_text("cluster: neuron\nzones: 4\n")
-    finding = _worst(site_file.valid(installed.at()))
+    finding = worst(site_file.valid(installed.at()))
     assert finding.level is Level.FAIL
     assert f"{installed.site_file}:2:8:" in finding.message
 
@@ -101,14 +41,14 @@ def test_munge(installed: Installation):
     # Not below tmp_path: the path of a Unix socket is short.
     with tempfile.TemporaryDirectory(prefix="sgdoc-") as directory, running_munged(Path(directory)) as socket:
         installed.site_file.write_text(f"cluster: neuron\nmunge_socket: {socket}\n")
-        assert _levels(site_file.munge_round_trip(installed.at())) == ["ok"]
-    finding = _worst(site_file.munge_round_trip(installed.at()))
+        assert levels(site_file.munge_round_trip(installed.at())) == ["ok"]
+    finding = worst(site_file.munge_round_trip(installed.at()))
     assert (finding.level, finding.remedy) == (Level.FAIL, "systemctl start munge")
 
 
 def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):
     installed.site_file.write_text('cluster: neuron\nzones: {a: {nodes: "n[1-2]"}}\n')
-    assert _levels(site_file.same_cluster(installed.at())) == ["ok"]
+    assert levels(site_file.same_cluster(installed.at())) == ["ok"]
     installed.site_file.write_text('cluster: other\nzones: {a: {nodes: "n[3-6]"}, b: {nodes: "n["}}\n')
     findings = list(site_file.same_cluster(installed.at()))
     assert [finding.level.value for finding in findings] == ["fail", "warn", "fail"]
@@ -125,84 +65,82 @@ def test_slurm_answers(installed: Installation):
 
 
 def test_hooks_in_place(installed: Installation):
-    assert _levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
+    assert levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
 
 
 def test_later_versions_print_hooks_as_a_list(installed: Installation):
     installed.conf["Prolog[0]"] = installed.conf.pop("Prolog")
     installed.conf["Prolog"] = "(null)"
-    assert _levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
+    assert levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
 
 
 def test_no_hook_configured(installed: Installation):
     installed.conf["Epilog"] = "(null)"
     assert (
-        _worst(slurm_conf.hooks(installed.at())).message
+        worst(slurm_conf.hooks(installed.at())).message
         == "slurm.conf has no Epilog: jobs leave no GPU records"
     )
 
 
 def test_an_empty_glob_would_drain_nodes(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
-    assert "matches nothing: Slurm drains" in _worst(slurm_conf.hooks(installed.at())).message
+    assert "matches nothing: Slurm drains" in worst(slurm_conf.hooks(installed.at())).message
 
 
 def test_a_file_that_cannot_be_executed_would_drain_nodes(installed: Installation):
     (installed.root / "prolog.d" / "README").write_text("read me")
-    finding = _worst(slurm_conf.hooks(installed.at()))
+    finding = worst(slurm_conf.hooks(installed.at()))
     assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
     assert finding.remedy.startswith("chmod +x ")
 
 
 def test_a_directory_in_the_glob_would_drain_nodes(installed: Installation):
     (installed.root / "epilog.d" / "old").mkdir()
-    assert "is no file: Slurm drains nodes" in _worst(slurm_conf.hooks(installed.at())).message
+    assert "is no file: Slurm drains nodes" in worst(slurm_conf.hooks(installed.at())).message
 
 
 def test_other_hooks_without_ours(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").rename(installed.root / "prolog.d" / "50-site")
-    assert "does not run our hook" in _worst(slurm_conf.hooks(installed.at())).message
+    assert "does not run our hook" in worst(slurm_conf.hooks(installed.at())).message
 
 
 def test_prolog_flags(installed: Installation):
-    assert _levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
+    assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
     installed.conf["PrologFlags"] = "Serial"
-    assert _worst(slurm_conf.prolog_flags(installed.at())).remedy.startswith(
-        "PrologFlags=Alloc in slurm.conf"
-    )
+    assert worst(slurm_conf.prolog_flags(installed.at())).remedy.startswith("PrologFlags=Alloc in slurm.conf")
     installed.conf["PrologFlags"] = "Contain,X11"
-    assert _levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
+    assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
 
 
 def test_gpus_are_accounted(installed: Installation):
-    assert _levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
+    assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
     installed.conf["AccountingStorageTRES"] = "cpu,mem,gres/gpu:a100"
-    assert "lacks gres/gpu and gres/shard" in _worst(slurm_conf.gpus_accounted(installed.at())).message
+    assert "lacks gres/gpu and gres/shard" in worst(slurm_conf.gpus_accounted(installed.at())).message
     installed.conf["AccountingStorageType"] = "accounting_storage/none"
-    assert "no accounting storage" in _worst(slurm_conf.gpus_accounted(installed.at())).message
+    assert "no accounting storage" in worst(slurm_conf.gpus_accounted(installed.at())).message
 
 
 def test_limits_that_do_not_bind(installed: Installation):
     installed.conf["AccountingStorageEnforce"] = "associations"
-    assert _levels(slurm_conf.gpus_accounted(installed.at())) == ["ok", "warn"]
+    assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok", "warn"]
 
 
 def test_gres_types(installed: Installation):
-    assert _levels(slurm_conf.gres_types(installed.at())) == ["ok"]
+    assert levels(slurm_conf.gres_types(installed.at())) == ["ok"]
     installed.conf["GresTypes"] = "shard"
-    assert _levels(slurm_conf.gres_types(installed.at())) == ["fail"]
+    assert levels(slurm_conf.gres_types(installed.at())) == ["fail"]
 
 
 def test_gpus_without_type(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), gpus={"": 4})]
-    assert "GPUs without a type on n1" in _worst(slurm_conf.gres_types(at)).message
+    assert "GPUs without a type on n1" in worst(slurm_conf.gres_types(at)).message
 
 
 def test_memory_per_gpu(installed: Installation):
-    assert _levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
+    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
     installed.conf |= {"JobDefaults": "(null)", "DefMemPerCPU": "0", "DefMemPerNode": "UNLIMITED"}
-    assert _levels(slurm_conf.memory_per_gpu(installed.at())) == ["warn"]
+    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["warn"]
 
 
 # The policy
@@ -218,124 +156,88 @@ rules:
 
 
 def test_a_site_without_policy_has_nothing_to_check(installed: Installation):
-    assert _levels(job_submit.plugin(installed.at())) == ["skipped"]
-    assert _levels(job_submit.script(installed.at())) == ["skipped"]
+    assert levels(job_submit.plugin(installed.at())) == ["skipped"]
+    assert levels(job_submit.script(installed.at())) == ["skipped"]
 
 
 def test_a_policy_that_slurm_does_not_ask(installed: Installation):
     (installed.root / "policy.yaml").write_text(_POLICY)
-    assert "the policy binds nobody" in _worst(job_submit.plugin(installed.at())).message
+    assert "the policy binds nobody" in worst(job_submit.plugin(installed.at())).message
 
 
 def test_the_script_in_force_is_the_policys(installed: Installation):
     installed.conf["JobSubmitPlugins"] = "lua"
     policy_file, script = installed.root / "policy.yaml", installed.root / "slurm" / "job_submit.lua"
     at = installed.at()
-    assert _levels(job_submit.plugin(at)) == ["ok"]
-    assert "is missing: slurmctld will not start again" in _worst(job_submit.script(at)).message
+    assert levels(job_submit.plugin(at)) == ["ok"]
+    assert "is missing: slurmctld will not start again" in worst(job_submit.script(at)).message
     script.write_text("function slurm_job_submit() return 0 end\n")
-    assert _levels(job_submit.script(at)) == ["skipped"]
+    assert levels(job_submit.script(at)) == ["skipped"]
     policy_file.write_text(_POLICY)
-    foreign = _worst(job_submit.script(at))
+    foreign = worst(job_submit.script(at))
     assert (foreign.level, foreign.remedy) == (Level.FAIL, "slurm-gpu policy apply --replace")
     policy, source = load_policy(policy_file)
     facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir, "UTC")
     script.write_text(
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
-    assert _levels(job_submit.script(at)) == ["ok"]
+    assert levels(job_submit.script(at)) == ["ok"]
     whole = script.read_text()
     script.write_text(whole[: len(whole) // 2])
-    broken = _worst(job_submit.script(at))
+    broken = worst(job_submit.script(at))
     assert (broken.level, broken.remedy) == (Level.FAIL, "slurm-gpu policy apply")
     assert "is broken, and slurmctld may not start again" in broken.message
     script.write_text(whole)
     policy_file.write_text(_POLICY.replace("gpus_total: 4", "gpus_total: 8"))
-    assert _worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
+    assert worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
-    assert f"{policy_file}:5:" in _worst(job_submit.script(at)).message
-    assert _levels(job_submit.script(installed.at(host="login"))) == ["skipped"]
-
-
-# slurm-gpudbd
-
-
-def test_the_database_is_well(installed: Installation):
-    assert _levels(database.answers(installed.at())) == ["ok"]
-    assert _levels(database.import_fresh(installed.at())) == ["ok"]
-
-
-def test_the_database_is_away(installed: Installation):
-    installed.database.state = None
-    finding = _worst(database.answers(installed.at()))
-    assert finding.level is Level.FAIL
-    assert "cannot be reached" in finding.message
-
-
-def test_another_version_or_clock(installed: Installation):
-    installed.database.state = make_health(version="9.9", now_s=NOW_S - 90)
-    findings = list(database.answers(installed.at()))
-    assert [finding.level.value for finding in findings] == ["ok", "warn", "warn"]
-    assert "clock is 1m30s ahead of slurm-gpudbd's" in findings[2].message
-
-
-@pytest.mark.parametrize(
-    ("changes", "level"),
-    [
-        ({"import_error": "sacct: no"}, "fail"),
-        ({"last_import_s": None}, "warn"),
-        ({"last_import_s": NOW_S - 170.0}, "ok"),
-        ({"last_import_s": NOW_S - 190.0}, "fail"),
-    ],
-)
-def test_an_import_that_lags(installed: Installation, changes: dict[str, object], level: str):
-    installed.database.state = make_health(**changes)
-    assert _levels(database.import_fresh(installed.at())) == [level]
+    assert f"{policy_file}:5:" in worst(job_submit.script(at)).message
+    assert levels(job_submit.script(installed.at(host="login"))) == ["skipped"]
 
 
 # The node
 
 
 def test_slurm_gpud_runs(installed: Installation):
-    assert _levels(node.alive(installed.at())) == ["fail"]
+    assert levels(node.alive(installed.at())) == ["fail"]
     process = installed.root / "proc" / "4711"
     process.mkdir()
     (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0--node\0n1\0")
-    assert _levels(node.alive(installed.at())) == ["ok"]
+    assert levels(node.alive(installed.at())) == ["ok"]
 
 
 def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
     process = installed.root / "proc" / "4711"
     process.mkdir()
     (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--run-dir=/a\0--state-dir\0/b\0")
-    assert "/a/jobs" in _worst(node.hook_directory(installed.at())).message
-    assert "/b/spool" in _worst(node.spool(installed.at())).message
+    assert "/a/jobs" in worst(node.hook_directory(installed.at())).message
+    assert "/b/spool" in worst(node.spool(installed.at())).message
 
 
 def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), name="far", address="10.0.0.7")]
-    assert _levels(node.alive(at)) == _levels(node.hook_directory(at)) == ["skipped"]
+    assert levels(node.alive(at)) == levels(node.hook_directory(at)) == ["skipped"]
 
 
 def test_events_that_nobody_takes_in(installed: Installation):
-    assert _levels(node.hook_directory(installed.at())) == ["ok"]
+    assert levels(node.hook_directory(installed.at())) == ["ok"]
     event = installed.root / "run" / "jobs" / "1-7-prolog"
     event.write_text("EVENT=prolog\n")
     os.utime(event, (NOW_S - 600, NOW_S - 600))
-    assert "1 events wait" in _worst(node.hook_directory(installed.at())).message
+    assert "1 events wait" in worst(node.hook_directory(installed.at())).message
     os.utime(event, (NOW_S - 1, NOW_S - 1))
-    assert _levels(node.hook_directory(installed.at())) == ["ok"]
+    assert levels(node.hook_directory(installed.at())) == ["ok"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the directory is root's")
 def test_a_directory_of_events_that_others_may_enter(installed: Installation):
     (installed.root / "run" / "jobs").chmod(0o755)
-    assert _worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
+    assert worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
 
 
 def test_records_that_wait(installed: Installation):
-    assert _levels(node.spool(installed.at())) == ["skipped"]
+    assert levels(node.spool(installed.at())) == ["skipped"]
     log = installed.root / "state" / "spool" / "log"
 
     def write(*changes: tuple[str, object]) -> None:
@@ -345,24 +247,24 @@ def test_records_that_wait(installed: Installation):
             )
 
     write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
-    assert _levels(node.spool(installed.at())) == ["ok"]
+    assert levels(node.spool(installed.at())) == ["ok"]
     write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
-    assert _worst(node.spool(installed.at())).message.startswith("1 finished records wait to be sent")
+    assert worst(node.spool(installed.at())).message.startswith("1 finished records wait to be sent")
     write(("shipped/record/a/GPU-1", 4))
-    assert _levels(node.spool(installed.at())) == ["ok"]
+    assert levels(node.spool(installed.at())) == ["ok"]
     write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))
     with log.open("a") as file:
         file.write("1234")  # slurm-gpud is just writing this line
-    assert _levels(node.spool(installed.at())) == ["ok"]
+    assert levels(node.spool(installed.at())) == ["ok"]
     rejected = installed.root / "state" / "spool" / "rejected"
     rejected.mkdir()
     (rejected / "x.json").write_text("{}")
-    assert _levels(node.spool(installed.at())) == ["warn", "ok"]
+    assert levels(node.spool(installed.at())) == ["warn", "ok"]
 
 
 # Daemons that are down
 
-_PERSISTENT = (
+PERSISTENT = (
     "`sacct --allusers …` failed (1): sacct: error: slurm_persist_conn_open_without_init: failed to open "
     "persistent connection to host:dbhost:6819: Connection refused\n"
     "sacct: error: Sending PersistInit msg: Connection refused\n"
@@ -384,7 +286,7 @@ _PERSISTENT = (
             "slurmctld does not answer",
             "systemctl start slurmctld",
         ),
-        (_PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
+        (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
         (
             'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
             'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
@@ -398,21 +300,6 @@ def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
     assert (finding.level, finding.message) == (Level.FAIL, message)
     assert finding.remedy is not None
     assert finding.remedy.startswith(remedy)
-
-
-def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):
-    installed.database.state = make_health(import_error=_PERSISTENT)
-    finding = _worst(database.import_fresh(installed.at()))
-    assert finding.message == "the last import failed: slurmdbd does not answer"
-
-
-def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installation):
-    installed.database.state = make_health(silent_nodes=("n1", "n3"))
-    assert _levels(database.nodes_ship(installed.at())) == ["fail"]
-    finding = _worst(database.nodes_ship(installed.at()))
-    assert finding.message == "jobs hold GPUs on n1, n3, which have sent nothing for 12 minutes"
-    installed.database.state = make_health()
-    assert _levels(database.nodes_ship(installed.at())) == ["ok"]
 
 
 # Together

@@ -1,4 +1,4 @@
-"""`slurm-gpu job ID`: hardware, course, processes, application and events; a dash for what was not measured."""
+"""`slurm-gpu job ID`: hardware, course, processes, application, events; a dash where nothing was measured."""
 
 import json
 from typing import Any

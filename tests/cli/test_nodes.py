@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.database.client import NodeReport
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import DATA
 
@@ -73,6 +75,40 @@ def test_csv_has_the_keys_of_json(slurm_gpu: CommandLine):
     assert set(rows["n1"]) == keys | {"gpu_types"}
     assert (rows["n1"]["gpus"], rows["n1"]["gpus_allocated"], rows["n1"]["gpu_types"]) == ("4", "4", "a100")
     assert (rows["n3"]["features"], rows["n4"]["reason"]) == ("zone2", "disk is full")
+
+
+def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLine):
+    def facts(uuid: str, index: int) -> DeviceFacts:
+        return DeviceFacts(uuid=uuid, node="n1", at_s=5, index=index)
+
+    busy = LiveDevice(util_pct=97.0, mem_used_frac=0.4, power_w=300.0)
+    idle = LiveDevice(util_pct=0.0, mem_used_frac=0.0, power_w=12.0)
+    devices = {"GPU-a": idle, "GPU-b": busy, "GPU-c": LiveDevice(jobs=(7,))}
+    slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={"cpu_pct": 3.0})}
+    told = (facts("GPU-b", 0), facts("GPU-a", 1), facts("GPU-c", 2))
+    slurm_gpu.database.reports = [NodeReport(node="n1", heard_s=5.0, version=None, devices=told)]
+    assert slurm_gpu("nodes", "--live") == 0
+    lines = {
+        line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
+    }
+    assert lines["node"] == "node state GPUs free util now memory now W now used by"
+    assert lines["n1"].startswith("n1 mixed 0/4 a100 97 0 – 40 0 – 312 GPU")
+    assert lines["n2"].split("a100")[1].split()[:3] == ["–", "–", "–"]
+    slurm_gpu("nodes", "--live", "--json")
+    nodes = {node["node"]: node for node in json.loads(slurm_gpu.out)["nodes"]}
+    assert nodes["n1"]["live"]["devices"]["GPU-b"] == {
+        "util_pct": 97.0,
+        "mem_used_frac": 0.4,
+        "power_w": 300.0,
+        "jobs": [],
+    }
+    assert nodes["n2"]["live"] is None
+    assert slurm_gpu("nodes", "--live", "--csv") == 2
+
+
+def test_without_live_slurm_gpudbd_is_not_asked(slurm_gpu: CommandLine):
+    slurm_gpu.site.connect_database = None  # type: ignore[assignment]
+    assert slurm_gpu("nodes") == 0
 
 
 _RECORDED_COMMAND = """\

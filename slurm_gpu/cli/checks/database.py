@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.cli.checks.outages import trouble
-from slurm_gpu.database.client import Health
+from slurm_gpu.database.client import Health, NodeReport
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.slurm.hostlist import compress
 
 _SKEW_S = 5.0
 _MISSED_IMPORTS = 3
@@ -61,6 +62,41 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
         )
     else:
         yield ok("every node whose GPUs are held for long sends records")
+
+
+def devices_agree(at: Surroundings) -> Iterator[Finding]:
+    """The GPUs that each slurm-gpud sees are those that Slurm hands out, and all are of this version."""
+    with at.site.database() as database:
+        reports = {report.node: report for report in database.nodes()}
+    expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
+    unheard = [name for name in expected if name not in reports or not reports[name].devices]
+    if unheard:
+        yield warn(
+            f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
+            f"ssh {unheard[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
+        )
+    told = {name: reports[name].slurm_gpus() for name in expected if name not in unheard}
+    odd = {name: seen for name, seen in told.items() if expected[name] not in seen}
+    for name, seen in odd.items():
+        message = f"Slurm has {expected[name]} GPUs on {name}, its slurm-gpud sees {max(seen)}"
+        remedy = f"on {name}, compare nvidia-smi -L with slurmd -G; then mend gres.conf, or the GPU"
+        yield fail(message, remedy) if max(seen) < expected[name] else warn(message, remedy)
+    if told and not odd:
+        nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
+        yield ok(f"{nodes} the GPUs that Slurm hands out")
+    yield from _other_versions(reports.values())
+
+
+def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:
+    by_version: dict[str, list[str]] = {}
+    for report in reports:
+        if report.version not in (None, __version__):
+            by_version.setdefault(str(report.version), []).append(report.node)
+    for version, nodes in sorted(by_version.items()):
+        yield warn(
+            f"slurm-gpud is {version} on {compress(nodes)}, this is {__version__}",
+            "install one version everywhere",
+        )
 
 
 def _health(at: Surroundings) -> Health:

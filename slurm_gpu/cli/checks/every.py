@@ -27,6 +27,7 @@ CHECKS = (
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_DATABASE,)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
+    Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
     Check("hook events", node.hook_directory, (_SLURM,)),
     Check("spool", node.spool),

@@ -1,0 +1,55 @@
+"""What the GPUs of a node do now, in a few cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.cli.cells import number, percent
+from slurm_gpu.database.client import NodeReport
+from slurm_gpu.records import Live, LiveDevice
+
+LIVE_COLUMNS = ("util now", "memory now", "W now")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLive:
+    """A node's live values, and those of its devices in the driver's order."""
+
+    live: Live
+    devices: Sequence[LiveDevice]
+
+    def cells(self) -> list[str]:
+        """Utilisation and memory of each GPU in percent, and the watts of all that told them."""
+        watts = [item.power_w for item in self.devices if item.power_w is not None]
+        return [
+            " ".join(number(item.util_pct) for item in self.devices),
+            " ".join(percent(item.mem_used_frac, 0) for item in self.devices),
+            number(math.fsum(watts) if watts else None),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return self.live.to_wire()
+
+
+def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
+    """By node; devices of which no facts are known come last, by UUID."""
+    order = {
+        item.uuid: (
+            math.inf if item.index is None else item.index,
+            -1 if item.gpu_instance is None else item.gpu_instance,
+        )
+        for report in reports
+        for item in report.devices
+    }
+
+    def place(uuid: str) -> tuple[float, int, str]:
+        return *order.get(uuid, (math.inf, -1)), uuid
+
+    return {
+        node: NodeLive(live, [live.devices[uuid] for uuid in sorted(live.devices, key=place)])
+        for node, live in values.items()
+    }

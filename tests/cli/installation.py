@@ -1,0 +1,65 @@
+"""A host for `slurm-gpu doctor` to look at, in a directory."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Level, Surroundings
+from slurm_gpu.cli.site import Site
+from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.slurm.commands import CommandClient
+from tests.cli.conftest import Database
+from tests.slurm.recorded import NOW_S, RecordedSlurm
+
+
+class Slurm(CommandClient):
+    """The recorded Slurm, with a slurm.conf as a test wants it."""
+
+    def __init__(self, changes: Mapping[str, str]) -> None:
+        super().__init__(RecordedSlurm(), {})
+        self.changes = changes
+
+    def settings(self) -> SlurmSettings:
+        settings = super().settings()
+        raw = {**settings.raw, "SlurmctldHost[0]": "head(localhost)", **self.changes}
+        return dataclasses.replace(settings, raw=raw, conf_path=raw["SLURM_CONF"])
+
+
+class Installation:
+    """A host in a directory: site file, hooks, slurm-gpud's places, a slurm.conf to change."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.conf = root, {"SLURM_CONF": str(root / "slurm" / "slurm.conf")}
+        self.database = Database()
+        for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
+            (root / directory).mkdir(parents=True, mode=0o700)
+        self.site_file = root / "slurm-gpu.yaml"
+        self.site_file.write_text("cluster: neuron\n")
+        for kind in ("Prolog", "Epilog"):
+            hook = root / f"{kind.lower()}.d" / "10-slurm-gpu"
+            hook.write_text("#!/bin/sh\n")
+            hook.chmod(0o755)
+            self.conf[kind] = f"{hook.parent}/*"
+
+    def at(self, host: str = "head") -> Surroundings:
+        site = Site(self.site_file, lambda: Slurm(self.conf), lambda _: self.database, lambda: NOW_S)
+        return Surroundings(
+            site,
+            run_dir=self.root / "run",
+            state_dir=self.root / "state",
+            controller_run_dir=self.root / "run",
+            host=host,
+            proc=self.root / "proc",
+        )
+
+
+def levels(findings: Iterator[Finding]) -> list[str]:
+    return [finding.level.value for finding in findings]
+
+
+def worst(findings: Iterator[Finding]) -> Finding:
+    found = list(findings)
+    order = [Level.FAIL, Level.WARN, Level.OK, Level.SKIPPED]
+    least = min(found, key=lambda finding: order.index(finding.level))
+    assert (least.remedy is None) == (least.level in (Level.OK, Level.SKIPPED))
+    return least

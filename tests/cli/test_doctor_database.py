@@ -1,0 +1,109 @@
+"""What `slurm-gpu doctor` learns from slurm-gpudbd, and says about the nodes that ship to it."""
+
+import pytest
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.checks import database
+from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.database.client import NodeReport
+from slurm_gpu.records import DeviceFacts
+from tests.cli.conftest import make_health
+from tests.cli.installation import Installation, levels, worst
+from tests.cli.test_doctor import PERSISTENT
+from tests.slurm.recorded import NOW_S
+
+
+def test_the_database_is_well(installed: Installation):
+    assert levels(database.answers(installed.at())) == ["ok"]
+    assert levels(database.import_fresh(installed.at())) == ["ok"]
+
+
+def test_the_database_is_away(installed: Installation):
+    installed.database.state = None
+    finding = worst(database.answers(installed.at()))
+    assert finding.level is Level.FAIL
+    assert "cannot be reached" in finding.message
+
+
+def test_another_version_or_clock(installed: Installation):
+    installed.database.state = make_health(version="9.9", now_s=NOW_S - 90)
+    findings = list(database.answers(installed.at()))
+    assert [finding.level.value for finding in findings] == ["ok", "warn", "warn"]
+    assert "clock is 1m30s ahead of slurm-gpudbd's" in findings[2].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "level"),
+    [
+        ({"import_error": "sacct: no"}, "fail"),
+        ({"last_import_s": None}, "warn"),
+        ({"last_import_s": NOW_S - 170.0}, "ok"),
+        ({"last_import_s": NOW_S - 190.0}, "fail"),
+    ],
+)
+def test_an_import_that_lags(installed: Installation, changes: dict[str, object], level: str):
+    installed.database.state = make_health(**changes)
+    assert levels(database.import_fresh(installed.at())) == [level]
+
+
+def test_an_import_that_failed_for_a_daemon_names_that(installed: Installation):
+    installed.database.state = make_health(import_error=PERSISTENT)
+    finding = worst(database.import_fresh(installed.at()))
+    assert finding.message == "the last import failed: slurmdbd does not answer"
+
+
+def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installation):
+    installed.database.state = make_health(silent_nodes=("n1", "n3"))
+    assert levels(database.nodes_ship(installed.at())) == ["fail"]
+    finding = worst(database.nodes_ship(installed.at()))
+    assert finding.message == "jobs hold GPUs on n1, n3, which have sent nothing for 12 minutes"
+    installed.database.state = make_health()
+    assert levels(database.nodes_ship(installed.at())) == ["ok"]
+
+
+def _report(node: str, n_gpus: int, version: str | None = __version__, n_instances: int = 0) -> NodeReport:
+    """A node with its GPUs, the first of them cut into instances."""
+    uuids = [(f"{node}-GPU-{n}", None) for n in range(n_gpus)]
+    uuids += [(f"{node}-MIG-{n}", f"{node}-GPU-0") for n in range(n_instances)]
+    devices = tuple(DeviceFacts(uuid=uuid, node=node, at_s=5, parent=parent) for uuid, parent in uuids)
+    return NodeReport(node=node, heard_s=NOW_S, version=version, devices=devices)
+
+
+def test_nodes_have_the_gpus_that_slurm_hands_out(installed: Installation):
+    installed.database.reports = [_report(f"n{n}", 4) for n in (1, 2, 3)]
+    (finding,) = database.devices_agree(installed.at())
+    assert (finding.level, finding.message) == (Level.OK, "3 nodes have the GPUs that Slurm hands out")
+
+
+def test_a_gpu_that_slurm_hands_out_and_nobody_sees(installed: Installation):
+    installed.database.reports = [_report("n1", 4), _report("n2", 3), _report("n3", 5)]
+    assert levels(database.devices_agree(installed.at())) == ["fail", "warn"]
+    assert worst(database.devices_agree(installed.at())).message == (
+        "Slurm has 4 GPUs on n2, its slurm-gpud sees 3"
+    )
+
+
+def test_instances_count_as_gpus_or_their_gpu_does(installed: Installation):
+    # Two GPUs of which one is three instances: four devices that Slurm may hand out.
+    installed.database.reports = [_report("n1", 2, n_instances=3), _report("n2", 4, n_instances=3)]
+    installed.database.reports.append(_report("n3", 4))
+    assert levels(database.devices_agree(installed.at())) == ["ok"]
+
+
+def test_nodes_that_have_told_nothing_of_their_gpus(installed: Installation):
+    installed.database.reports = [_report("n1", 4), _report("n3", 0)]
+    finding = worst(database.devices_agree(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.WARN,
+        "no slurm-gpud has told of the GPUs of n[2-3]",
+    )
+
+
+def test_nodes_of_another_version_are_named(installed: Installation):
+    installed.database.reports = [
+        _report("n1", 4, "0.0.1"),
+        _report("n2", 4, "0.0.1"),
+        _report("n3", 4, None),
+    ]
+    finding = worst(database.devices_agree(installed.at()))
+    assert finding.message == f"slurm-gpud is 0.0.1 on n[1-2], this is {__version__}"
