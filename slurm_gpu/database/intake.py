@@ -14,6 +14,7 @@ from sqlalchemy import Connection, select
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.hostruns import host_run_row
 from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.nodememory import LiveBoard, Wants
@@ -28,9 +29,10 @@ from slurm_gpu.database.store import (
     store_events,
     store_hosts,
     store_records,
+    store_runs,
     store_windows,
 )
-from slurm_gpu.records import DeviceFacts, Event, Host, Live, Record, Window
+from slurm_gpu.records import DeviceFacts, Event, Host, HostRun, Live, Record, Window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
 log = logging.getLogger(__name__)
@@ -106,6 +108,7 @@ class Intake:
         admit("hosts", shipment.hosts, attrgetter("node"), goods.hosts)
         admit("devices", shipment.devices, attrgetter("node"), goods.devices)
         admit("events", shipment.events, attrgetter("node"), goods.events)
+        admit("runs", shipment.runs, attrgetter("node"), goods.runs)
         admit("windows", shipment.windows, lambda _: shipment.node, goods.windows)
         live = {} if shipment.live is None else {0: shipment.live}
         admitted_live: dict[int, Live] = {}
@@ -128,6 +131,7 @@ class Intake:
         store_devices(connection, goods.devices.values())
         store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
         store_events(connection, goods.events.values())
+        store_runs(connection, list(map(host_run_row, goods.runs.values())))
         return stored + stored_hosts, stale + stale_hosts
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
@@ -211,13 +215,14 @@ class _Goods:
     hosts: dict[int, Host] = field(default_factory=dict)
     devices: dict[int, DeviceFacts] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
+    runs: dict[int, HostRun] = field(default_factory=dict)
     windows: dict[int, Window] = field(default_factory=dict)
     live: Live | None = None
 
     @property
     def to_store(self) -> bool:
         """Whether there is anything for the database."""
-        return any((self.records, self.hosts, self.devices, self.events, self.windows))
+        return any((self.records, self.hosts, self.devices, self.events, self.runs, self.windows))
 
     def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
         """Move items to the rejected ones."""

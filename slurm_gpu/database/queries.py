@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
+from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.schema import run, run_device
@@ -63,7 +64,7 @@ def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
     """One page of runs, the last submitted first."""
-    conditions: list[ColumnElement[bool]] = [run.c.cluster == cluster]
+    conditions: list[ColumnElement[bool]] = [shown_here(cluster)]
     if wanted.user is not None:
         conditions.append(run.c.user == wanted.user)
     if wanted.account is not None:
@@ -107,7 +108,7 @@ def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMappi
         which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
     else:
         which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
-    return sorted(_newest(connection, [run.c.cluster == cluster, which], MAX_LIMIT), key=_newest_first)
+    return sorted(_newest(connection, [shown_here(cluster), which], MAX_LIMIT), key=_newest_first)
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:

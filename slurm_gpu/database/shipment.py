@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, Live, Record, Window
+from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, HostRun, Live, Record, Window
 
 WIRE_RANGE = (WIRE_VERSION, WIRE_VERSION)
 MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
 MAX_ITEMS = 1000
 """Records, hosts, devices, events, steps and windows of one shipment."""
-KINDS = ("records", "hosts", "devices", "events", "windows", "live")
+KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")
 """What may be rejected item by item; `live` is one item."""
-_LISTS = ("records", "hosts", "devices", "events", "steps", "windows")
+_LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
 _MAX_VERSION = 64
 _MAX_JOB_ID = 2**32 - 1
 
@@ -55,6 +55,7 @@ class Shipment:
     hosts: Mapping[int, Host] = field(default_factory=dict)
     devices: Mapping[int, DeviceFacts] = field(default_factory=dict)
     events: Mapping[int, Event] = field(default_factory=dict)
+    runs: Mapping[int, HostRun] = field(default_factory=dict)
     windows: Mapping[int, Window] = field(default_factory=dict)
     live: Live | None = None
     open_jobs: Sequence[int] = ()
@@ -92,6 +93,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
         hosts=_each("hosts", value, Host.from_wire, rejected),
         devices=_each("devices", value, DeviceFacts.from_wire, rejected),
         events=_each("events", value, Event.from_wire, rejected),
+        runs=_each("runs", value, HostRun.from_wire, rejected),
         windows=_each("windows", value, Window.from_wire, rejected),
         live=_live(value, rejected),
         open_jobs=_open_jobs(value),

@@ -1,0 +1,123 @@
+"""Machines without Slurm: what their nodes tell is shown beside the runs of Slurm's accounting."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.queries import RunFilter, find_job, find_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.results import Run
+from slurm_gpu.database.shipment import parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.errors import RecordError
+from slurm_gpu.records import HostRun, Record
+from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment
+
+ROOT = Caller(0, "root", sees_all=True, writes=True)
+ALICE = Caller(1001, "alice", sees_all=False, writes=False)
+BOB = Caller(1002, "bob", sees_all=False, writes=False)
+
+RUN = HostRun(
+    cluster="host:ws1",
+    job_id=1,
+    node="ws1",
+    seq=1,
+    uid=1002,  # alice's on that machine
+    user="alice",
+    start_s=T0,
+    devices=["GPU-0"],
+)
+
+
+def ship(database: Database, *runs: HostRun | dict[str, Any], records: list[Record] | None = None) -> Any:
+    wire = [item if isinstance(item, dict) else item.to_wire() for item in runs]
+    own = [item.to_wire() for item in records or []]
+    body = json.dumps({"wire": 1, "node": "ws1", "boot_id": "b", "records": own, "runs": wire})
+    slurm = MemorySlurm()
+    view = SlurmView(slurm, FakeClock(), lambda name: frozenset({name}))
+    return Intake(database, view, CLUSTER, FakeClock()).take(parse_shipment(body.encode(), ""), None)
+
+
+def of_host(**given: Any) -> Record:
+    own = {"cluster": "host:ws1", "node": "ws1", "job_id": 1, "restart": 0, "device": "GPU-0"}
+    return record(**{**own, "first_s": T0, "last_s": T0 + 10, "prolog_s": T0, **given})
+
+
+def found(database: Database, caller: Caller = ROOT, **query: str) -> list[Run]:
+    with database.reading() as connection:
+        return list(find_runs(connection, CLUSTER, RunFilter.from_query(query), caller, T0 + 100.0).runs)
+
+
+def test_a_run_is_shown_with_what_its_records_say(database: Database) -> None:
+    answer = ship(database, RUN, records=[of_host()])
+    assert (answer["rejected"], answer["rejected_runs"]) == ([], [])
+    reconcile(database)
+    (run,) = found(database)
+    assert (run.cluster, run.id, run.user, run.state) == ("host:ws1", "1", "alice", "RUNNING")
+    assert (run.n_gpus, run.nodes, run.wait_h, run.elapsed_s) == (1.0, "ws1", None, 100)
+    assert run.ugpucore is not None
+    ship(database, RUN.ended(T0 + 10), records=[of_host(seq=9, final=True)])
+    reconcile(database)
+    (run,) = found(database)
+    assert (run.state, run.end_s, run.elapsed_s) == ("COMPLETED", T0 + 10, 10)
+    with database.reading() as connection:
+        (shown,) = find_job(connection, CLUSTER, "1", ROOT, T0 + 100.0).runs
+    assert [device.segment for device in shown.devices or ()] == [segment(1)]
+
+
+def test_a_run_may_go_on_after_it_ended(database: Database) -> None:
+    ship(database, RUN.ended(T0 + 10))
+    ship(database, RUN.ended(T0 + 10).resumed())
+    (run,) = found(database)
+    assert (run.state, run.end_s) == ("RUNNING", None)
+
+
+def test_a_run_is_its_users_by_name_whatever_the_uid_on_that_machine(database: Database) -> None:
+    ship(database, RUN)
+    assert [run.full for run in found(database, ALICE)] == [True]
+    assert [run.full for run in found(database, BOB)] == [False]
+
+
+def test_the_same_number_in_slurm_is_another_job(database: Database) -> None:
+    database.write(lambda connection: store_changed_runs(connection, [run_row(row(job_id=1), {})]))
+    ship(database, RUN, records=[of_host(segment=segment(7))])
+    reconcile(database)
+    clusters = sorted(run.cluster for run in found(database))
+    assert clusters == sorted([CLUSTER, "host:ws1"])
+    with database.reading() as connection:
+        shown = find_job(connection, CLUSTER, "1", ROOT, T0 + 100.0).runs
+    devices = {run.cluster: [d.segment for d in run.devices or ()] for run in shown}
+    assert devices == {CLUSTER: [], "host:ws1": [segment(7)]}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"cluster": CLUSTER}, "must be host:ws1; Slurm tells its own runs"),
+        ({"cluster": "host:other"}, "must be host:ws1"),
+        ({"user": None}, "user is missing"),
+        ({"end_s": T0 - 1}, "lies before start_s"),
+        ({"devices": "GPU-0"}, "devices: must be a list"),
+    ],
+)
+def test_what_is_no_such_run_is_rejected_with_a_reason(
+    database: Database, wrong: dict[str, Any], why: str
+) -> None:
+    answer = ship(database, {**RUN.to_wire(), **wrong})
+    (rejected,) = answer["rejected_runs"]
+    assert why in rejected["why"]
+    assert found(database) == []
+
+
+def test_it_comes_back_from_the_wire_as_it_was() -> None:
+    over = replace(RUN, devices=("GPU-0",)).ended(T0 + 5)
+    assert HostRun.from_wire(json.loads(json.dumps(over.to_wire()))) == over
+    with pytest.raises(RecordError, match="must be an object"):
+        HostRun.from_wire(5)
