@@ -29,9 +29,9 @@ MIG_PROFILES = {
     "7g.40gb": Profile(7, 98, 40448, 0),
     "1g.10gb": Profile(1, 16, 9984, 7),
     "2g.20gb": Profile(2, 32, 20096, 3),
-    "3g.40gb": Profile(3, 60, 40448, 1),
-    "4g.40gb": Profile(4, 64, 40448, 1),
-    "7g.80gb": Profile(7, 132, 81152, 0),
+    "3g.40gb": Profile(3, 60, 40320, 1),
+    "4g.40gb": Profile(4, 64, 40320, 1),
+    "7g.80gb": Profile(7, 132, 81024, 0),
 }
 """The profiles of the A100 with 40 GB, then those of the H100 with 80 GB."""
 
