@@ -107,7 +107,7 @@ class Node:
             self._checkpoint()
         self._tell_clock_step()
         self._commit(now_s)
-        return self._next_step_s()
+        return self.due_s()
 
     def stop(self) -> None:
         """Write down all that is known; the allocations stay open for the next process."""
@@ -123,6 +123,7 @@ class Node:
     def learn(self, jobs: JobFacts) -> None:
         """What slurm-gpudbd tells of the jobs on this node."""
         self._life.learn(jobs)
+        self._life.watch_new()
 
     def ended(self, jobs: JobFacts) -> None:
         """Those of the open jobs that Slurm says are over."""
@@ -150,7 +151,8 @@ class Node:
         ]
         return [window for tally in tallies if (window := tally.window()) is not None]
 
-    def _next_step_s(self) -> float:
+    def due_s(self) -> float:
+        """When to call `step` again, which may be sooner after `learn`."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
         due.extend(watch.next_look_s(now_s) for watch in self._looking())

@@ -117,7 +117,9 @@ class Service:
 
     def turn(self) -> None:
         """One turn of the loop: do what is due, then wait for what comes next."""
-        due_s = min(self._node.step(), self._courier.step(), self._tell())
+        self._node.step()
+        # What slurm-gpudbd answers may give the node something to do at once.
+        due_s = min(self._courier.step(), self._tell(), self._node.due_s())
         if self._host_jobs is not None:
             # Others work on this machine whom nobody allocates anything: its counters are nobody's.
             self._hosts.meet(_NOBODY)
