@@ -73,7 +73,7 @@ class Node:
             new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s),
         )
         self._find_at_s = 0.0
-        self._checkpoint_at_s = clock.monotonic() + CHECKPOINT_S
+        self._checkpoint_at_s = _next_checkpoint_s(clock.monotonic())
         self._spool_at_s = 0.0
 
     # The wheel
@@ -100,6 +100,9 @@ class Node:
             self._find_devices()
         self._life.watch_new()
         self._suspensions.look(self._life.segments, now_s)
+        if now_s >= self._checkpoint_at_s:
+            for watch in self._looking():
+                watch.look_thoroughly()
         self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s)
         self._life.finish()
         self._look_at_hosts(now_s)
@@ -115,8 +118,6 @@ class Node:
             watch.look_thoroughly()
         self._look(self._looking(), self._clock.monotonic())
         self._checkpoint()
-        for host in () if self._hosts is None else self._hosts.hosts(self._clock.monotonic()):
-            self._spool.save_host(host)
         self._spool_at_s = 0.0
         self._commit(self._clock.monotonic())
 
@@ -242,8 +243,10 @@ class Node:
 
     def _checkpoint(self) -> None:
         now_s = self._clock.monotonic()
-        self._checkpoint_at_s = now_s + CHECKPOINT_S
+        self._checkpoint_at_s = _next_checkpoint_s(now_s)
         self._life.segments.checkpoint(now_s)
+        for host in () if self._hosts is None else self._hosts.hosts(now_s):
+            self._spool.save_host(host)
 
     def _commit(self, now_s: float) -> None:
         if now_s < self._spool_at_s:
@@ -277,3 +280,8 @@ class Node:
         jobs: list[int | None] = [*self._life.jobs_on(xid.uuid)]
         for job_id in jobs or [None]:
             self._events.tell("xid", device=xid.uuid, job_id=job_id, at_s=xid.at_s, data={"code": xid.code})
+
+
+def _next_checkpoint_s(now_s: float) -> float:
+    """At whole multiples, so that it comes together with a look."""
+    return (now_s // CHECKPOINT_S + 1) * CHECKPOINT_S

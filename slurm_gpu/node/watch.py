@@ -21,8 +21,10 @@ YOUNG_SHARE = 0.005
 YOUNGEST_S = 0.01
 # A look that is due so soon is made together with one that is due now.
 EARLY_SHARE = 0.25
-# Everything else needs a look per so many looks at memory, but one per interval at least.
+# Everything else, whose calls cost more, comes with one look in so many: the driver's ring of samples reaches
+# back for 20 s, and counters for ever. It comes at least so often, or each look.
 DETAIL_SHARE = 5
+DETAIL_MAX_S = 5.0
 # A pause of so many looks, and at least this long, is a gap.
 GAP_LOOKS = 5
 GAP_S = 0.5
@@ -68,6 +70,7 @@ class DeviceWatch:
         self.uuid = uuid
         self.failure: Failure | None = None
         self._clock, self._processes, self._interval_s = clock, processes, interval_s
+        self._detail_max_s = max(interval_s, DETAIL_MAX_S)
         self._holders: list[_Holder] = []
         self._spans = UtilizationSpans(clock, 0.0)
         self._waiting: deque[Span] = deque()
@@ -192,7 +195,7 @@ class DeviceWatch:
         assert asked is not None
         assert asked_s is not None
         gap_s = max(GAP_S, GAP_LOOKS * self._step_s(asked_s))
-        detail_gap_s = max(gap_s, GAP_LOOKS * self._interval_s)
+        detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
         self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
@@ -209,7 +212,7 @@ class DeviceWatch:
         self.failure = failure
 
     def _detail_s(self, now_s: float) -> float:
-        return min(self._interval_s, DETAIL_SHARE * self._step_s(now_s))
+        return min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))
 
     def _is_settling(self) -> bool:
         return any(holder.settle_by_s is not None for holder in self._holders)

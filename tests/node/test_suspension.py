@@ -62,7 +62,7 @@ def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Ma
     assert record.sampled_s + record.suspended_s <= 260.5
     assert core(record) == pytest.approx(80, abs=1.5)
     assert mem(record) == pytest.approx(25, abs=0.5)
-    assert record.no_process_s == pytest.approx(0, abs=0.5)
+    assert record.no_process_s == pytest.approx(0, abs=2.6)  # a look at processes each 5 s
 
 
 def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
