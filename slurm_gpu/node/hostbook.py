@@ -126,14 +126,15 @@ class HostBook:
             entry.end_s = end_s
 
     def step(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> Sequence[Host]:
-        """What has been learnt since; `on_gpu` tells the process ids that NVML shows, by job."""
-        hosts = self._collect(now_s)
+        """Look at what is due; returns the final records of jobs that have ended.
+
+        `on_gpu` tells the process ids that NVML shows, by job.
+        """
+        self._collect(now_s)
         if self._round is None:
             self._start_round(now_s, on_gpu)
-            hosts.extend(self._collect(now_s))
-        if self._round is None:
-            hosts.extend(self._finish())
-        return hosts
+            self._collect(now_s)
+        return self._finish() if self._round is None else ()
 
     def next_step_s(self) -> float | None:
         """When there will be something to do; None if nothing is watched."""
@@ -143,10 +144,10 @@ class HostBook:
         return min(due, default=None)
 
     def hosts(self, now_s: float) -> Sequence[Host]:
-        """All that is known now, for the last word before this daemon stops."""
+        """All that is known now of jobs that run; nothing while a look at them is under way."""
         if self._round is not None:
-            return []
-        return [entry.watch.host(now_s) for entry in self._entries.values()]
+            return ()
+        return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
 
     def _may_look(self, entry: _Entry) -> bool:
         return not entry.stuck and entry.end_s is None and self._stuck < _MOST_STUCK
@@ -165,23 +166,21 @@ class HostBook:
             entry.watch.look(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
             this.done += 1
 
-    def _collect(self, now_s: float) -> list[Host]:
-        """The records of a round that has come to its end, or that is given up."""
+    def _collect(self, now_s: float) -> None:
+        """Has the round come to its end, or must it be given up?"""
         this = self._round
         if this is None:
-            return []
+            return
         if not self._worker.idle:
             if now_s - this.began_s < STUCK_S:
                 this.ask_s = now_s + _ASK_S
-                return []
+                return
             self._worker.abandon()
             self._stuck += 1
             self._give_up(this, "does not come back")
         elif this.done < len(this.entries):
             self._give_up(this, "failed")
         self._round = None
-        done = [entry for entry in this.entries[: this.done] if entry.end_s is None]
-        return [entry.watch.host(now_s) for entry in done]
 
     def _give_up(self, this: _Round, why: str) -> None:
         entry = this.entries[min(this.done, len(this.entries) - 1)]

@@ -19,6 +19,8 @@ from slurm_gpu.node.jobcgroups import Counted, JobCgroups, JobName
 from slurm_gpu.node.processsums import MAX_PROCESSES, ProcessSums
 from slurm_gpu.node.procfs import Processes
 
+_SOME = 256
+
 
 class Growth:
     """How far a counter has come since the watch began, over groups that go and come again."""
@@ -61,6 +63,7 @@ class HostStats:
         self._sums = ProcessSums(processes, 0.0 if from_start else since_s)
         self._cpu = Growth(from_zero=from_start)
         self.process_count = 0
+        self._some: Sequence[int] = ()
         self.in_cgroup: bool | None = None
         """Does Slurm put the job into a cgroup? None: no process of it has been seen."""
         self.rss_max_mib: float | None = None
@@ -80,8 +83,8 @@ class HostStats:
         """Bytes sent to storage."""
         return self._sums.write_bytes
 
-    def look(self, now_s: float) -> None:
-        """Count what was used since the last look."""
+    def look(self, now_s: float, on_gpu: Sequence[int] = ()) -> None:
+        """Count what was used since the last look; `on_gpu` counts where no other process is known."""
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
         if pids is not None:
             self.in_cgroup = True
@@ -89,7 +92,8 @@ class HostStats:
             pids = self._environments.pids(self._job, now_s)
             if pids and self.in_cgroup is None:
                 self.in_cgroup = False
-        self.process_count = len(pids)
+            pids = pids or on_gpu
+        self.process_count, self._some = len(pids), pids[:_SOME]
         self._sums.look(pids)
         self._cpu.feed(self._cgroups.cpu_s(self._job))
         memory = self._cgroups.memory_mib(self._job)
@@ -99,5 +103,5 @@ class HostStats:
             self.rss_max_mib = memory if self.rss_max_mib is None else max(self.rss_max_mib, memory)
 
     def busiest(self) -> Sequence[int]:
-        """The job's processes, those that used most CPU time first."""
-        return self._sums.busiest()
+        """The job's processes, those that used most CPU time first; some of them where they are too many."""
+        return self._sums.busiest() or self._some

@@ -63,14 +63,15 @@ class HostWatch:
 
     def look(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
         """Look once; `on_gpu` are processes of the job that NVML shows."""
-        self._stats.look(now_s)
+        self._stats.look(now_s, on_gpu)
         self._look_at_traffic(node)
         if now_s >= self._recognise_s:
             self._recognise_s = self._next_recognition_s(now_s)
             self._recognition.look(list(dict.fromkeys((*on_gpu, *self._stats.busiest()))))
         most_s = LARGE_PAUSE_S if self._stats.process_count > LARGE_JOB else PAUSE_S
         pause_s = min(most_s, max(FIRST_PAUSE_S, _SHARE_OF_AGE * (now_s - self._start_s)))
-        self.next_look_s = now_s + pause_s
+        # Looks at grown-up jobs fall together: one reading of the node serves them all.
+        self.next_look_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 
     def host(self, now_s: float, *, final: bool = False) -> Host:
         """The record as of the last look, with the next sequence number."""

@@ -13,6 +13,7 @@ from slurm_gpu.node.cgroup import CgroupJob
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory
+from slurm_gpu.node.hostbook import HostBook
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.processjobs import Origin, ProcessJobs
 from slurm_gpu.node.reading import (
@@ -287,9 +288,14 @@ class Machine:
             processes=self.processes(),
             cgroups=JobCgroups("n1", self.directory / "cgroup"),
             interval_s=self.interval_s,
+            hosts=self.hosts(),
         )
         self.node.start()
         self.due_s = self.node.step()
+
+    def hosts(self) -> HostBook | None:
+        """What looks at the processes of jobs: nothing, unless a test says otherwise."""
+        return None
 
     def processes(self) -> ProcessJobs:
         """What a slurm-gpud that starts knows of processes: nothing yet."""

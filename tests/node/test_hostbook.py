@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.node import procfs
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.applicationrules import NO_RULES, Rules, check_rules
 from slurm_gpu.node.hostbook import STUCK_S, HostBook, Places
@@ -82,7 +83,8 @@ class Node:
         hosts: list[Host] = []
         while (due := self.book.next_step_s()) is not None and due <= at_s:
             self.now_s = max(self.now_s, due)
-            hosts.extend(self.book.step(self.now_s, lambda: self.on_gpu))
+            assert not self.book.step(self.now_s, lambda: self.on_gpu)
+            hosts.extend(self.book.hosts(self.now_s))
         self.now_s = at_s
         return hosts
 
@@ -235,6 +237,36 @@ def test_processes_on_a_gpu_are_looked_at_first(node: Node) -> None:
     assert node.until(START_S + 2)[-1].app == "App"
 
 
+def test_a_job_without_cgroup_or_environment_is_known_by_its_processes_on_gpus(node: Node) -> None:
+    executable(node, 6, "app")
+    node.proc.process(6, own=200)
+    node.on_gpu = {4: [6]}
+    node.book.begin(allocation(4))
+    node.until(START_S + 2)
+    host = node.finished(4)
+    assert (host.cpu_s, host.app) == (200 / TICKS_PER_S, "App")
+
+
+def test_a_job_of_twenty_thousand_processes_costs_no_more_than_a_large_one(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executable(node, 77, "app")
+    node.job(4, 77, *range(100_000, 120_000))
+    write(
+        node.root / f"cgroup/cpuacct/slurm_n1/uid_{os.geteuid()}/job_4/cpuacct.usage",
+        "5000000000\n",
+    )
+    reads: list[str] = []
+    read = procfs.read
+    monkeypatch.setattr(procfs, "read", lambda path, limit: reads.append(path) or read(path, limit))
+    node.book.begin(allocation(4))
+    node.until(START_S + 2)
+    assert len(reads) < 2000
+    host = node.finished(4)
+    assert (host.cpu_s, host.app) == (5.0, "App")
+    assert (host.read_bytes, host.rss_max_mib) == (None, None)
+
+
 def test_a_look_that_does_not_come_back_costs_that_job_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -245,7 +277,7 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
     book.begin(allocation(4))
     now_s = START_S
     while worker.started < 2 and now_s < START_S + 200:
-        assert book.step(now_s, dict) == []
+        assert not book.step(now_s, dict)
         if "job 4" in caplog.text and book.next_step_s() is None:
             book.begin(allocation(5))
         now_s += 1.0
@@ -277,9 +309,12 @@ def test_a_look_that_fails_costs_that_job_alone(
         look(watch, now_s, reading, on_gpu)
 
     monkeypatch.setattr(HostWatch, "look", failing)
-    node.book.begin(allocation(4))
-    node.book.begin(allocation(5))
-    assert {host.job_id for host in node.until(START_S + 5)} == {5}
+    for job_id in (4, 5):
+        node.proc.process(job_id)
+        node.job(job_id, job_id)
+        node.book.begin(allocation(job_id))
+    node.until(START_S + 5)
+    assert (node.finished(4).cpu_s, node.finished(5).cpu_s) == (None, 0.0)
     assert caplog.text.count("failed") == 1
 
 
