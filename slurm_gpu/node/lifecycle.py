@@ -229,6 +229,7 @@ class LifeCycle:
     def finish(self) -> None:
         """Make final what has ended and of which nothing more will be learnt."""
         now_s = self._clock.monotonic()
+        self.segments.remember_young(now_s)
         for watch in self.watches.values():
             for tally in watch.settled(now_s):
                 self.segments.settle(tally, now_s)

@@ -11,6 +11,8 @@ import zlib
 
 from slurm_gpu.records import Record
 
+# Of a young segment one is kept at these ages, for good: it may end before the first checkpoint.
+YOUNG_S = (1.0, 2.0, 4.0, 8.0)
 # The more often two divides a checkpoint's number, the longer it is kept: three for each power of two.
 _KEPT = 6
 
@@ -24,18 +26,31 @@ class History:
     def __init__(self) -> None:
         self._added = 0
         self._kept: list[tuple[int, float, bytes]] = []
+        self._young: list[tuple[int, float, bytes]] = []
 
     def add(self, at_s: float, record: Record) -> None:
         """The record of now (Clock.monotonic()); to be called at equal intervals."""
         self._added += 1
-        packed = zlib.compress(json.dumps(record.to_wire(), separators=(",", ":")).encode(), 1)
-        self._kept.append((self._added, at_s, packed))
+        self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [kept for kept in self._kept if self._added - kept[0] < _KEPT * (kept[0] & -kept[0])]
+
+    def wants_young(self, age_s: float) -> bool:
+        """Should the record of a segment of that age be kept besides?"""
+        return len(self._young) < len(YOUNG_S) and age_s >= YOUNG_S[len(self._young)]
+
+    def add_young(self, at_s: float, record: Record) -> None:
+        """See `wants_young`."""
+        self._young.append((0, at_s, _packed(record)))
 
     def at(self, moment_s: float) -> Record | None:
         """The newest one that was taken by then, if any is left."""
-        packed = next((packed for _, at_s, packed in reversed(self._kept) if at_s <= moment_s), None)
-        return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed)))
+        until = [kept for kept in (*self._young, *self._kept) if kept[1] <= moment_s]
+        packed = max(until, key=lambda kept: kept[1], default=None)
+        return None if packed is None else Record.from_wire(json.loads(zlib.decompress(packed[2])))
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _packed(record: Record) -> bytes:
+    return zlib.compress(json.dumps(record.to_wire(), separators=(",", ":")).encode(), 1)

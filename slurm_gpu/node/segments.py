@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.hooks import HookEvent
 from slurm_gpu.node.reading import Facts
-from slurm_gpu.node.rewind import History
+from slurm_gpu.node.rewind import YOUNG_S, History
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.node.tally import Tally
 from slurm_gpu.records import Record
@@ -73,6 +73,14 @@ class SegmentBook:
                 record = segment.tallies[device].record(now_s)
                 self._spool.save_record(record)
                 segment.histories[device].add(now_s, record)
+
+    def remember_young(self, now_s: float) -> None:
+        """Keep what is known of segments that may end before they are written down for the first time."""
+        for segment in self._segments.values():
+            age_s = now_s - segment.allocation.start_s
+            for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():
+                if not segment.ending and segment.histories[device].wants_young(age_s):
+                    segment.histories[device].add_young(now_s, segment.tallies[device].record(now_s))
 
     def settle(self, tally: Tally, now_s: float) -> None:
         """Nothing more will be learnt of it: its record is final."""

@@ -151,17 +151,22 @@ def test_a_run_that_lost_both_hooks_between_itself_and_the_next_ends_where_that_
     assert machine.events() == ["epilog_missing"]
 
 
-def test_the_record_that_replaces_what_was_counted_too_long_is_newer_than_it(machine: Machine) -> None:
+@pytest.mark.parametrize("seconds", [0.5, 2.5, 9.5])
+def test_a_short_job_that_lost_its_epilog_keeps_half_of_what_was_seen(
+    machine: Machine, gpu: FakeGpu, seconds: float
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + seconds, 80, 20 * GIB))
     machine.hook("prolog", 7, "0")
-    machine.run(5)
-    machine.run(135)
+    machine.run(140)
     (shipped,) = machine.records(final=False)
     assert machine.node is not None
-    machine.node.ended(over(machine, 138))  # it ended before the first checkpoint
+    machine.node.ended({7: {"restart": 0, "end_s": machine.clock.wall() - 140 + seconds}})
     (record,) = machine.records()
-    assert record.seq > shipped.seq
-    assert record.sampled_s == 0
-    assert record.held_s == pytest.approx(2, abs=1)
+    assert record.seq > shipped.seq  # else what was counted too long would stand
+    assert record.held_s == pytest.approx(seconds, abs=0.1)
+    assert seconds >= record.sampled_s >= (0 if seconds < 1 else 0.5 * seconds - 1.4)
+    assert core(record) == (None if seconds < 1 else pytest.approx(80, abs=0.5))
 
 
 def test_what_slurm_says_of_a_job_in_pieces_is_not_believed(machine: Machine) -> None:
