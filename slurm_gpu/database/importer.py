@@ -22,6 +22,7 @@ from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import IMPORTED, RUN_KEY, get_watermark, set_watermark, store_runs
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.records import HOST_CLUSTER
 from slurm_gpu.slurm.client import AccountingRun, SlurmNode
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ class Importer:
         Records are matched even when Slurm does not answer.
         """
         try:
-            return self._import()
+            # A site without Slurm has no accounting: its nodes tell their runs themselves.
+            return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
             reconcile(self._database, self._min_coverage)
             if self._upkeep is not None:
