@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
@@ -17,7 +19,8 @@ from slurm_gpu.node.reading import Facts
 
 log = logging.getLogger(__name__)
 
-COMMAND = (sys.executable, "-m", "slurm_gpu.node.reader")
+# Without `site`, which costs a MB, so that the path has to name what is imported.
+COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.reader")
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
@@ -28,7 +31,8 @@ class DeadError(Exception):
 class Child:
     """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
 
-    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`.
+    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`. Making one raises
+    OSError, and NvmlError where the binding of NVML is missing.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
@@ -38,6 +42,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            env={**os.environ, "PYTHONPATH": _path()},
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -138,6 +143,14 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+
+def _path() -> str:
+    """Where Python finds what the process imports; raises NvmlError."""
+    binding = find_spec("pynvml")
+    if binding is None or binding.origin is None:
+        raise NvmlError("NVML: the Python package nvidia-ml-py is not installed")
+    return os.pathsep.join([str(Path(__file__).parents[2]), str(Path(binding.origin).parent)])
 
 
 def _decode(line: bytes) -> list[Any]:
