@@ -2,12 +2,8 @@
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from sqlalchemy import Connection, select
 
 from slurm_gpu.database.accounting import run_row
@@ -18,7 +14,6 @@ from slurm_gpu.database.schema import event, run, run_device
 from slurm_gpu.database.store import read_record, store_events, store_records
 from slurm_gpu.records import Event, Mean, Record
 from slurm_gpu.slurm.client import AccountingRun
-from tests.database.conftest import empty
 from tests.database.samples import T0, record, requeued, row, segment
 
 
@@ -169,87 +164,3 @@ def test_nothing_is_due_after_a_pass(database: Database) -> None:
     account(database, row(end_s=T0 + 20, elapsed_s=20))
     assert reconcile(database) == 1
     assert table(database)["runs"][0]["coverage"] == 0.5
-
-
-# A day of one requeued job, one on two nodes, and one that is watched twice, as many shipments tell it.
-def _story() -> list[Record | AccountingRun]:
-    shipments = []
-    for seq, seconds in ((1, 3), (2, 6), (3, 10)):
-        for restart, offset in ((0, 0), (1, 40)):
-            shipments.append(
-                record(
-                    segment=segment(10 + restart),
-                    restart=restart,
-                    seq=seq,
-                    first_s=T0 + offset,
-                    last_s=T0 + offset + seconds,
-                    util_hist_ms={20 + 60 * restart: seconds * 1000},
-                )
-            )
-        for n in (1, 2):
-            shipments.append(
-                record(
-                    job_id=2,
-                    node=f"n{n}",
-                    device=f"GPU-{n}",
-                    segment=segment(20 + n),
-                    seq=seq,
-                    last_s=T0 + seconds,
-                )
-            )
-        shipments.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
-    shipments.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
-    return [
-        *shipments,
-        *requeued(),
-        row(job_id=2, nodes="n[1-2]", n_nodes=2, tres_allocated={"gres/gpu": 2}),
-        row(job_id=3),
-    ]
-
-
-_STORY = _story()
-
-
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    order=st.permutations(range(len(_STORY))),
-    again=st.lists(st.integers(0, len(_STORY) - 1), max_size=10),
-    looks=st.sets(st.integers(0, len(_STORY) + 9), max_size=6),
-)
-def test_any_order_duplication_and_interleaving_give_the_same_table(
-    database: Database, told: dict[str, Any], order: list[int], again: list[int], looks: set[int]
-) -> None:
-    empty(database)
-    for n, index in enumerate([*order, *again]):
-        tell(database, _STORY[index])
-        if n in looks:
-            reconcile(database)
-    reconcile(database)
-    state = table(database)
-    assert state["runs"] == told["runs"]
-    assert state["records"] == told["records"]
-    assert {e["n"] for e in state["events"]} == {e["n"] for e in told["events"]}
-
-
-def tell(database: Database, item: Record | AccountingRun) -> None:
-    if isinstance(item, Record):
-        ship(database, item)
-    else:
-        account(database, item)
-
-
-@pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The story told once, in order."""
-    path: Path = tmp_path_factory.mktemp("told")
-    database = Database(f"sqlite:///{path / 'x.db'}")
-    database.upgrade()
-    for item in _STORY:
-        tell(database, item)
-    reconcile(database)
-    state = table(database)
-    database.dispose()
-    assert [r["ugpucore"] for r in state["runs"]] == [20.0, 80.0, 40.0, 40.0]
-    assert [r["coverage"] for r in state["runs"]] == [1.0] * 4
-    assert len(state["events"]) == 1
-    return state

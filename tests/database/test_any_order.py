@@ -1,0 +1,215 @@
+"""However shipments are interleaved, lost and resent, doubled or overtaken, the tables end up the same."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window
+from slurm_gpu.database.shipment import parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
+from slurm_gpu.slurm.client import AccountingRun
+from tests.database.conftest import empty
+from tests.database.samples import (
+    CLUSTER,
+    T0,
+    FakeClock,
+    MemorySlurm,
+    gpu,
+    host,
+    record,
+    requeued,
+    row,
+    segment,
+    timeline,
+)
+from tests.database.servers import MariaDB
+from tests.database.test_node_shipment import window
+
+Told = Record | Host | DeviceFacts | Event | Window | AccountingRun
+_LISTS = {Record: "records", Host: "hosts", DeviceFacts: "devices", Event: "events", Window: "windows"}
+
+
+def _story() -> list[Told]:
+    """A day of a requeued job, one on two nodes, and one that is watched twice, told in growing versions.
+
+    Meanwhile a GPU gets a new driver, and moves to another node.
+    """
+    told: list[Told] = []
+    for seq, seconds in ((1, 3), (2, 6), (3, 10)):
+        for restart, offset in ((0, 0), (1, 40)):
+            span = {"first_s": T0 + offset, "last_s": T0 + offset + seconds, "seq": seq}
+            busy = 20 + 60 * restart
+            course = timeline(*[busy] * seconds, start_s=T0 + offset)
+            watch = {"segment": segment(10 + restart), "restart": restart, **span}
+            told.append(record(**watch, util_hist_ms={busy: seconds * 1000}, timeline=course))
+            told.append(host(**watch, cpu_s=float(seconds), app=None if seq == 1 else f"App{restart}"))
+        for n in (1, 2):
+            watch = {"job_id": 2, "node": f"n{n}", "segment": segment(20 + n), "seq": seq}
+            told.append(record(**watch, device=f"GPU-{n}", last_s=T0 + seconds))
+            told.append(host(**watch, last_s=T0 + seconds, rss_max_mib=100.0 * seconds))
+            told.append(Event(node=f"n{n}", boot_id="b", n=seq, at_s=T0 + seq, kind="xid", data={"code": 79}))
+        told.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
+        told.append(window(job_id=3, segment=segment(30), start_s=float(T0 + seconds)))
+        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n1" if seq < 3 else "n2"))
+    told.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
+    return [
+        *told,
+        *requeued(),
+        row(job_id=2, nodes="n[1-2]", n_nodes=2, tres_allocated={"gres/gpu": 2}),
+        row(job_id=3),
+    ]
+
+
+_STORY = _story()
+
+
+def _key(item: Told) -> tuple[Any, ...]:
+    """What item replaces what."""
+    match item:
+        case Record() | Window():
+            return type(item), item.segment, item.device
+        case Host():
+            return type(item), item.segment
+        case DeviceFacts():
+            return type(item), item.uuid
+        case Event():
+            return type(item), item.node, item.n
+    return type(item), item.job_id, item.submit_s
+
+
+# Only what a newer version replaces may be lost for good: the node sends the newest until it is acknowledged.
+_NEWEST = set({_key(item): index for index, item in enumerate(_STORY)}.values())
+_MAY_BE_LOST = sorted(set(range(len(_STORY))) - _NEWEST)
+
+
+def tell(database: Database, items: Sequence[Told]) -> None:
+    """Slurm's accounting by the import, the rest by one shipment of each node."""
+    rows = [run_row(item, {}) for item in items if isinstance(item, AccountingRun)]
+    if rows:
+        database.write(lambda connection: store_changed_runs(connection, rows))
+    by_node: dict[str, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
+    for item in items:
+        if not isinstance(item, AccountingRun):
+            node = "n1" if isinstance(item, Window) else item.node
+            by_node[node][_LISTS[type(item)]].append(item.to_wire())
+    clock = FakeClock()
+    intake = Intake(database, SlurmView(MemorySlurm(), clock), CLUSTER, clock)
+    for node, lists in by_node.items():
+        answer = intake.take(
+            parse_shipment(json.dumps({"wire": 1, "node": node, **lists}).encode(), ""), None
+        )
+        assert not any(value for name, value in answer.items() if name.startswith("rejected"))
+
+
+def tables(database: Database) -> dict[str, Any]:
+    """All that matters: without the numbers of runs, in whose place stand their keys."""
+    with database.reading() as connection:
+
+        def rows(table: Any) -> list[dict[str, Any]]:
+            return [dict(r) for r in connection.execute(select(table)).mappings()]
+
+        runs = {r["run_id"]: r for r in rows(run)}
+        keys = {run_id: (r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
+        keyed = {
+            table.name: sorted(
+                ({**r, "run_id": keys.get(r["run_id"])} for r in rows(table)),
+                key=lambda r: (r["segment"], r.get("device", "")),
+            )
+            for table in (run_device, run_host)
+        }
+        others = {table.name: sorted(map(repr, rows(table))) for table in (device, run_window)}
+        events = sorted(map(tuple, connection.execute(select(event.c.node, event.c.n, event.c.kind))))
+    in_order = sorted(runs.values(), key=lambda r: keys[r["run_id"]])
+    return {"run": [{**r, "run_id": None} for r in in_order], "event": events, **keyed, **others}
+
+
+@pytest.fixture(scope="module")
+def lite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(f"sqlite:///{tmp_path_factory.mktemp('lite') / 'x.db'}")
+    database.upgrade()
+    yield database
+    database.dispose()
+
+
+@pytest.fixture(scope="module")
+def maria(mariadb: MariaDB) -> Iterator[Database]:
+    database = Database(mariadb.fresh())
+    database.upgrade()
+    yield database
+    database.dispose()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the tables hold when the story is told once, in order."""
+    path: Path = tmp_path_factory.mktemp("told")
+    database = Database(f"sqlite:///{path / 'x.db'}")
+    database.upgrade()
+    tell(database, _STORY)
+    reconcile(database)
+    state = tables(database)
+    database.dispose()
+    assert [r["ugpucore"] for r in state["run"]] == [20.0, 80.0, 40.0, 40.0]
+    assert [r["app"] for r in state["run"]] == ["App0", "App1", "GROMACS", None]
+    assert [r["coverage"] for r in state["run"]] == [1.0] * 4
+    assert len(state["event"]) == 7
+    assert ["n2" in text for text in state["device"]] == [True]
+    return state
+
+
+@st.composite
+def tellings(draw: st.DrawFn) -> list[tuple[list[int], bool]]:
+    """Shipments, each followed by a look of the import or not: all of the story but what got lost."""
+    lost = draw(st.sets(st.sampled_from(_MAY_BE_LOST)))
+    order = draw(st.permutations([index for index in range(len(_STORY)) if index not in lost]))
+    again = draw(st.lists(st.integers(0, len(_STORY) - 1), max_size=10))
+    items = [*order, *again]
+    shipments: list[tuple[list[int], bool]] = []
+    while items:
+        size = draw(st.integers(1, 8))
+        shipments.append((items[:size], draw(st.booleans())))
+        items = items[size:]
+    return shipments
+
+
+def _tell_so(database: Database, telling: Sequence[tuple[list[int], bool]]) -> dict[str, Any]:
+    empty(database)
+    for indexes, look in telling:
+        tell(database, [_STORY[index] for index in indexes])
+        if look:
+            reconcile(database)
+    reconcile(database)
+    assert reconcile(database) == 0
+    return tables(database)
+
+
+_SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=_SLOW_FIXTURE)
+@given(telling=tellings())
+def test_any_interleaving_loss_duplication_and_reordering_ends_the_same(
+    lite: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
+) -> None:
+    assert _tell_so(lite, telling) == expected
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=_SLOW_FIXTURE)
+@given(telling=tellings())
+def test_on_mariadb_too(
+    maria: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
+) -> None:
+    assert _tell_so(maria, telling) == expected
