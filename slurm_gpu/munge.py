@@ -6,7 +6,6 @@ A few lines of ctypes: the one Python wrapper on PyPI is an unmaintained alpha.
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import importlib
 from dataclasses import dataclass
@@ -100,9 +99,9 @@ class _Context:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    name = ctypes.util.find_library("munge") or "libmunge.so.2"
     try:
-        lib = ctypes.CDLL(name)
+        # By its name, since ctypes.util would run ldconfig and a compiler to find it.
+        lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise MungeError(f"libmunge is missing ({error}); install the package munge") from None
     lib.munge_ctx_create.restype = ctypes.c_void_p

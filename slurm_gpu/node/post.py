@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from slurm_gpu.errors import MungeError
@@ -63,6 +63,8 @@ class HttpPost:
     ) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "localhost", parts.port or 80
+        # As bytes, or Python would load its tables of Unicode for international names.
+        self._address: Any = self._host.encode() if self._host.isascii() else self._host
         self._netloc = parts.netloc
         self._source = (source_address, 0) if source_address is not None else None
         self._credential, self._local = credential, local
@@ -77,7 +79,7 @@ class HttpPost:
                 where = f"{self._host}:{self._port}"
                 credential = self._credential(request_digest("POST", TARGET, body))
                 authorization = f"Authorization: MUNGE {credential}\r\n"
-                connection = socket.create_connection((self._host, self._port), TIMEOUT_S, self._source)
+                connection = socket.create_connection((self._address, self._port), TIMEOUT_S, self._source)
             head = (
                 f"POST {TARGET} HTTP/1.0\r\nHost: {self._netloc}\r\n{authorization}"
                 "Content-Type: application/json\r\nContent-Encoding: gzip\r\n"
