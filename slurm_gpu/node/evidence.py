@@ -29,7 +29,8 @@ _INTERPRETERS = frozenset(
 # Options of Python that take the next argument as their value.
 _PYTHON_VALUES = frozenset({"-W", "-X", "--check-hash-based-pycs"})
 
-_MAPPED_FILE = re.compile(rb" (/[^\n]{1,4095})\n")
+# The path begins at the line's first slash; anchored, so that no path makes the search go back.
+_MAPPED_FILE = re.compile(rb"^[^/\n]*(/[^\n]*)$", re.MULTILINE)
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([A-Za-z_][A-Za-z0-9_]{0,63})[/.]")
 _IMPORT = re.compile(
     r"^[ \t]{0,32}(?:from[ \t]{1,8}([A-Za-z_]\w{0,63})|import[ \t]{1,8}(.{1,512}))", re.MULTILINE

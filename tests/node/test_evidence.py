@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,6 +80,21 @@ def test_maps() -> None:
         "/x/site-packages/torch/lib/libtorch_cuda.so",
         "/dev/nvidia0",
     }
+
+
+@pytest.mark.parametrize(
+    "line", [b"7f00 r-xp 0 0:0 1 " + b"/ " * 20_000, b"7f00 rw-p 0 0:0 0 " + b" " * 40_000]
+)
+def test_no_path_makes_reading_maps_slow(line: bytes) -> None:
+    maps = b"\n".join([line] * 50) + b"\n"
+    began = time.process_time()
+    files_in_maps(maps)
+    assert time.process_time() - began < 1
+
+
+@given(st.binary())
+def test_maps_of_any_kind(data: bytes) -> None:
+    assert all(path.startswith("/") for path in files_in_maps(data))
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A job's CPU time and traffic are the truth, whoever of its processes ends, whoever waits for it."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node import processsums
 from slurm_gpu.node.processsums import MAX_PROCESSES, PER_LOOK, ProcessSums
-from slurm_gpu.node.procfs import PAGE_BYTES, TICKS_PER_S, Processes
+from slurm_gpu.node.procfs import PAGE_BYTES, TICKS_PER_S, Processes, ProcessIo
 from tests.node.fakeproc import FakeProc
 
 
@@ -121,6 +122,31 @@ def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> No
     proc.process(7, own=5, io=None)
     job.look([5, 6, 7, 8])
     assert job.cpu_s == 5 / TICKS_PER_S
+
+
+def test_traffic_that_may_not_be_read_is_a_gap(proc: FakeProc) -> None:
+    class Denying(Processes):
+        def io(self, pid: int) -> ProcessIo:
+            raise PermissionError
+
+    job = ProcessSums(Denying(proc.root), 0.0)
+    proc.process(5, own=100)
+    job.look([5])
+    assert (job.cpu_s, job.read_bytes, job.write_bytes) == (100 / TICKS_PER_S, None, None)
+
+
+@given(st.binary(max_size=300))
+def test_a_stat_of_any_kind_is_a_process_or_none(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
+    root = tmp_path_factory.getbasetemp() / "any"
+    (root / "5").mkdir(parents=True, exist_ok=True)
+    (root / "5" / "stat").write_bytes(data)
+    with contextlib.suppress(OSError):
+        assert Processes(root).stat(5).started is not None
+    (root / "5" / "io").write_bytes(data)
+    with contextlib.suppress(OSError):
+        assert Processes(root).io(5).read_bytes is not None
 
 
 def test_a_large_job_is_read_in_turns_and_a_huge_one_not_at_all(
