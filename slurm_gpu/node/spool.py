@@ -24,7 +24,7 @@ from slurm_gpu.records import Event, Host, HostRun, Record
 
 log = logging.getLogger(__name__)
 
-# 24 hours without slurm-gpudbd, with jobs of 6 s on each of 8 GPUs all the time.
+# More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
 MAX_BYTES = 256 << 20
 MAX_BYTES_IN_MEMORY = 64 << 20
 MAX_REJECTED = 10_000

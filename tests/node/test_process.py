@@ -231,6 +231,7 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
         told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"}
         daemon.environment |= told
         daemon.start()
+        assert daemon.process is not None
         heard = [systemd.recv(200).decode()]
         assert heard == ["READY=1"]
         daemon.hook("prolog", 1, "1")
@@ -257,7 +258,10 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
             check=False,
         )
         assert second.returncode == 3
-        assert "in use by another slurm-gpud; stop that one, or name another --state-dir" in second.stderr
+        in_the_way = (
+            f"in use by another slurm-gpud, process {daemon.process.pid}; stop that one, or name another"
+        )
+        assert in_the_way in second.stderr
         assert daemon.end(signal.SIGTERM) == 0
         while heard[-1] != "STOPPING=1":
             heard.append(systemd.recv(200).decode())
