@@ -22,7 +22,7 @@ from slurm_gpu.node.procfs import Processes
 _WIDTH = 100
 _LABEL = 13
 _SOME_LIBRARIES = 8
-_NO_BREAK = "\N{NO-BREAK SPACE}"
+_NO_BREAK = "\u00a0"
 
 _EXIT_CODES = "exit code: 0 all recognised, 1 one is not, 2 a mistake in the rules, 3 one cannot be looked at"
 

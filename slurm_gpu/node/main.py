@@ -15,7 +15,6 @@ from slurm_gpu import __version__
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.node import applications_command
 from slurm_gpu.node.notify import Notifier
 from slurm_gpu.node.service import Options, Service
 from slurm_gpu.records import HOST_CLUSTER
@@ -30,6 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code (2 wrong usage, 3 something outside failed)."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["applications"]:
+        # Only here, since the daemon needs nothing of it.
+        from slurm_gpu.node import applications_command
+
         return applications_command.main(arguments[1:])
     parsed = _parser().parse_args(arguments)
     _log_to_stderr(for_people=parsed.foreground or parsed.once)
