@@ -112,13 +112,17 @@ def tidy(value: str) -> str | None:
 
 
 def file_size(processes: Processes, pid: int, name: str) -> int | None:
-    """Bytes of a plain file, as that process would find it."""
+    """Bytes of a plain file, as that process would find it; of its own user's files only.
+
+    Root finds files that the user could not: of those not even the size is told.
+    """
     below = "root" if name.startswith("/") else "cwd"
     try:
         status = os.stat(f"{processes.path(pid, below)}/{name}")  # noqa: PTH116
+        own = status.st_uid == processes.uid(pid)
     except (OSError, ValueError):
         return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return status.st_size if own and stat.S_ISREG(status.st_mode) else None
 
 
 class Recognition:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.applicationrules import SHIPPED, check_rules, load_rules
-from slurm_gpu.node.applications import PROCESSES_PER_LOOK, Finding, Recognition, recognise, tidy
+from slurm_gpu.node.applications import PROCESSES_PER_LOOK, Finding, Recognition, file_size, recognise, tidy
 from slurm_gpu.node.containers import in_container, root_mount
 from slurm_gpu.node.evidence import Evidence
 from slurm_gpu.node.procfs import Processes
@@ -217,6 +217,23 @@ def test_a_look_reads_few_processes_and_the_next_look_goes_on(tmp_path: Path) ->
     assert job.best is None
     job.look(pids)
     assert job.best is not None
+
+
+def test_the_size_of_a_file_is_told_of_the_user_s_own_only(tmp_path: Path) -> None:
+    directory = tmp_path / "proc" / "7"
+    directory.mkdir(parents=True)
+    (directory / "cwd").symlink_to(tmp_path)
+    (directory / "root").symlink_to("/")
+    write(tmp_path / "in.lj", "x" * 321)
+    processes = Processes(tmp_path / "proc")
+    assert file_size(processes, 7, "in.lj") == 321
+    assert file_size(processes, 7, str(tmp_path / "in.lj")) == 321
+    assert file_size(processes, 7, "proc") is None
+    assert file_size(processes, 7, "none") is None
+    assert file_size(processes, 7, "a\0b") is None
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "in.lj", 12345, 12345)
+        assert file_size(processes, 7, "in.lj") is None
 
 
 def namespaces(root: Path, pid: int, name: str) -> None:
