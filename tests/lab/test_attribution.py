@@ -1,0 +1,136 @@
+"""Whatever shape a job has, what its processes do on GPUs is charged to it, and to nobody else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from typing import Any
+
+import pytest
+
+from lab import cgroups
+from lab.cluster import Lab
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+from tests.lab.test_node import check, final_records
+
+
+@pytest.fixture
+def lab(lab_with: LabWith) -> Lab:
+    return lab_with(job_submit=JobSubmit.NOOP)
+
+
+def simgpu(util: int, seconds: float = 6) -> str:
+    return f"simgpu --util {util} --mem-mib {util * 100} --seconds {seconds}"
+
+
+def runs(lab: Lab, job: int | str) -> list[dict[str, Any]]:
+    """All runs of a job, [] while none is known."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
+    return found
+
+
+def test_every_shape_of_job_is_charged_with_its_own_work(lab: Lab) -> None:
+    """Side by side on few GPUs: a pair on one node, a permutation, steps, an array, two components."""
+    both = [
+        lab.submit("alice", "-wn1", "--gpus=1", "--time=5", f"--wrap={simgpu(util)}") for util in (20, 80)
+    ]
+    turned = f"export CUDA_VISIBLE_DEVICES=1,0; simgpu --gpus 0 --util 90 --seconds 6 & {simgpu(10)}; wait"
+    both.append(lab.submit("alice", "-wn1", "--gpus=2", "--time=5", f"--wrap={turned}"))
+    steps = f"srun {simgpu(60, 3)}; srun {simgpu(30, 3)}"
+    both.append(lab.submit("alice", "-wn2", "--gpus=1", "--time=5", f"--wrap={steps}"))
+    array = lab.submit("bob", "-wn2", "--gpus=1", "--time=5", "--array=3,7", f"--wrap={simgpu(50)}")
+    wait_for(lambda: len(lab.held(array)) == 1, 60, "the array begins")
+    components = f"--wrap=srun --het-group=0,1 {simgpu(40)}"
+    het = lab.submit(
+        *("alice", "-wn3", "--gpus=1", "--time=5", ":", "-wn4", "--gpus=2", "--time=5", components)
+    )
+
+    for job in both:
+        check(lab, job)
+    tasks = wait_for(lambda: _ended(runs(lab, array), 2), 60, "both tasks are recorded")
+    assert {run["id"] for run in tasks} == {f"{array}_3", f"{array}_7"}
+    for run in tasks:
+        check(lab, run["job_id"])
+    parts = wait_for(lambda: _ended(runs(lab, het), 2), 60, "both components are recorded")
+    assert {(run["id"], run["nodes"], len(run["devices"])) for run in parts} == {
+        (f"{het}+0", "n3", 1),
+        (f"{het}+1", "n4", 2),
+    }
+    for run in parts:
+        # What simgpu wrote down is of the first component: SLURM_JOB_ID is its number in all of them.
+        used = {device["device"]: max(map(int, device["util_hist_ms"])) for device in run["devices"]}
+        assert used == {share.gpu.uuid: 40 for share in lab.truth(run["job_id"])}
+    assert [event for run in (*tasks, *parts) for event in run["events"]] == []
+
+
+def _ended(found: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """These runs, once there are so many and all their records are final; [] until then."""
+    done = [run for run in found if run["devices"] and all(device["final"] for device in run["devices"])]
+    return done if len(done) == count else []
+
+
+def test_suspended_time_is_counted_apart(lab: Lab) -> None:
+    if cgroups.probe().version is cgroups.CgroupVersion.NONE:
+        pytest.skip("without cgroups Slurm's word counts, which comes each ten seconds")
+    job = lab.submit("alice", "--gpus=1", "--time=5", f"--wrap={simgpu(70, 15)}")
+    (held,) = wait_for(lambda: lab.held(job), 60, "the job begins")
+    wait_for(lambda: time.time() > held.start_s + 3, 10, "it has worked for 3 s")
+    lab.output(["scontrol", "suspend", str(job)])
+    suspended_s = time.time()
+    wait_for(lambda: time.time() > suspended_s + 8, 20, "it is suspended for 8 s")
+    lab.output(["scontrol", "resume", str(job)])
+    resumed_s = time.time()
+    (record,) = final_records(lab, job, 1)
+    # Slurm freezes it 2 s after it has told its processes to stop; a look comes each 2 s.
+    assert record["suspended_s"] == pytest.approx(resumed_s - suspended_s - 2, abs=2.2)
+    assert record["suspended_s"] + record["sampled_s"] == pytest.approx(record["held_s"], abs=0.3)
+    assert record["no_process_s"] < 1.5
+    (run,) = runs(lab, job)
+    assert run["uGPUcore"] == pytest.approx(70, abs=4)
+
+
+def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
+    daemon = lab.daemons["slurm-gpud-n1"]
+    daemon.kill9()
+    job = lab.submit("alice", "-wn1", "--gpus=2", "--time=5", f"--wrap={simgpu(60, 25)}")
+    wait_for(lambda: lab.held(job), 60, "the job begins")
+    paths = lab.layout.node("n1")
+    wait_for(lambda: list((paths.run / "jobs").glob(f"*-{job}-prolog")), 10, "its prolog was told")
+    for directory in (paths.run / "jobs", paths.state):
+        shutil.rmtree(directory)
+    daemon.start()
+    started_s = time.time()
+    records = final_records(lab, job, 2)
+    (held,) = lab.held(job)
+    assert held.end_s is not None
+    assert {record["device"] for record in records} == {share.gpu.uuid for share in lab.truth(job)}
+    for record in records:
+        # Slurm is asked each 10 s, and believed when it has told twice.
+        assert held.end_s - started_s - 24 <= record["held_s"] <= held.end_s - started_s - 9
+        assert record["sampled_s"] == pytest.approx(record["held_s"], abs=0.2)
+        mean = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 1000 / record["sampled_s"]
+        assert mean == pytest.approx(60, abs=6)
+
+
+def test_who_uses_a_gpu_that_another_job_holds_is_told_of(lab: Lab) -> None:
+    job = lab.submit("alice", "-wn1", "--gpus=1", "--time=5", f"--wrap={simgpu(40, 15)}")
+    (held,) = wait_for(lambda: lab.held(job), 60, "the job begins")
+    (position,) = held.positions
+    gpu = lab.nodes["n1"].at_position(position)
+    visible = {"SLURMD_NODENAME": "n1", "CUDA_VISIBLE_DEVICES": gpu.uuid}
+    with subprocess.Popen(
+        ["setpriv", "--reuid=bob", "--clear-groups", "simgpu", "--util=30", "--seconds=12"],
+        env=lab.environment_of("bob") | visible,
+        cwd="/",
+    ) as intruder:
+        final_records(lab, job, 1)
+        uid = int(lab.output(["id", "-u", "bob"]))
+        told = wait_for(lambda: [run["events"] for run in runs(lab, job)], 20, "the event arrives")
+        assert [(event["kind"], event["device"], event["data"]) for events in told for event in events] == [
+            ("intruder", gpu.uuid, {"pid": intruder.pid, "uid": uid, "job": None})
+        ]
