@@ -20,19 +20,33 @@ _ROOT_MOUNT = re.compile(rb"enroot|pyxis|apptainer|singularity|docker|containers
 
 
 def in_container(processes: Processes, pid: int) -> bool | None:
-    """Whether it does; None where the process is gone or may not be looked at."""
+    """Whether it does; None where the process is gone or may not be looked at.
+
+    Traces that the daemon has too are of what the node's image was made of, or of what Slurm itself runs in.
+    """
+    own = os.getpid()
     try:
-        own = os.readlink(processes.path(os.getpid(), "ns/mnt"))  # noqa: PTH115
-        if os.readlink(processes.path(pid, "ns/mnt")) == own:  # noqa: PTH115
+        if _namespace(processes, pid) == _namespace(processes, own):
             return False
     except OSError:
         return None
-    return (
-        any(os.path.lexists(processes.path(pid, "root") + name) for name in _AT_ROOT)
-        or _CGROUP.search(_content(processes, pid, "cgroup")) is not None
-        or _ROOT_MOUNT.search(root_mount(_content(processes, pid, "mountinfo"))) is not None
-        or any(entry.startswith(_MARKS) for entry in _content(processes, pid, "environ").split(b"\0"))
-    )
+    return bool(_traces(processes, pid) - _traces(processes, own))
+
+
+def _namespace(processes: Processes, pid: int) -> str:
+    return os.readlink(processes.path(pid, "ns/mnt"))  # noqa: PTH115
+
+
+def _traces(processes: Processes, pid: int) -> frozenset[str]:
+    """Kinds of traces that runtimes leave."""
+    found = {name for name in _AT_ROOT if os.path.lexists(processes.path(pid, "root") + name)}
+    if _CGROUP.search(_content(processes, pid, "cgroup")):
+        found.add("cgroup")
+    if _ROOT_MOUNT.search(root_mount(_content(processes, pid, "mountinfo"))):
+        found.add("mount")
+    if any(entry.startswith(_MARKS) for entry in _content(processes, pid, "environ").split(b"\0")):
+        found.add("environment")
+    return frozenset(found)
 
 
 def root_mount(mountinfo: bytes) -> bytes:

@@ -267,6 +267,16 @@ def test_containers(tmp_path: Path, file: str, content: str, contained: bool) ->
     assert in_container(Processes(tmp_path), 8) is None
 
 
+def test_what_the_node_s_own_image_was_made_of_is_no_container(tmp_path: Path) -> None:
+    namespaces(tmp_path, os.getpid(), "mnt:[1]")
+    namespaces(tmp_path, 7, "mnt:[2]")
+    for pid in (7, os.getpid()):
+        write(tmp_path / str(pid) / "root" / ".dockerenv", "")
+    assert in_container(Processes(tmp_path), 7) is False
+    write(tmp_path / "7" / "root" / ".singularity.d" / "env", "")
+    assert in_container(Processes(tmp_path), 7) is True
+
+
 @given(st.binary())
 def test_mountinfo_of_any_kind(data: bytes) -> None:
     root_mount(data)
