@@ -18,11 +18,14 @@ from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.node.statelock import own_directory
 
 log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 * 1024
 MAX_POSITIONS = 1024
+# They lie in memory (tmpfs), as does the directory.
+MAX_REJECTED = 1000
 _UPTIME_STEP_S = 0.01
 _ROUNDING_S = 1e-4
 _FILE_NAME = re.compile(r"(?P<at_ns>\d{1,19})-(?P<job_id>\d{1,18})-(?P<kind>prolog|epilog)", re.ASCII)
@@ -169,9 +172,8 @@ class HookDirectory:
         self._seen: set[str] = set()
 
     def create(self) -> None:
-        """Make the directory, readable by root alone."""
-        self.jobs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.jobs.chmod(0o700)
+        """Make the directory, readable by root alone; raises OSError also where it is somebody else's."""
+        own_directory(self.jobs)
 
     def take(self) -> list[HookEvent]:
         """Events not taken before, in the order in which they happened, whoever set the wall clock."""
@@ -222,10 +224,14 @@ class HookDirectory:
         event.path.unlink(missing_ok=True)
 
     def _reject(self, path: Path, why: HookFileError) -> None:
-        log.warning("%s: %s; moved to %s", path, why, self._rejected)
         try:
             self._rejected.mkdir(mode=0o700, exist_ok=True)
-            path.rename(self._rejected / path.name)
+            if len(os.listdir(self._rejected)) < MAX_REJECTED:  # noqa: PTH208
+                log.warning("%s: %s; moved to %s", path, why, self._rejected)
+                path.rename(self._rejected / path.name)
+            else:
+                log.warning("%s: %s; removed, since %s is full of such files", path, why, self._rejected)
+                path.unlink()
         except OSError as error:
-            log.warning("%s: cannot be moved: %s", path, error)
+            log.warning("%s: %s; cannot be moved: %s", path, why, error)
             self._seen.add(path.name)

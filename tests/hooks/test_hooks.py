@@ -72,6 +72,17 @@ def test_no_value_can_pass_for_a_line_of_its_own(tmp_path: Path, shell: str) -> 
     assert path.read_text().count("EVENT=") == 1
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_value_without_end_costs_the_job_nothing_but_that_value(tmp_path: Path, shell: str) -> None:
+    long = "/home/" + 30_000 * "x"
+    values = {"SLURM_JOB_WORK_DIR": long, "SLURM_NODELIST": long, "CUDA_VISIBLE_DEVICES": long}
+    done = run("prolog", tmp_path, shell, SLURM_JOB_ID="1", SLURM_JOB_GPUS="0,1", **values)
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = files(tmp_path)
+    assert read_event(path).positions == (0, 1)
+    assert "WORK_DIR" not in path.read_text()
+
+
 @pytest.mark.parametrize("job_id", [None, "", "../../etc/passwd", "1 2", "1\n2", "-1", "9" * 40])
 @pytest.mark.parametrize("kind", HOOKS)
 def test_without_a_job_id_nothing_is_written(tmp_path: Path, kind: str, job_id: str | None) -> None:

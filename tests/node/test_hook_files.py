@@ -111,3 +111,21 @@ def test_events_come_in_order_though_the_wall_clock_was_set_back(machine: Machin
     machine.start()
     (record,) = machine.records()
     assert record.held_s == pytest.approx(5, abs=0.02)
+
+
+def test_strange_files_do_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_gpu.node.hooks.MAX_REJECTED", 5)
+    directory = HookDirectory(tmp_path, "n1", FakeClock())
+    directory.create()
+    for number in range(20):
+        (directory.jobs / f"{number}").touch()
+    assert directory.take() == []
+    assert list(directory.jobs.iterdir()) == []
+    assert len(list((tmp_path / "rejected").iterdir())) == 5
+
+
+def test_a_directory_of_somebody_else_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "jobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NotADirectoryError, match="is a link"):
+        HookDirectory(tmp_path, "n1", FakeClock()).create()
