@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks import applications, job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok
 from slurm_gpu.cli.checks.outages import trouble
@@ -196,6 +196,15 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
 
 
 # The node
+
+
+def test_the_rules_of_applications(installed: Installation):
+    assert levels(applications.rules(installed.at())) == ["ok"]
+    own = installed.site_file.parent / "applications.yaml"
+    own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
+    finding = worst(applications.rules(installed.at()))
+    assert f"{own}:3:15: 'exec' is not a setting" in finding.message
+    assert levels(applications.rules(installed.at(host="login"))) == ["skipped"]
 
 
 def test_slurm_gpud_runs(installed: Installation):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurm_gpu.cli.checks import database, job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks import applications, database, job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, skipped
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmGpuError
@@ -29,6 +29,7 @@ CHECKS = (
     Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
+    Check("applications", applications.rules, (_SLURM,)),
     Check("hook events", node.hook_directory, (_SLURM,)),
     Check("spool", node.spool),
 )
