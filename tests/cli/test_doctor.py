@@ -203,7 +203,7 @@ def test_the_rules_of_applications(installed: Installation):
     own = installed.site_file.parent / "applications.yaml"
     own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
     finding = worst(applications.rules(installed.at()))
-    assert f"{own}:3:15: 'exec' is not a setting" in finding.message
+    assert f"{own}:3:16: 'exec' is not a setting" in finding.message
     assert levels(applications.rules(installed.at(host="login"))) == ["skipped"]
 
 
