@@ -15,6 +15,7 @@ from slurm_gpu.records import Record
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
 # The more often two divides a checkpoint's number, the longer it is kept: three for each power of two.
 _KEPT = 6
+_WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
 
 class History:
@@ -53,4 +54,6 @@ class History:
 
 
 def _packed(record: Record) -> bytes:
-    return zlib.compress(json.dumps(record.to_wire(), separators=(",", ":")).encode(), 1)
+    # The usual 256 KiB of zlib's own would cost more to lay out than a record to compress.
+    packer = zlib.compressobj(level=1, wbits=_WINDOW_BITS, memLevel=_MEMORY_LEVEL)
+    return packer.compress(json.dumps(record.to_wire(), separators=(",", ":")).encode()) + packer.flush()
