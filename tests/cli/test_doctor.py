@@ -204,7 +204,6 @@ def test_the_rules_of_applications(installed: Installation):
     own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
     finding = worst(applications.rules(installed.at()))
     assert f"{own}:3:16: 'exec' is not a setting" in finding.message
-    assert levels(applications.rules(installed.at(host="login"))) == ["skipped"]
 
 
 def test_slurm_gpud_runs(installed: Installation):
@@ -227,6 +226,7 @@ def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), name="far", address="10.0.0.7")]
     assert levels(node.alive(at)) == levels(node.hook_directory(at)) == ["skipped"]
+    assert levels(applications.rules(at)) == ["skipped"]
 
 
 def test_events_that_nobody_takes_in(installed: Installation):
