@@ -133,6 +133,8 @@ class Recognition:
         self._seen: dict[int, tuple[int, int]] = {}
         self.best: Finding | None = None
         self.container: bool | None = None
+        self.unfinished = False
+        """Nothing is recognised yet, and there are processes that have not been looked at."""
 
     def look(self, pids: Sequence[int]) -> None:
         """Look at the job's processes, the likeliest first (those on a GPU, then the busiest)."""
@@ -144,6 +146,7 @@ class Recognition:
         for pid in fresh[:PROCESSES_PER_LOOK]:
             self._seen[pid] = states[pid]
             self._look_at(pid)
+        self.unfinished = self.best is None and len(fresh) > PROCESSES_PER_LOOK
 
     def _states(self, pids: Iterable[int]) -> Iterable[tuple[int, tuple[int, int]]]:
         for pid in pids:

@@ -68,6 +68,8 @@ class HostWatch:
         if now_s >= self._recognise_s:
             self._recognise_s = self._next_recognition_s(now_s)
             self._recognition.look(list(dict.fromkeys((*on_gpu, *self._stats.busiest()))))
+            if self._recognition.unfinished:
+                self._recognise_s = now_s
         most_s = LARGE_PAUSE_S if self._stats.process_count > LARGE_JOB else PAUSE_S
         pause_s = min(most_s, max(FIRST_PAUSE_S, _SHARE_OF_AGE * (now_s - self._start_s)))
         # Looks at grown-up jobs fall together: one reading of the node serves them all.

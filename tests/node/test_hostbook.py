@@ -227,6 +227,15 @@ def test_the_application_is_recognised_when_it_appears(node: Node) -> None:
     assert "secret" not in str(hosts)
 
 
+def test_in_a_job_of_many_processes_each_look_goes_on_until_one_is_recognised(node: Node) -> None:
+    for pid in range(10, 65):
+        executable(node, pid, "worker")
+    executable(node, 65, "app")
+    node.job(4, *range(10, 66))
+    node.book.begin(allocation(4))
+    assert node.until(START_S + 1.7)[-1].app == "App"
+
+
 def test_processes_on_a_gpu_are_looked_at_first(node: Node) -> None:
     for pid in range(10, 100):
         executable(node, pid, "worker")
