@@ -105,7 +105,7 @@ def _events(
     return found
 
 
-def _during(row: RowMapping, at_s: int) -> bool:
+def _during(row: RowMapping, at_s: float) -> bool:
     began = row["submit_s"] if row["start_s"] is None else row["start_s"]
     return began - _SLACK_S <= at_s and (row["end_s"] is None or at_s <= row["end_s"] + _SLACK_S)
 
@@ -124,14 +124,23 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
     return found
 
 
-def windows(connection: Connection, run_ids: Sequence[int]) -> list[NodeWindow]:
-    """The newest window of each segment and device of these runs."""
-    same = and_(run_window.c.segment == run_device.c.segment, run_window.c.device == run_device.c.device)
+def windows(connection: Connection, rows: Sequence[RowMapping]) -> list[NodeWindow]:
+    """The newest window of each segment and device of these rows of `run`.
+
+    By job, node and time: a window may come long before the first record of its segment.
+    """
+    places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
+    query = select(run_window).where(run_window.c.job_id.in_({row["job_id"] for row in rows}))
     order = run_window.c.node, run_window.c.device, run_window.c.start_s
-    query = select(run_window).join(run_device, same).where(run_device.c.run_id.in_(run_ids)).order_by(*order)
     return [
-        NodeWindow(node=row["node"], at_s=row["at_s"], window=Window.from_wire(dict(row)))
-        for row in connection.execute(query).mappings()
+        NodeWindow(node=found["node"], at_s=found["at_s"], window=Window.from_wire(dict(found)))
+        for found in connection.execute(query.order_by(*order)).mappings()
+        if any(
+            row["job_id"] == found["job_id"]
+            and found["node"] in places[row["run_id"]]
+            and _during(row, found["start_s"])
+            for row in rows
+        )
     ]
 
 

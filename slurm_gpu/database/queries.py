@@ -150,7 +150,7 @@ def find_windows(
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"], row["user"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
-    there = windows(connection, [row["run_id"] for row in running or visible])
+    there = windows(connection, running or visible)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
     missing = {row["job_id"]: nodes_without_window(row, there) for row in running[:_MAX_ASKED]}

@@ -207,6 +207,7 @@ run_window = Table(
     Column("width_s", Double, nullable=False),
     Column("series", LongJson, nullable=False),
     Index("run_window_at", "at_s"),
+    Index("run_window_job", "job_id"),
     **_OPTIONS,
 )
 

@@ -65,6 +65,7 @@ def upgrade() -> None:
         **options,
     )
     _create_index("run_window_at", "run_window", ["at_s"])
+    _create_index("run_window_job", "run_window", ["job_id"])
     op.create_table(
         "device",
         sa.Column("uuid", sa.String(255), primary_key=True),
