@@ -164,3 +164,27 @@ def test_a_directory_of_somebody_else_is_not_trusted(tmp_path: Path) -> None:
         os.chown(tmp_path / "there", 1001, 1001)
         with pytest.raises(PermissionError, match="belongs to uid 1001"):
             Journal(tmp_path / "there")
+
+
+@given(st.lists(st.tuples(keys, st.none() | st.text(max_size=40), st.integers(0, 120)), max_size=15))
+def test_on_a_disk_that_is_full_now_and_then_memory_is_right_and_the_disk_catches_up(
+    made: list[tuple[str, str | None, int]],
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        journal = Journal(Path(name))
+        model: dict[str, object] = {}
+        for key, value, room in made:
+            apply(journal, key, value)
+            model.pop(key, None)
+            if value is not None:
+                model[key] = value
+            with no_file_longer_than((Path(name) / "log").stat().st_size + room):
+                done = journal.commit(lambda key: key in "ab")
+            assert content(journal) == model
+            assert not done or journal.bytes_in_memory == 0
+        assert journal.commit()
+        journal.close()
+        again = Journal(Path(name))
+        assert content(again) == model
+        assert again.size_bytes == journal.size_bytes
+        again.close()

@@ -12,6 +12,7 @@ from slurm_gpu.node.allocations import Allocation
 from slurm_gpu.node.spool import MAX_BYTES, Spool
 from slurm_gpu.node.tally import SegmentKey
 from slurm_gpu.records import Event, Host, Mean, Record, Total
+from tests.node.fakes import Machine
 
 DISK_BYTES = 2 << 20
 
@@ -228,6 +229,23 @@ def test_beyond_the_limit_the_newest_is_kept_and_the_loss_survives_a_restart(tmp
         spool.shipped(item)
     assert spool.take_dropped() == 310 - len(kept)
     assert spool.commit()
+
+
+def test_the_loss_is_an_event_once_there_is_room(machine: Machine) -> None:
+    spool = machine.spool
+    assert spool is not None
+    spool._max_bytes = 50_000
+    for job in range(1, 101):
+        spool.save_record(record(job))
+    machine.run(20)
+    lost = 100 - len(jobs(spool))
+    assert lost > 0
+    assert machine.events() == []
+    for item in spool.waiting(1000):
+        spool.shipped(item)
+    machine.run(20)
+    (event,) = (item.wire for item in spool.waiting(10))
+    assert (event["kind"], event["data"]) == ("spool_full", {"dropped": lost})
 
 
 def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
