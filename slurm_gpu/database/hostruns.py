@@ -16,9 +16,10 @@ def shown_here(cluster: str) -> ColumnElement[bool]:
 
 
 def host_run_row(told: HostRun) -> dict[str, Any]:
-    """The imported columns of `run`. Nothing was asked for, and nothing waited; a shared GPU counts whole.
+    """The columns of `run` that elsewhere are imported, and the seq of this word.
 
-    Whose it is goes by the user's name: uids may be other people's on another machine.
+    Nothing was asked for, and nothing waited; a shared GPU counts whole. Whose it is goes by the user's name:
+    uids may be other people's on another machine.
     """
     over = told.end_s is not None
     tres = {"gres/gpu": float(len(told.devices))}
@@ -53,4 +54,5 @@ def host_run_row(told: HostRun) -> dict[str, Any]:
         "admin_comment": "",
         "allocated_mgpu": 1000 * len(told.devices),
         "gpu_type": None,
+        "told_seq": told.seq,
     }

@@ -29,7 +29,7 @@ from slurm_gpu.database.store import (
     store_events,
     store_hosts,
     store_records,
-    store_runs,
+    store_told_runs,
     store_windows,
 )
 from slurm_gpu.records import DeviceFacts, Event, Host, HostRun, Live, Record, Window
@@ -131,7 +131,7 @@ class Intake:
         store_devices(connection, goods.devices.values())
         store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
         store_events(connection, goods.events.values())
-        store_runs(connection, list(map(host_run_row, goods.runs.values())))
+        store_told_runs(connection, list(map(host_run_row, goods.runs.values())))
         return stored + stored_hosts, stale + stale_hosts
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:

@@ -115,6 +115,7 @@ run = Table(
     Column("energy_j", Double),
     Column("app", String(NAME_LENGTH)),
     Column("app_field", String(NAME_LENGTH)),
+    Column("told_seq", BigInteger),  # where its node tells of it, and not Slurm: of what it told last
     Column("derive_due", Boolean, nullable=False),
     UniqueConstraint("cluster", "job_id", "submit_s", name="run_key"),
     Index("run_newest", "submit_s", "run_id"),

@@ -24,7 +24,8 @@ DERIVED = (
     "app",
     "app_field",
 )
-IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, "run_id", "derive_due"))
+_OWN = ("run_id", "derive_due", "told_seq")
+IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
 # What all rows of a segment have in common for as long as it lives: no other node can write to it.
 _OWNER = ("cluster", "job_id", "node")
 _MATCHING = ("run_id", "match_due")
@@ -37,6 +38,7 @@ RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "time
 _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("run_id",))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("uuid",), "at_s")
+_TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
 _WINDOWS = Newest(run_window, ("segment", "device"), "start_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
 OWN_BOOT_ID = "slurm-gpudbd"
@@ -112,6 +114,14 @@ def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> Non
     if rows:
         statement = upsert(connection, run, RUN_KEY, (*IMPORTED, "derive_due"))
         connection.execute(statement, [{**row, "derive_due": True} for row in rows])
+
+
+def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Keep what a node without Slurm told last of each run, by `told_seq`, and mark the runs as due."""
+    latest = {tuple(row[name] for name in RUN_KEY): row for row in sorted(rows, key=lambda r: r["told_seq"])}
+    if latest:
+        in_order = [{**row, "derive_due": True} for _, row in sorted(latest.items())]
+        connection.execute(_TOLD_RUNS.statement(connection), in_order)
 
 
 def double_watch_event(doubled: DoubleWatch) -> Event:

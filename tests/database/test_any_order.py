@@ -19,7 +19,7 @@ from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window
 from slurm_gpu.database.shipment import parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
+from slurm_gpu.records import DeviceFacts, Event, Host, HostRun, Record, Window
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.conftest import empty
 from tests.database.samples import (
@@ -38,8 +38,15 @@ from tests.database.samples import (
 from tests.database.servers import MariaDB
 from tests.database.test_node_shipment import window
 
-Told = Record | Host | DeviceFacts | Event | Window | AccountingRun
-_LISTS = {Record: "records", Host: "hosts", DeviceFacts: "devices", Event: "events", Window: "windows"}
+Told = Record | Host | DeviceFacts | Event | Window | HostRun | AccountingRun
+_LISTS = {
+    Record: "records",
+    Host: "hosts",
+    DeviceFacts: "devices",
+    Event: "events",
+    Window: "windows",
+    HostRun: "runs",
+}
 
 
 def _story() -> list[Told]:
@@ -64,6 +71,10 @@ def _story() -> list[Told]:
         told.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
         told.append(window(job_id=3, segment=segment(30), start_s=float(T0 + seconds)))
         told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n1" if seq < 3 else "n2"))
+    alone = {"cluster": "host:ws1", "node": "ws1", "job_id": 1}
+    begun = HostRun(**alone, seq=1, uid=1001, user="alice", start_s=T0, devices=("GPU-7",))
+    told += [begun, begun.ended(T0 + 5), begun.ended(T0 + 5).resumed().ended(T0 + 10)]
+    told.append(record(**alone, segment=segment(40), device="GPU-7"))
     told.append(record(job_id=3, segment=segment(31), sampled_s=4.0, util_hist_ms={7: 4000}))
     return [
         *told,
@@ -87,6 +98,8 @@ def _key(item: Told) -> tuple[Any, ...]:
             return type(item), item.uuid
         case Event():
             return type(item), item.node, item.n
+        case HostRun():
+            return type(item), item.cluster, item.job_id
     return type(item), item.job_id, item.submit_s
 
 
@@ -122,7 +135,7 @@ def tables(database: Database) -> dict[str, Any]:
             return [dict(r) for r in connection.execute(select(table)).mappings()]
 
         runs = {r["run_id"]: r for r in rows(run)}
-        keys = {run_id: (r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
+        keys = {run_id: (r["cluster"], r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
         keyed = {
             table.name: sorted(
                 ({**r, "run_id": keys.get(r["run_id"])} for r in rows(table)),
@@ -162,9 +175,9 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     reconcile(database)
     state = tables(database)
     database.dispose()
-    assert [r["ugpucore"] for r in state["run"]] == [20.0, 80.0, 40.0, 40.0]
-    assert [r["app"] for r in state["run"]] == ["App0", "App1", "GROMACS", None]
-    assert [r["coverage"] for r in state["run"]] == [1.0] * 4
+    assert [r["ugpucore"] for r in state["run"]] == [40.0, 20.0, 80.0, 40.0, 40.0]
+    assert [r["app"] for r in state["run"]] == [None, "App0", "App1", "GROMACS", None]
+    assert [r["coverage"] for r in state["run"]] == [1.0] * 5
     assert len(state["event"]) == 7
     assert ["n2" in text for text in state["device"]] == [True]
     return state

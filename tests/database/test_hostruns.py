@@ -79,6 +79,14 @@ def test_a_run_may_go_on_after_it_ended(database: Database) -> None:
     assert (run.state, run.end_s) == ("RUNNING", None)
 
 
+def test_a_word_that_was_overtaken_counts_for_nothing(database: Database) -> None:
+    over = RUN.ended(T0 + 10)
+    ship(database, over, RUN)
+    ship(database, RUN)
+    (run,) = found(database)
+    assert (run.state, run.end_s) == ("COMPLETED", T0 + 10)
+
+
 def test_a_run_is_its_users_by_name_whatever_the_uid_on_that_machine(database: Database) -> None:
     ship(database, RUN)
     assert [run.full for run in found(database, ALICE)] == [True]

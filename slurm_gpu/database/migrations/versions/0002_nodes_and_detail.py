@@ -15,6 +15,7 @@ def upgrade() -> None:
     options = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4", "mysql_collate": "utf8mb4_bin"}
     _add_column("run", sa.Column("app", sa.String(255)))
     _add_column("run", sa.Column("app_field", sa.String(255)))
+    _add_column("run", sa.Column("told_seq", sa.BigInteger()))
     _add_column("run_device", sa.Column("timeline", sa.Text()))
     _create_index("run_device_last", "run_device", ["last_s"])
     _create_index("event_device_at", "event", ["device", "at_s"])
