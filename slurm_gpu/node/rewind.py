@@ -13,7 +13,9 @@ from slurm_gpu.records import Record
 
 # Of a young segment one is kept at these ages, for good: it may end before the first checkpoint.
 YOUNG_S = (1.0, 2.0, 4.0, 8.0)
-# The more often two divides a checkpoint's number, the longer it is kept: three for each power of two.
+# All of the last three minutes are kept, since slurm-gpudbd waits two before it calls a job over. Of those
+# before, the more often two divides a checkpoint's number, the longer it is: three for each power of two.
+_ALL_OF = 18
 _KEPT = 6
 _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 
@@ -21,7 +23,7 @@ _WINDOW_BITS, _MEMORY_LEVEL = 12, 4
 class History:
     """Checkpoints of one segment on one device: of each age one that is at most half as old again.
 
-    A day of checkpoints each 10 s leaves 40, some 2 KB each.
+    A day of checkpoints each 10 s leaves some 50, of 2 KB each.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,9 @@ class History:
         """The record of now (Clock.monotonic()); to be called at equal intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
-        self._kept = [kept for kept in self._kept if self._added - kept[0] < _KEPT * (kept[0] & -kept[0])]
+        self._kept = [
+            kept for kept in self._kept if self._added - kept[0] < max(_ALL_OF, _KEPT * (kept[0] & -kept[0]))
+        ]
 
     def wants_young(self, age_s: float) -> bool:
         """Should the record of a segment of that age be kept besides?"""

@@ -308,15 +308,24 @@ class Machine:
         self.node = self.spool = None
 
     def hook(
-        self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, seen_after_s: float = 0.002
+        self,
+        kind: str,
+        job_id: int,
+        gpus: str = "",
+        *,
+        restart: int = 0,
+        uid: int = 1001,
+        seen_after_s: float = 0.002,
     ) -> None:
         """Run a hook; slurm-gpud sees its file a moment later."""
-        self.write_hook(kind, job_id, gpus, restart=restart)
+        self.write_hook(kind, job_id, gpus, restart=restart, uid=uid)
         self.clock.advance(seen_after_s)
         if self.node is not None:
             self.due_s = self.node.step()
 
-    def write_hook(self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0) -> Path:
+    def write_hook(
+        self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, uid: int = 1001
+    ) -> Path:
         at_ns = round(self.clock.wall() * 1e9)
         lines = {
             "EVENT": kind,
@@ -324,7 +333,7 @@ class Machine:
             "UPTIME_S": f"{math.floor(self.clock.now_s * 100) / 100:.2f}",
             "BOOT_ID": self.clock.boot_id(),
             "SLURM_JOB_ID": job_id,
-            "SLURM_JOB_UID": 1001,
+            "SLURM_JOB_UID": uid,
             "SLURMD_NODENAME": "n1",
             "SLURM_CLUSTER_NAME": "lab",
         }
