@@ -1,4 +1,4 @@
-"""The process that calls NVML for slurm-gpud: python -m slurm_gpu.node.reader PARENT LEAVE_OUT ONLY.
+"""The process that calls NVML for slurm-gpud: python -m slurm_gpu.node.reader PARENT LEAVE_OUT ONLY PROGRESS.
 
 It may be killed at any time: where a call hangs in the driver, nothing else helps. So it keeps no state that
 matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told
@@ -9,73 +9,105 @@ matters, imports little, and never outlives slurm-gpud. Lines of JSON go both wa
     ["error", text]                  instead, where there is no driver
     ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, trouble, why]; then
     ["end", [xid, …]]
+
+The answers to a read come together, unless they take long: slurm-gpud is woken once. Which request is being
+answered stands in the memory that file PROGRESS shares.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Iterable
+import time
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.nvml import NvmlReader
-from slurm_gpu.node.reading import Failure, Request
+from slurm_gpu.node.reading import PROGRESS_BYTES, Failure, Request
 
+# So long answers may wait for others.
+PATIENCE_S = 0.1
 _PR_SET_PDEATHSIG = 1
-Write = Callable[..., None]
+
+
+class Answers:
+    """What goes back, line by line, written once it is `flushed`."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._waiting: list[bytes] = []
+
+    def add(self, *message: Any) -> None:
+        """One line."""
+        self._waiting.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Write all that waits."""
+        data = memoryview(b"".join(self._waiting))
+        self._waiting.clear()
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def say(self, *message: Any) -> None:
+        """One line, at once."""
+        self.add(*message)
+        self.flush()
 
 
 def main() -> None:
     """Serve until standard input ends."""
-    parent, leave_out, only = (json.loads(argument) for argument in sys.argv[1:4])
+    parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
     _die_with(parent)
     # A terminal's and systemd's signals are for slurm-gpud, which has a last look to take.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    answers = os.dup(1)
+    answers = Answers(os.dup(1))
     os.dup2(2, 1)  # whatever a library prints must not come between the answers
-
-    def write(*message: Any) -> None:
-        os.write(answers, json.dumps(message, separators=(",", ":")).encode() + b"\n")
-
-    reader = NvmlReader(lambda priority, text: write("log", priority, text))
-    _find(reader, leave_out, only, write)
+    progress = mmap.mmap(progress_file, PROGRESS_BYTES)
+    reader = NvmlReader(lambda priority, text: answers.say("log", priority, text))
+    _find(reader, leave_out, only, answers)
     for line in sys.stdin.buffer:
         what, argument = json.loads(line)
         if what == "find":
-            _find(reader, argument, None, write)
+            _find(reader, argument, None, answers)
         else:
-            _read(reader, (Request(*fields) for fields in argument), write)
+            _read(reader, [Request(*fields) for fields in argument], answers, progress)
 
 
-def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, write: Write) -> None:
+def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answers: Answers) -> None:
     try:
         count = reader.start()
-        write("count", count)
+        answers.say("count", count)
         if only is not None:
             leave_out = set(range(count)) - {only}
         for index, found in reader.find(leave_out):
-            write("gpu", index, found)
+            answers.say("gpu", index, found)
     except NvmlError as error:
-        write("error", str(error))
+        answers.say("error", str(error))
     else:
-        write("end")
+        answers.say("end")
 
 
-def _read(reader: NvmlReader, requests: Iterable[Request], write: Write) -> None:
-    thorough = True
-    for request in requests:
-        thorough = request.detailed
+def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> None:
+    flush_at_s = time.monotonic() + PATIENCE_S
+    for number, request in enumerate(requests):
+        progress[:] = number.to_bytes(PROGRESS_BYTES)
         outcome = reader.read_one(request)
         if isinstance(outcome, Failure):
-            write("failure", request.uuid, *outcome)
+            answers.add("failure", request.uuid, *outcome)
         else:
-            write("reading", request.uuid, outcome)
-    write("end", reader.take_xids() if thorough else [])
+            answers.add("reading", request.uuid, outcome)
+        if time.monotonic() > flush_at_s:
+            answers.flush()
+            flush_at_s = time.monotonic() + PATIENCE_S
+    progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
+    thorough = not requests or any(request.detailed for request in requests)
+    answers.say("end", reader.take_xids() if thorough else [])
 
 
 def _die_with(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import mmap
 import os
 import select
 import subprocess
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.reading import Facts
+from slurm_gpu.node.reading import PROGRESS_BYTES, Facts
 
 log = logging.getLogger(__name__)
 
 # Without `site`, which costs a MB, so that the path has to name what is imported.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.reader")
+_NOT_BEGUN = b"\xff" * PROGRESS_BYTES
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
@@ -36,14 +38,20 @@ class Child:
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
-        arguments = [json.dumps(argument) for argument in (os.getpid(), sorted(leave_out), only)]
+        # Shared with the process, which says there what it is at.
+        file = os.memfd_create("progress", os.MFD_CLOEXEC)
+        os.ftruncate(file, PROGRESS_BYTES)
+        self._progress = mmap.mmap(file, PROGRESS_BYTES)
+        arguments = [json.dumps(argument) for argument in (os.getpid(), sorted(leave_out), only, file)]
         self._process = subprocess.Popen(
             [*COMMAND, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
+            pass_fds=[file],
             env={**os.environ, "PYTHONPATH": _path()},
         )
+        os.close(file)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
@@ -76,6 +84,11 @@ class Child:
         rest = (i for i in range(self.count) if i not in self.found and i not in self._leave_out)
         return next(rest, None)
 
+    @property
+    def progress(self) -> int | None:
+        """Which of the requests of a read it is at, counted from 0; None if it has not begun."""
+        return None if self._progress[:] == _NOT_BEGUN else int.from_bytes(self._progress[:])
+
     def find(self, leave_out: Collection[int]) -> None:
         """Let it look for devices anew; raises DeadError."""
         self._leave_out = frozenset(leave_out)
@@ -107,6 +120,7 @@ class Child:
 
     def ask(self, *message: Any) -> None:
         """Send a command; raises DeadError."""
+        self._progress[:] = _NOT_BEGUN
         self._heard_s = time.monotonic()
         try:
             self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")

@@ -130,12 +130,12 @@ class ReaderProcess:
                 failures[request.uuid] = Failure(Trouble.HUNG, hung.why)
         try:
             child = self._ready(0.0)
-            xids = self._read(child, wanted, readings, failures)
         except NvmlError:
-            pass  # it has been said, or will be to whoever asks for devices
+            return Results(readings, failures)  # it has been said, or will be to whoever asks for devices
+        try:
+            xids = self._read(child, wanted, readings, failures)
         except DeadError as error:
-            silent = [r.uuid for r in wanted if r.uuid not in readings and r.uuid not in failures]
-            self._crash(str(error), self._index_of.get(silent[0]) if silent else None)
+            self._crash(str(error), self._is_at(child, wanted))
         return Results(readings, failures, xids)
 
     def close(self) -> None:
@@ -159,7 +159,10 @@ class ReaderProcess:
         for request in wanted:
             match child.hear(self._deadline_s):
                 case None:
-                    index = self._index_of.get(request.uuid)
+                    index = self._is_at(child, wanted)
+                    if index is None:
+                        raise DeadError("the reader of NVML does nothing")
+                    # Answers of others may have waited in it; they are asked again.
                     failure = Failure(Trouble.HUNG, self._leave_out(index, "a reading"))
                     of_it = [r.uuid for r in wanted if self._index_of.get(r.uuid) == index]
                     failures.update(dict.fromkeys(of_it, failure))
@@ -182,6 +185,11 @@ class ReaderProcess:
             self._end(child)
             self._child = None
         return xids
+
+    def _is_at(self, child: Child, wanted: Sequence[Request]) -> int | None:
+        """NVML's index of the device that it reads."""
+        at = child.progress
+        return None if at is None or at >= len(wanted) else self._index_of.get(wanted[at].uuid)
 
     # The process
 

@@ -12,6 +12,9 @@ from typing import NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
+# How the reader's process tells which request it is at: a big-endian number in shared memory.
+PROGRESS_BYTES = 2
+
 
 class Facts(NamedTuple):
     """What does not change about a GPU or MIG instance while the driver stays loaded.

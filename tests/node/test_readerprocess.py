@@ -111,13 +111,20 @@ def test_a_gpu_that_hangs_costs_the_others_about_the_deadline(world: World, read
     begin = time.monotonic()
     results = read(reader)
     assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert set(results.readings) == {"GPU-a"}
     assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": Trouble.HUNG}
     results, waited_s = read_when_ready(reader)
     assert set(results.readings) == {"GPU-a", "GPU-c"}
     assert results.failures["GPU-b"].trouble is Trouble.HUNG
     assert waited_s < 2  # the start of a Python, on a busy machine
     assert uuids(reader) == ["GPU-a", "GPU-c"]
+
+
+def test_a_reader_that_gets_no_processor_is_no_gpu_that_hangs(reader: ReaderProcess) -> None:
+    assert reader.pid is not None
+    os.kill(reader.pid, signal.SIGSTOP)
+    assert read(reader) == Results({}, {}, ())
+    results, _ = read_when_ready(reader)
+    assert set(results.readings) == set(GPUS)
 
 
 def test_a_gpu_that_hung_is_tried_again_at_growing_intervals_and_disturbs_nobody(
@@ -232,12 +239,15 @@ def test_nonsense_on_the_pipe_is_a_crash(
 def test_a_device_at_which_the_reader_crashes_again_and_again_is_left_out(
     start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, clock: FakeClock
 ) -> None:
-    fake = """import json, sys
+    fake = """import json, mmap, sys
 leave_out = json.loads(sys.argv[2])
+progress = mmap.mmap(int(sys.argv[4]), 2)
 print('["count", 2]', *(f'["gpu", {i}, [["GPU-{i}", {i}]]]' for i in (0, 1) if i not in leave_out), '["end"]',
       sep="\\n", flush=True)
 for line in sys.stdin:
-    for uuid, *_ in json.loads(line)[1]:
+    for number, (uuid, *_) in enumerate(json.loads(line)[1]):
+        progress[1] = number
+        progress[0] = 0
         if uuid == "GPU-1":
             sys.exit(1)
         print(json.dumps(["reading", uuid, [1.0] + 18 * [None]]), flush=True)
