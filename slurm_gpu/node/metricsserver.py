@@ -39,7 +39,7 @@ class MetricsServer:
             ) from error
         self._wake = wake
         self._asked = threading.Event()
-        self._texts: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     @property
@@ -49,9 +49,14 @@ class MetricsServer:
 
     def answer(self, text: Callable[[], str]) -> None:
         """Hand out the text if somebody asked for it."""
-        if self._asked.is_set():
-            self._asked.clear()
+        if not self._asked.is_set():
+            return
+        self._asked.clear()
+        try:
             self._texts.put(text())
+        except Exception:  # whoever looks on must not end the accounting
+            log.exception("/metrics could not be written")
+            self._texts.put(None)
 
     def close(self) -> None:
         """Listen no more."""
@@ -84,6 +89,8 @@ class MetricsServer:
             text = self._texts.get(timeout=_TEXT_WITHIN_S)
         except queue.Empty:
             return _http("503 Service Unavailable", "slurm-gpud is busy\n")
+        if text is None:
+            return _http("500 Internal Server Error", "slurm-gpud's log says why\n")
         return _http("200 OK", text, with_body=method == "GET")
 
 

@@ -7,6 +7,7 @@ node of a cluster. As HTTP/1.0 an answer is a head and all that follows until th
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import socket
 import threading
@@ -19,6 +20,8 @@ from urllib.parse import urlsplit
 
 from slurm_gpu.errors import MungeError
 from slurm_gpu.munge import request_digest
+
+log = logging.getLogger(__name__)
 
 TARGET = "/v1/node"
 TIMEOUT_S = 20.0
@@ -166,7 +169,12 @@ class ThreadSender:
 
     def _run(self) -> None:
         while True:
-            reply = self._post(self._bodies.get())
+            body = self._bodies.get()
+            try:
+                reply = self._post(body)
+            except Exception as error:  # without a reply nothing would ever be sent again
+                log.exception("a shipment could not be sent, for a reason that nobody foresaw")
+                reply = Reply(0, failure=f"{type(error).__name__}: {error}")
             self._replies.put(reply)
             self._wake()
 

@@ -141,10 +141,7 @@ class Courier:
         live = None
         if now_s >= self._live_at_s:
             self._live_at_s = now_s + LIVE_S * self._random.uniform(0.9, 1.1)
-            live = self._source.live()
-            devices = self._source.devices()
-            if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
-                self._devices, self._devices_due = devices, True
+            live = self._look_around()
         elif not items:
             return False
         shipment = Shipment(
@@ -161,6 +158,17 @@ class Courier:
         self._under_way, body = shipment.fitting()
         self._sender.send(body)
         return True
+
+    def _look_around(self) -> Mapping[str, Any] | None:
+        """The last values; and what is new about the devices is due."""
+        try:
+            devices = self._source.devices()
+            if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
+                self._devices, self._devices_due = devices, True
+            return self._source.live()
+        except Exception:  # it must not cost the records
+            log.exception("the last values could not be told")
+            return None
 
     def _take(self, reply: Reply, shipment: Shipment, now_s: float) -> None:
         answer = read_answer(reply, shipment.items) if reply.status == 200 else None

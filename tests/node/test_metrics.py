@@ -213,6 +213,16 @@ def test_a_client_that_says_nothing_holds_up_the_others_for_a_moment(
         silent.settimeout(5)
 
 
+def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop) -> None:
+    loop.text = None  # type: ignore[assignment]
+    loop.build = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+    with pytest.raises(HTTPError) as caught:
+        urlopen(loop.url, timeout=10)
+    caught.value.close()
+    assert caught.value.code == 500
+    assert loop.thread.is_alive()
+
+
 def test_a_taken_port_is_an_error_that_names_it(loop: Loop) -> None:
     with pytest.raises(OutsideError, match=f"127.0.0.1:{loop.server.port}: Address already in use"):
         MetricsServer("127.0.0.1", loop.server.port, lambda: None)

@@ -96,6 +96,21 @@ def test_a_server_that_hangs_holds_up_nobody(server: Server, monkeypatch: pytest
     assert sender.reply() is None
 
 
+def test_a_bug_is_a_failure_and_not_the_end_of_sending() -> None:
+    woken = threading.Semaphore(0)
+    replies = [Reply(200)]
+
+    def post(_: bytes) -> Reply:
+        return replies.pop()
+
+    sender = ThreadSender(post, woken.release)
+    for _ in range(2):
+        sender.send(b"body")
+        assert woken.acquire(timeout=10)
+    failure = "IndexError: pop from empty list"
+    assert [sender.reply() for _ in range(2)] == [Reply(200), Reply(0, failure=failure)]
+
+
 def answered_on(path: Path) -> socketserver.UnixStreamServer:
     class Here(socketserver.StreamRequestHandler):
         def handle(self) -> None:

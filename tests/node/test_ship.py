@@ -392,6 +392,13 @@ def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post)
     assert [7] in post.database.jobs()
 
 
+def test_last_values_that_cannot_be_told_cost_no_record(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post.node, "live", lambda: 1 / 0)
+    post.spool.save_record(record(7))
+    post.run(30)
+    assert post.database.jobs() == [[7]]
+
+
 def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) -> None:
     for job in range(1, 1001):
         post.spool.save_record(record(job))
