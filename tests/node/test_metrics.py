@@ -213,9 +213,8 @@ def test_a_client_that_says_nothing_holds_up_the_others_for_a_moment(
         silent.settimeout(5)
 
 
-def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop) -> None:
-    loop.text = None  # type: ignore[assignment]
-    loop.build = lambda: 1 / 0  # type: ignore[assignment,method-assign,return-value]
+def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "build", lambda: 1 / 0)
     with pytest.raises(HTTPError) as caught:
         urlopen(loop.url, timeout=10)
     caught.value.close()
