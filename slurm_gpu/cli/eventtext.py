@@ -41,11 +41,14 @@ def event_text(event: Event) -> str:
             code = data.get("code")
             meaning = _XIDS.get(code) if isinstance(code, int) else None
             return f"Xid {code}{'' if meaning is None else f': {meaning}'}"
+        case "intruder" if "left_out" in data:
+            return f"processes of {data.get('of')} went on doing so: {data['left_out']} more were not listed"
         case "intruder":
-            return f"process {data.get('pid')} of uid {data.get('uid')} used it without holding it"
+            job = "" if data.get("job") is None else f"job {data['job']}, "
+            return f"process {data.get('pid')} of {job}uid {data.get('uid')} used it without holding it"
         case "job_mismatch":
             return (
-                f"process {data.get('pid')} used a GPU of job {data.get('allocated')}, "
+                f"process {data.get('pid')} used a GPU of job {_joined(data.get('allocated'))}, "
                 f"and belongs to job {data.get('cgroup')}"
             )
         case "clock_step":
@@ -56,6 +59,10 @@ def event_text(event: Event) -> str:
     if known is not None:
         return known
     return event.kind.replace("_", " ") + "".join(f" {name}={value}" for name, value in data.items())
+
+
+def _joined(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _seconds(value: object) -> str:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, RowMapping, and_, func, select
+from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.match import node_set
@@ -16,6 +16,7 @@ from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_re
 from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window, merge_timelines
 
 MAX_EVENTS = 1000
+_CONCERNING_ALL = ("intruder", "job_mismatch")
 # Hooks and Slurm may differ by this much over when a run was.
 _SLACK_S = 300
 
@@ -72,7 +73,10 @@ def _facts(connection: Connection, uuids: set[str]) -> dict[str, DeviceFacts]:
 def _events(
     connection: Connection, rows: Sequence[RowMapping], records: Mapping[int, Sequence[Record]]
 ) -> dict[int, list[Event]]:
-    """Events that name the run's job, and those of its devices that name no job, while it held them."""
+    """Events that name the run's job, and those of its devices while it held them.
+
+    Of the latter not those of other jobs, but what somebody else did to a GPU concerns all that shared it.
+    """
     found: dict[int, list[Event]] = defaultdict(list)
     by_job: dict[int, list[RowMapping]] = defaultdict(list)
     for row in rows:
@@ -86,7 +90,7 @@ def _events(
     if not watches:
         return found
     of_devices = and_(
-        event.c.job_id.is_(None),
+        or_(event.c.job_id.is_(None), event.c.kind.in_(_CONCERNING_ALL)),
         event.c.device.in_({record.device for _, record in watches}),
         event.c.at_s >= min(record.first_s for _, record in watches),
         event.c.at_s <= max(record.last_s for _, record in watches),
@@ -95,7 +99,8 @@ def _events(
         runs = {
             run_id
             for run_id, record in watches
-            if (record.node, record.device) == (item["node"], item["device"])
+            if record.job_id != item["job_id"]  # it has that one already
+            and (record.node, record.device) == (item["node"], item["device"])
             and record.first_s <= item["at_s"] <= record.last_s
         }
         for run_id in runs:

@@ -55,6 +55,15 @@ def test_what_the_hardware_did_has_a_row_for_each_gpu(slurm_gpu: CommandLine):
     assert f"n1 {_B} – – – 300 – – – –" in " ".join(slurm_gpu.out.split())
 
 
+def test_a_run_that_goes_on_says_how_old_the_figures_are(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), end_s=None, state="RUNNING")]
+    slurm_gpu("job", "17")
+    assert "as of 2026-11-21 20:15:42, when its nodes told last" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),))]
+    slurm_gpu("job", "17")
+    assert "as of" not in slurm_gpu.out
+
+
 def test_columns_that_nothing_measured_are_left_out(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A, power_w=None),))]
     slurm_gpu("job", "17")
@@ -145,10 +154,16 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         ("xid", {"code": [1]}, "Xid [1]"),
         ("gpu_lost", {}, "the GPU was lost"),
         ("intruder", {"pid": 7, "uid": 1000}, "process 7 of uid 1000 used it without holding it"),
+        ("intruder", {"pid": 7, "uid": 1, "job": 9}, "process 7 of job 9, uid 1 used it without holding it"),
+        (
+            "intruder",
+            {"of": "uid 1000", "left_out": 12},
+            "processes of uid 1000 went on doing so: 12 more were not listed",
+        ),
         (
             "job_mismatch",
-            {"pid": 7, "allocated": 17, "cgroup": 18},
-            "process 7 used a GPU of job 17, and belongs to job 18",
+            {"pid": 7, "allocated": [17, 19], "cgroup": 18},
+            "process 7 used a GPU of job 17, 19, and belongs to job 18",
         ),
         ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
         ("clock_step", {}, "the node's clock was set by some seconds"),

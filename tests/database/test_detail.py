@@ -73,7 +73,9 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
         event(2, job_id=1, kind="job_mismatch", at_s=T0 + 9),
         event(3, device="GPU-1", at_s=T0 + 50),
         event(4, device="GPU-9"),
-        event(5, device="GPU-1", job_id=7, kind="intruder"),
+        event(5, device="GPU-1", job_id=7),
+        event(6, device="GPU-1", job_id=7, kind="intruder", at_s=T0 + 10),
+        event(7, device="GPU-1", job_id=1, kind="intruder", at_s=T0 + 10),
     ]
     ship(site, records=[here(timeline=timeline(1, 2))], hosts=[host(node="here")], events=events)
     ship(site, devices=[gpu(node="here"), gpu(node="here", uuid="GPU-2")])
@@ -83,7 +85,7 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
         assert (run.app, run.app_field) == ("GROMACS", "molecular dynamics")
         assert run.devices == (here(),), "the course is told apart"
         assert run.hosts == (host(node="here"),)
-        assert run.events == (events[0], events[1])
+        assert run.events == (events[0], events[1], events[5], events[6])
         assert run.device_facts == {"GPU-1": gpu(node="here")}
         (listed,) = client.runs().runs
         assert (listed.app, listed.hosts, listed.device_facts) == ("GROMACS", None, None)
