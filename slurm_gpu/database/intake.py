@@ -196,6 +196,7 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
         "het_job_id": job.het_job_id,
         "restart": job.restarts,
         "state": job.state,
+        "in_prolog": job.reason == "Prolog",
         "uid": job.uid,
         "start_s": job.start_s,
         "shards": on_node,

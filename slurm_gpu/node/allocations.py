@@ -24,7 +24,7 @@ class Allocation:
     `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock then: the
     prolog's stamps, or those of the restart after which the watch was taken up again. `prolog_at_s` tells
     the prolog apart from others of the same job. `devices` are UUIDs by position, absent while no driver
-    told them.
+    told them. `is_told`: Slurm told of it, and no prolog yet.
     """
 
     key: SegmentKey
@@ -35,6 +35,7 @@ class Allocation:
     devices: Mapping[int, str] = field(default_factory=dict)
     uid: int | None = None
     sluid: str | None = None
+    is_told: bool = False
 
     @property
     def device_names(self) -> Sequence[str]:
@@ -62,6 +63,10 @@ class Allocation:
             sluid=event.sluid,
         )
 
+    def confirmed(self, event: HookEvent) -> Allocation:
+        """The same hold, now that the prolog of this very run has been seen after all."""
+        return replace(self, prolog_at_s=event.at_s, uid=event.uid, sluid=event.sluid, is_told=False)
+
     def continued(self, now_s: float, wall_s: float) -> Allocation:
         """The same hold in a new segment that begins now."""
         key = replace(self.key, segment=new_segment())
@@ -78,6 +83,7 @@ class Allocation:
             "devices": {str(position): uuid for position, uuid in self.devices.items()},
             "uid": self.uid,
             "sluid": self.sluid,
+            "is_told": self.is_told,
         }
 
     @classmethod
@@ -92,6 +98,7 @@ class Allocation:
             devices={int(position): uuid for position, uuid in value["devices"].items()},
             uid=value["uid"],
             sluid=value["sluid"],
+            is_told=value.get("is_told", False),
         )
 
 

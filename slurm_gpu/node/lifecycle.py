@@ -94,6 +94,10 @@ class LifeCycle:
         if before is not None and before.prolog_at_s == event.at_s:
             self.taken.append(event)  # known from before a crash
             return
+        if before is not None and before.is_told and _is_of_run(event, before):
+            self._put(before.confirmed(event))
+            self.taken.append(event)
+            return
         if before is not None:
             log.warning("job %d begins anew without an epilog of its last run", event.job_id)
             self._events.tell("epilog_missing", job_id=event.job_id)
@@ -248,3 +252,8 @@ class LifeCycle:
     def jobs_on(self, uuid: str) -> list[int]:
         """Raw ids of the jobs that hold that device."""
         return [a.key.job_id for a in self.allocations if uuid in a.devices.values()]
+
+
+def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
+    run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
+    return run == (event.restart, event.boot_id, set(event.positions))

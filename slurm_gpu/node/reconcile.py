@@ -42,10 +42,15 @@ class ToldJob:
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ToldJob | None:
-        """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part."""
+        """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part.
+
+        While its prolog runs, the hook will tell better when the job began.
+        """
         restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
         positions = _positions(facts.get("gpu_index"))
-        if facts.get("state") not in _HOLDING or restart is None or start_s is None or not positions:
+        if facts.get("state") not in _HOLDING or facts.get("in_prolog") is True:
+            return None
+        if restart is None or start_s is None or not positions:
             return None
         return cls(
             job_id=job_id,
@@ -73,6 +78,7 @@ class ToldJob:
             start_wall_s=wall_s,
             positions=self.positions,
             uid=self.uid,
+            is_told=True,
         )
 
 

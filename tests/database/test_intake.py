@@ -167,7 +167,7 @@ def test_doubt_counts_for_the_record(database: Database) -> None:
 
 def test_the_node_is_told_of_its_jobs(database: Database) -> None:
     jobs = [
-        queued(job_id=1, gpu_index={"n1": {"gpu": (0, 2)}}, tres_allocated={"gres/gpu": 2}),
+        queued(job_id=1, gpu_index={"n1": {"gpu": (0, 2)}}, tres_allocated={"gres/gpu": 2}, reason="Prolog"),
         queued(job_id=2, array_job_id=90, array_task="7", tres_allocated={"gres/shard": 1}),
         queued(job_id=3, nodes=("n1", "n2"), tres_allocated={"gres/shard": 4}),
         queued(job_id=4, nodes=("n2",)),
@@ -176,6 +176,7 @@ def test_the_node_is_told_of_its_jobs(database: Database) -> None:
     assert set(told) == {"1", "2", "3"}
     assert (told["1"]["granted_mgpu"], told["1"]["shards"]) == (1000, None)
     assert told["1"]["gpu_index"] == {"gpu": [0, 2]}
+    assert (told["1"]["in_prolog"], told["2"]["in_prolog"]) == (True, False)
     assert (told["2"]["granted_mgpu"], told["2"]["shards"], told["2"]["array_task"]) == (250, 1, "7")
     assert (told["3"]["granted_mgpu"], told["3"]["shards"]) == (500, 2)
 

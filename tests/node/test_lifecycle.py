@@ -43,6 +43,32 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
     assert machine.events() == []
 
 
+def test_while_the_prolog_runs_its_hook_is_waited_for(machine: Machine) -> None:
+    assert machine.node is not None
+    for _ in range(3):
+        machine.node.learn(running(machine, in_prolog=True))
+        machine.run(10)
+    assert machine.node.open_jobs() == []
+
+
+def test_a_prolog_that_comes_after_slurm_s_word_is_of_the_same_run(machine: Machine) -> None:
+    assert machine.node is not None
+    for _ in range(2):
+        machine.node.learn(running(machine))
+        machine.run(10)
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    machine.hook("prolog", 7, "0", restart=1)  # but this one is not
+    machine.run(5)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(2)
+    first, second = machine.records()
+    assert first.held_s == pytest.approx(20, abs=0.1)
+    assert second.held_s == pytest.approx(5, abs=0.1)
+    assert machine.events() == ["epilog_missing"]
+    assert machine.hook_files() == []
+
+
 def test_an_answer_from_before_the_epilog_does_not_bring_the_job_back(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
