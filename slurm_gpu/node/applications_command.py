@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +19,13 @@ from slurm_gpu.node.applicationrules import Rules, load_rules, rules_path
 from slurm_gpu.node.applications import Finding, file_size, fits, recognise
 from slurm_gpu.node.containers import in_container
 from slurm_gpu.node.evidence import Evidence, gather
+from slurm_gpu.node.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.procfs import Processes
 
 _WIDTH = 100
 _LABEL = 13
 _SOME_LIBRARIES = 8
+_MOST_PROCESSES = 512
 _NO_BREAK = "\u00a0"
 
 _EXIT_CODES = "exit code: 0 all recognised, 1 one is not, 2 a mistake in the rules, 3 one cannot be looked at"
@@ -65,15 +69,20 @@ def main(arguments: Sequence[str]) -> int:
     if options.check:
         print("\n".join(summary(rules)))
         return 0
+    pids = options.pid
+    if options.job is not None:
+        pids = JobCgroups(options.node).pids(JobName(options.job), _MOST_PROCESSES)
+        if not pids:
+            print(f"no process of job {options.job} is in a cgroup of node {options.node}", file=sys.stderr)
+            return 3
     processes = Processes()
-    verdicts = [judge(processes, pid, rules) for pid in options.pid]
+    verdicts = [judge(processes, pid, rules) for pid in pids]
     if options.json:
         print(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
     else:
-        print("\n".join(line for verdict in verdicts for line in explained(verdict)))
-    if any(verdict.evidence is None for verdict in verdicts):
-        return 3
-    return 0 if all(verdict.finding is not None for verdict in verdicts) else 1
+        shown = explained_job(verdicts) if options.job is not None else map(explained, verdicts)
+        print("\n".join(line for lines in shown for line in lines))
+    return exit_code(verdicts) if options.job is None else exit_code([best_of(verdicts)])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,7 +92,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--pid", type=_pid, nargs="+", metavar="PID", help="processes to look at")
+    what.add_argument("--pid", type=_number, nargs="+", metavar="PID", help="processes to look at")
+    what.add_argument("--job", type=_number, metavar="ID", help="the processes of this job on this node")
     what.add_argument("--check", action="store_true", help="only check the rules, and list what they know")
     parser.add_argument(
         "--config",
@@ -91,14 +101,26 @@ def _parser() -> argparse.ArgumentParser:
         default=default_path(),
         help="site file, beside which applications.yaml lies (default %(default)s)",
     )
+    parser.add_argument(
+        "--node",
+        default=os.uname().nodename.partition(".")[0],
+        help="this node's name in Slurm, for --job (default %(default)s)",
+    )
     parser.add_argument("--rules", type=Path, metavar="FILE", help="these rules instead, to try them")
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 
 
-def _pid(text: str) -> int:
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """What tells a program how it went."""
+    if any(verdict.evidence is None for verdict in verdicts):
+        return 3
+    return 0 if all(verdict.finding is not None for verdict in verdicts) else 1
+
+
+def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a process id, such as 4711")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 4711")
     return int(text)
 
 
@@ -116,6 +138,27 @@ def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:
         container=in_container(processes, pid),
         also=[f"{rule.name} ({rule.priority})" for rule in fitting[1:]],
     )
+
+
+def best_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """The process by which the job is known: that of the highest priority, or else one that could be read."""
+    found = [verdict for verdict in verdicts if verdict.finding is not None]
+    if found:
+        return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)
+    return next((verdict for verdict in verdicts if verdict.evidence is not None), verdicts[0])
+
+
+def explained_job(verdicts: Sequence[Verdict]) -> Iterator[Iterator[str]]:
+    """The verdict on a job for a person: on the process that counts, and how many others there are."""
+    best = best_of(verdicts)
+    yield explained(best)
+    others = Counter(
+        "gone" if v.evidence is None else "not recognised" if v.finding is None else v.finding.rule.name
+        for v in verdicts
+        if v is not best
+    )
+    if others:
+        yield _row("others", ", ".join(f"{count} × {name}" for name, count in others.most_common()))
 
 
 def explained(verdict: Verdict) -> Iterator[str]:

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 _CHUNK = 1 << 16
-STAT_LIMIT = 4096
+# What the kernel makes anew for each read: it comes whole with the first.
+_SMALL = 4096
+_LAST_FIELD = 21
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -28,6 +30,14 @@ def read(path: str, limit: int) -> bytes:
             chunks.append(data)
             size += len(data)
         return b"".join(chunks)
+    finally:
+        os.close(descriptor)
+
+
+def _read_small(path: str) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _SMALL)
     finally:
         os.close(descriptor)
 
@@ -73,8 +83,8 @@ class Processes:
 
     def stat(self, pid: int) -> ProcessStat:
         """Identity, times and memory."""
-        data = read(f"{self._root}/{pid}/stat", STAT_LIMIT)
-        fields = data[data.rfind(b")") + 2 :].split()
+        data = _read_small(f"{self._root}/{pid}/stat")
+        fields = data[data.rfind(b")") + 2 :].split(None, _LAST_FIELD + 1)
         try:
             return ProcessStat(
                 ppid=int(fields[1]),
@@ -82,16 +92,20 @@ class Processes:
                 own_ticks=int(fields[11]) + int(fields[12]),
                 children_ticks=int(fields[13]) + int(fields[14]),
                 virtual_bytes=int(fields[20]),
-                resident_pages=int(fields[21]),
+                resident_pages=int(fields[_LAST_FIELD]),
             )
         except (IndexError, ValueError) as error:
             raise OSError(f"{self._root}/{pid}/stat is not what Linux writes") from error
 
     def io(self, pid: int) -> ProcessIo:
         """Storage traffic."""
-        data = read(f"{self._root}/{pid}/io", STAT_LIMIT)
-        values = dict(line.split(b": ", 1) for line in data.splitlines() if b": " in line)
+        data = _read_small(f"{self._root}/{pid}/io")
         try:
-            return ProcessIo(int(values[b"read_bytes"]), int(values[b"write_bytes"]))
-        except (KeyError, ValueError) as error:
+            return ProcessIo(_line(data, b"\nread_bytes: "), _line(data, b"\nwrite_bytes: "))
+        except ValueError as error:
             raise OSError(f"{self._root}/{pid}/io is not what Linux writes") from error
+
+
+def _line(data: bytes, name: bytes) -> int:
+    begin = data.index(name) + len(name)
+    return int(data[begin : data.index(b"\n", begin)])

@@ -71,6 +71,15 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     assert "libtorch_cuda.so" in shown.stdout
     assert "batch_size=64, model=resnet50" in shown.stdout
 
+    node = lab.held(job)[0].node
+    shown = subprocess.run(
+        [str(lab.layout.bin / "slurm-gpud"), "applications", "--job", str(job), "--node", node],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{pid}  PyTorch (deep learning)" in shown.stdout
+
     logs = [lab.layout.node(node).state / "spool" / "log" for node in lab.nodes]
     wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 60, "slurm-gpud recognises it")
     lab.run_as("alice", ["touch", str(directory / "enough")])

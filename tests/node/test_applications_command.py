@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.node.applicationrules import check_rules
+from slurm_gpu.node.applications import recognise
+from slurm_gpu.node.applications_command import Verdict, best_of, exit_code, explained_job
+from slurm_gpu.node.evidence import Evidence
 from slurm_gpu.node.main import main
+from slurm_gpu.yamlsource import parse_yaml
 
 RULES = """
 version: 1
@@ -70,6 +75,32 @@ def test_a_process_that_is_gone(rules: Path, capsys: pytest.CaptureFixture[str])
     pids = [str(run.pid), str(os.getpid())]
     assert main(["applications", "--rules", str(rules), "--pid", *pids]) == 3
     assert "cannot be looked at" in capsys.readouterr().out
+
+
+def test_a_job_is_known_by_its_best_process() -> None:
+    rules = check_rules(parse_yaml(RULES, "rules.yaml"))
+    nothing, python, waiting = (
+        Verdict(pid, evidence, recognise(evidence, rules, lambda _: None))
+        for pid, evidence in enumerate(
+            (
+                Evidence(pid=0, executable="bash"),
+                Evidence(pid=1, executable="python3"),
+                Evidence(pid=2, executable="python3", arguments="sys.stdin"),
+            )
+        )
+    )
+    gone = Verdict(3, None)
+    lines = [line for lines in explained_job([nothing, python, python, waiting, gone]) for line in lines]
+    assert lines[0] == "      2  Waiting (patience)"
+    assert lines[-1] == "         others       2 × Python, 1 × not recognised, 1 × gone"
+    assert exit_code([best_of([nothing, waiting])]) == 0
+    assert exit_code([best_of([gone, nothing])]) == 1
+    assert exit_code([best_of([gone])]) == 3
+
+
+def test_a_job_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["applications", "--job", "987654321", "--node", "n1"]) == 3
+    assert capsys.readouterr().err == "no process of job 987654321 is in a cgroup of node n1\n"
 
 
 def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
