@@ -22,6 +22,7 @@ _V2_MEMORY = (b"anon", b"shmem")
 _STAT_LIMIT = 1 << 14
 _PROCS_LIMIT = 1 << 20
 _MOST_DIRECTORIES = 2000
+_REMEMBERED = 10_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
 _NOT_JOBS = frozenset({"system"})
@@ -57,6 +58,7 @@ class JobCgroups:
         self._mount = str(mount)
         self._v1_roots = (f"slurm_{node}", "slurm")
         self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
+        self._known: dict[tuple[str, JobName], str] = {}
 
     def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
         """The job's processes, at most `limit` + 1 of them; None if it has no cgroup here."""
@@ -90,9 +92,10 @@ class JobCgroups:
         return None if not states else all(state in _FROZEN for state in states)
 
     def is_alone(self, job: JobName) -> bool:
-        """Has no other job a process on this node, as far as cgroups tell?"""
+        """Has no other job a process on this node, as far as cgroups tell? True where it has none itself."""
         own = set(job.directories)
-        return not any(Path(other).name not in own and _pids(other, 0) for other in self._jobs())
+        others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
+        return not any(_pids(other, 0) for other in others)
 
     # Where things are
 
@@ -109,16 +112,29 @@ class JobCgroups:
         return None
 
     def _v1(self, controller: str, job: JobName) -> str | None:
+        return self._found(controller, job, self._v1_candidates(controller, job))
+
+    def _v1_candidates(self, controller: str, job: JobName) -> Iterator[str]:
         for root in self._v1_roots:
             top = f"{self._mount}/{controller}/{root}"
             users = _names(top) if job.uid is None else [f"uid_{job.uid}"]
-            found = _first_directory(f"{top}/{user}/{name}" for user in users for name in job.directories)
-            if found is not None:
-                return found
-        return None
+            yield from (f"{top}/{user}/{name}" for user in users for name in job.directories)
 
     def _v2(self, job: JobName) -> str | None:
-        return _first_directory(f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
+        candidates = (f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
+        return self._found("", job, candidates)
+
+    def _found(self, controller: str, job: JobName, candidates: Iterator[str]) -> str | None:
+        """The first that exists, where it was last time if it is still there."""
+        known = self._known.get((controller, job))
+        if known is not None and os.path.isdir(known):  # noqa: PTH112
+            return known
+        found = next((path for path in candidates if os.path.isdir(path)), None)  # noqa: PTH112
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        if found is not None:
+            self._known[controller, job] = found
+        return found
 
     def _scopes(self) -> Iterator[str]:
         """Where slurmstepd's scope may be: in the slice of services, another one, or at the top."""
@@ -129,24 +145,19 @@ class JobCgroups:
                 if os.path.isdir(scope):  # noqa: PTH112
                     yield scope
 
-    def _jobs(self) -> Iterator[str]:
-        """Directories of all jobs of this node."""
-        if self._is_v2():
-            for scope in self._scopes():
-                yield from (f"{scope}/{name}" for name in _names(scope) if name not in _NOT_JOBS)
+    def _jobs(self, job: JobName) -> Iterator[str]:
+        """Directories of that job and all others that have their cgroups where it has its own."""
+        own = self._of_processes(job)
+        if own is None:
             return
-        for controller in _V1_WITH_PROCESSES:
-            for root in self._v1_roots:
-                top = f"{self._mount}/{controller}/{root}"
-                users = [name for name in _names(top) if name.startswith("uid_")]
-                if users:
-                    for user in users:
-                        yield from (f"{top}/{user}/{name}" for name in _names(f"{top}/{user}"))
-                    return
-
-
-def _first_directory(candidates: Iterator[str]) -> str | None:
-    return next((path for path in candidates if os.path.isdir(path)), None)  # noqa: PTH112
+        beside = os.path.dirname(own)  # noqa: PTH120
+        if self._is_v2():
+            yield from (f"{beside}/{name}" for name in _names(beside) if name not in _NOT_JOBS)
+            return
+        top = os.path.dirname(beside)  # noqa: PTH120
+        for user in _names(top):
+            if user.startswith("uid_"):
+                yield from (f"{top}/{user}/{name}" for name in _names(f"{top}/{user}"))
 
 
 def _names(directory: str) -> list[str]:
