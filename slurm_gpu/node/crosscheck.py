@@ -21,7 +21,7 @@ from typing import Any
 
 from slurm_gpu.node.cgroup import JobOwner, raw_id
 from slurm_gpu.node.events import EventBook
-from slurm_gpu.node.processjobs import Origin, ProcessJobs
+from slurm_gpu.node.processjobs import MPS_PROGRAMS, Origin, ProcessJobs
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ PER_HOUR = 10
 ALL_PER_HOUR = 100
 _HOUR_S = 3600.0
 _FIRST_UID_OF_PEOPLE = 1000
-_MPS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 _TOLD_MOST = 10_000
 
 Suspect = tuple[int, bytes, str]
@@ -120,7 +119,7 @@ class Crosscheck:
         job = origin.job(known.owners)
         if job is not None:
             return None if job in holders else _intruder(pid, origin, job)
-        if origin.uid < _FIRST_UID_OF_PEOPLE or origin.program in _MPS:
+        if origin.uid < _FIRST_UID_OF_PEOPLE or origin.program in MPS_PROGRAMS:
             return None
         users = {known.owners[holder].uid for holder in holders if holder in known.owners}
         if not self._cgroups and origin.uid in users:

@@ -19,6 +19,9 @@ from slurm_gpu.node.cgroup import CgroupJob, JobOwner, job_in_cgroup, job_in_env
 
 log = logging.getLogger(__name__)
 
+MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
+"""They work for all clients on a GPU; outside a job's cgroup they are no job's, whoever started them."""
+
 _REMEMBERED = 10_000
 # For so long a process is taken to be the one that had this id just now.
 _FRESH_S = 0.5
@@ -124,12 +127,14 @@ class ProcessJobs:
         uid = _REAL_UID.search(_read(directory, "status"))
         if uid is None:
             return None
+        program = _program_of_root(directory)
+        asked = cgroup is None and program not in MPS_PROGRAMS
         origin = Origin(
             started=started,
             uid=int(uid[1]),
             cgroup=cgroup,
-            claimed=None if cgroup is not None else self._claimed(directory, int(uid[1])),
-            program=_program_of_root(directory),
+            claimed=self._claimed(directory, int(uid[1])) if asked else None,
+            program=program,
         )
         self._remember(pid, origin)
         return origin

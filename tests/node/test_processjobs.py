@@ -63,6 +63,20 @@ def test_a_cgroup_is_not_overruled_by_an_environment(proc: Proc) -> None:
     assert proc.jobs.job_of(6, jobs) is None
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="what root's program is, root must say")
+def test_mps_works_for_all_and_is_no_job_s_unless_a_job_started_it(proc: Proc, tmp_path: Path) -> None:
+    server = tmp_path / "nvidia-cuda-mps-server"
+    server.touch()
+    for pid, cgroup in ((5, NO_JOB), (6, SLURM.format(12))):
+        proc.process(pid, cgroup, b"SLURM_JOB_ID=12\0")  # as a prolog would leave it
+        (proc.root / str(pid) / "exe").symlink_to(server)
+    jobs = {12: JobOwner(1001)}
+    assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6)] == [None, 12]
+    os.chown(server, 1001, 1001)
+    proc.now_s += 10
+    assert proc.jobs.job_of(5, jobs) == 12  # a program of hers that has this name
+
+
 def test_a_process_that_has_gone_is_remembered_and_a_later_one_is_another(proc: Proc) -> None:
     jobs = {4: JobOwner(None), 5: JobOwner(None)}
     proc.process(5, SLURM.format(4))
