@@ -12,7 +12,7 @@ from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow
 from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
-from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_record
+from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_record, readable
 from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window, merge_timelines
 
 MAX_EVENTS = 1000
@@ -37,8 +37,9 @@ def details(connection: Connection, rows: Sequence[RowMapping]) -> dict[int, Det
     records = _records(connection, run_ids)
     hosts: dict[int, list[Host]] = defaultdict(list)
     query = select(run_host).where(run_host.c.run_id.in_(run_ids))
-    for host in connection.execute(query.order_by(run_host.c.node, run_host.c.first_s)).mappings():
-        hosts[host["run_id"]].append(read_host(host))
+    for row in connection.execute(query.order_by(run_host.c.node, run_host.c.first_s)).mappings():
+        if (host := readable(read_host, row)) is not None:
+            hosts[row["run_id"]].append(host)
     uuids = {record.device for some in records.values() for record in some}
     facts = _facts(connection, uuids)
     events = _events(connection, rows, records)
@@ -61,7 +62,8 @@ def _records(
     query = select(*columns).where(run_device.c.run_id.in_(run_ids)).order_by(*order)
     records: dict[int, list[Record]] = defaultdict(list)
     for row in connection.execute(query).mappings():
-        records[row["run_id"]].append(read_record(row))
+        if (record := readable(read_record, row)) is not None:
+            records[row["run_id"]].append(record)
     return records
 
 

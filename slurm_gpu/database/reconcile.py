@@ -25,6 +25,7 @@ from slurm_gpu.database.store import (
     double_watch_event,
     read_host,
     read_record,
+    readable,
     store_events,
 )
 from slurm_gpu.records import Event, Host, Record
@@ -130,8 +131,8 @@ def _reconcile_job(
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
-        if run_id is not None:
-            of_run[run_id].append(read_record(row))
+        if run_id is not None and (record := readable(read_record, row)) is not None:
+            of_run[run_id].append(record)
         if row["match_due"] or row["run_id"] != run_id:
             key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
             changes.placed.append({**key, "run_id": run_id, "match_due": False})
@@ -160,8 +161,8 @@ def _place_hosts(
     of_run: dict[int, list[Host]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], _NO_DEVICE]
-        if run_id is not None:
-            of_run[run_id].append(read_host(row))
+        if run_id is not None and (host := readable(read_host, row)) is not None:
+            of_run[run_id].append(host)
         if row["match_due"] or row["run_id"] != run_id:
             key = {"at_segment": row["segment"], "at_seq": row["seq"]}
             changes.placed_hosts.append({**key, "run_id": run_id, "match_due": False})

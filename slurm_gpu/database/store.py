@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, select
@@ -11,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, select
 from slurm_gpu.database.derive import DoubleWatch
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
 from slurm_gpu.database.upsert import Newest, once, upsert
+from slurm_gpu.errors import RecordError
 from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
 
 RUN_KEY = ("cluster", "job_id", "submit_s")
@@ -44,6 +46,8 @@ _WINDOWS = Newest(run_window, ("segment", "device"), "start_s", ("node", "job_id
 OWN_BOOT_ID = "slurm-gpudbd"
 
 Watch = TypeVar("Watch", Record, Host)
+T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 def store_records(connection: Connection, records: Iterable[Record]) -> tuple[int, int]:
@@ -150,6 +154,18 @@ def read_record(row: RowMapping) -> Record:
 def read_host(row: RowMapping) -> Host:
     """The host record that a row of `run_host` holds."""
     return Host.from_wire({name: row[name] for name in _HOST_COLUMNS})
+
+
+def readable(read: Callable[[RowMapping], T], row: RowMapping) -> T | None:
+    """What `read` makes of a row; None, and a warning, of one that an older version took and this refuses.
+
+    One such row must not keep the others from being matched and shown.
+    """
+    try:
+        return read(row)
+    except RecordError as error:
+        log.warning("what segment %s of %s told is left out: %s", row["segment"], row["node"], error)
+        return None
 
 
 def get_watermark(connection: Connection, name: str) -> int | None:

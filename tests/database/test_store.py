@@ -4,17 +4,20 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import Connection, select
+import pytest
+from sqlalchemy import Connection, select, update
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.queries import find_job
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import event, run, run_device
 from slurm_gpu.database.store import read_record, store_events, store_records
 from slurm_gpu.records import Event, Mean, Record
 from slurm_gpu.slurm.client import AccountingRun
-from tests.database.samples import T0, record, requeued, row, segment
+from tests.database.samples import CLUSTER, T0, record, requeued, row, segment
 
 
 def ship(database: Database, *records: Record) -> tuple[int, int]:
@@ -152,6 +155,22 @@ def test_a_double_watch_counts_once_and_is_told(database: Database) -> None:
     (told,) = state["events"]
     assert (told["kind"], told["device"], told["job_id"]) == ("double_watch", "GPU-1", 1)
     assert told["data"] == {"segments": [segment(1), segment(2)]}
+
+
+def test_a_row_that_cannot_be_read_any_more_keeps_out_no_other(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    account(database, row(), row(job_id=2))
+    ship(database, record(), record(segment=segment(2), first_s=T0 + 11, last_s=T0 + 20))
+    ship(database, record(job_id=2, segment=segment(3)))
+    spoil = update(run_device).where(run_device.c.segment == segment(1)).values(held_s=1e300)
+    database.write(lambda connection: connection.execute(spoil))
+    assert reconcile(database) == 2
+    assert [r["ugpucore"] for r in table(database)["runs"]] == [40.0, 40.0]
+    assert f"what segment {segment(1)} of n1 told is left out: held_s: 1e+300 must lie from 0" in caplog.text
+    with database.reading() as connection:
+        (shown,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
+    assert [item.segment for item in shown.devices or ()] == [segment(2)]
 
 
 def test_nothing_is_due_after_a_pass(database: Database) -> None:
