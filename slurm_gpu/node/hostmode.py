@@ -146,7 +146,7 @@ class HostJobs:
 
     def _look(self, now_s: float) -> None:
         requests = [Request(uuid=facts.uuid, processes=True) for facts in self._reader.facts]
-        readings = self._reader.read(requests).readings if requests else {}
+        readings = self._reader.glance(requests)
         shown = {uuid: r.processes for uuid, r in readings.items() if r.processes is not None}
         for stay in self._stays.values():
             if not requests and not stay.pids:

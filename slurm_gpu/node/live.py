@@ -8,13 +8,14 @@ from typing import Any, Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.nodecounters import NodeCounters
-from slurm_gpu.node.reading import Facts, Memory, Reader, Reading, Request, Results
+from slurm_gpu.node.reading import Facts, Memory, Reader, Reading, Request, Results, Xid
 from slurm_gpu.node.ship import JobFacts, Source
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 
 # What was read longer ago says nothing about now.
 FRESH_S = 15.0
 _MIB = 1 << 20
+_MOST_XIDS = 1000
 
 
 @dataclass(slots=True)
@@ -38,6 +39,7 @@ class LastSeen:
         self._seen: dict[str, Seen] = {}
         self.facts: Sequence[Facts] = ()
         self.looks = self.failed_looks = 0
+        self._xids: list[Xid] = []
 
     def devices(self) -> Sequence[Facts]:
         """See Reader."""
@@ -46,6 +48,19 @@ class LastSeen:
 
     def read(self, requests: Sequence[Request]) -> Results:
         """See Reader."""
+        results = self._read(requests)
+        if self._xids:
+            results = results._replace(xids=[*self._xids, *results.xids])
+            self._xids.clear()
+        return results
+
+    def glance(self, requests: Sequence[Request]) -> Mapping[str, Reading]:
+        """Read besides what the daemon reads, which still gets the XIDs that come along."""
+        results = self._read(requests) if requests else Results(readings={}, failures={})
+        self._xids = [*self._xids, *results.xids][-_MOST_XIDS:]
+        return results.readings
+
+    def _read(self, requests: Sequence[Request]) -> Results:
         results = self._reader.read(requests)
         self.looks += 1
         for request in requests:

@@ -19,8 +19,7 @@ def look_at_all(seen: LastSeen, clock: Clock) -> None:
         Request(uuid=facts.uuid, detailed=True, processes=True, ring_after_us=after_us)
         for facts in seen.facts
     ]
-    if requests:
-        seen.read(requests)
+    seen.glance(requests)
 
 
 def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) -> str:

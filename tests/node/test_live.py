@@ -18,6 +18,7 @@ from slurm_gpu.node.reading import (
     Results,
     Trouble,
     UtilizationSample,
+    Xid,
 )
 from slurm_gpu.records import DeviceFacts, Live
 from tests.node.fakes import FakeClock
@@ -127,6 +128,16 @@ def test_old_values_and_those_of_a_lost_device_are_not_told(node: Node) -> None:
     node.read(Failure(Trouble.LOST, "it fell off the bus"))
     assert node.live().devices["GPU-0"].util_pct is None
     assert (node.seen.looks, node.seen.failed_looks) == (3, 1)
+
+
+def test_an_xid_that_somebody_else_came_upon_still_reaches_the_daemon(node: Node) -> None:
+    xid = Xid("GPU-0", 79, 1.0)
+    node.gpus.results = Results(readings={}, failures={}, xids=[xid])
+    assert node.seen.glance([Request(uuid="GPU-0", processes=True)]) == {}
+    node.gpus.results = Results(readings={}, failures={})
+    assert node.seen.read([Request(uuid="GPU-0")]).xids == [xid]
+    assert list(node.seen.read([Request(uuid="GPU-0")]).xids) == []
+    assert node.seen.glance([]) == {}
 
 
 def test_devices_are_told_with_one_moment_and_in_mib(node: Node) -> None:
