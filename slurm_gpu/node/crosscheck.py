@@ -9,7 +9,8 @@ A process is where it should be if it is of a job that holds the GPU. Else it is
 Of no job and yet no intruder are the processes of system accounts (uid below 1000: root's monitoring, the
 display's, nvidia-persistenced's) and MPS's daemon and server, told by their executable, which must be root's.
 Where no process was ever seen in a job's cgroup, so that jobs are told by their environment alone, the
-holder's own user's processes are not called intruders either: nobody can tell.
+holder's own user's processes are not called intruders either: nobody can tell. On a GPU that nobody holds,
+only processes of jobs are told of.
 """
 
 from __future__ import annotations
@@ -80,14 +81,16 @@ class Crosscheck:
     def check(
         self, device: str, pids: Iterable[int], holders: Sequence[int], known: Known, now_s: float
     ) -> None:
-        """Look at what NVML shows on a device that `holders` hold."""
+        """Look at what NVML shows on a device that `holders` hold, if any."""
         self._checked_s[device] = now_s
         before, self._suspects[device] = self._suspects.get(device, {}), {}
-        for pid in pids if holders else ():
+        for pid in pids:
             origin = self._processes.origin(pid)
             finding = None if origin is None else self._judge(pid, origin, holders, known, now_s)
             if origin is None or finding is None:
                 continue
+            if not holders and finding.data.get("job") is None:
+                continue  # nobody's time is taken, and no job takes what it has not
             suspect = (pid, origin.started, device)
             since_s = self._suspects[device][suspect] = before.get(suspect, now_s)
             if now_s - since_s >= CONFIRM_S and suspect not in self._told:
@@ -131,8 +134,8 @@ class Crosscheck:
         if len(self._told) > _TOLD_MOST:
             del self._told[next(iter(self._told))]
         if self._limit.allows(finding.culprit, now_s):
-            device, job_id = suspect[2], min(holders)
-            log.warning("%s on %s, which job %d holds: %s", finding.kind, device, job_id, finding.data)
+            device, job_id = suspect[2], min(holders, default=None)
+            log.warning("%s on %s, which job %s holds: %s", finding.kind, device, job_id, finding.data)
             self._events.tell(finding.kind, device=device, job_id=job_id, data=finding.data)
 
 

@@ -17,7 +17,7 @@ from slurm_gpu.node.inventory import Inventory, Order
 from slurm_gpu.node.jobcgroups import JobCgroups
 from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
 from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.reading import Failure, Reader, Reading, Trouble, Xid
+from slurm_gpu.node.reading import Failure, Reader, Reading, Request, Trouble, Xid
 from slurm_gpu.node.spool import Spool
 from slurm_gpu.node.suspension import Suspensions
 from slurm_gpu.node.watch import DeviceWatch
@@ -72,6 +72,7 @@ class Node:
             suspensions=self._suspensions,
             new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s),
         )
+        self._unheld_failures: dict[str, Failure] = {}
         self._find_at_s = 0.0
         self._checkpoint_at_s = _next_checkpoint_s(clock.monotonic())
         self._spool_at_s = 0.0
@@ -103,7 +104,8 @@ class Node:
         if now_s >= self._checkpoint_at_s:
             for watch in self._looking():
                 watch.look_thoroughly()
-        self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s)
+        unheld = self._unheld() if now_s >= self._checkpoint_at_s else ()
+        self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s, unheld)
         self._life.finish()
         self._look_at_hosts(now_s)
         if now_s >= self._checkpoint_at_s:
@@ -168,18 +170,30 @@ class Node:
     def _looking(self) -> list[DeviceWatch]:
         return [watch for watch in self._life.watches.values() if watch.held and watch.failure is None]
 
-    def _look(self, watches: Sequence[DeviceWatch], now_s: float) -> None:
-        """One look at the devices of these watches, all together."""
-        requests = [request for watch in watches if (request := watch.request(now_s)) is not None]
-        if not requests:
+    def _unheld(self) -> list[Request]:
+        """What to ask devices that nobody holds: they may fail, tell XIDs, or have processes all the same."""
+        held = {watch.uuid for watch in self._life.watches.values() if watch.held}
+        answering = self._inventory.answering
+        # A GPU that is cut up shows the processes of its instances.
+        cut_up = {facts.parent for facts in answering.values()}
+        return [
+            Request(uuid=uuid, detailed=True, processes=uuid not in cut_up)
+            for uuid in answering
+            if uuid not in held and uuid not in self._unheld_failures
+        ]
+
+    def _look(self, watches: Sequence[DeviceWatch], now_s: float, unheld: Sequence[Request] = ()) -> None:
+        """One look at the devices of these watches, and at some that nobody holds, all together."""
+        held = [request for watch in watches if (request := watch.request(now_s)) is not None]
+        if not held and not unheld:
             return
-        results = self._reader.read(requests)
+        results = self._reader.read([*held, *unheld])
         owners = self._life.allocations.owners()
-        for request in requests:
+        for request in held:
             watch = self._life.watches[request.uuid]
             if (failure := results.failures.get(request.uuid)) is not None:
                 watch.fail(failure)
-                self._tell_failure(watch, failure)
+                self._tell_failure(request.uuid, failure)
             elif (reading := results.readings.get(request.uuid)) is not None:
                 watch.take(reading, owners)
                 if reading.processes is not None:
@@ -187,6 +201,12 @@ class Node:
                 self._check_processes(request.uuid, reading, now_s)
             else:
                 watch.skip()
+        for request in unheld:
+            if (failure := results.failures.get(request.uuid)) is not None:
+                self._unheld_failures[request.uuid] = failure
+                self._tell_failure(request.uuid, failure)
+            elif (reading := results.readings.get(request.uuid)) is not None and self._knows_all():
+                self._check_processes(request.uuid, reading, now_s)
         for xid in results.xids:
             self._tell_xid(xid)
 
@@ -213,8 +233,11 @@ class Node:
 
     # Devices
 
+    def _knows_all(self) -> bool:
+        return all(self._inventory.knows(allocation) for allocation in self._life.allocations)
+
     def _needs_devices(self) -> bool:
-        if not all(self._inventory.knows(allocation) for allocation in self._life.allocations):
+        if not self._knows_all() or self._unheld_failures:
             return True
         return any(watch.held and watch.failure is not None for watch in self._life.watches.values())
 
@@ -224,19 +247,29 @@ class Node:
         self._find_at_s = now_s + (STARTING_RETRY_S if self._inventory.starting else RETRY_S)
         if not found:
             return
-        failed = {watch.uuid: watch.failure for watch in self._life.watches.values() if watch.failure}
+        watches = self._life.watches
+        failed = {watch.uuid: watch.failure for watch in watches.values() if watch.failure is not None}
+        unheld, self._unheld_failures = self._unheld_failures, {}
+        failed |= unheld
         if any(failure.trouble is Trouble.DRIVER for failure in failed.values()):
             log.warning("the driver answers again")
             self._events.tell("driver_reloaded")
         for uuid, failure in failed.items():
+            watch = watches.get(uuid)
             if uuid in self._inventory.answering:
                 log.warning("GPU %s answers again", uuid)
-                self._life.watches[uuid].recover(now_s)
+                if watch is not None and watch.failure is not None:
+                    watch.recover(now_s)
                 if failure.trouble in _EVENT_OF:
                     self._tell_of(uuid, "gpu_back")
-            elif failure.trouble is Trouble.DRIVER:
-                self._life.watches[uuid].fail(Failure(Trouble.LOST, "the driver came back without it"))
-                self._tell_of(uuid, "gpu_lost")
+                continue
+            if failure.trouble is Trouble.DRIVER:
+                failure = Failure(Trouble.LOST, "the driver came back without it")
+                self._tell_failure(uuid, failure)
+            if watch is not None and watch.failure is not None:
+                watch.fail(failure)
+            if uuid in unheld:
+                self._unheld_failures[uuid] = failure
         self._life.resolve()
 
     # What is written down
@@ -265,10 +298,10 @@ class Node:
             log.warning("the wall clock was set by %+.3f s", step_s)
             self._events.tell("clock_step", data={"seconds": round(step_s, 3)})
 
-    def _tell_failure(self, watch: DeviceWatch, failure: Failure) -> None:
-        log.error("GPU %s: %s: %s", failure.trouble, watch.uuid, failure.why)
+    def _tell_failure(self, uuid: str, failure: Failure) -> None:
+        log.error("GPU %s: %s: %s", failure.trouble, uuid, failure.why)
         if failure.trouble in _EVENT_OF:
-            self._tell_of(watch.uuid, _EVENT_OF[failure.trouble])
+            self._tell_of(uuid, _EVENT_OF[failure.trouble])
 
     def _tell_of(self, uuid: str, kind: str) -> None:
         jobs: list[int | None] = [*self._life.jobs_on(uuid)]

@@ -95,10 +95,13 @@ def test_a_process_of_no_job_is_an_intruder_where_a_job_holds_the_gpu(gpu: Gpu) 
     assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 101, "uid": BOB, "job": None})]
 
 
-def test_a_gpu_that_nobody_holds_has_no_intruders(tmp_path: Path) -> None:
+def test_on_a_gpu_that_nobody_holds_only_jobs_intrude(tmp_path: Path) -> None:
     gpu = Gpu(tmp_path)
     gpu.process(101, None, BOB)
+    gpu.process(102, 55, BOB)
     assert looked_at_twice(gpu) == []
+    gpu.process(103, 7, BOB)
+    assert looked_at_twice(gpu) == [("intruder", None, {"pid": 103, "uid": BOB, "job": 7})]
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,29 @@ def test_an_xid_is_an_event_of_the_job(machine: Machine) -> None:
     assert (event["device"], event["job_id"], event["data"]) == ("GPU-0", 7, {"code": 79})
 
 
+def test_a_gpu_that_nobody_holds_is_looked_at_too(tmp_path: Path, clock: FakeClock) -> None:
+    held, idle = FakeGpu(clock, "GPU-held", 0), FakeGpu(clock, "GPU-idle", 1)
+    machine = Machine(tmp_path, held, idle)
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.reader.xids.append(Xid("GPU-idle", 79, machine.clock.wall()))
+    machine.run(20)
+    idle.lost = True
+    machine.run(30)
+    assert machine.events() == ["xid", "gpu_lost"]
+    idle.lost = False
+    machine.run(20)
+    assert machine.events() == ["xid", "gpu_lost", "gpu_back"]
+    assert 3 <= idle.reads <= 5  # each 10 s
+    assert machine.spool is not None
+    told = {item.wire.get("job_id") for item in machine.spool.waiting(9) if "kind" in item.wire}
+    assert told == {None}
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.sampled_s == pytest.approx(70, abs=0.1)
+
+
 def test_a_driver_that_is_starting_is_asked_soon(machine: Machine, gpu: FakeGpu) -> None:
     machine.reader.starting = True
     machine.kill()

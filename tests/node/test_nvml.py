@@ -14,12 +14,13 @@ import pytest
 from lab.nvml import build
 from lab.simgpu import faults
 from lab.simgpu.load import Point
-from lab.simgpu.specs import GpuSpec, MigSpec, hopper
+from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
 from lab.simgpu.world import World, create
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
 
+MEMORY_MIB = {name: profile.memory_mib for name, profile in MIG_PROFILES.items()}
 START_NS = 1_800_000_000 * 10**9
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
@@ -257,7 +258,7 @@ def test_instances_are_devices_beside_their_gpu(cut: World) -> None:
     big = facts["MIG-big"]
     assert (big.parent, big.index, big.minor) == ("GPU-cut", 0, 0)
     assert (big.gpu_instance, big.compute_instance) == (1, 0)
-    assert big.memory_bytes == 40448 << 20
+    assert big.memory_bytes == MEMORY_MIB["3g.40gb"] << 20
     assert facts["GPU-cut"].parent is None
 
 
@@ -271,10 +272,12 @@ def test_an_instance_tells_its_memory_and_processes_and_no_more(cut: World) -> N
     big = gpus.reading("MIG-big", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
     told = big._replace(at_s=0.0)
     assert told == Reading(
-        at_s=0.0, memory=Memory(3000 << 20, 40448 << 20), processes=[Process(os.getpid(), 3000 << 20)]
+        at_s=0.0,
+        memory=Memory(3000 << 20, MEMORY_MIB["3g.40gb"] << 20),
+        processes=[Process(os.getpid(), 3000 << 20)],
     )
     small = gpus.reading("MIG-small", processes=True)
-    assert (small.memory, small.processes) == (Memory(0, 9984 << 20), [])
+    assert (small.memory, small.processes) == (Memory(0, MEMORY_MIB["1g.10gb"] << 20), [])
     assert gpus.reading("GPU-cut", processes=True).processes == [Process(os.getpid(), 3000 << 20)]
     assert not [text for text in gpus.told if text.startswith("MIG")]  # that is as it should be
 
