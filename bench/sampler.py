@@ -166,6 +166,11 @@ def results(bench: Bench) -> dict[str, Any]:
 def show(bench: Bench, result: dict[str, Any]) -> None:
     gpus, window_s, turns = bench.node.gpus, bench.window_s, len(bench.shipped)
     print(f"{gpus} GPUs, {gpus} jobs {OLD_S:g} s old, 1 Hz; median of {turns} turns of {window_s:g} s")
+    print(
+        "jobs are in cgroups"
+        if bench.node.has_cgroups
+        else "jobs are told by their environment: no cgroup v1"
+    )
     print(f"{'':26}{'% of a core':>12}{'RSS MiB':>9}{'PSS MiB':>9}{'NVML calls/s':>14}")
     for name, title in TITLES.items():
         row = result["alternatives"][name]

@@ -32,8 +32,19 @@ NODE = "n1"
 PHASE_S = 2.0
 MEMORY_MIB = 40960
 _POINTS = 500
+# Jobs are those of a user who is not root, where there is a choice.
+USER = 65534 if os.geteuid() == 0 else os.geteuid()
+# Where Slurm puts a job's processes, with the hierarchies of cgroup v1 that its plugins use.
+CGROUPS = [Path("/sys/fs/cgroup") / name for name in ("freezer", "cpuacct", "memory")]
 # What a job's process looks like to whoever asks what it is: an interpreter with some libraries mapped.
-_JOB = "import time, numpy; time.sleep(1e6)"
+_JOB = """
+import os, sys, time, numpy
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(int(sys.argv[1]))
+    os.setuid(int(sys.argv[1]))
+time.sleep(1e6)
+"""
 
 
 @dataclass(frozen=True)
@@ -92,6 +103,7 @@ class SimulatedNode:
         self.sink = Sink()
         self._turn = 0
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._groups: list[Path] = []
         self.library = build(directory / "lib")
         site = f"cluster: bench\ndatabase: {self.sink.url}\nmunge_socket: {munge_socket}\n"
         (directory / "site.yaml").write_text(site)
@@ -111,12 +123,29 @@ class SimulatedNode:
         dice = random.Random(seed)
         for gpu in range(self.gpus):
             environment = os.environ | {"SLURM_JOB_ID": str(self.job_of(gpu))}
-            worker = subprocess.Popen([sys.executable, "-c", _JOB], env=environment)
+            command = [sys.executable, "-c", _JOB, str(USER)]
+            worker = subprocess.Popen(command, env=environment)
             self._workers.append(worker)
+            self._enclose(self.job_of(gpu), worker.pid)
             now_ns = time.time_ns()
             times = [now_ns + round(n * PHASE_S * 1e9) for n in range(_POINTS)]
             points = [Point(at, dice.uniform(0, 100), dice.uniform(0, 0.9) * MEMORY_MIB) for at in times]
             self.world.register(gpu, points, worker.pid)
+
+    def _enclose(self, job_id: int, pid: int) -> None:
+        """Put the process into the cgroups that Slurm would make for its job, if this host lets us."""
+        if os.geteuid() != 0 or not all((place / "cgroup.procs").exists() for place in CGROUPS):
+            return
+        for place in CGROUPS:
+            group = place / f"slurm_{NODE}" / f"uid_{USER}" / f"job_{job_id}" / "step_batch"
+            group.mkdir(parents=True)
+            self._groups.append(group)
+            (group / "cgroup.procs").write_text(str(pid))
+
+    @property
+    def has_cgroups(self) -> bool:
+        """Are the jobs in cgroups of their own? Without, slurm-gpud goes by their environment."""
+        return bool(self._groups)
 
     def job_of(self, gpu: int) -> int:
         return 1000 + gpu
@@ -150,7 +179,7 @@ class SimulatedNode:
         for gpu in range(self.gpus):
             at_ns, job = time.time_ns() - round(age_s * 1e9), self.job_of(gpu)
             values = {"EVENT": kind, "AT_NS": at_ns, "UPTIME_S": f"{uptime_s:.2f}", "BOOT_ID": boot_id}
-            values |= {"SLURM_JOB_ID": job, "SLURM_JOB_UID": os.geteuid(), "SLURM_JOB_GPUS": gpu}
+            values |= {"SLURM_JOB_ID": job, "SLURM_JOB_UID": USER, "SLURM_JOB_GPUS": gpu}
             values |= {"SLURMD_NODENAME": NODE, "SLURM_CLUSTER_NAME": "bench"}
             name = f"{at_ns}-{job}-{kind}"
             hidden = self._place / "run" / "jobs" / f".{name}"
@@ -166,6 +195,10 @@ class SimulatedNode:
         for worker in self._workers:
             worker.kill()
             worker.wait()
+        for group in self._groups:
+            for empty in (group, *group.parents[:3]):
+                with contextlib.suppress(OSError):  # until the last job's group is gone
+                    empty.rmdir()
         self.sink.shutdown()
 
 
