@@ -1,0 +1,92 @@
+"""What is told beside the records, from a real node to the person who asks: now, lately, and afterwards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import DatabaseClient, NodeWindow, Run
+from slurm_gpu.database.settings import load_settings
+
+_LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
+
+
+@pytest.fixture
+def database(lab: Lab) -> Iterator[DatabaseClient]:
+    """What root sees of slurm-gpudbd."""
+    with DatabaseClient(load_config(lab.layout.site_file)) as client:
+        yield client
+
+
+def nodes_live(lab: Lab, user: str) -> dict[str, Any]:
+    shown = json.loads(lab.run_as(user, ["slurm-gpu", "nodes", "--live", "--json"]).stdout)
+    return {node["node"]: node["live"] for node in shown["nodes"]}
+
+
+def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: DatabaseClient) -> None:
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
+    (held,) = wait_for(lambda: lab.held(job), 30, "the job starts")
+    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
+
+    def live(user: str) -> dict[str, Any]:
+        node: dict[str, Any] = nodes_live(lab, user)[held.node] or {"devices": {}}
+        values: dict[str, Any] = node["devices"].get(uuid, {})
+        return values if values.get("jobs") == [job] and (user != "carol" or "util_pct" in values) else {}
+
+    values = wait_for(lambda: live("carol"), 30, "an operator sees what it does now", interval_s=1.0)
+    assert values["util_pct"] == pytest.approx(60, abs=2)
+    assert live("alice")["util_pct"] == pytest.approx(60, abs=2)
+    assert live("bob") == {"jobs": [job]}
+
+    def window() -> list[NodeWindow]:
+        # Who asks also keeps the wish alive; accounting tells of the job after some seconds.
+        known = bool(database.run(str(job)))
+        return list(database.windows(str(job))) if known else []
+
+    (seen,) = wait_for(window, 60, "its node sends the window", interval_s=2.0)
+    measured = [value for value in seen.window.values("util_pct") if value is not None]
+    assert (seen.node, seen.window.device) == (held.node, uuid)
+    assert measured[-1] == pytest.approx(60, abs=2)
+
+    lab.run_as("alice", ["scancel", "--full", str(job)])
+
+    def over() -> list[Run]:
+        return [run for run in database.run(str(job)) if run.end_s and run.devices and run.hosts and run.app]
+
+    (run,) = wait_for(over, 60, "its records arrive", interval_s=0.5)
+    assert (run.app, run.device_facts is not None and uuid in run.device_facts) == ("Python", True)
+    (course,) = database.timelines(str(job))
+    assert course.devices is not None
+    assert course.devices[0].timeline is not None
+    shares = [share for share in course.devices[0].timeline.fractions("util") if share is not None]
+    assert max(shares) == pytest.approx(0.6, abs=0.02)
+    printed = lab.run_as("alice", ["slurm-gpu", "job", str(job)]).stdout
+    for word in ("application Python", "held back", "CPUs busy", "PCIe in/out", "▅"):
+        assert word in printed
+
+
+def test_a_node_that_is_drained_begins_a_period(lab: Lab) -> None:
+    engine = create_engine(load_settings(lab.layout.database_file).url)
+
+    def states() -> list[str]:
+        query = text("SELECT state FROM node_period WHERE node = 'n4' ORDER BY from_s")
+        with engine.connect() as connection:
+            return list(connection.execute(query).scalars())
+
+    before = wait_for(states, 60, "Slurm's nodes are written down")
+    assert before[-1] == "up"
+    lab.run_as("root", ["scontrol", "update", "nodename=n4", "state=drain", "reason=disk"])
+    try:
+        # slurmctld's nodes are asked for each minute.
+        after = wait_for(lambda: states()[len(before) :], 90, "a period begins", interval_s=1.0)
+    finally:
+        lab.run_as("root", ["scontrol", "update", "nodename=n4", "state=resume"])
+        engine.dispose()
+    assert after == ["drain"]
