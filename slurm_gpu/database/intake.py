@@ -79,7 +79,10 @@ class Intake:
             self._wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
-        over = ended(shipment.open_jobs, queue, self._clock.wall(), self._run_ends)
+        # A machine without Slurm counts jobs by itself.
+        is_slurms = shipment.node in (self._view.nodes() or {})
+        open_jobs = shipment.open_jobs if is_slurms else ()
+        over = ended(open_jobs, queue, self._clock.wall(), self._run_ends)
         return {
             "stored": stored,
             "stale": stale,

@@ -168,20 +168,20 @@ def show_live(values: Mapping[str, Live], queue: Queue | None, caller: Caller) -
     What a node as a whole does is for operators.
     """
 
-    def own(job_id: int) -> bool:
+    def own(node: str, job_id: int) -> bool:
         held = None if queue is None else queue.by_id.get(job_id)
-        return held is not None and held.uid == caller.uid
+        return held is not None and held.uid == caller.uid and node in held.nodes
 
-    def show(live: Live) -> dict[str, Any]:
+    def show(node: str, live: Live) -> dict[str, Any]:
         devices = {
             uuid: item
-            if caller.sees_all or (item.jobs and all(map(own, item.jobs)))
+            if caller.sees_all or (item.jobs and all(own(node, job_id) for job_id in item.jobs))
             else LiveDevice(jobs=item.jobs)
             for uuid, item in live.devices.items()
         }
         return replace(live, devices=devices, host=live.host if caller.sees_all else {}).to_wire()
 
-    return {node: show(live) for node, live in values.items()}
+    return {node: show(node, live) for node, live in values.items()}
 
 
 def count_unmatched(connection: Connection) -> int:

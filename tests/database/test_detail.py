@@ -76,6 +76,7 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
         event(5, device="GPU-1", job_id=7),
         event(6, device="GPU-1", job_id=7, kind="intruder", at_s=T0 + 10),
         event(7, device="GPU-1", job_id=1, kind="intruder", at_s=T0 + 10),
+        event(8, job_id=1, kind="epilog_missing", node="n2"),
     ]
     ship(site, records=[here(timeline=timeline(1, 2))], hosts=[host(node="here")], events=events)
     ship(site, devices=[gpu(node="here"), gpu(node="here", uuid="GPU-2")])
@@ -180,13 +181,16 @@ def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> No
 def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
     mine, theirs = {"util_pct": 50.0, "jobs": [1]}, {"util_pct": 60.0, "jobs": [2]}
     shared = {"util_pct": 70.0, "jobs": [1, 2]}
-    site.slurm.queue += [queued(job_id=1, uid=NOBODY), queued(job_id=2, uid=1001)]
+    site.slurm.queue += [queued(job_id=n, uid=uid, nodes=("here",)) for n, uid in ((1, NOBODY), (2, 1001))]
+    site.slurm.queue.append(queued(job_id=3, uid=NOBODY, nodes=("n1",)))
     site.clock.now += 10
     site.raw("GET", "/v1/live", b"", site.signed("GET", "/v1/live"))  # slurmctld is asked anew
-    ship(site, live={"at_s": T0, "devices": {"A": mine, "B": theirs, "C": shared}, "host": {"cpu_pct": 7.0}})
+    not_slurms = {"util_pct": 80.0, "jobs": [3]}  # the same number, counted by a machine without Slurm
+    devices = {"A": mine, "B": theirs, "C": shared, "D": not_slurms}
+    ship(site, live={"at_s": T0, "devices": devices, "host": {"cpu_pct": 7.0}})
     assert ask(site, NOBODY, "/v1/live")[1]["nodes"]["here"] == {
         "at_s": T0,
-        "devices": {"A": mine, "B": {"jobs": [2]}, "C": {"jobs": [1, 2]}},
+        "devices": {"A": mine, "B": {"jobs": [2]}, "C": {"jobs": [1, 2]}, "D": {"jobs": [3]}},
         "host": {},
     }
     assert ask(site, OPERATOR, "/v1/live")[1]["nodes"]["here"]["devices"]["C"] == shared

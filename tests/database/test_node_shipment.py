@@ -210,6 +210,7 @@ def test_a_node_is_told_which_of_its_open_jobs_are_over(database: Database) -> N
         "4": {"restart": 1, "end_s": T0 - 200},
     }
     assert gate.ship()["ended"] == {}
+    assert gate.ship(node="ws1", address=None, open=[2, 4])["ended"] == {}, "ws1 counts its own jobs"
 
 
 def test_the_version_of_the_sender_is_read_and_an_odd_one_ignored() -> None:
