@@ -65,12 +65,13 @@ class HostBook:
         *,
         places: Places | None = None,
         worker: Worker | None = None,
+        environments: EnvironmentJobs | None = None,
     ) -> None:
         places = Places() if places is None else places
         self._rules = rules
         self._processes = Processes(places.proc)
         self._cgroups = JobCgroups(node, places.cgroup)
-        self._environments = EnvironmentJobs(self._processes)
+        self._environments = EnvironmentJobs(self._processes) if environments is None else environments
         self._counters = NodeCounters(places.proc, places.sys)
         self._reading: NodeReading | None = None
         self._worker: Worker = WorkThread("host") if worker is None else worker

@@ -103,6 +103,7 @@ class HostJobs:
         self._name, self._clock, self._reader, self._order = name, clock, reader, order
         self._processes, self._spool = processes, spool
         self._stays: dict[int, _Stay] = {}
+        self._pids: Mapping[int, frozenset[int]] = {}
         self.due_s = 0.0
         for allocation in spool.allocations():
             self._take_up(allocation)
@@ -113,6 +114,10 @@ class HostJobs:
     def remove(self, event: HookEvent) -> None:
         """There is no file to remove."""
 
+    def pids_of(self, uid: int) -> frozenset[int]:
+        """Process ids of that user on GPUs, as last seen; may be called from any thread."""
+        return self._pids.get(uid, frozenset())
+
     def take(self) -> list[HookEvent]:
         """Holds that have begun or ended since the last time; looks at the GPUs each POLL_S at most."""
         now_s = self._clock.monotonic()
@@ -120,6 +125,7 @@ class HostJobs:
             return []
         self.due_s = now_s + POLL_S
         self._look(now_s)
+        self._pids = {uid: frozenset().union(*stay.pids.values()) for uid, stay in self._stays.items()}
         events: list[HookEvent] = []
         for stay in list(self._stays.values()):
             events.extend(self._follow(stay, now_s))

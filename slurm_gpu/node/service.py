@@ -22,6 +22,7 @@ from slurm_gpu.node.gres import GresOrder
 from slurm_gpu.node.hooks import HookDirectory, HookEvents
 from slurm_gpu.node.hostbook import HostBook
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
+from slurm_gpu.node.hosttree import HostTree
 from slurm_gpu.node.inotify import DirectoryWaiter
 from slurm_gpu.node.inventory import Order
 from slurm_gpu.node.jobcgroups import JobCgroups
@@ -77,7 +78,8 @@ class Service:
         if options.no_slurm:
             processes, order = HostProcesses(), HostOrder()
             events = self._host_jobs = HostJobs(self._name, clock, self._seen, order, processes, self._spool)
-        self._hosts = HostBook(self._name, _rules(options.config))
+        tree = None if self._host_jobs is None else HostTree(self._host_jobs.pids_of)
+        self._hosts = HostBook(self._name, _rules(options.config), environments=tree)
         self._node = Node(
             name=self._name,
             cluster=self._cluster,

@@ -129,4 +129,5 @@ def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -
     assert by_user[str(ALICE)]["uGPUcore"] == pytest.approx(30, abs=6)
     assert by_user[str(BOB)]["uGPUcore"] == pytest.approx(60, abs=10)
     assert "GPU-a" in workstation.say("job", "1")
+    assert json.loads(workstation.say("job", "1", "--json"))["runs"][0]["hosts"][0]["cpu_s"] > 0
     assert "sacct" not in workstation.log()

@@ -1,5 +1,9 @@
 """Without Slurm: each user's stay on a set of GPUs is a job, told by what NVML shows."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,7 +12,8 @@ import pytest
 from slurm_gpu.node.cgroup import JobOwner
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
-from slurm_gpu.node.jobcgroups import JobCgroups
+from slurm_gpu.node.hosttree import HostTree
+from slurm_gpu.node.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.live import LastSeen
 from slurm_gpu.node.nodecounters import NodeCounters
 from slurm_gpu.node.processjobs import Origin
@@ -252,3 +257,16 @@ def test_a_process_that_has_gone_stays_with_the_job_that_it_had(
     host.clock.advance(10)
     assert processes.job_of(pid, {7: JobOwner(BOB)}) == 8
     assert processes.job_of(pid + 1, {7: JobOwner(BOB)}) is None
+
+
+def test_a_jobs_processes_are_those_on_gpus_and_what_they_started() -> None:
+    script = (
+        "import subprocess, sys; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); p.wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as on_gpu:
+        assert on_gpu.stdout is not None
+        child = int(on_gpu.stdout.readline())
+        tree = HostTree({ALICE: {on_gpu.pid}, BOB: frozenset()}.__getitem__)
+        assert set(tree.pids(JobName(1, ALICE, None), 100.0)) == {on_gpu.pid, child}
+        assert tree.pids(JobName(2, BOB, None), 100.0) == []
+        os.kill(child, signal.SIGKILL)
