@@ -18,6 +18,8 @@ _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
 # A process forked from slurmstepd has the job's environment only after its exec.
 _TIMES_ASKED = 3
+# A process that was another user's twice is looked at again at each so manieth walk only.
+_WALKS_BETWEEN = 6
 
 
 class _Claim(NamedTuple):
@@ -35,13 +37,17 @@ class EnvironmentJobs:
         self._claims: dict[int, _Claim] = {}
         self._uids: set[int] = set()
         self._walked_s: float | None = None
+        self._strangers: dict[int, int] = {}
 
     def pids(self, job: JobName, now_s: float) -> Sequence[int]:
         """The processes that claim to be that job's; none where its user is unknown."""
         if job.uid is None:
             return []
-        if self._walked_s is None or now_s - self._walked_s >= _FRESH_S or job.uid not in self._uids:
+        if job.uid not in self._uids:
             self._uids.add(job.uid)
+            self._strangers.clear()
+            self._walked_s = None
+        if self._walked_s is None or now_s - self._walked_s >= _FRESH_S:
             self._walk()
             self._walked_s = now_s
         return [p for p, claim in self._claims.items() if claim.job_id == job.job_id and claim.uid == job.uid]
@@ -52,14 +58,21 @@ class EnvironmentJobs:
 
     def _walk(self) -> None:
         claims: dict[int, _Claim] = {}
+        strangers: dict[int, int] = {}
         for pid in self._processes.ids()[:_MOST_PROCESSES]:
+            walks = self._strangers.get(pid, 0)
+            if walks > 1 and walks % _WALKS_BETWEEN:
+                strangers[pid] = walks + 1
+                continue
             try:
                 uid = self._processes.uid(pid)
                 if uid in self._uids:
                     claims[pid] = self._claim(pid, uid)
+                else:
+                    strangers[pid] = walks + 1
             except OSError:
                 continue  # gone, or not ours to read
-        self._claims = claims
+        self._claims, self._strangers = claims, strangers
 
     def _claim(self, pid: int, uid: int) -> _Claim:
         started = self._processes.stat(pid).started

@@ -83,8 +83,11 @@ class HostStats:
         """Bytes sent to storage."""
         return self._sums.write_bytes
 
-    def look(self, now_s: float, on_gpu: Sequence[int] = ()) -> None:
-        """Count what was used since the last look; `on_gpu` counts where no other process is known."""
+    def look(self, now_s: float, on_gpu: Sequence[int] = (), *, storage: bool = True) -> None:
+        """Count what was used since the last look; `on_gpu` counts where no other process is known.
+
+        Without `storage` its traffic is left for a later look.
+        """
         pids = self._cgroups.pids(self._job, MAX_PROCESSES)
         if pids is not None:
             self.in_cgroup = True
@@ -94,7 +97,7 @@ class HostStats:
                 self.in_cgroup = False
             pids = pids or on_gpu
         self.process_count, self._some = len(pids), pids[:_SOME]
-        self._sums.look(pids)
+        self._sums.look(pids, storage=storage)
         self._cpu.feed(self._cgroups.cpu_s(self._job))
         memory = self._cgroups.memory_mib(self._job)
         if memory is None:

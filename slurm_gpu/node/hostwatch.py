@@ -17,6 +17,8 @@ PAUSE_S = 10.0
 LARGE_PAUSE_S = 30.0
 LARGE_JOB = 100
 _SHARE_OF_AGE = 0.1
+# Storage traffic is as dear to read as all else together: each third look at a grown-up job has to do.
+_STORAGE_PAUSES = 2.5
 
 # Ages at which applications are looked for, and the pause after them: notebooks import late.
 RECOGNITION_AGES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
@@ -47,6 +49,7 @@ class HostWatch:
         self._stats, self._recognition, self._cgroups = stats, recognition, cgroups
         self._seq = 0
         self._recognise_s = start_s + RECOGNITION_AGES_S[0]
+        self._storage_s = start_s
         self._alone = True
         self._traffic_before: NodeReading | None = None
         self._traffic: NodeReading | None = None
@@ -63,7 +66,8 @@ class HostWatch:
 
     def look(self, now_s: float, node: NodeReading, on_gpu: Sequence[int] = ()) -> None:
         """Look once; `on_gpu` are processes of the job that NVML shows."""
-        self._stats.look(now_s, on_gpu)
+        storage = now_s >= self._storage_s
+        self._stats.look(now_s, on_gpu, storage=storage)
         self._look_at_traffic(node)
         if now_s >= self._recognise_s:
             self._recognise_s = self._next_recognition_s(now_s)
@@ -72,6 +76,8 @@ class HostWatch:
                 self._recognise_s = now_s
         most_s = LARGE_PAUSE_S if self._stats.process_count > LARGE_JOB else PAUSE_S
         pause_s = min(most_s, max(FIRST_PAUSE_S, _SHARE_OF_AGE * (now_s - self._start_s)))
+        if storage and pause_s >= PAUSE_S:
+            self._storage_s = now_s + _STORAGE_PAUSES * pause_s
         # Looks at grown-up jobs fall together: one reading of the node serves them all.
         self.next_look_s = now_s + pause_s if pause_s < PAUSE_S else (now_s // pause_s + 1) * pause_s
 

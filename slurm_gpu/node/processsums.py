@@ -20,6 +20,7 @@ PER_LOOK = 256
 
 # A parent read before it waited for a child shows it at the next look; later it never will.
 _LOOKS_TO_WAIT = 2
+_NO_IO = ProcessIo(0, 0)
 
 
 @dataclass(slots=True)
@@ -29,15 +30,32 @@ class _Ended:
     ticks: int = 0
     read_bytes: int = 0
     write_bytes: int = 0
-    looks: int = 0
+    looks_at_ticks: int = 0
+    looks_at_storage: int = 0
 
     def add(self, known: _Known) -> None:
         ended = known.ended or _Ended()
-        io = known.io or ProcessIo(0, 0)
+        io = known.io or _NO_IO
         self.ticks += known.stat.own_ticks + known.stat.children_ticks + ended.ticks
         self.read_bytes += io.read_bytes + ended.read_bytes
         self.write_bytes += io.write_bytes + ended.write_bytes
-        self.looks = 0
+        self.looks_at_ticks = self.looks_at_storage = 0
+
+    def without_ticks(self, grown: int) -> int:
+        """What is new of the ticks by which the children's sum has grown."""
+        again = min(grown, self.ticks)
+        self.looks_at_ticks += 1
+        self.ticks = self.ticks - again if self.looks_at_ticks < _LOOKS_TO_WAIT else 0
+        return grown - again
+
+    def without_storage(self, grown: ProcessIo) -> ProcessIo:
+        """The same of storage traffic; the kernel does not tell a process's own from its children's."""
+        again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
+        self.looks_at_storage += 1
+        waits = self.looks_at_storage < _LOOKS_TO_WAIT
+        self.read_bytes = self.read_bytes - again.read_bytes if waits else 0
+        self.write_bytes = self.write_bytes - again.write_bytes if waits else 0
+        return ProcessIo(grown.read_bytes - again.read_bytes, grown.write_bytes - again.write_bytes)
 
 
 @dataclass(slots=True)
@@ -59,7 +77,7 @@ class ProcessSums:
         self._processes = processes
         self._known: dict[int, _Known] = {}
         self._since_ticks = int(since_s * TICKS_PER_S)
-        self._looked = self._too_many = self._io_denied = False
+        self._looked = self._too_many = self._io_read = self._io_denied = False
         self._ticks = self._read_bytes = self._write_bytes = 0
         self._turn = 0
 
@@ -71,12 +89,12 @@ class ProcessSums:
     @property
     def read_bytes(self) -> int | None:
         """Bytes fetched from storage."""
-        return self._read_bytes if self._measured and not self._io_denied else None
+        return self._read_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def write_bytes(self) -> int | None:
         """Bytes sent to storage."""
-        return self._write_bytes if self._measured and not self._io_denied else None
+        return self._write_bytes if self._measured and self._io_read and not self._io_denied else None
 
     @property
     def resident_mib(self) -> float | None:
@@ -93,14 +111,17 @@ class ProcessSums:
         """The processes that run, those that used most CPU time first."""
         return sorted(self._known, key=lambda pid: -self._known[pid].stat.own_ticks)
 
-    def look(self, pids: Sequence[int]) -> None:
-        """Count what these processes, all of the job now, have used since the last look."""
+    def look(self, pids: Sequence[int], *, storage: bool = True) -> None:
+        """Count what these processes, all of the job now, have used since the last look.
+
+        Without `storage` traffic is left for a later look, at half the cost.
+        """
         if len(pids) > MAX_PROCESSES:
             self._too_many = True
             self._known.clear()
         if self._too_many or not (pids or self._known):
             return
-        fresh = self._read(pids)
+        fresh = self._read(pids, storage=storage)
         self._bury(set(pids), fresh)
         for pid, (stat, io) in fresh.items():
             before = self._known.get(pid)
@@ -113,7 +134,7 @@ class ProcessSums:
                     self._add(stat.own_ticks + stat.children_ticks, io)
         self._looked = True
 
-    def _read(self, pids: Sequence[int]) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
+    def _read(self, pids: Sequence[int], *, storage: bool) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
         """Those whose turn it is; one that is gone is not in it."""
         if len(pids) > PER_LOOK:
             turns = -(-len(pids) // PER_LOOK)
@@ -125,14 +146,19 @@ class ProcessSums:
                 stat = self._processes.stat(pid)
             except OSError:
                 continue
-            try:
-                io = self._processes.io(pid)
-            except PermissionError:
-                io, self._io_denied = None, True
-            except OSError:
-                io = None  # it is just going; what it did last shows in its parent
-            fresh[pid] = (stat, io)
+            fresh[pid] = (stat, self._io(pid) if storage else None)
         return fresh
+
+    def _io(self, pid: int) -> ProcessIo | None:
+        try:
+            io = self._processes.io(pid)
+        except PermissionError:
+            self._io_denied = True
+            return None
+        except OSError:
+            return None  # it is just going; what it did last shows in its parent
+        self._io_read = True
+        return io
 
     def _bury(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
         """Forget those that have ended; what they had shown is remembered with whoever may have waited."""
@@ -155,25 +181,19 @@ class ProcessSums:
                 heir.ended.add(known)
 
     def _count(self, before: _Known, stat: ProcessStat, io: ProcessIo | None) -> None:
-        own = stat.own_ticks - before.stat.own_ticks
-        children = stat.children_ticks - before.stat.children_ticks
-        read = written = 0
-        if io is not None and before.io is not None:
-            read = io.read_bytes - before.io.read_bytes
-            written = io.write_bytes - before.io.write_bytes
-        ended = before.ended
-        if ended is not None:
-            ticks = min(children, ended.ticks)
-            # The kernel does not tell the traffic of a process from that of its children.
-            read_before, written_before = min(read, ended.read_bytes), min(written, ended.write_bytes)
-            children, read, written = children - ticks, read - read_before, written - written_before
-            ended.ticks -= ticks
-            ended.read_bytes -= read_before
-            ended.write_bytes -= written_before
-            ended.looks += 1
-            if ended.looks >= _LOOKS_TO_WAIT:
-                before.ended = None
-        self._add(max(0, own) + max(0, children), ProcessIo(max(0, read), max(0, written)))
+        own = max(0, stat.own_ticks - before.stat.own_ticks)
+        children = max(0, stat.children_ticks - before.stat.children_ticks)
+        if before.ended is not None:
+            children = before.ended.without_ticks(children)
+        began_during_watch = stat.started >= self._since_ticks
+        seen = _NO_IO if before.io is None and began_during_watch else before.io
+        if io is not None and seen is not None:
+            io = ProcessIo(max(0, io.read_bytes - seen.read_bytes), max(0, io.write_bytes - seen.write_bytes))
+            if before.ended is not None:
+                io = before.ended.without_storage(io)
+        else:
+            io = None
+        self._add(own + children, io)
 
     def _add(self, ticks: int, io: ProcessIo | None) -> None:
         self._ticks += ticks

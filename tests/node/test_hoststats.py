@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,29 @@ def test_without_cgroups_the_environment_of_the_user_s_own_processes_tells(tmp_p
     stats.look(11.0)
     assert stats.process_count == 3
     assert stats.cpu_s == 205 / TICKS_PER_S
+
+
+def test_other_users_processes_are_looked_at_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proc = FakeProc(tmp_path / "proc")
+    for pid in range(10, 60):
+        proc.process(pid)
+    proc.process(5, environ=b"SLURM_JOB_ID=4\0")
+    processes = Processes(proc.root)
+    asked: list[int] = []
+    own = {5}
+
+    def uid(pid: int) -> int:
+        asked.append(pid)
+        return os.geteuid() if pid in own else 99_999
+
+    monkeypatch.setattr(processes, "uid", uid)
+    environments = EnvironmentJobs(processes)
+    found = [environments.pids(JOB, 10.0 * walk) for walk in range(60)]
+    assert all(5 in pids for pids in found)
+    assert len(asked) < 60 * 51 / 3
+    own.add(59)
+    proc.process(59, environ=b"SLURM_JOB_ID=4\0")
+    assert any(59 in environments.pids(JOB, 1000.0 + 10 * walk) for walk in range(7))
 
 
 def test_a_job_of_which_nothing_is_seen_is_a_gap(tmp_path: Path) -> None:

@@ -114,6 +114,22 @@ def test_a_segment_counts_from_its_own_beginning(proc: FakeProc) -> None:
     assert (job.cpu_s, job.read_bytes) == (107 / TICKS_PER_S, 1)
 
 
+def test_storage_traffic_may_be_left_for_later_looks(proc: FakeProc) -> None:
+    job = sums(proc)
+    proc.process(5, io=(10, 0))
+    job.look([5], storage=False)
+    assert (job.cpu_s, job.read_bytes) == (0.0, None)
+    proc.process(6, ppid=5, io=(30, 0))
+    job.look([5, 6])
+    assert job.read_bytes == 40
+    proc.end(6)
+    for _ in range(4):
+        job.look([5], storage=False)
+    proc.process(5, io=(10 + 30 + 7, 0))  # its own 10, the child's 30, and 7 that the child read last
+    job.look([5])
+    assert job.read_bytes == 47
+
+
 def test_processes_that_vanish_while_being_read_do_no_harm(proc: FakeProc) -> None:
     job = sums(proc)
     (proc.root / "5").mkdir()
