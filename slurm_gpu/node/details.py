@@ -71,7 +71,8 @@ class Details:
         between_s, held_s = interval.between_s, interval.held_s
         seconds = held_s if between_s <= gap_s else 0.0
         own_s = held_s if alone else 0.0
-        clock_mhz = self._clock.see(reading.sm_clock_mhz, seconds)
+        ended = interval.ended
+        clock_mhz = self._clock.see(reading.sm_clock_mhz, seconds, ended=ended)
         watts = self._see_power(reading, interval.between_s, seconds, held_s, alone=alone)
         pcie_rx = pcie_tx = None
         self._pcie_by_gpm = self._pcie_by_gpm or _gpm_tells_pcie(reading)
@@ -81,11 +82,11 @@ class Details:
         nvlink_rx = self._nvlink_rx.see(reading.nvlink_rx_bytes, between_s, own_s)
         nvlink_tx = self._nvlink_tx.see(reading.nvlink_tx_bytes, between_s, own_s)
         values: dict[str, float | None] = {
-            "mem_util_pct": self._mem_util.see(reading.mem_util_pct if alone else None, seconds),
+            "mem_util_pct": self._mem_util.see(reading.mem_util_pct if alone else None, seconds, ended=ended),
             "power_w": watts,
-            "temp_c": self._temp.see(reading.temp_c, seconds),
+            "temp_c": self._temp.see(reading.temp_c, seconds, ended=ended),
             "sm_clock_mhz": clock_mhz,
-            "processes": self._processes.see(processes, seconds),
+            "processes": self._processes.see(processes, seconds, ended=ended),
             "pcie_rx_bytes_per_s": pcie_rx,
             "pcie_tx_bytes_per_s": pcie_tx,
             "nvlink_rx_bytes_per_s": nvlink_rx,
@@ -93,8 +94,8 @@ class Details:
             "ecc_corrected_per_s": self._ecc_corrected.see(reading.ecc_corrected, between_s, own_s),
             "ecc_uncorrected_per_s": self._ecc_uncorrected.see(reading.ecc_uncorrected, between_s, own_s),
         }
-        self._no_process.see(None if processes is None else float(processes == 0), seconds)
-        self._see_throttle(reading.throttle, seconds, values)
+        self._no_process.see(None if processes is None else float(processes == 0), seconds, ended=ended)
+        self._see_throttle(reading.throttle if not ended else self._reasons_before, seconds, values)
         self._timeline.add(
             interval.begin_s,
             interval.end_s,

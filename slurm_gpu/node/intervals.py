@@ -22,6 +22,11 @@ class Interval:
         self._start_s = self.at_s = self.begin_s = self.end_s = start_s
         self.between_s = self.held_s = 0.0
 
+    @property
+    def ended(self) -> bool:
+        """Was the look made after the segment's end?"""
+        return self.end_s < self.at_s
+
     def step(self, at_s: float, end_s: float | None) -> None:
         """Look at `at_s`, where the segment ended at `end_s` or goes on."""
         before_s, self.at_s = self.at_s, at_s
@@ -41,12 +46,15 @@ class Gauge:
         self._before: float | None = None
         self.sum = MeanSum()
 
-    def see(self, value: float | None, seconds: float) -> float | None:
+    def see(self, value: float | None, seconds: float, *, ended: bool = False) -> float | None:
         """Its mean over the `seconds` since the reading before, which are 0 after a gap; None if unknown.
 
-        A reading of None begins a gap. The first reading after one stands for the time before it too.
+        A reading of None begins a gap. The first reading after one stands for the time before it too. Where
+        the segment has `ended` before the reading, the one before tells more of its time.
         """
         before, self._before = self._before, value
+        if ended and before is not None:
+            value = before
         if value is None or seconds <= 0:
             return None
         if before is None or before == value:

@@ -22,9 +22,9 @@ YOUNGEST_S = 0.01
 # A look that is due so soon is made together with one that is due now.
 EARLY_SHARE = 0.25
 # Everything else, whose calls cost more, comes with one look in so many: the driver's ring of samples reaches
-# back for 20 s, and counters for ever. It comes at least so often, or each look.
-DETAIL_SHARE = 5
-DETAIL_MAX_S = 5.0
+# back for 20 s, and counters for ever. It comes each 10 s at least, or with each look.
+DETAIL_SHARE = 10
+DETAIL_MAX_S = 10.0
 # A pause of so many looks, and at least this long, is a gap.
 GAP_LOOKS = 5
 GAP_S = 0.5
