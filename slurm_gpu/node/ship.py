@@ -32,7 +32,7 @@ SPREAD_MANY_S = 5.0
 BACKOFF_MAX_S = 60.0
 RETRY_AFTER_MAX_S = 3600.0
 # Packing as many takes some 10 ms, in which nothing is sampled.
-MAX_ITEMS = 200
+MAX_ITEMS = 100
 # For so long nothing but records is sent to a slurm-gpudbd that could not take the rest.
 PLAIN_S = 300.0
 

@@ -406,7 +406,7 @@ def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) 
     post.run(6)
     sizes = [len(s["records"]) + len(s["hosts"]) for s in post.database.shipments]
     assert sum(sizes) == 2000
-    assert max(sizes) <= 200
+    assert max(sizes) <= 100
     assert post.spool.urgent(1) == 0
 
 
