@@ -218,6 +218,21 @@ def test_one_look_that_cannot_be_shipped_says_so(daemon: Daemon, database: Datab
     assert "GPU-b" in done.stdout
 
 
+def test_a_machine_without_slurm_needs_no_site_file(daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "slurm_gpu.node.main", "--no-slurm", "--once", "--print", "--node=ws1"]
+    command += [f"--run-dir={daemon.directory}/run", f"--state-dir={daemon.directory}/state"]
+    environment = {**daemon.environment, "SLURM_GPU_CONF": "/nowhere/slurm-gpu.yaml"}
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    devices = [json.loads(line)["device"] for line in done.stdout.splitlines()]
+    assert [(device["uuid"], device["node"]) for device in devices] == [(uuid, "ws1") for uuid in UUIDS]
+    del environment["SLURM_GPU_CONF"]
+    typo = [*command, "--config=/nowhere/slurm-gpu.yaml"]
+    done = subprocess.run(typo, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "/nowhere/slurm-gpu.yaml" in done.stderr
+
+
 def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
     daemon: Daemon, database: Database, tmp_path: Path
 ) -> None:
