@@ -179,7 +179,12 @@ class Intake:
         if queue is None:
             return {}
         slurm_node = (self._view.nodes() or {}).get(node)
-        return {str(job.job_id): job_facts(job, node, slurm_node) for job in queue.by_node.get(node, ())}
+        # Where slurmctld does not answer, what it said last may be hours old.
+        age_s = round(max(0.0, self._clock.wall() - queue.as_of_s), 1)
+        return {
+            str(job.job_id): {**job_facts(job, node, slurm_node), "age_s": age_s}
+            for job in queue.by_node.get(node, ())
+        }
 
 
 def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:

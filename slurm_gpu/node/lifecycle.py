@@ -56,7 +56,7 @@ class LifeCycle:
         self._granted: dict[int, int] = {}
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
-        self._reconciliation = Reconciliation(self._ended)
+        self._reconciliation = Reconciliation(self._ended, clock.monotonic())
         self._started = False
 
     def start(self, events: Iterable[HookEvent]) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 from slurm_gpu.node.allocations import Allocation, Allocations, new_segment
 from slurm_gpu.node.tally import SegmentKey
 
-# What is told again after so long was no passing state.
-TWICE_AFTER_S = 10.0
+# What is told again of a moment so much later was no passing state.
+TWICE_AFTER_S = 8.0
+# An answer is so long on its way at most, if it is not about to be asked for again.
+_ON_ITS_WAY_S = 1.0
 # An epilog may take so long to come after the end that Slurm tells.
 EPILOG_LATE_S = 30.0
 # For so long an answer may still tell of a run whose epilog was seen.
@@ -31,7 +33,7 @@ _MOST_POSITIONS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldJob:
-    """A job that holds GPUs of this node, as Slurm says; `start_s` is the controller's wall clock."""
+    """A job that held GPUs of this node `age_s` ago, says Slurm; `start_s` is the controller's wall clock."""
 
     job_id: int
     restart: int
@@ -39,6 +41,7 @@ class ToldJob:
     uid: int | None
     positions: tuple[int, ...]
     suspended: bool
+    age_s: float
 
     @classmethod
     def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ToldJob | None:
@@ -50,7 +53,8 @@ class ToldJob:
         positions = _positions(facts.get("gpu_index"))
         if facts.get("state") not in _HOLDING or facts.get("in_prolog") is True:
             return None
-        if restart is None or start_s is None or not positions:
+        age_s = _moment(facts.get("age_s"))
+        if restart is None or start_s is None or age_s is None or not positions:
             return None
         return cls(
             job_id=job_id,
@@ -59,6 +63,7 @@ class ToldJob:
             uid=uid,
             positions=positions,
             suspended=facts["state"] == "SUSPENDED",
+            age_s=age_s,
         )
 
     def allocation(self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float) -> Allocation:
@@ -116,10 +121,10 @@ class EndedRuns:
 
 
 class Reconciliation:
-    """Remembers what was told, until it is told again."""
+    """Remembers what was told, until it is told again. `since_s`: when this slurm-gpud began to see hooks."""
 
-    def __init__(self, ended: EndedRuns) -> None:
-        self._ended = ended
+    def __init__(self, ended: EndedRuns, since_s: float) -> None:
+        self._ended, self._since_s = ended, since_s
         self._begun_told_s: dict[tuple[int, int], float] = {}
 
     def begun(
@@ -135,10 +140,12 @@ class Reconciliation:
             known = here is not None and here.key.restart >= job.restart
             # Slurm needs minutes to notice that a node went down with its jobs.
             before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
-            if known or before_boot or self._ended.covers(*run):
+            as_of_s = now_s - job.age_s - _ON_ITS_WAY_S
+            # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
+            if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run):
                 continue
-            told_s[run] = self._begun_told_s.get(run, now_s)
-            if now_s - told_s[run] >= TWICE_AFTER_S:
+            told_s[run] = self._begun_told_s.get(run, as_of_s)
+            if as_of_s - told_s[run] >= TWICE_AFTER_S:
                 found.append(job)
         self._begun_told_s = told_s
         return found

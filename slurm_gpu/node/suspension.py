@@ -35,7 +35,7 @@ class Suspensions:
 
     def learn(self, jobs: Iterable[ToldJob], now_s: float) -> None:
         """What Slurm says of all jobs that hold GPUs here."""
-        self._told = {job.job_id: _Told(job.restart, job.suspended, now_s) for job in jobs}
+        self._told = {job.job_id: _Told(job.restart, job.suspended, now_s - job.age_s) for job in jobs}
 
     def look(self, segments: Iterable[Segment], now_s: float) -> None:
         """Look at each job that is watched, if it is time to."""

@@ -177,6 +177,7 @@ def test_the_node_is_told_of_its_jobs(database: Database) -> None:
     assert (told["1"]["granted_mgpu"], told["1"]["shards"]) == (1000, None)
     assert told["1"]["gpu_index"] == {"gpu": [0, 2]}
     assert (told["1"]["in_prolog"], told["2"]["in_prolog"]) == (True, False)
+    assert 0 <= told["1"]["age_s"] < 2
     assert (told["2"]["granted_mgpu"], told["2"]["shards"], told["2"]["array_task"]) == (250, 1, "7")
     assert (told["3"]["granted_mgpu"], told["3"]["shards"]) == (500, 2)
 

@@ -12,7 +12,7 @@ from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
 def running(machine: Machine, **changed: Any) -> Mapping[int, Mapping[str, Any]]:
     """An answer's `jobs` with job 7 on the GPU at position 0."""
     facts = {"restart": 0, "start_s": int(machine.clock.wall()) - 500, "uid": 1001, "state": "RUNNING"}
-    return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, **changed}}
+    return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}}
 
 
 def over(machine: Machine, ago_s: float, restart: int | None = 0) -> Mapping[int, Mapping[str, Any]]:
@@ -25,6 +25,7 @@ def test_a_job_older_than_the_daemon_is_recorded_from_when_slurm_told_of_it(
     start = machine.clock.now_s
     gpu.work.append(Work(7, start - 500, start + 500, 60, 10 * GIB))
     assert machine.node is not None
+    machine.run(2)
     told = running(machine)
     machine.node.learn(told)
     machine.run(10)
@@ -53,6 +54,7 @@ def test_while_the_prolog_runs_its_hook_is_waited_for(machine: Machine) -> None:
 
 def test_a_prolog_that_comes_after_slurm_s_word_is_of_the_same_run(machine: Machine) -> None:
     assert machine.node is not None
+    machine.run(2)
     for _ in range(2):
         machine.node.learn(running(machine))
         machine.run(10)

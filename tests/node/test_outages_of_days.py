@@ -259,6 +259,7 @@ def test_a_lost_spool_costs_what_was_not_shipped(wired: Wired, tmp_path: Path) -
         "state": "RUNNING",
         "gpu_index": {"gpu": [0]},
         "granted_mgpu": 1000,
+        "age_s": 0.5,
     }
     wired.clock.advance(5)
     wired.start()

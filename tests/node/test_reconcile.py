@@ -18,7 +18,7 @@ NOW, WALL = 5000.0, WALL_0 + 5000.0
 
 def facts(**changed: Any) -> dict[str, Any]:
     running = {"restart": 0, "start_s": int(WALL) - 100, "uid": 1001, "state": "RUNNING"}
-    return {**running, "gpu_index": {"gpu": [1, 3]}, "granted_mgpu": 1000, **changed}
+    return {**running, "gpu_index": {"gpu": [1, 3]}, "granted_mgpu": 1000, "age_s": 0.5, **changed}
 
 
 def told(**changed: Any) -> ToldJob:
@@ -69,6 +69,8 @@ def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
         {"gpu_index": None},
         {"start_s": None},
         {"restart": True},
+        {"age_s": None},
+        {"age_s": float("nan")},
     ],
 )
 def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict[str, Any]) -> None:
@@ -76,21 +78,37 @@ def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict
 
 
 def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -> None:
-    mend = Reconciliation(EndedRuns())
+    mend = Reconciliation(EndedRuns(), 0.0)
     assert mend.begun([told()], holding(), NOW, WALL) == []
     assert mend.begun([told()], holding(), NOW + 5, WALL + 5) == []
     assert mend.begun([told()], holding(), NOW + 10, WALL + 10) == [told()]
 
 
+def test_an_answer_that_grows_old_says_nothing_twice() -> None:
+    """slurmctld does not answer any more: what it said last is said again and again."""
+    mend = Reconciliation(EndedRuns(), 0.0)
+    for at in range(0, 3600, 10):
+        assert mend.begun([told(age_s=0.5 + at)], holding(), NOW + at, WALL + at) == []
+
+
+def test_what_was_so_before_this_daemon_began_says_nothing() -> None:
+    mend = Reconciliation(EndedRuns(), NOW)
+    for at in (0, 10):
+        assert mend.begun([told(age_s=30.0)], holding(), NOW + at, WALL + at) == []
+    for at in (20, 30, 40, 50):
+        found = mend.begun([told(age_s=5.0)], holding(), NOW + at, WALL + at)
+    assert len(found) == 1
+
+
 def test_what_was_not_told_in_between_is_new() -> None:
-    mend = Reconciliation(EndedRuns())
+    mend = Reconciliation(EndedRuns(), 0.0)
     mend.begun([told()], holding(), NOW, WALL)
     mend.begun([], holding(), NOW + 10, WALL + 10)
     assert mend.begun([told()], holding(), NOW + 20, WALL + 20) == []
 
 
 def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> None:
-    mend = Reconciliation(EndedRuns())
+    mend = Reconciliation(EndedRuns(), 0.0)
     for at in (0, 20):
         assert mend.begun([told()], holding(allocation()), NOW + at, WALL + at) == []
     mend.begun([told(restart=1)], holding(allocation()), NOW, WALL)
@@ -100,7 +118,7 @@ def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> N
 def test_an_answer_older_than_the_epilog_brings_no_run_back() -> None:
     ended = EndedRuns()
     ended.add(7, 0, NOW)
-    mend = Reconciliation(ended)
+    mend = Reconciliation(ended, 0.0)
     for at in (0, 10, 20):
         assert mend.begun([told()], holding(), NOW + at, WALL + at) == []
     mend.begun([told(restart=1)], holding(), NOW, WALL)
@@ -119,7 +137,7 @@ def test_ended_runs_are_remembered_for_a_while_and_not_without_limit() -> None:
 
 
 def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() -> None:
-    mend = Reconciliation(EndedRuns())
+    mend = Reconciliation(EndedRuns(), 0.0)
     before = told(start_s=int(WALL) - 100)
     for at in (20.0, 40.0):  # seconds since boot
         assert mend.begun([before], holding(), at, WALL + at) == []
@@ -131,7 +149,7 @@ OVER = {"restart": 0, "end_s": int(WALL) - 40}
 def over(answer: dict[str, Any], open_now: Allocation | None = None) -> list[float]:
     """Ends that are found in an answer of NOW."""
     there = holding(allocation() if open_now is None else open_now)
-    return [o.end_s for o in Reconciliation(EndedRuns()).over({7: answer}, there, NOW, WALL)]
+    return [o.end_s for o in Reconciliation(EndedRuns(), 0.0).over({7: answer}, there, NOW, WALL)]
 
 
 def test_a_run_that_slurm_says_is_over_ended_when_slurm_says() -> None:

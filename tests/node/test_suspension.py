@@ -68,7 +68,7 @@ def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Ma
 def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
     def told(state: str) -> dict[int, dict[str, Any]]:
         facts = {"restart": 0, "start_s": int(machine.clock.wall()), "uid": 1001, "state": state}
-        return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000}}
+        return {7: {**facts, "gpu_index": {"gpu": [0]}, "granted_mgpu": 1000, "age_s": 0.5}}
 
     assert machine.node is not None
     machine.hook("prolog", 7, "0")
