@@ -130,8 +130,11 @@ class ReaderProcess:
                 failures[request.uuid] = Failure(Trouble.HUNG, hung.why)
         try:
             child = self._ready(0.0)
-        except NvmlError:
-            return Results(readings, failures)  # it has been said, or will be to whoever asks for devices
+        except ReaderStartingError:
+            return Results(readings, failures)
+        except NvmlError as error:
+            failures |= dict.fromkeys((r.uuid for r in wanted), Failure(Trouble.DRIVER, str(error)))
+            return Results(readings, failures)
         try:
             xids = self._read(child, wanted, readings, failures)
         except DeadError as error:
@@ -248,7 +251,7 @@ class ReaderProcess:
     def _start(self) -> None:
         wait_s = self._start_at_s - self._clock.monotonic()
         if wait_s > 0:
-            raise NvmlError(f"NVML: the reader failed; another starts in {wait_s:.0f} s")
+            raise ReaderStartingError(f"NVML: the reader failed; another starts in {wait_s:.0f} s")
         try:
             self._child = Child(self._hung)
         except OSError as error:

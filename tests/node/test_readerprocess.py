@@ -15,7 +15,7 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node import readerchild
+from slurm_gpu.node import readerchild, readerprocess
 from slurm_gpu.node.readerprocess import ReaderProcess
 from slurm_gpu.node.reading import Failure, Reader, ReaderStartingError, Request, Results, Trouble
 from tests.node.fakes import FakeClock
@@ -218,9 +218,47 @@ def test_without_a_driver_it_says_so_until_there_is_one(
     for _ in range(2):
         with pytest.raises(NvmlError, match="Driver Not Loaded"):
             reader.devices()
-    assert read(reader) == Results({}, {}, ())
     faults.driver(world, loaded=True)
     assert uuids(reader) == GPUS
+
+
+def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, reader: ReaderProcess) -> None:
+    faults.driver(world, loaded=False)
+    assert reader.pid is not None
+    os.kill(reader.pid, signal.SIGKILL)
+    wait_for(lambda: bool(read(reader).failures))
+    assert {failure.trouble for failure in read_until_failed(reader)} == {Trouble.DRIVER}
+    faults.driver(world, loaded=True)
+    assert uuids(reader) == GPUS
+
+
+def read_until_failed(reader: Reader) -> list[Failure]:
+    while not (failures := read(reader).failures):
+        time.sleep(0.01)
+    return list(failures.values())
+
+
+def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: ReaderProcess) -> None:
+    before = reader.pid
+    faults.swap(world, 0, "GPU-new")
+    assert {failure.trouble for failure in read(reader).failures.values()} == {Trouble.DRIVER}
+    assert uuids(reader) == ["GPU-new", "GPU-b", "GPU-c"]
+    assert reader.pid != before
+
+
+def test_a_gpu_is_not_tried_again_while_the_driver_holds_the_killed_reader(
+    world: World, reader: ReaderProcess, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults.hang(world, 1)
+    with monkeypatch.context() as held:
+        held.setattr(readerchild.Child, "is_gone", lambda *_: False)
+        read(reader)
+        assert uuids(reader) == ["GPU-a", "GPU-c"]
+        faults.hang(world, 1, [])
+        clock.advance(10_000)
+        held.setattr(readerprocess, "Child", lambda **_: pytest.fail("another process was started"))
+        assert uuids(reader) == ["GPU-a", "GPU-c"]
+    wait_for(lambda: "GPU-b" in uuids(reader))
 
 
 @pytest.mark.parametrize("says", ["garbage", "[]", '["gpu", "x"]', '["end", [], 1]', '["log"]'])
