@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from slurm_gpu.node.nvmldevice import Arrays, NvmlDevice
 from slurm_gpu.node.nvmlfacts import gpu_facts, instance_facts, instances
 from slurm_gpu.node.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
 from slurm_gpu.node.xids import XidEvents
+
+# A lost GPU may need the library to be initialised anew, which costs the others their GPM: not more often.
+_RENEW_S = 60.0
 
 
 def _to_stderr(priority: int, text: str) -> None:
@@ -33,6 +37,7 @@ class NvmlReader:
         self._devices: dict[str, NvmlDevice] = {}
         self._silent: set[int] = set()
         self._started = self._stale = False
+        self._renew_at_s = 0.0
 
     def devices(self) -> Sequence[Facts]:
         """See Reader."""
@@ -76,7 +81,7 @@ class NvmlReader:
         try:
             return device.read(request)
         except GoneError as error:
-            self._stale = True
+            self._renew(at_once=error.trouble is Trouble.DRIVER)
             return Failure(error.trouble, error.why)
 
     def close(self) -> None:
@@ -106,6 +111,12 @@ class NvmlReader:
             self._stale = True
             raise NvmlError(f"NVML: {error}") from error
 
+    def _renew(self, *, at_once: bool) -> None:
+        """Initialise the library anew before devices are looked for next."""
+        now_s = time.monotonic()
+        if at_once or now_s >= self._renew_at_s:
+            self._stale, self._renew_at_s = True, now_s + _RENEW_S
+
     def _find(self, index: int, before: dict[str, NvmlDevice]) -> Sequence[Facts]:
         try:
             gpu = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -114,6 +125,7 @@ class NvmlReader:
             for instance in instances(gpu):
                 found.append((instance, instance_facts(instance, facts), gpu))
         except (pynvml.NVMLError, GoneError) as error:
+            self._renew(at_once=False)
             if index not in self._silent:
                 self._silent.add(index)
                 self._tell(WARNING, f"GPU with NVML index {index} does not answer: {error}")
