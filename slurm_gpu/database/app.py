@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 import slurm_gpu
@@ -47,6 +48,9 @@ PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
 BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
+LIVE_EVERY_S = 5.0
+LIVE_STREAM_S = 600.0
+_OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 WINDOW_WITHIN_S = 10
 """A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
 
@@ -65,6 +69,8 @@ class Services:
     board: LiveBoard
     wants: Wants
     clock: Clock
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the server stops: answers that go on for long end then."""
 
 
 def make_app(services: Services) -> Starlette:
@@ -178,19 +184,33 @@ class _Answers:
 
     async def get_live(self, request: Request) -> Response:
         caller, _ = await self._authenticated(request)
-
-        def find() -> bytes:
-            shown = show_live(self._services.board.values(), self._services.view.queue(), caller)
-            return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
-
-        body = await run_in_threadpool(find)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            stream = self._live_events(caller)
+            return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
+        body = await run_in_threadpool(self._live, caller)
         # Of the body, so that it also changes with what the caller may see.
         etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
+        headers = {"ETag": etag, **_OWN_ANSWER}
         asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
         if etag in asked:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type="application/json", headers=headers)
+
+    def _live(self, caller: Caller) -> bytes:
+        shown = show_live(self._services.board.values(), self._services.view.queue(), caller)
+        return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
+
+    async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
+        """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
+        told = b""
+        for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
+            body = await run_in_threadpool(self._live, caller)
+            # A comment keeps proxies from taking the silence for an end.
+            yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
+            told = body
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
+                return
 
     async def get_nodes(self, request: Request) -> Response:
         await self._authenticated(request)

@@ -84,7 +84,7 @@ def _run(options: argparse.Namespace) -> None:
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     try:
-        serve(make_app(services), sockets)
+        serve(make_app(services), sockets, services.stopping.set)
     finally:
         stop.set()
         # A pass under way may be waiting for Slurm; what it has not committed, the next one reads again.

@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -117,8 +117,8 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
 
 
-def make_server(app: ASGIApp) -> uvicorn.Server:
-    """A server for `app`; its `serve(sockets)` ends when its `should_exit` is set."""
+def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """A server for `app`; its `serve(sockets)` ends when its `should_exit` is set, after calling `on_stop`."""
     config = uvicorn.Config(
         app,
         http=PeerCredentialProtocol,
@@ -132,15 +132,24 @@ def make_server(app: ASGIApp) -> uvicorn.Server:
         timeout_keep_alive=30,
         limit_concurrency=2000,
     )
-    return _Server(config)
+    return _Server(config, on_stop)
 
 
-def serve(app: ASGIApp, sockets: list[socket.socket]) -> None:
+def serve(app: ASGIApp, sockets: list[socket.socket], on_stop: Callable[[], None] = lambda: None) -> None:
     """Answer requests until SIGTERM or SIGINT; those under way get a moment to end."""
-    asyncio.run(_serve(make_server(app), sockets))
+    asyncio.run(_serve(make_server(app, on_stop), sockets))
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; answers that would go on for long are told to end."""
+        self._on_stop()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to _serve: uvicorn would raise them again at the end, so that we die of SIGTERM."""

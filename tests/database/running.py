@@ -107,7 +107,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
-    uvicorn = make_server(make_app(services))
+    uvicorn = make_server(make_app(services), services.stopping.set)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
     thread.start()
     config = SiteConfig(

@@ -1,12 +1,15 @@
 """Timelines, windows, live values, hosts and events: what is told of them, and to whom."""
 
 import pwd
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import delete
 
+from slurm_gpu.database import app
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.importer import store_changed_runs
@@ -15,7 +18,7 @@ from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Event, Mean
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
 from tests.database.samples import T0, gpu, host, queued, record, requeued, row, segment, timeline
 from tests.database.test_node_shipment import window
 
@@ -175,6 +178,44 @@ def test_live_values_come_with_a_tag_that_changes_with_them(site: Running) -> No
         assert client._http.get("/v1/live", headers={"If-None-Match": tag}).status_code == 200
         site.clock.now += 60
         assert client.live() == {}
+
+
+def _event_stream(path: Path) -> socket.socket:
+    stream = socket.socket(socket.AF_UNIX)
+    stream.settimeout(10)
+    stream.connect(str(path))
+    stream.sendall(b"GET /v1/live HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n")
+    return stream
+
+
+def _read_until(stream: socket.socket, wanted: bytes) -> bytes:
+    read = b""
+    while wanted not in read:
+        piece = stream.recv(65536)
+        assert piece, f"ended before {wanted!r}: {read!r}"
+        read += piece
+    return read
+
+
+def test_live_values_also_come_by_themselves(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LIVE_EVERY_S", 0.01)
+    with _event_stream(site.config.database_socket) as stream:
+        head = _read_until(stream, b'data: {"nodes":{}}\n\n')
+        assert b"content-type: text/event-stream" in head.lower()
+        ship(site, live={"at_s": T0, "devices": {"GPU-1": {"util_pct": 50}}})
+        _read_until(stream, b'"util_pct":50.0')
+        quiet = _read_until(stream, b":\n\n")
+        assert b"data:" not in quiet.partition(b":\n\n")[2], "what did not change is not told again"
+
+
+def test_who_listens_does_not_keep_the_server_from_stopping(
+    short_path: Path, tmp_path: Path, munge_socket: str
+) -> None:
+    with running_server(tmp_path, short_path / "stop.sock", munge_socket) as running:
+        stream = _event_stream(running.config.database_socket)
+        _read_until(stream, b"data: ")
+    with stream:
+        assert b"".join(iter(lambda: stream.recv(65536), b"")).endswith(b"0\r\n\r\n")
 
 
 @needs_root
