@@ -118,7 +118,7 @@ def _answers(path: Path) -> bool:
 
 
 def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """A server for `app`; its `serve(sockets)` ends when its `should_exit` is set, after calling `on_stop`."""
+    """A server for `app`; its `serve(sockets)` calls `on_stop` and ends when its `should_exit` is set."""
     config = uvicorn.Config(
         app,
         http=PeerCredentialProtocol,
