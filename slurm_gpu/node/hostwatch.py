@@ -11,12 +11,13 @@ from slurm_gpu.node.nodecounters import NodeReading
 from slurm_gpu.node.tally import SegmentKey
 from slurm_gpu.records import Host
 
-# A look each tenth of the job's age, within these bounds; many processes cost more and are looked at less.
+# A look each twentieth of the job's age, within these bounds: what a job does after the last one is not seen.
+# Many processes cost more, and are looked at less.
 FIRST_PAUSE_S = 0.25
 PAUSE_S = 10.0
 LARGE_PAUSE_S = 30.0
 LARGE_JOB = 100
-_SHARE_OF_AGE = 0.1
+_SHARE_OF_AGE = 0.05
 # Storage traffic is as dear to read as all else together: each third look at a grown-up job has to do.
 _STORAGE_PAUSES = 2.5
 

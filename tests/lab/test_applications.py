@@ -26,6 +26,7 @@ ctypes.CDLL(str(here / "site-packages/torch/lib/libtorch_cuda.so"))
 (here / "pid").write_text(str(os.getpid()))
 while time.process_time() < {CPU_S}:
     pass
+(here / "worked").touch()
 while not (here / "enough").exists():
     time.sleep(0.1)
 (here / "used").write_text(json.dumps(time.process_time()))
@@ -82,6 +83,7 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
 
     logs = [lab.layout.node(node).state / "spool" / "log" for node in lab.nodes]
     wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 60, "slurm-gpud recognises it")
+    wait_for((directory / "worked").exists, 60, "it has done its work")
     lab.run_as("alice", ["touch", str(directory / "enough")])
     wait_for(lambda: any(held.end_s for held in lab.held(job)), 60, f"job {job} ends")
     (host,) = wait_for(
