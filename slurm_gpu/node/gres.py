@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 # What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
 _LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")
 _TRAILING_NUMBER = re.compile(r"(\d+)$")
-_BRACKETS = re.compile(r"\[([\d,-]+)\]")
+_RANGE = r"\d{1,5}(?:-\d{1,5})?"
+_BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _CAPABILITY = re.compile(r"nvidia-cap\d+$")
 _GPU = re.compile(r"nvidia\d+$")

@@ -51,7 +51,8 @@ class ToldJob:
         """
         restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
         positions = _positions(facts.get("gpu_index"))
-        if facts.get("state") not in _HOLDING or facts.get("in_prolog") is True:
+        state = facts.get("state")
+        if not isinstance(state, str) or state not in _HOLDING or facts.get("in_prolog") is True:
             return None
         age_s = _moment(facts.get("age_s"))
         if restart is None or start_s is None or age_s is None or not positions:
@@ -62,7 +63,7 @@ class ToldJob:
             start_s=start_s,
             uid=uid,
             positions=positions,
-            suspended=facts["state"] == "SUSPENDED",
+            suspended=state == "SUSPENDED",
             age_s=age_s,
         )
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gres import GresOrder, Place, minor_of, parse_files, place_of
@@ -71,6 +73,13 @@ def gpus(*minors: int) -> list[Facts]:
 )
 def test_files_in_the_order_of_slurmd(text: str, files: list[tuple[str, ...]]) -> None:
     assert parse_files(text) == files
+
+
+@given(st.text(st.sampled_from("nvidia/[]0123456789,-x "), max_size=30))
+def test_whatever_slurmd_prints_nothing_breaks(files: str) -> None:
+    for count in (1, 3):
+        for position in parse_files(f"slurmd: Gres Name=gpu Count={count} ID=7 File={files} (null)"):
+            place_of(position, {12: Capability(0, 1, None), 13: Capability(0, 1, 0)})
 
 
 def test_the_files_of_an_instance_are_one_position() -> None:

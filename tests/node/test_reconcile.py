@@ -184,6 +184,26 @@ def test_what_is_not_surely_over_stays_open(answer: dict[str, Any], restart: int
     assert over(answer, allocation(restart=restart)) == []
 
 
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+anything = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+NAMES = (*facts(), "end_s", "in_prolog")
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), anything), st.booleans())
+def test_whatever_is_answered_nothing_breaks(odd: dict[str, Any], whole: bool) -> None:
+    answer = {**facts(), **odd} if whole else odd
+    told_jobs = [job for job in [ToldJob.from_facts(7, answer)] if job is not None]
+    mend = Reconciliation(EndedRuns(), 0.0)
+    for at in (0.0, 10.0):
+        for there in (holding(), holding(allocation())):
+            mend.begun(told_jobs, there, NOW + at, WALL + at)
+            for over_now in mend.over({7: answer}, there, NOW + at, WALL + at):
+                assert over_now.allocation.start_s <= over_now.end_s <= NOW + at
+
+
 def record(held_s: float) -> Record:
     return Record(
         cluster="lab",
