@@ -112,6 +112,8 @@ class Crosscheck:
             return None
         if job is not None and (ended_s is not None or job in known.owners or job in known.without_gpus):
             return _intruder(pid, origin, job)
+        if job is None and any(known.owners[h].sluid is None for h in holders if h in known.owners):
+            return None  # it may be the holder's: of a job that Slurm alone told of the SLUID is unknown
         name = job if job is not None else origin.cgroup.sluid
         data = {"pid": pid, "allocated": sorted(holders)[:16], "cgroup": name}
         return Finding("job_mismatch", f"job {name}", data)

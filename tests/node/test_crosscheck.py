@@ -122,8 +122,14 @@ def test_a_job_that_runs_as_root_has_no_such_licence(gpu: Gpu) -> None:
 def test_a_cgroup_of_a_job_that_nobody_told_of_is_a_mismatch(
     gpu: Gpu, name: int | str, job: int | str
 ) -> None:
+    gpu.owners[9] = JobOwner(ALICE, "s9")
     gpu.process(101, name, BOB)
     assert looked_at_twice(gpu) == [("job_mismatch", 9, {"pid": 101, "allocated": [9], "cgroup": job})]
+
+
+def test_a_cgroup_by_sluid_may_be_that_of_a_holder_whose_sluid_nobody_told(gpu: Gpu) -> None:
+    gpu.process(101, "s1A2B", BOB)
+    assert looked_at_twice(gpu) == []
 
 
 def test_what_is_seen_once_is_not_told(gpu: Gpu) -> None:
