@@ -166,7 +166,9 @@ class ReaderProcess:
                     if index is None:
                         raise DeadError("the reader of NVML does nothing")
                     # Answers of others may have waited in it; they are asked again.
-                    failure = Failure(Trouble.HUNG, self._leave_out(index, "a reading"))
+                    failure = Failure(
+                        Trouble.HUNG, self._leave_out(index, f"no answer within {self._deadline_s:g} s")
+                    )
                     of_it = [r.uuid for r in wanted if self._index_of.get(r.uuid) == index]
                     failures.update(dict.fromkeys(of_it, failure))
                     return ()
@@ -239,7 +241,7 @@ class ReaderProcess:
         """It has been silent for too long: leave out what it looks at."""
         if child.looks_at is not None:
             self._count = child.count
-            why = self._leave_out(child.looks_at, "looking for devices")
+            why = self._leave_out(child.looks_at, f"not found within {self._finding_deadline_s:g} s")
             raise ReaderStartingError(f"NVML: GPU {child.looks_at}: {why}")
         at_start = self._finding_deadline_s == self._start_deadline_s
         self._end(child)
@@ -275,7 +277,7 @@ class ReaderProcess:
         if index is not None:
             self._crashed_at.append(index)
             if len(self._crashed_at) >= CRASHES:
-                self._leave_out(index, f"{CRASHES} processes that asked it")
+                self._leave_out(index, f"{CRASHES} processes crashed when they asked it")
                 return
         if self._child is not None:
             self._end(self._child)
@@ -297,14 +299,10 @@ class ReaderProcess:
 
     # Devices that hang
 
-    def _leave_out(self, index: int | None, during: str) -> str:
+    def _leave_out(self, index: int, why: str) -> str:
         """From now on go on without that device; returns why."""
-        if index is None:
-            self._restart()
-            return "it is not known"
         before = self._hung.get(index)
         delay_s = HUNG_RETRY_S if before is None else min(HUNG_RETRY_MAX_S, 2 * before.delay_s)
-        why = f"it did not survive {during}"
         self._hung[index] = _Hung(why, self._clock.monotonic() + delay_s, delay_s)
         self._restart()
         return why
