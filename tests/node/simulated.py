@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ from lab.nvml import build
 from lab.simgpu.load import Point
 from lab.simgpu.truth import ProcessTruth
 from lab.simgpu.world import GpuSpec, World, create
+from slurm_gpu.node import nvmldevice
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.reading import Facts, Request, Results
 from tests.node.fakes import WALL_0, FakeClock, Machine
 
 _NS = 10**9
@@ -46,20 +47,16 @@ class StoppedClock(FakeClock):
         return round((at_s + self.offset_s) * _NS)
 
 
-class StoppedReader:
-    """NvmlReader whose looks take no time."""
+class _Time:
+    """The module time, as far as reading a device needs it."""
+
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
 
     def __init__(self, clock: FakeClock) -> None:
-        self._clock, self._reader = clock, NvmlReader()
+        self._clock = clock
 
-    def devices(self) -> Sequence[Facts]:
-        return self._reader.devices()
-
-    def read(self, requests: Sequence[Request]) -> Results:
-        results = self._reader.read(requests)
-        now_s = self._clock.now_s
-        readings = {uuid: reading._replace(at_s=now_s) for uuid, reading in results.readings.items()}
-        return results._replace(readings=readings)
+    def clock_gettime(self, _: int) -> float:
+        return self._clock.now_s
 
 
 @dataclass(frozen=True)
@@ -74,6 +71,8 @@ class Gpu:
 class SimulatedMachine(Machine):
     """One node; `truths` are its processes, as simgpu would write them down."""
 
+    clock: StoppedClock
+
     def __init__(self, directory: Path, specs: Sequence[GpuSpec]) -> None:
         load_library(directory / "world")
         path = directory / "world" / "gpus.world"
@@ -83,7 +82,8 @@ class SimulatedMachine(Machine):
         self.world = World(path)
         super().__init__(directory, clock=StoppedClock(self.world))
         self.gpus = tuple(Gpu(spec.uuid, spec.minor, spec.memory_mib) for spec in specs)  # type: ignore[assignment]
-        self.reader = StoppedReader(self.clock)  # type: ignore[assignment]
+        nvmldevice.time = _Time(self.clock)  # type: ignore[attr-defined]
+        self.reader = NvmlReader()  # type: ignore[assignment]
         self.truths: list[ProcessTruth] = []
         self._proc = directory / "proc"
         self._next_pid = 10_000
@@ -125,6 +125,7 @@ class SimulatedMachine(Machine):
         """Let go of the library, so that the next test finds its own world."""
         if self.spool is not None:
             self.kill()
+        nvmldevice.time = time  # type: ignore[attr-defined]
         try:
             while True:
                 pynvml.nvmlShutdown()

@@ -1,0 +1,47 @@
+"""How many bytes a shipment takes for one GPU of a job that has run for hours, and is never the same.
+
+Its record is as long as records get: all percents of the histograms, the whole timeline, every field that the
+newest GPUs tell. The node runs under a clock that is moved on by hand.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lab.simgpu.load import Point
+from lab.simgpu.specs import hopper
+from slurm_gpu.node.shipment import Shipment
+from tests.node.simulated import SimulatedMachine
+
+JOB_ID = 12345678
+HOURS = 2.2
+POINTS = 500
+MEMORY_MIB = 75_000
+
+
+def shipped_bytes(seed: int = 1) -> int:
+    """Of a compressed shipment that holds nothing but that record."""
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
+        machine = SimulatedMachine(Path(directory), [hopper("GPU-0a1b2c3d-4e5f-6789-abcd-ef0123456789")])
+        machine.start()
+        seconds = HOURS * 3600
+        now_ns, step_ns = machine.clock.at_ns(machine.clock.now_s), round(seconds * 1e9 / (POINTS - 1))
+        points = [
+            Point(now_ns + n * step_ns, dice.uniform(0, 100), dice.uniform(0, MEMORY_MIB))
+            for n in range(POINTS)
+        ]
+        machine.work(JOB_ID, 0, 0, points)
+        machine.hook("prolog", JOB_ID, "0")
+        machine.run(seconds)
+        assert machine.spool is not None
+        waiting = machine.spool.waiting(100, set(machine.spool.waiting_keys()))
+        records = [item for item in waiting if item.kind == "records"]
+        body = Shipment(node="gpu-node-17", boot_id=machine.clock.boot_id(), items=records).body()
+        machine.close()
+    return len(body)
