@@ -7,10 +7,8 @@ A process is where it should be if it is of a job that holds the GPU. Else it is
   order of positions, may be wrong.
 
 Of no job and yet no intruder are the processes of system accounts (uid below 1000: root's monitoring, the
-display's, nvidia-persistenced's) and MPS's daemon and server, told by their executable, which must be root's.
-Where no process was ever seen in a job's cgroup, so that jobs are told by their environment alone, the
-holder's own user's processes are not called intruders either: nobody can tell. On a GPU that nobody holds,
-only processes of jobs are told of.
+display's, nvidia-persistenced's), MPS's daemon and server, told by their executable, which must be root's,
+and those of the holder's own user: containers that a daemon started for the job look like that.
 """
 
 from __future__ import annotations
@@ -72,7 +70,6 @@ class Crosscheck:
         self._suspects: dict[str, dict[Suspect, float]] = {}
         self._told: dict[Suspect, None] = {}
         self._limit = _HourlyLimit()
-        self._cgroups = False
 
     def is_due(self, device: str, now_s: float) -> bool:
         """Is it time to check the device's processes?"""
@@ -101,7 +98,6 @@ class Crosscheck:
     def _judge(
         self, pid: int, origin: Origin, holders: Sequence[int], known: Known, now_s: float
     ) -> Finding | None:
-        self._cgroups = self._cgroups or origin.cgroup is not None
         if origin.cgroup is None:
             return self._judge_without_cgroup(pid, origin, holders, known)
         job = raw_id(origin.cgroup, known.owners)
@@ -127,9 +123,7 @@ class Crosscheck:
         if origin.uid < _FIRST_UID_OF_PEOPLE or origin.program in MPS_PROGRAMS:
             return None
         users = {known.owners[holder].uid for holder in holders if holder in known.owners}
-        if not self._cgroups and origin.uid in users:
-            return None
-        return _intruder(pid, origin, None)
+        return None if origin.uid in users else _intruder(pid, origin, None)
 
     def _tell(self, suspect: Suspect, finding: Finding, holders: Sequence[int], now_s: float) -> None:
         self._told[suspect] = None

@@ -160,11 +160,10 @@ def test_another_process_with_the_same_id_is_another_intruder(gpu: Gpu) -> None:
     assert len(looked_at_twice(gpu)) == 2
 
 
-def test_without_cgroups_the_holder_s_own_user_is_given_the_benefit_of_the_doubt(tmp_path: Path) -> None:
-    gpu = Gpu(tmp_path, 9)
-    gpu.process(101, None, ALICE)
-    gpu.process(102, None, BOB)
-    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 102, "uid": BOB, "job": None})]
+def test_the_holder_s_own_user_is_no_intruder_outside_the_job_but_in_another_is(gpu: Gpu) -> None:
+    gpu.process(101, None, ALICE)  # a container's, of a daemon
+    gpu.process(102, 7, ALICE)
+    assert looked_at_twice(gpu) == [("intruder", 9, {"pid": 102, "uid": ALICE, "job": 7})]
 
 
 def test_of_one_job_only_so_much_is_told_in_an_hour_and_how_much_was_left_out(gpu: Gpu) -> None:
