@@ -77,6 +77,7 @@ class DeviceWatch:
         self._settled_s = 0.0
         self._job_samples = JobSamples(0)
         self._asked_s: float | None = None
+        self._paced_s = self._expected_s = 0.0
         self._asked: Request | None = None
         self._looked_s: float | None = None
         self._detailed_s: float | None = None
@@ -166,6 +167,10 @@ class DeviceWatch:
     def _step_s(self, now_s: float) -> float:
         if any(h.settle_by_s is not None for h in self._holders):
             return min(self._interval_s, YOUNGEST_S)
+        return self._pace_s(now_s)
+
+    def _pace_s(self, now_s: float) -> float:
+        """Time between looks while nobody's end is waited for."""
         age_s = min((now_s - h.tally.start_s for h in self._holders), default=0.0)
         return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))
 
@@ -177,6 +182,9 @@ class DeviceWatch:
         detailed = detailed or self._settles_by(now_s)
         several = len(self._holders) > 1
         utilization = detailed or self._is_settling() or not self._spans.has_ring
+        # A job that begins or ends makes the looks from now on come faster, not those until now.
+        pace_s = self._pace_s(now_s)
+        self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
         self._asked_s, self._skipped = now_s, False
         self._asked = Request(
             uuid=self.uuid,
@@ -194,7 +202,7 @@ class DeviceWatch:
         asked, asked_s = self._asked, self._asked_s
         assert asked is not None
         assert asked_s is not None
-        gap_s = max(GAP_S, GAP_LOOKS * self._step_s(asked_s))
+        gap_s = max(GAP_S, GAP_LOOKS * self._expected_s)
         detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
