@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lab.simgpu.load import Point
 from lab.simgpu.schedule import Phase, to_points
 
 SHORTEST_S, LONGEST_S = 1.0, 600.0
-_WHOLE_MIB = 39_000
+_ROOM_MIB = 39_000
 _SHARERS = 4
 # On average no shorter: nobody fills and empties a GPU's memory many times a second.
 _PHASE_S = 0.3
@@ -47,27 +47,31 @@ class Run:
 
 @dataclass
 class Load:
-    """Runs on GPUs that belong to one job each, and on GPUs that several share."""
+    """Runs on GPUs and MIG instances that belong to one job each, and on GPUs that several share."""
 
     seed: int
     runs_wanted: int
     whole: Sequence[int]
     shared: Sequence[int]
+    instances: Mapping[int, float]
+    """Their memory in MiB."""
     runs: list[Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._dice = random.Random(self.seed)
-        self._free_s = {(gpu, place): 0.0 for gpu in self.whole for place in (0,)}
+        self._free_s = {(gpu, 0): 0.0 for gpu in (*self.whole, *self.instances)}
         self._free_s |= {(gpu, place): 0.0 for gpu in self.shared for place in range(_SHARERS)}
         job_id = 0
         while len(self.runs) < self.runs_wanted:
             job_id += 1
-            kind = self._dice.choices(("one", "several", "shard", "requeue"), (5, 2, 5, 1))[0]
+            kind = self._dice.choices(("one", "several", "shard", "mig", "requeue"), (5, 2, 5, 3, 1))[0]
             if kind == "several":
                 count = self._dice.randint(2, len(self.whole))
                 self._add(job_id, 0, [(gpu, 0) for gpu in self._dice.sample(list(self.whole), count)])
-            elif kind == "shard" and self.shared:
+            elif kind == "shard":
                 self._add(job_id, 0, [(self._dice.choice(self.shared), self._dice.randrange(_SHARERS))])
+            elif kind == "mig":
+                self._add(job_id, 0, [(self._dice.choice(list(self.instances)), 0)])
             else:
                 for restart in range(2 if kind == "requeue" else 1):
                     self._add(job_id, restart, [(self._dice.choice(self.whole), 0)])
@@ -90,7 +94,8 @@ class Load:
         """None (an idle job), one or two, which may end before the job or with it."""
         dice = self._dice
         count = dice.choices((0, 1, 2), (1, 8, 1))[0]
-        room = (_WHOLE_MIB if gpu in self.whole else _WHOLE_MIB // (_SHARERS + 1)) / max(1, count)
+        room = self.instances.get(gpu, _ROOM_MIB if gpu in self.whole else _ROOM_MIB // (_SHARERS + 1))
+        room /= max(1, count)
         for _ in range(count):
             begin = dice.choice((0.02, 0.3 * dice.random())) * seconds
             end = dice.choice((1.0, 1.0 - 0.3 * dice.random())) * seconds

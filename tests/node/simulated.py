@@ -9,15 +9,16 @@ import ctypes
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
 
 from lab.nvml import build
 from lab.simgpu.load import Point
+from lab.simgpu.mig import capabilities, minors_file
+from lab.simgpu.specs import GpuSpec
 from lab.simgpu.truth import ProcessTruth
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.world import Device, World, create
 from slurm_gpu.node import nvmldevice
 from slurm_gpu.node.nvml import NvmlReader
 from slurm_gpu.node.processjobs import ProcessJobs
@@ -59,15 +60,6 @@ class _Time:
         return self._clock.now_s
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """What slurmd and the tests have to know of a GPU."""
-
-    uuid: str
-    minor: int
-    memory_mib: int
-
-
 class SimulatedMachine(Machine):
     """One node; `truths` are its processes, as simgpu would write them down."""
 
@@ -81,12 +73,22 @@ class SimulatedMachine(Machine):
         _set_environment("SIMGPU_WORLD", os.fspath(path))
         self.world = World(path)
         super().__init__(directory, clock=StoppedClock(self.world))
-        self.gpus = tuple(Gpu(spec.uuid, spec.minor, spec.memory_mib) for spec in specs)  # type: ignore[assignment]
+        # What Slurm gives out, by its positions: whole GPUs, then MIG instances.
+        self.gpus: tuple[Device, ...] = tuple(self.world.computing)  # type: ignore[assignment]
+        (directory / "mig-minors").write_text(minors_file(device.minor for device in self.world.devices))
         nvmldevice.time = _Time(self.clock)  # type: ignore[attr-defined]
         self.reader = NvmlReader()  # type: ignore[assignment]
         self.truths: list[ProcessTruth] = []
         self._proc = directory / "proc"
         self._next_pid = 10_000
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        lines = []
+        for gpu in self.gpus:
+            needed = [f"/nowhere/nvidia-cap{minor}" for minor in capabilities(gpu.minor, gpu.gpu_instance)]
+            files = ",".join([f"/nowhere/nvidia{gpu.minor}", *needed])
+            lines.append(f"slurmd: Gres Name=gpu Type=a100 Count=1 File={files} (null)")
+        return "\n".join(lines)
 
     def processes(self) -> ProcessJobs:
         return ProcessJobs(self._proc, self.clock.monotonic)
@@ -100,7 +102,7 @@ class SimulatedMachine(Machine):
         (place / "stat").write_text(f"{pid} (python3) S 1 {' '.join('0' * 17)} {pid} 0 0\n")
         (place / "status").write_text("Name:\tpython3\nUid:\t1001\t1001\t1001\t1001\n")
         (place / "cgroup").write_text(f"4:devices:/slurm_n1/uid_1001/job_{job_id}/step_batch\n")
-        self.world.register(gpu, points, pid, started=0)
+        self.world.register(self.gpus[gpu].target, points, pid, started=0)
         self.truths.append(
             ProcessTruth(
                 job_id=job_id,
