@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test check setup packages clean
+.PHONY: demo test check soak setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -21,6 +21,15 @@ check: $(VENV)/ready
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests -m "not lab"
+
+# The mixed load of tests/node/test_mixed_load.py with other seeds and more jobs: ten minutes.
+SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
+soak: $(VENV)/ready
+	@for seed in $(SOAK_SEEDS); do \
+	    echo "seed $$seed"; \
+	    SLURM_GPU_TEST_SEED=$$seed SLURM_GPU_TEST_RUNS=400 \
+	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
+	done
 
 setup: packages $(VENV)/ready
 
