@@ -224,8 +224,8 @@ def test_a_gzipped_shipment_is_the_same_shipment() -> None:
         (400, body(events=7), ""),
         (400, body(), "gzip"),
         (400, body(), "br"),
-        (400, gzip.compress(body())[:-4], "gzip"),
-        (400, gzip.compress(body()) + b"more", "gzip"),
+        (400, gzip.compress(body(), mtime=0)[:-4], "gzip"),
+        (400, gzip.compress(body(), mtime=0) + b"more", "gzip"),
         (413, gzip.compress(b" " * (MAX_INFLATED_BYTES + 1)), "gzip"),
     ],
 )
