@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from slurm_gpu.node.allocations import Allocation
-from slurm_gpu.node.applicationrules import SHIPPED, load_rules
-from slurm_gpu.node.applications import PROCESSES_PER_LOOK, Recognition
-from slurm_gpu.node.hostbook import HostBook, Places
-from slurm_gpu.node.hostwatch import PAUSE_S
-from slurm_gpu.node.procfs import Processes
-from slurm_gpu.node.tally import SegmentKey
-from slurm_gpu.node.workthread import Task
+from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
+from slurm_gpu.node.application.rules import SHIPPED, load_rules
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.host.hostbook import HostBook, Places
+from slurm_gpu.node.host.hostwatch import PAUSE_S
+from slurm_gpu.node.host.workthread import Task
+from slurm_gpu.node.measure.tally import SegmentKey
+from slurm_gpu.node.process.procfs import Processes
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 MAPPED = 4000

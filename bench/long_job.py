@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
-from slurm_gpu.node.shipment import Shipment
+from slurm_gpu.node.shipping.shipment import Shipment
 from tests.node.simulated import SimulatedMachine
 
 JOB_ID = 12345678

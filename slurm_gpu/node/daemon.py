@@ -9,18 +9,18 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.clockstep import ClockSteps
-from slurm_gpu.node.crosscheck import Crosscheck
-from slurm_gpu.node.events import EventBook
-from slurm_gpu.node.hooks import HookEvents, Kind
-from slurm_gpu.node.hostbook import HostBook
-from slurm_gpu.node.inventory import Inventory, Order
-from slurm_gpu.node.jobcgroups import JobCgroups
-from slurm_gpu.node.lifecycle import JobFacts, LifeCycle
-from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.reading import Failure, Reader, Reading, Request, Trouble, Xid
-from slurm_gpu.node.spool import Spool
-from slurm_gpu.node.suspension import Suspensions
-from slurm_gpu.node.watch import DeviceWatch
+from slurm_gpu.node.gpu.reading import Failure, Reader, Reading, Request, Trouble, Xid
+from slurm_gpu.node.held.hooks import HookEvents, Kind
+from slurm_gpu.node.host.hostbook import HostBook
+from slurm_gpu.node.jobs.crosscheck import Crosscheck
+from slurm_gpu.node.jobs.inventory import Inventory, Order
+from slurm_gpu.node.jobs.lifecycle import JobFacts, LifeCycle
+from slurm_gpu.node.jobs.suspension import Suspensions
+from slurm_gpu.node.measure.watch import DeviceWatch
+from slurm_gpu.node.process.jobcgroups import JobCgroups
+from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
 

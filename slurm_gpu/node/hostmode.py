@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.allocations import Allocation
-from slurm_gpu.node.cgroup import JobOwner
-from slurm_gpu.node.hooks import HookEvent, Kind
+from slurm_gpu.node.gpu.reading import Facts, Request
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.live import LastSeen, NodeSource
-from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.reading import Facts, Request
-from slurm_gpu.node.ship import JobFacts
-from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.process.cgroup import JobOwner
+from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.shipping.ship import JobFacts
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
@@ -34,7 +34,7 @@ _REMEMBERED = 10_000
 
 
 class HostOrder:
-    """Stands in for Slurm's order of GPUs (slurm_gpu.node.gres): the order in which they were met."""
+    """Stands in for Slurm's order of GPUs (slurm_gpu.node.held.gres): the order in which they were met."""
 
     assumed: bool = False
 
@@ -89,7 +89,7 @@ class _Stay:
 
 
 class HostJobs:
-    """Stands in for the directory of hook events (slurm_gpu.node.hooks); they come of what NVML shows."""
+    """Stands in for the directory of hook events (held.hooks); they come of what NVML shows."""
 
     def __init__(
         self,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from slurm_gpu.node.environmentjobs import EnvironmentJobs
-from slurm_gpu.node.jobcgroups import JobName
-from slurm_gpu.node.procfs import Processes
+from slurm_gpu.node.process.environmentjobs import EnvironmentJobs
+from slurm_gpu.node.process.jobcgroups import JobName
+from slurm_gpu.node.process.procfs import Processes
 
 # A walk through /proc serves all jobs that are looked at within this time.
 _FRESH_S = 5.0

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.nodecounters import NodeCounters
-from slurm_gpu.node.reading import Facts, Memory, Reader, Reading, Request, Results, Xid
-from slurm_gpu.node.ship import JobFacts, Source
+from slurm_gpu.node.gpu.reading import Facts, Memory, Reader, Reading, Request, Results, Xid
+from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.shipping.ship import JobFacts, Source
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 
 # What was read longer ago says nothing about now.

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     if list(arguments[:1]) == ["applications"]:
         # Only here, since the daemon needs nothing of it.
-        from slurm_gpu.node import applications_command
+        from slurm_gpu.node.application import command as applications_command
 
         return applications_command.main(arguments[1:])
     parsed = _parser().parse_args(arguments)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu import __version__
+from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
 from slurm_gpu.node.live import LastSeen, Seen
-from slurm_gpu.node.reading import Activity, Facts, Reading
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float | None]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.gpu.reading import Request
 from slurm_gpu.node.live import LastSeen, live_device
-from slurm_gpu.node.reading import Request
 
 _HEADER = ("GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS")
 _RING_US = 2_000_000

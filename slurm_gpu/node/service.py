@@ -16,27 +16,27 @@ from slurm_gpu import __version__, munge
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.errors import OutsideError, SlurmGpuError
-from slurm_gpu.node.applicationrules import NO_RULES, Rules, load_rules, rules_path
+from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.hooks import HookDirectory, HookEvents
-from slurm_gpu.node.hostbook import HostBook
+from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
+from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.held.hooks import HookDirectory, HookEvents
+from slurm_gpu.node.host.hostbook import HostBook
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.hosttree import HostTree
 from slurm_gpu.node.inotify import DirectoryWaiter
-from slurm_gpu.node.inventory import Order
-from slurm_gpu.node.jobcgroups import JobCgroups
+from slurm_gpu.node.jobs.inventory import Order
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.metrics import Health, expose
 from slurm_gpu.node.metricsserver import MetricsServer
-from slurm_gpu.node.nodecounters import NodeCounters
 from slurm_gpu.node.notify import Notifier
 from slurm_gpu.node.onelook import look_at_all, summary
-from slurm_gpu.node.post import DirectSender, HttpPost, Reply, ThreadSender
-from slurm_gpu.node.processjobs import ProcessJobs
-from slurm_gpu.node.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
-from slurm_gpu.node.ship import Courier
-from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.process.jobcgroups import JobCgroups
+from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
+from slurm_gpu.node.shipping.ship import Courier
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HOST_CLUSTER
 
 log = logging.getLogger(__name__)

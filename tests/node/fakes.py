@@ -9,14 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.cgroup import CgroupJob
 from slurm_gpu.node.daemon import Node
-from slurm_gpu.node.gres import GresOrder
-from slurm_gpu.node.hooks import HookDirectory
-from slurm_gpu.node.hostbook import HostBook
-from slurm_gpu.node.jobcgroups import JobCgroups
-from slurm_gpu.node.processjobs import Origin, ProcessJobs
-from slurm_gpu.node.reading import (
+from slurm_gpu.node.gpu.reading import (
     Counter,
     Facts,
     Failure,
@@ -31,7 +25,13 @@ from slurm_gpu.node.reading import (
     UtilizationSample,
     Xid,
 )
-from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.held.hooks import HookDirectory
+from slurm_gpu.node.host.hostbook import HostBook
+from slurm_gpu.node.process.cgroup import CgroupJob
+from slurm_gpu.node.process.jobcgroups import JobCgroups
+from slurm_gpu.node.process.processjobs import Origin, ProcessJobs
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import Record, histogram_mean
 
 GIB = 1 << 30

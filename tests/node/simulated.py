@@ -19,9 +19,9 @@ from lab.simgpu.mig import capabilities, minors_file
 from lab.simgpu.specs import GpuSpec
 from lab.simgpu.truth import ProcessTruth
 from lab.simgpu.world import Device, World, create
-from slurm_gpu.node import nvmldevice
-from slurm_gpu.node.nvml import NvmlReader
-from slurm_gpu.node.processjobs import ProcessJobs
+from slurm_gpu.node.gpu import nvmldevice
+from slurm_gpu.node.gpu.nvml import NvmlReader
+from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakes import WALL_0, FakeClock, Machine
 
 _NS = 10**9

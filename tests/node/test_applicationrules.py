@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.node.applicationrules import FILE_NAME, SHIPPED, Rules, check_rules, load_rules, rules_path
+from slurm_gpu.node.application.rules import FILE_NAME, SHIPPED, Rules, check_rules, load_rules, rules_path
 from slurm_gpu.yamlsource import parse_yaml
 
 

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.applicationrules import SHIPPED, check_rules, load_rules
-from slurm_gpu.node.applications import PROCESSES_PER_LOOK, Finding, Recognition, file_size, recognise, tidy
-from slurm_gpu.node.containers import in_container, root_mount
-from slurm_gpu.node.evidence import Evidence
-from slurm_gpu.node.procfs import Processes
+from slurm_gpu.node.application.containers import in_container, root_mount
+from slurm_gpu.node.application.evidence import Evidence
+from slurm_gpu.node.application.recognition import (
+    PROCESSES_PER_LOOK,
+    Finding,
+    Recognition,
+    file_size,
+    recognise,
+    tidy,
+)
+from slurm_gpu.node.application.rules import SHIPPED, check_rules, load_rules
+from slurm_gpu.node.process.procfs import Processes
 from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import FakeProc, write
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.applicationrules import check_rules
-from slurm_gpu.node.applications import recognise
-from slurm_gpu.node.applications_command import Verdict, best_of, exit_code, explained_job
-from slurm_gpu.node.evidence import Evidence
+from slurm_gpu.node.application.command import Verdict, best_of, exit_code, explained_job
+from slurm_gpu.node.application.evidence import Evidence
+from slurm_gpu.node.application.recognition import recognise
+from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.node.main import main
 from slurm_gpu.yamlsource import parse_yaml
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from slurm_gpu.node.cgroup import CgroupJob, JobOwner, job_in_cgroup, job_in_environment, raw_id
+from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner, job_in_cgroup, job_in_environment, raw_id
 
 
 @pytest.mark.parametrize(

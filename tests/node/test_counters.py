@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.counters import CounterSum, growth
-from slurm_gpu.node.reading import Counter
+from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.node.measure.counters import CounterSum, growth
 from slurm_gpu.records import Total
 
 

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.cgroup import CgroupJob, JobOwner
-from slurm_gpu.node.crosscheck import ALL_PER_HOUR, PER_HOUR, Crosscheck, Known
-from slurm_gpu.node.events import EventBook
-from slurm_gpu.node.processjobs import Origin, ProcessJobs
-from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.jobs.crosscheck import ALL_PER_HOUR, PER_HOUR, Crosscheck, Known
+from slurm_gpu.node.process.cgroup import CgroupJob, JobOwner
+from slurm_gpu.node.process.processjobs import Origin, ProcessJobs
+from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import FakeClock
 
 ALICE, BOB = 1001, 1002

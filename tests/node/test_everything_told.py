@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.reading import Activity, Counter
+from slurm_gpu.node.gpu.reading import Activity, Counter
 from slurm_gpu.records import Window
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.evidence import Evidence, files_in_maps, gather, imports_in, script_of
-from slurm_gpu.node.procfs import Processes
+from slurm_gpu.node.application.evidence import Evidence, files_in_maps, gather, imports_in, script_of
+from slurm_gpu.node.process.procfs import Processes
 from tests.node.fakeproc import write
 
 

@@ -12,9 +12,9 @@ import pytest
 from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
 from lab.simgpu.world import World, create
-from slurm_gpu.node.gpm import Gpm
-from slurm_gpu.node.nvmlcalls import Calls
-from slurm_gpu.node.reading import Activity
+from slurm_gpu.node.gpu.gpm import Gpm
+from slurm_gpu.node.gpu.nvmlcalls import Calls
+from slurm_gpu.node.gpu.reading import Activity
 from tests.node.simulated import load_library
 
 START_NS = 1_800_000_000 * 10**9

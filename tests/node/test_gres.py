@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.node.gres import GresOrder, Place, minor_of, parse_files, place_of
-from slurm_gpu.node.mig import Capability, read_capabilities
-from slurm_gpu.node.reading import Facts
+from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.node.held.gres import GresOrder, Place, minor_of, parse_files, place_of
+from slurm_gpu.node.held.mig import Capability, read_capabilities
 
 SHUFFLED = """\
 slurmd-n1: Gres Name=shard Type=a100 Count=4 Index=3 ID=1918986455 File=/dev/x/nvidia3 (null)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.applicationrules import NO_RULES
-from slurm_gpu.node.hostbook import HostBook, Places
-from slurm_gpu.node.procfs import TICKS_PER_S
+from slurm_gpu.node.application.rules import NO_RULES
+from slurm_gpu.node.host.hostbook import HostBook, Places
+from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from tests.node.fakeproc import FakeProc, write
 from tests.node.fakes import FakeGpu, Machine

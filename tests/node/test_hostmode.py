@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.cgroup import JobOwner
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.hosttree import HostTree
-from slurm_gpu.node.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.live import LastSeen
-from slurm_gpu.node.nodecounters import NodeCounters
-from slurm_gpu.node.processjobs import Origin
-from slurm_gpu.node.spool import Spool
+from slurm_gpu.node.process.cgroup import JobOwner
+from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.nodecounters import NodeCounters
+from slurm_gpu.node.process.processjobs import Origin
+from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HostRun
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.environmentjobs import EnvironmentJobs
-from slurm_gpu.node.hoststats import Growth, HostStats
-from slurm_gpu.node.jobcgroups import Counted, JobCgroups, JobName
-from slurm_gpu.node.procfs import PAGE_BYTES, TICKS_PER_S, Processes
+from slurm_gpu.node.process.environmentjobs import EnvironmentJobs
+from slurm_gpu.node.process.hoststats import Growth, HostStats
+from slurm_gpu.node.process.jobcgroups import Counted, JobCgroups, JobName
+from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 from tests.node.fakeproc import FakeProc, write
 
 JOB = JobName(4, os.geteuid())

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from tests.node.fakeproc import write
 
 JOB = JobName(4, 1001, "s1A2B3C4D5E6F7")

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node import journal as journal_module
-from slurm_gpu.node.journal import Journal
+from slurm_gpu.node.shipping import journal as journal_module
+from slurm_gpu.node.shipping.journal import Journal
 
 keys = st.sampled_from("abcde")
 changes = st.lists(st.tuples(keys, st.none() | st.integers() | st.text(max_size=20)), max_size=12)

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.live import LastSeen, NodeSource
-from slurm_gpu.node.nodecounters import NodeReading
-from slurm_gpu.node.reading import (
+from slurm_gpu.node.gpu.reading import (
     Facts,
     Failure,
     Memory,
@@ -20,6 +18,8 @@ from slurm_gpu.node.reading import (
     UtilizationSample,
     Xid,
 )
+from slurm_gpu.node.live import LastSeen, NodeSource
+from slurm_gpu.node.process.nodecounters import NodeReading
 from slurm_gpu.records import DeviceFacts, Live
 from tests.node.fakes import FakeClock
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.reading import Failure, Trouble, Xid
+from slurm_gpu.node.gpu.reading import Failure, Trouble, Xid
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
 
 

@@ -17,8 +17,8 @@ from lab.simgpu.load import Point
 from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
 from lab.simgpu.world import World, create
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.nvml import NvmlReader
-from slurm_gpu.node.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
+from slurm_gpu.node.gpu.nvml import NvmlReader
+from slurm_gpu.node.gpu.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
 
 MEMORY_MIB = {name: profile.memory_mib for name, profile in MIG_PROFILES.items()}
 START_NS = 1_800_000_000 * 10**9

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from slurm_gpu.database.derive import resolve_double_watches
-from slurm_gpu.node.post import DirectSender, Reply
-from slurm_gpu.node.ship import Courier, Source
+from slurm_gpu.node.shipping.post import DirectSender, Reply
+from slurm_gpu.node.shipping.ship import Courier, Source
 from slurm_gpu.records import (
     Histogram,
     Record,

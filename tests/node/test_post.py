@@ -13,8 +13,8 @@ import pytest
 
 from slurm_gpu.errors import MungeError
 from slurm_gpu.munge import request_digest
-from slurm_gpu.node import post as post_module
-from slurm_gpu.node.post import HttpPost, Reply, ThreadSender, parse_reply
+from slurm_gpu.node.shipping import post as post_module
+from slurm_gpu.node.shipping.post import HttpPost, Reply, ThreadSender, parse_reply
 
 
 class Server(ThreadingHTTPServer):
@@ -161,7 +161,9 @@ def test_what_is_no_whole_answer_is_a_failure(answer: bytes) -> None:
 
 
 def test_the_client_does_without_openssl_and_the_mail_parser() -> None:
-    command = "import sys, slurm_gpu.node.post, slurm_gpu.munge as m; m.request_digest('POST', '/', b''); "
+    command = (
+        "import sys, slurm_gpu.node.shipping.post, slurm_gpu.munge as m; m.request_digest('POST', '/', b''); "
+    )
     command += "print([m for m in ('ssl', '_hashlib', 'email', 'http.client') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

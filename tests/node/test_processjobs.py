@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.cgroup import JobOwner
-from slurm_gpu.node.processjobs import ProcessJobs
+from slurm_gpu.node.process.cgroup import JobOwner
+from slurm_gpu.node.process.processjobs import ProcessJobs
 
 SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
 NO_JOB = "0::/user.slice/user-1001.slice\n"
@@ -133,7 +133,7 @@ def test_an_environment_that_never_answers_costs_its_owner_alone(
 
 
 def test_memory_of_processes_is_bounded(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.processjobs._REMEMBERED", 3)
+    monkeypatch.setattr("slurm_gpu.node.process.processjobs._REMEMBERED", 3)
     jobs = {4: JobOwner(None)}
     for pid in range(1, 6):
         proc.process(pid, SLURM.format(4))

@@ -15,9 +15,9 @@ from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node import readerchild, readerprocess
-from slurm_gpu.node.readerprocess import ReaderProcess
-from slurm_gpu.node.reading import Failure, Reader, ReaderStartingError, Request, Results, Trouble
+from slurm_gpu.node.gpu import readerchild, readerprocess
+from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from slurm_gpu.node.gpu.reading import Failure, Reader, ReaderStartingError, Request, Results, Trouble
 from tests.node.fakes import FakeClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +90,7 @@ def test_a_reading_is_the_same_through_the_pipe(world: World, reader: ReaderProc
     request = Request(uuid="GPU-a", detailed=True, processes=True, ring_after_us=0, process_ring_after_us=0)
     there = reader.read([request]).readings["GPU-a"]
     script = (
-        "from slurm_gpu.node.nvml import NvmlReader; from slurm_gpu.node.reading import Request\n"
+        "from slurm_gpu.node.gpu.nvml import NvmlReader; from slurm_gpu.node.gpu.reading import Request\n"
         f"reader = NvmlReader(lambda *_: None); reader.devices()\n"
         f"print(repr(reader.read([{request!r}]).readings['GPU-a']))"
     )
@@ -102,7 +102,7 @@ def test_a_reading_is_the_same_through_the_pipe(world: World, reader: ReaderProc
     assert there.processes
     unlike = {"at_s": 0.0, "activity": None}
     namespace: dict[str, object] = {}
-    exec("from slurm_gpu.node.reading import *", namespace)
+    exec("from slurm_gpu.node.gpu.reading import *", namespace)
     assert there._replace(**unlike) == eval(here.stdout, namespace)._replace(**unlike)
 
 
@@ -305,7 +305,8 @@ for line in sys.stdin:
 
 def test_the_reader_never_outlives_the_daemon(world: World) -> None:
     script = (
-        "from slurm_gpu.clock import SystemClock; from slurm_gpu.node.readerprocess import ReaderProcess\n"
+        "from slurm_gpu.clock import SystemClock\n"
+        "from slurm_gpu.node.gpu.readerprocess import ReaderProcess\n"
         "import time; reader = ReaderProcess(SystemClock(), start_wait_s=10); reader.devices()\n"
         "print(reader.pid, flush=True); time.sleep(60)"
     )

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.allocations import Allocation, Allocations
-from slurm_gpu.node.reconcile import ENDED_REMEMBERED_S, EndedRuns, Reconciliation, ToldJob
-from slurm_gpu.node.rewind import History
-from slurm_gpu.node.tally import SegmentKey
+from slurm_gpu.node.held.allocations import Allocation, Allocations
+from slurm_gpu.node.jobs.reconcile import ENDED_REMEMBERED_S, EndedRuns, Reconciliation, ToldJob
+from slurm_gpu.node.jobs.rewind import History
+from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.records import Record
 from tests.node.fakes import WALL_0
 

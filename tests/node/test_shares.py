@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from slurm_gpu.node.shares import Held, JobSample, alone, device_during, held_part, shared
-from slurm_gpu.node.utilization import Span
+from slurm_gpu.node.measure.shares import Held, JobSample, alone, device_during, held_part, shared
+from slurm_gpu.node.measure.utilization import Span
 
 moments = st.floats(0, 1)
 percents = st.integers(0, 100).map(float)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node import journal as journal_module
-from slurm_gpu.node.allocations import Allocation
-from slurm_gpu.node.spool import MAX_BYTES, Spool
-from slurm_gpu.node.tally import SegmentKey
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.measure.tally import SegmentKey
+from slurm_gpu.node.shipping import journal as journal_module
+from slurm_gpu.node.shipping.spool import MAX_BYTES, Spool
 from slurm_gpu.records import Event, Host, Mean, Record, Total
 from tests.node.fakes import Machine
 
@@ -268,7 +268,7 @@ def test_a_day_without_the_database_fits(tmp_path: Path) -> None:
 
 
 def test_only_so_many_rejected_files_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("slurm_gpu.node.spool.MAX_REJECTED", 3)
+    monkeypatch.setattr("slurm_gpu.node.shipping.spool.MAX_REJECTED", 3)
     spool = Spool(tmp_path)
     for job in range(1, 7):
         spool.save_record(record(job))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.node.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from tests.node.fakeproc import write
 from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
 

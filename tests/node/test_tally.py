@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.reading import Activity, Counter, Facts, Memory, Reading
-from slurm_gpu.node.tally import Look, SegmentKey, Tally
+from slurm_gpu.node.gpu.reading import Activity, Counter, Facts, Memory, Reading
+from slurm_gpu.node.measure.tally import Look, SegmentKey, Tally
 from slurm_gpu.records import (
     Mean,
     Record,

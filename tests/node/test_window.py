@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.node.window import SECONDS, Window
+from slurm_gpu.node.measure.window import SECONDS, Window
 
 WALL = 1_795_000_000.0
 

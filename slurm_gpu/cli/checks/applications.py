@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
 from slurm_gpu.errors import InputError
-from slurm_gpu.node.applicationrules import load_rules, rules_path
+from slurm_gpu.node.application.rules import load_rules, rules_path
 
 
 def rules(at: Surroundings) -> Iterator[Finding]:

@@ -1,0 +1,1 @@
+"""Which application a job runs, by an admin's rules."""

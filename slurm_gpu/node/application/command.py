@@ -1,0 +1,222 @@
+"""`slurm-gpud applications`: what is recognised in a process and why, and whether the rules are right."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.config import default_path
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.node.application.containers import in_container
+from slurm_gpu.node.application.evidence import Evidence, gather
+from slurm_gpu.node.application.recognition import Finding, file_size, fits, recognise
+from slurm_gpu.node.application.rules import Rules, load_rules, rules_path
+from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
+from slurm_gpu.node.process.procfs import Processes
+
+_WIDTH = 100
+_LABEL = 13
+_SOME_LIBRARIES = 8
+_MOST_PROCESSES = 512
+_NO_BREAK = "\u00a0"
+
+_EXIT_CODES = "exit code: 0 all recognised, 1 one is not, 2 a mistake in the rules, 3 one cannot be looked at"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One process, and what the rules make of it; no evidence where it cannot be looked at."""
+
+    pid: int
+    evidence: Evidence | None
+    finding: Finding | None = None
+    container: bool | None = None
+    also: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """For --json."""
+        rule = None if self.finding is None else self.finding.rule
+        return {
+            "pid": self.pid,
+            "readable": self.evidence is not None,
+            "app": None if rule is None else rule.name,
+            "app_field": None if rule is None else rule.field,
+            "app_params": None if self.finding is None else dict(self.finding.parameters),
+            "container": self.container,
+            "rule": None if rule is None else rule.place,
+            "because": None if self.finding is None else list(self.finding.because),
+            "also_fits": list(self.also),
+        }
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run it; returns the exit code."""
+    options = _parser().parse_args(arguments)
+    path = rules_path(options.config) if options.rules is None else options.rules
+    try:
+        rules = load_rules(path)
+    except SlurmGpuError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    if options.check:
+        print("\n".join(summary(rules)))
+        return 0
+    pids = options.pid
+    if options.job is not None:
+        pids = JobCgroups(options.node).pids(JobName(options.job), _MOST_PROCESSES)
+        if not pids:
+            print(f"no process of job {options.job} is in a cgroup of node {options.node}", file=sys.stderr)
+            return 3
+    processes = Processes()
+    verdicts = [judge(processes, pid, rules) for pid in pids]
+    if options.json:
+        print(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
+    else:
+        shown = explained_job(verdicts) if options.job is not None else map(explained, verdicts)
+        print("\n".join(line for lines in shown for line in lines))
+    return exit_code(verdicts) if options.job is None else exit_code([best_of(verdicts)])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="slurm-gpud applications",
+        description="Show which application is recognised in running processes, and why; or check the rules.",
+        epilog=_EXIT_CODES,
+    )
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--pid", type=_number, nargs="+", metavar="PID", help="processes to look at")
+    what.add_argument("--job", type=_number, metavar="ID", help="the processes of this job on this node")
+    what.add_argument("--check", action="store_true", help="only check the rules, and list what they know")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=default_path(),
+        help="site file, beside which applications.yaml lies (default %(default)s)",
+    )
+    parser.add_argument(
+        "--node",
+        default=os.uname().nodename.partition(".")[0],
+        help="this node's name in Slurm, for --job (default %(default)s)",
+    )
+    parser.add_argument("--rules", type=Path, metavar="FILE", help="these rules instead, to try them")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def exit_code(verdicts: Sequence[Verdict]) -> int:
+    """What tells a program how it went."""
+    if any(verdict.evidence is None for verdict in verdicts):
+        return 3
+    return 0 if all(verdict.finding is not None for verdict in verdicts) else 1
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 4711")
+    return int(text)
+
+
+def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:
+    """Look at one process as slurm-gpud does."""
+    evidence = gather(processes, pid)
+    if evidence.executable is None:
+        return Verdict(pid, None)
+    finding = recognise(evidence, rules, lambda name: file_size(processes, pid, name))
+    fitting = [rule for rule in rules.rules if fits(rule, evidence) is not None]
+    return Verdict(
+        pid=pid,
+        evidence=evidence,
+        finding=finding,
+        container=in_container(processes, pid),
+        also=[f"{rule.name} ({rule.priority})" for rule in fitting[1:]],
+    )
+
+
+def best_of(verdicts: Sequence[Verdict]) -> Verdict:
+    """The process by which the job is known: that of the highest priority, or else one that could be read."""
+    found = [verdict for verdict in verdicts if verdict.finding is not None]
+    if found:
+        return max(found, key=lambda v: -1 if v.finding is None else v.finding.rule.priority)
+    return next((verdict for verdict in verdicts if verdict.evidence is not None), verdicts[0])
+
+
+def explained_job(verdicts: Sequence[Verdict]) -> Iterator[Iterator[str]]:
+    """The verdict on a job for a person: on the process that counts, and how many others there are."""
+    best = best_of(verdicts)
+    yield explained(best)
+    others = Counter(
+        "gone" if v.evidence is None else "not recognised" if v.finding is None else v.finding.rule.name
+        for v in verdicts
+        if v is not best
+    )
+    if others:
+        yield _row("others", ", ".join(f"{count} × {name}" for name, count in others.most_common()))
+
+
+def explained(verdict: Verdict) -> Iterator[str]:
+    """The verdict for a person."""
+    evidence, finding = verdict.evidence, verdict.finding
+    head = f"{verdict.pid:>7}  "
+    if evidence is None:
+        yield f"{head}cannot be looked at: it is gone, a kernel thread, or not yours (root sees all)"
+        return
+    where = ", in a container" if verdict.container else ""
+    if finding is None:
+        yield f"{head}not recognised{where}"
+        yield from _row("executable", evidence.executable or "?")
+        if evidence.script or evidence.module:
+            yield from _row("script", evidence.script or f"-m {evidence.module}")
+        if evidence.imports | evidence.packages:
+            yield from _row("python", ", ".join(sorted(evidence.imports | evidence.packages)))
+        yield from _row("libraries", _some(sorted(evidence.libraries)))
+        return
+    rule = finding.rule
+    field = f" ({rule.field})" if rule.field else ""
+    yield f"{head}{rule.name}{field}{where}"
+    yield from _row("because", "; ".join(finding.because))
+    yield from _row("rule", f"{rule.place}, priority {rule.priority}")
+    if finding.parameters:
+        yield from _row("parameters", ", ".join(f"{k}={v}" for k, v in finding.parameters.items()))
+    if verdict.also:
+        yield from _row("passed over", ", ".join(verdict.also))
+
+
+def summary(rules: Rules) -> Iterator[str]:
+    """What the rules know, by field."""
+    alternatives = sum(len(rule.traces) for rule in rules.rules)
+    yield f"{rules.path}: {len(rules.rules)} applications told by {alternatives} traces, no mistakes"
+    fields: dict[str, list[str]] = {}
+    for rule in rules.rules:
+        fields.setdefault(rule.field or "no field", []).append(rule.name)
+    for field, names in sorted(fields.items(), key=lambda item: (-len(item[1]), item[0])):
+        yield f"  {field} ({len(names)})"
+        unbroken = ", ".join(name.replace(" ", _NO_BREAK) for name in names)
+        for line in textwrap.wrap(unbroken, _WIDTH, initial_indent="    ", subsequent_indent="    "):
+            yield line.replace(_NO_BREAK, " ")
+
+
+def _row(label: str, text: str) -> Iterator[str]:
+    indent = " " * 9
+    yield from textwrap.wrap(
+        text,
+        _WIDTH,
+        initial_indent=f"{indent}{label:<{_LABEL}}",
+        subsequent_indent=indent + " " * _LABEL,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    if not names:
+        return "none"
+    rest = f" and {len(names) - _SOME_LIBRARIES} more" if len(names) > _SOME_LIBRARIES else ""
+    return ", ".join(names[:_SOME_LIBRARIES]) + rest + "; no rule names any"

@@ -1,0 +1,65 @@
+"""Does a process run in a container: Apptainer, Singularity, Enroot (Pyxis), Docker, Podman, Kubernetes?
+
+A process in the daemon's own mount namespace does not. A namespace of its own is not enough, since Slurm's
+job_container/tmpfs makes one too; then the container's own traces decide.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from slurm_gpu.node.process.procfs import Processes, read
+
+_LIMIT = 1 << 16
+# Files and directories that the runtimes put at the root of what they start.
+_AT_ROOT = ("/.singularity.d", "/.dockerenv", "/run/.containerenv")
+_CGROUP = re.compile(rb"/docker[/-]|/libpod[_-]|/kubepods|/crio-|/containerd")
+_MARKS = (b"APPTAINER_CONTAINER=", b"SINGULARITY_CONTAINER=", b"ENROOT_ROOTFS=", b"container=")
+_ROOT_MOUNT = re.compile(rb"enroot|pyxis|apptainer|singularity|docker|containers/storage|squashfuse")
+
+
+def in_container(processes: Processes, pid: int) -> bool | None:
+    """Whether it does; None where the process is gone or may not be looked at.
+
+    Traces that the daemon has too are of what the node's image was made of, or of what Slurm itself runs in.
+    """
+    own = os.getpid()
+    try:
+        if _namespace(processes, pid) == _namespace(processes, own):
+            return False
+    except OSError:
+        return None
+    return bool(_traces(processes, pid) - _traces(processes, own))
+
+
+def _namespace(processes: Processes, pid: int) -> str:
+    return os.readlink(processes.path(pid, "ns/mnt"))  # noqa: PTH115
+
+
+def _traces(processes: Processes, pid: int) -> frozenset[str]:
+    """Kinds of traces that runtimes leave."""
+    found = {name for name in _AT_ROOT if os.path.lexists(processes.path(pid, "root") + name)}
+    if _CGROUP.search(_content(processes, pid, "cgroup")):
+        found.add("cgroup")
+    if _ROOT_MOUNT.search(root_mount(_content(processes, pid, "mountinfo"))):
+        found.add("mount")
+    if any(entry.startswith(_MARKS) for entry in _content(processes, pid, "environ").split(b"\0")):
+        found.add("environment")
+    return frozenset(found)
+
+
+def root_mount(mountinfo: bytes) -> bytes:
+    """The line of /proc/PID/mountinfo that tells what is mounted at /; empty if none does."""
+    for line in mountinfo.splitlines():
+        fields = line.split(b" ")
+        if len(fields) > 4 and fields[4] == b"/":
+            return line
+    return b""
+
+
+def _content(processes: Processes, pid: int, name: str) -> bytes:
+    try:
+        return read(processes.path(pid, name), _LIMIT)
+    except OSError:
+        return b""

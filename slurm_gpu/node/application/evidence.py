@@ -1,0 +1,185 @@
+"""What tells the program that a process runs: its executable, script, libraries and imports.
+
+All of it belongs to the job's user, who may write what he likes there: every read is bounded, nothing is
+executed, and only what a rule names leaves this module's callers. Reading may block (a sick process, a hung
+filesystem), so the daemon does it in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.node.application.patterncost import LONGEST_TEXT
+from slurm_gpu.node.process.procfs import Processes, read
+
+_ARGUMENTS_LIMIT = LONGEST_TEXT
+_MAPS_LIMIT = 4 << 20
+_SCRIPT_LIMIT = 64 << 10
+_MOST_LIBRARIES = 8192
+_DELETED = " (deleted)"
+
+_PYTHON = re.compile(r"(?:python|pypy)[\d.]*[dtm]?")
+_INTERPRETERS = frozenset(
+    {"R", "Rscript", "julia", "perl", "ruby", "node", "bash", "sh", "dash", "zsh", "ksh", "tclsh"}
+)
+# Options of Python that take the next argument as their value.
+_PYTHON_VALUES = frozenset({"-W", "-X", "--check-hash-based-pycs"})
+
+# The path begins at the line's first slash; anchored, so that no path makes the search go back.
+_MAPPED_FILE = re.compile(rb"^[^/\n]*(/[^\n]*)$", re.MULTILINE)
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([A-Za-z_][A-Za-z0-9_]{0,63})[/.]")
+_IMPORT = re.compile(
+    r"^[ \t]{0,32}(?:from[ \t]{1,8}([A-Za-z_]\w{0,63})|import[ \t]{1,8}(.{1,512}))", re.MULTILINE
+)
+_MODULE = re.compile(r"\s*([A-Za-z_]\w{0,63})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One process. Names are without directories; `arguments` are its first 4,096 characters.
+
+    `libraries` are files mapped into its memory, `packages` Python packages that files mapped lie in,
+    `imports` those that the script's own text imports, or that `-m` names.
+    """
+
+    pid: int
+    executable: str | None = None
+    script: str | None = None
+    module: str | None = None
+    arguments: str = ""
+    libraries: frozenset[str] = frozenset()
+    packages: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()
+
+    @property
+    def is_empty(self) -> bool:
+        """A kernel thread, a zombie, or gone."""
+        return self.executable is None and not self.arguments
+
+
+def gather(processes: Processes, pid: int) -> Evidence:
+    """All that can be read of a process; what cannot is missing."""
+    executable = _executable(processes, pid)
+    words = _words(processes, pid)
+    script, module = script_of(executable, words)
+    libraries, packages = _mapped(processes, pid)
+    imports = frozenset() if module is None else frozenset({module.partition(".")[0]})
+    if script is not None and executable is not None and _PYTHON.fullmatch(executable):
+        imports |= imports_in(_script_text(processes, pid, script))
+    return Evidence(
+        pid=pid,
+        executable=executable,
+        script=None if script is None else os.path.basename(script),  # noqa: PTH119
+        module=module,
+        arguments=" ".join(words),
+        libraries=libraries,
+        packages=packages,
+        imports=imports,
+    )
+
+
+def script_of(executable: str | None, words: Sequence[str]) -> tuple[str | None, str | None]:
+    """The script's path and the module (`python -m`) that an interpreter was started with."""
+    if executable is None:
+        return None, None
+    if _PYTHON.fullmatch(executable):
+        return _python_script(words[1:])
+    if executable not in _INTERPRETERS:
+        return None, None
+    for word in words[1:]:
+        if word.startswith("--file="):  # R
+            return word.removeprefix("--file="), None
+        if word in ("-c", "-e", "-E", "--eval", "--args"):
+            return None, None
+        if word and not word.startswith("-"):
+            return word, None
+    return None, None
+
+
+def _python_script(words: Sequence[str]) -> tuple[str | None, str | None]:
+    position = 0
+    while position < len(words):
+        word = words[position]
+        following = words[position + 1] if position + 1 < len(words) else None
+        if word == "-m":
+            return None, following
+        if word == "-" or word.startswith("-c"):
+            return None, None
+        if word in _PYTHON_VALUES:
+            position += 1
+        elif not word.startswith("-"):
+            return word, None
+        elif len(word) > 2 and not word.startswith("--") and word.endswith("m") and word[1:].isalpha():
+            return None, following  # -um
+        position += 1
+    return None, None
+
+
+def imports_in(text: str) -> frozenset[str]:
+    """Top-level modules that lines of a Python source import."""
+    found = set()
+    for from_module, modules in _IMPORT.findall(text):
+        if from_module:
+            found.add(from_module)
+        for part in modules.split(","):
+            if match := _MODULE.match(part):
+                found.add(match[1])
+    return frozenset(found)
+
+
+def files_in_maps(maps: bytes) -> frozenset[str]:
+    """Paths of the files that /proc/PID/maps lists."""
+    paths = set(_MAPPED_FILE.findall(maps))
+    if len(paths) > _MOST_LIBRARIES:
+        paths = set(sorted(paths)[:_MOST_LIBRARIES])
+    return frozenset(path.decode("utf-8", "replace").removesuffix(_DELETED) for path in paths)
+
+
+def _executable(processes: Processes, pid: int) -> str | None:
+    try:
+        path = os.readlink(processes.path(pid, "exe"))  # noqa: PTH115
+    except OSError:
+        return None
+    return os.path.basename(path.removesuffix(_DELETED)) or None  # noqa: PTH119
+
+
+def _words(processes: Processes, pid: int) -> Sequence[str]:
+    try:
+        data = read(processes.path(pid, "cmdline"), _ARGUMENTS_LIMIT)
+    except OSError:
+        return []
+    return [word.decode("utf-8", "replace") for word in data.rstrip(b"\0").split(b"\0")]
+
+
+def _mapped(processes: Processes, pid: int) -> tuple[frozenset[str], frozenset[str]]:
+    try:
+        paths = files_in_maps(read(processes.path(pid, "maps"), _MAPS_LIMIT))
+    except OSError:
+        return frozenset(), frozenset()
+    libraries = frozenset(path.rpartition("/")[2] for path in paths if ".so" in path)
+    packages = frozenset(match[1] for path in paths if (match := _PACKAGE.search(path)))
+    return libraries, packages
+
+
+def _script_text(processes: Processes, pid: int, script: str) -> str:
+    """The beginning of the script, if it is a plain file that its user owns or everybody may read."""
+    below = "root" if script.startswith("/") else "cwd"
+    try:
+        # Looked at before it is opened: opening a device or a pipe may do something.
+        place = os.open(f"{processes.path(pid, below)}/{script}", os.O_PATH | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        status = os.fstat(place)
+        readable = status.st_uid == processes.uid(pid) or status.st_mode & stat.S_IROTH
+        if not stat.S_ISREG(status.st_mode) or not readable:
+            return ""
+        return read(f"/proc/self/fd/{place}", _SCRIPT_LIMIT).decode("utf-8", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(place)

@@ -1,0 +1,1 @@
+"""GPUs as NVML shows them: what one look brings back, and the child process that calls the driver."""

@@ -1,0 +1,135 @@
+"""Calls of NVIDIA's library: what its return codes mean, and functions by name without pynvml's wrappers.
+
+pynvml's wrappers allocate, convert and raise; what is called for each look goes to the functions themselves.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+
+from slurm_gpu.node.gpu.reading import Trouble
+
+SUCCESS = pynvml.NVML_SUCCESS
+NOT_FOUND = pynvml.NVML_ERROR_NOT_FOUND
+INSUFFICIENT_SIZE = pynvml.NVML_ERROR_INSUFFICIENT_SIZE
+UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
+
+# After these the device says nothing more: it has to be found anew.
+_TROUBLE = {
+    pynvml.NVML_ERROR_GPU_IS_LOST: Trouble.LOST,
+    pynvml.NVML_ERROR_RESET_REQUIRED: Trouble.LOST,
+    pynvml.NVML_ERROR_UNINITIALIZED: Trouble.DRIVER,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Trouble.DRIVER,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Trouble.DRIVER,
+}
+# After these there is no use in asking the same again.
+_NEVER = frozenset(
+    (
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_DEPRECATED,
+    )
+)
+
+# Says something to the admin; the priority is syslog's.
+Tell = Callable[[int, str], None]
+INFO, WARNING = 6, 4
+
+
+def once(tell: Tell) -> Tell:
+    """The same, but silent about what it has said already."""
+    said: set[str] = set()
+
+    def tell_once(priority: int, text: str) -> None:
+        if text not in said:
+            said.add(text)
+            tell(priority, text)
+
+    return tell_once
+
+
+class GoneError(Exception):
+    """The handle is worthless from now on."""
+
+    def __init__(self, trouble: Trouble, why: str) -> None:
+        super().__init__(why)
+        self.trouble, self.why = trouble, why
+
+
+def meaning(code: int) -> str:
+    """NVML's own words for a return code."""
+    return str(pynvml.NVMLError(code))
+
+
+def check_gone(code: int) -> None:
+    """Raise GoneError if that code says so."""
+    trouble = _TROUBLE.get(code)
+    if trouble is not None:
+        raise GoneError(trouble, meaning(code))
+
+
+def address(handle: Any) -> int | None:
+    """By which the driver's handles can be compared."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+@functools.cache
+def function(name: str) -> Callable[..., int] | None:
+    """That function of the library, which must have been loaded by nvmlInit; None if it has none."""
+    found: Callable[..., int] | None = getattr(pynvml.nvmlLib, name, None)
+    return found
+
+
+class Calls:
+    """The functions that work on one device; what it cannot do is asked once. `tell` is one of `once`."""
+
+    def __init__(self, handle: Any, uuid: str, tell: Tell) -> None:
+        self.handle = handle
+        self._uuid, self._tell = uuid, tell
+        self._never: frozenset[str] = frozenset()
+        self._off: set[str] = set()
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """The return code; raises GoneError.
+
+        NOT_FOUND and INSUFFICIENT_SIZE belong to an answer; all other failures are told.
+        """
+        if name in self._off:
+            return int(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        found = function(name)
+        code = pynvml.NVML_ERROR_FUNCTION_NOT_FOUND if found is None else found(self.handle, *arguments)
+        if code not in (SUCCESS, NOT_FOUND, INSUFFICIENT_SIZE):
+            check_gone(code)
+            self.failed(name, code)
+        return int(code)
+
+    def gives(self, name: str, *arguments: Any) -> bool:
+        """Did the call succeed?"""
+        return bool(self.call(name, *arguments) == SUCCESS)
+
+    def failed(self, what: str, code: int) -> None:
+        """Note that asking for it gave that code."""
+        if code in _NEVER:
+            self._off.add(what)
+        self._tell(INFO, f"{self._uuid}: no {what}: {meaning(code)}")
+
+    def leave_out(self, *names: str) -> None:
+        """Never ask for these."""
+        self._never = frozenset(names)
+        self._off.update(names)
+
+    def is_out(self, what: str) -> bool:
+        """Is there no use in asking for it?"""
+        return what in self._off
+
+    def try_again(self) -> None:
+        """Ask for everything else anew."""
+        self._off = set(self._never)

@@ -1,0 +1,122 @@
+"""The process that calls NVML for slurm-gpud.
+
+Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
+
+It may be killed at any time: where a call hangs in the driver, nothing else helps. So it keeps no state that
+matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told
+`["find", [index to leave out, …]]`, which it does at the start unasked, or `["read", [request, …]]`. It says
+
+    ["log", priority, text]          at any time
+    ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
+    ["error", text]                  instead, where there is no driver
+    ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, trouble, why]; then
+    ["end", [xid, …]]
+
+The answers to a read come together, unless they take long: slurm-gpud is woken once. Which request is being
+answered stands in the memory that file PROGRESS shares.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu.nvml import NvmlReader
+from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Failure, Request
+
+# So long answers may wait for others.
+PATIENCE_S = 0.1
+_PR_SET_PDEATHSIG = 1
+
+
+class Answers:
+    """What goes back, line by line, written once it is `flushed`."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._waiting: list[bytes] = []
+
+    def add(self, *message: Any) -> None:
+        """One line."""
+        self._waiting.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Write all that waits."""
+        data = memoryview(b"".join(self._waiting))
+        self._waiting.clear()
+        while data:
+            data = data[os.write(self._file, data) :]
+
+    def say(self, *message: Any) -> None:
+        """One line, at once."""
+        self.add(*message)
+        self.flush()
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
+    _die_with(parent)
+    # A terminal's and systemd's signals are for slurm-gpud, which has a last look to take.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    answers = Answers(os.dup(1))
+    os.dup2(2, 1)  # whatever a library prints must not come between the answers
+    progress = mmap.mmap(progress_file, PROGRESS_BYTES)
+    reader = NvmlReader(lambda priority, text: answers.say("log", priority, text))
+    _find(reader, leave_out, only, answers)
+    for line in sys.stdin.buffer:
+        what, argument = json.loads(line)
+        if what == "find":
+            _find(reader, argument, None, answers)
+        else:
+            _read(reader, [Request(*fields) for fields in argument], answers, progress)
+
+
+def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answers: Answers) -> None:
+    try:
+        count = reader.start()
+        answers.say("count", count)
+        if only is not None:
+            leave_out = set(range(count)) - {only}
+        for index, found in reader.find(leave_out):
+            answers.say("gpu", index, found)
+    except NvmlError as error:
+        answers.say("error", str(error))
+    else:
+        answers.say("end")
+
+
+def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> None:
+    flush_at_s = time.monotonic() + PATIENCE_S
+    for number, request in enumerate(requests):
+        progress[:] = number.to_bytes(PROGRESS_BYTES)
+        outcome = reader.read_one(request)
+        if isinstance(outcome, Failure):
+            answers.add("failure", request.uuid, *outcome)
+        else:
+            answers.add("reading", request.uuid, outcome)
+        if time.monotonic() > flush_at_s:
+            answers.flush()
+            flush_at_s = time.monotonic() + PATIENCE_S
+    progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
+    thorough = not requests or any(request.detailed for request in requests)
+    answers.say("end", reader.take_xids() if thorough else [])
+
+
+def _die_with(parent: int) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""One run of slurm_gpu.node.gpu.reader: its pipes, what it finds, and its end."""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Collection
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Facts
+
+log = logging.getLogger(__name__)
+
+# Without `site`, which costs a MB, so that the path has to name what is imported.
+COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
+_NOT_BEGUN = b"\xff" * PROGRESS_BYTES
+_LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
+
+
+class DeadError(Exception):
+    """It has ended, or talks nonsense: there is no use in it any more."""
+
+
+class Child:
+    """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
+
+    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`. Making one raises
+    OSError, and NvmlError where the binding of NVML is missing.
+    """
+
+    def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
+        # Shared with the process, which says there what it is at.
+        file = os.memfd_create("progress", os.MFD_CLOEXEC)
+        os.ftruncate(file, PROGRESS_BYTES)
+        self._progress = mmap.mmap(file, PROGRESS_BYTES)
+        arguments = [json.dumps(argument) for argument in (os.getpid(), sorted(leave_out), only, file)]
+        self._process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=[file],
+            env={**os.environ, "PYTHONPATH": _path()},
+        )
+        os.close(file)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin, self._stdout = self._process.stdin, self._process.stdout
+        self._poll = select.poll()
+        self._poll.register(self._stdout, select.POLLIN)
+        self._lines: list[bytes] = []
+        self._pending = b""
+        self._only = only
+        self._leave_out: Collection[int] = leave_out
+        self._heard_s = time.monotonic()
+        self.count: int | None = None
+        self.found: dict[int, list[Facts]] = {}
+        self.ready = False
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def silent_s(self) -> float:
+        """How long it has said nothing since it was asked."""
+        return time.monotonic() - self._heard_s
+
+    @property
+    def looks_at(self) -> int | None:
+        """The index that it has to say something of next, None before it has said how many there are."""
+        if self._only is not None or self.count is None:
+            return self._only
+        rest = (i for i in range(self.count) if i not in self.found and i not in self._leave_out)
+        return next(rest, None)
+
+    @property
+    def progress(self) -> int | None:
+        """Which of the requests of a read it is at, counted from 0; None if it has not begun."""
+        return None if self._progress[:] == _NOT_BEGUN else int.from_bytes(self._progress[:])
+
+    def find(self, leave_out: Collection[int]) -> None:
+        """Let it look for devices anew; raises DeadError."""
+        self._leave_out = frozenset(leave_out)
+        self.count, self.found, self.ready = None, {}, False
+        self.ask("find", sorted(leave_out))
+
+    def advance(self, timeout_s: float) -> bool:
+        """Hear what it has found, for so long; True once it is ready.
+
+        Raises DeadError, and NvmlError where there is no driver.
+        """
+        end_s = time.monotonic() + timeout_s
+        while not self.ready:
+            message = self.hear(end_s - time.monotonic())
+            match message:
+                case None:
+                    return False
+                case ["count", int(count)]:
+                    self.count = count
+                case ["gpu", int(index), list(rows)]:
+                    self.found[index] = [Facts(*row) for row in rows]
+                case ["end"]:
+                    self.ready = True
+                case ["error", str(text)]:
+                    raise NvmlError(text)
+                case _:
+                    raise DeadError(f"the reader of NVML talks nonsense: {message!r}")
+        return True
+
+    def ask(self, *message: Any) -> None:
+        """Send a command; raises DeadError."""
+        self._progress[:] = _NOT_BEGUN
+        self._heard_s = time.monotonic()
+        try:
+            self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        except OSError as error:
+            raise DeadError(f"the reader of NVML has ended: {error.strerror}") from error
+
+    def hear(self, timeout_s: float) -> list[Any] | None:
+        """The next thing it says, None if that takes longer; raises DeadError."""
+        end_s = time.monotonic() + timeout_s
+        while True:
+            while self._lines:
+                message = _decode(self._lines.pop(0))
+                if message[0] != "log":
+                    return message
+                log.log(_LEVELS.get(message[1], logging.WARNING), "%s", message[2])
+            if not self._poll.poll(max(0.0, end_s - time.monotonic()) * 1000):
+                return None
+            data = os.read(self._stdout.fileno(), 1 << 16)
+            if not data:
+                raise DeadError("the reader of NVML has ended")
+            self._heard_s = time.monotonic()
+            *self._lines, self._pending = (self._pending + data).split(b"\n")
+
+    def kill(self) -> None:
+        """End it. It is gone once `is_gone` says so: never, as long as the driver holds on to it."""
+        self._process.kill()
+        self._stdin.close()
+        self._stdout.close()
+
+    def is_gone(self, wait_s: float = 0.0) -> bool:
+        """Has it ended, or will it in that time?"""
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+
+def _path() -> str:
+    """Where Python finds what the process imports; raises NvmlError."""
+    binding = find_spec("pynvml")
+    if binding is None or binding.origin is None:
+        raise NvmlError("NVML: the Python package nvidia-ml-py is not installed")
+    return os.pathsep.join([str(Path(__file__).parents[3]), str(Path(binding.origin).parent)])
+
+
+def _decode(line: bytes) -> list[Any]:
+    try:
+        message = json.loads(line)
+    except ValueError:
+        message = None
+    if not isinstance(message, list) or not message or (message[0] == "log" and len(message) != 3):
+        raise DeadError(f"the reader of NVML talks nonsense: {line[:80]!r}")
+    return message

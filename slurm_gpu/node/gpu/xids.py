@@ -1,0 +1,85 @@
+"""XIDs: errors that the driver tells once, through an event set."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pynvml
+
+from slurm_gpu.node.gpu.nvmlcalls import SUCCESS, WARNING, Tell, address, function, meaning
+from slurm_gpu.node.gpu.reading import Facts, Xid
+
+_NO_INSTANCE = 0xFFFFFFFF
+# One look takes no more than so many: a GPU may tell faster than anyone listens.
+_MOST = 64
+
+
+class XidEvents:
+    """The event set of all GPUs; `tell` is one of `once`."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._set: Any = None
+        self._kept: list[Xid] = []
+        self._data = pynvml.c_nvmlEventData_t()
+        self._gpus: Mapping[int | None, Facts] = {}
+        self._instances: Mapping[tuple[str, int, int], str] = {}
+
+    def listen(self, gpus: Mapping[str, tuple[Any, Facts]]) -> None:
+        """From now on to these: handles and facts of GPUs and of MIG instances by UUID."""
+        self._kept.extend(self._waiting())
+        self.close()
+        try:
+            self._set = pynvml.nvmlEventSetCreate()
+        except pynvml.NVMLError as error:
+            self._tell(WARNING, f"XIDs are not seen: {error}")
+            return
+        whole = [(handle, facts) for handle, facts in gpus.values() if facts.parent is None]
+        self._gpus = {address(handle): facts for handle, facts in whole}
+        self._instances = {
+            (facts.parent, facts.gpu_instance, facts.compute_instance): facts.uuid
+            for _, facts in gpus.values()
+            if facts.parent is not None
+            and facts.gpu_instance is not None
+            and facts.compute_instance is not None
+        }
+        for handle, facts in whole:
+            try:
+                pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+            except pynvml.NVMLError as error:
+                self._tell(WARNING, f"{facts.uuid}: XIDs are not seen: {error}")
+
+    def take(self) -> list[Xid]:
+        """Those told since the last time, without waiting."""
+        found = [*self._kept, *self._waiting()]
+        self._kept.clear()
+        return found
+
+    def _waiting(self) -> list[Xid]:
+        wait = function("nvmlEventSetWait_v2")
+        found: list[Xid] = []
+        while self._set is not None and wait is not None and len(found) < _MOST:
+            code = wait(self._set, ctypes.byref(self._data), 0)
+            if code != SUCCESS:
+                if code != pynvml.NVML_ERROR_TIMEOUT:
+                    self._tell(WARNING, f"XIDs are not seen: {meaning(code)}")
+                break
+            facts = self._gpus.get(address(self._data.device))
+            if facts is not None and self._data.eventType == pynvml.nvmlEventTypeXidCriticalError:
+                found.append(Xid(self._of(facts.uuid), int(self._data.eventData), time.time()))
+        return found
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._set is not None:
+            free = function("nvmlEventSetFree")
+            if free is not None:
+                free(self._set)
+        self._set = None
+
+    def _of(self, gpu: str) -> str:
+        instance = self._data.gpuInstanceId, self._data.computeInstanceId
+        return gpu if _NO_INSTANCE in instance else self._instances.get((gpu, *instance), gpu)

@@ -1,0 +1,1 @@
+"""Who holds which GPUs: the hooks' files, Slurm's positions, open allocations."""

@@ -1,0 +1,131 @@
+"""Who holds which GPUs of this node, as the hooks tell it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_gpu.node.held.hooks import HookEvent
+from slurm_gpu.node.measure.tally import SegmentKey
+from slurm_gpu.node.process.cgroup import JobOwner
+
+
+def new_segment() -> str:
+    """A name for one unbroken watch: 64 random bits in hexadecimal."""
+    return os.urandom(8).hex()  # secrets would load OpenSSL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One job's hold on GPUs of this node, watched without a break since `start_s`.
+
+    `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock then: the
+    prolog's stamps, or those of the restart after which the watch was taken up again. `prolog_at_s` tells
+    the prolog apart from others of the same job. `devices` are UUIDs by position, absent while no driver
+    told them. `is_told`: Slurm told of it, and no prolog yet.
+    """
+
+    key: SegmentKey
+    prolog_at_s: float
+    start_s: float
+    start_wall_s: float
+    positions: tuple[int, ...]
+    devices: Mapping[int, str] = field(default_factory=dict)
+    uid: int | None = None
+    sluid: str | None = None
+    is_told: bool = False
+
+    @property
+    def device_names(self) -> Sequence[str]:
+        """What its records are filed under: UUIDs, or `position:N` where none is known."""
+        return [self.devices.get(position, f"position:{position}") for position in self.positions]
+
+    @classmethod
+    def from_prolog(cls, event: HookEvent, cluster: str, node: str) -> Allocation:
+        """What a prolog with GPUs begins; `cluster` counts where the hook had none."""
+        return cls(
+            key=SegmentKey(
+                cluster=event.cluster or cluster,
+                job_id=event.job_id,
+                restart=event.restart,
+                prolog_s=int(event.at_s),
+                node=node,
+                boot_id=event.boot_id,
+                segment=new_segment(),
+            ),
+            prolog_at_s=event.at_s,
+            start_s=event.uptime_s,
+            start_wall_s=event.at_s,
+            positions=event.positions,
+            uid=event.uid,
+            sluid=event.sluid,
+        )
+
+    def confirmed(self, event: HookEvent) -> Allocation:
+        """The same hold, now that the prolog of this very run has been seen after all."""
+        return replace(self, prolog_at_s=event.at_s, uid=event.uid, sluid=event.sluid, is_told=False)
+
+    def continued(self, now_s: float, wall_s: float) -> Allocation:
+        """The same hold in a new segment that begins now."""
+        key = replace(self.key, segment=new_segment())
+        return replace(self, key=key, start_s=now_s, start_wall_s=wall_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """For the spool."""
+        return {
+            **{name: getattr(self.key, name) for name in SegmentKey.__dataclass_fields__},
+            "prolog_at_s": self.prolog_at_s,
+            "start_s": self.start_s,
+            "start_wall_s": self.start_wall_s,
+            "positions": list(self.positions),
+            "devices": {str(position): uuid for position, uuid in self.devices.items()},
+            "uid": self.uid,
+            "sluid": self.sluid,
+            "is_told": self.is_told,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Allocation:
+        """From the spool."""
+        return cls(
+            key=SegmentKey(**{name: value[name] for name in SegmentKey.__dataclass_fields__}),
+            prolog_at_s=value["prolog_at_s"],
+            start_s=value["start_s"],
+            start_wall_s=value["start_wall_s"],
+            positions=tuple(value["positions"]),
+            devices={int(position): uuid for position, uuid in value["devices"].items()},
+            uid=value["uid"],
+            sluid=value["sluid"],
+            is_told=value.get("is_told", False),
+        )
+
+
+class Allocations:
+    """The open allocations of this node, one per raw job id."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Allocation] = {}
+
+    def __iter__(self) -> Iterator[Allocation]:
+        return iter(list(self._open.values()))
+
+    def put(self, allocation: Allocation) -> None:
+        """Open it, or replace what is known of it."""
+        self._open[allocation.key.job_id] = allocation
+
+    def of_job(self, job_id: int) -> Allocation | None:
+        """The open allocation of that raw job id.
+
+        An epilog is matched by nothing else: that of a requeued job carries the next run's restart count.
+        """
+        return self._open.get(job_id)
+
+    def remove(self, allocation: Allocation) -> None:
+        """Close it."""
+        del self._open[allocation.key.job_id]
+
+    def owners(self) -> Mapping[int, JobOwner]:
+        """The open jobs, for telling whose a process is."""
+        return {job: JobOwner(a.uid, a.sluid) for job, a in self._open.items()}

@@ -1,0 +1,212 @@
+"""Slurm's number of a GPU → its device files → its minor number and MIG instance → its UUID.
+
+SLURM_JOB_GPUS counts the `Name=gpu` lines in the order of `slurmd -G`, which is neither the minor number
+nor NVML's index: gres.conf may list files in any order, and AutoDetect has an order of its own. A line with
+`Count=1` and several files is one position (MultipleFiles, which MIG instances are); else each file is one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.node.held.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
+
+log = logging.getLogger(__name__)
+
+# What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
+_LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")
+_TRAILING_NUMBER = re.compile(r"(\d+)$")
+_RANGE = r"\d{1,5}(?:-\d{1,5})?"
+_BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
+_OUTER_COMMA = re.compile(r",(?![^\[]*\])")
+_CAPABILITY = re.compile(r"nvidia-cap\d+$")
+_GPU = re.compile(r"nvidia\d+$")
+_DEADLINE_S = 20.0
+
+RunSlurmd = Callable[[Sequence[str]], str]
+
+
+def run_slurmd(command: Sequence[str]) -> str:
+    """Standard output and error together (-G prints on the latter); raises SlurmError when it fails."""
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_DEADLINE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SlurmError(f"{' '.join(command)}: {error}") from error
+    text = done.stdout.decode("utf-8", "replace")
+    if done.returncode != 0:
+        raise SlurmError(f"{' '.join(command)}: exit status {done.returncode}: {text.strip()[-300:]}")
+    return text
+
+
+def parse_files(text: str) -> list[tuple[str, ...]]:
+    """Device files by position, from the output of `slurmd -G`; several are one MIG instance's."""
+    found: list[tuple[str, ...]] = []
+    for line in text.splitlines():
+        match = _LINE.search(line)
+        if match is None or match["files"] == "(null)":
+            continue
+        files = tuple(itertools.chain.from_iterable(map(_expand, _OUTER_COMMA.split(match["files"]))))
+        found.extend([files] if match["count"] == "1" else [(file,) for file in files])
+    return found
+
+
+def _expand(name: str) -> Iterator[str]:
+    """Names in "/dev/nvidia[0-2,5]"."""
+    head, brackets, rest = name.partition("[")
+    match = _BRACKETS.match(brackets + rest)
+    if match is None:
+        yield name
+        return
+    tail = rest[match.end() - 1 :]
+    for part in match[1].split(","):
+        first, _, last = part.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            yield from (f"{head}{number:0{len(first)}d}{more}" for more in _expand(tail))
+
+
+def minor_of(file: str) -> int | None:
+    """The minor number of a device file; by its name where there is no such device here."""
+    try:
+        status = Path(file).stat()
+    except OSError:
+        status = None
+    if status is not None and stat.S_ISCHR(status.st_mode):
+        return os.minor(status.st_rdev)
+    match = _TRAILING_NUMBER.search(file)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A GPU by its minor number, and the MIG instance on it if `gpu_instance` says so.
+
+    Without `compute_instance` it is the one that the GPU instance has, if it has only one.
+    """
+
+    minor: int
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
+
+    def is_at(self, facts: Facts) -> bool:
+        """Can it be that device?"""
+        return (
+            facts.minor == self.minor
+            and facts.gpu_instance == self.gpu_instance
+            and self.compute_instance in (None, facts.compute_instance)
+        )
+
+
+def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Place | None:
+    """What these device files of one position open; None where that cannot be told."""
+    caps = [file for file in files if _CAPABILITY.search(file)]
+    gpus = [file for file in files if file not in caps]
+    # A GPU may come with other files, such as those of its display.
+    named = [file for file in gpus if _GPU.search(file)]
+    minors = {minor_of(file) for file in (named or gpus)}
+    if len(minors) != 1 or None in minors:
+        return None
+    (minor,) = (m for m in minors if m is not None)
+    if not caps:
+        return Place(minor)
+    known = [None if number is None else capabilities.get(number) for number in map(minor_of, caps)]
+    opened = [capability for capability in known if capability is not None]
+    instances = {capability.gpu_instance for capability in opened}
+    inner = {c.compute_instance for c in opened if c.compute_instance is not None}
+    if len(opened) < len(caps) or len(instances) != 1 or len(inner) > 1 or {c.gpu for c in opened} != {minor}:
+        return None
+    return Place(minor, *instances, *inner)
+
+
+class GresOrder:
+    """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed."""
+
+    def __init__(
+        self,
+        node: str | None,
+        run: RunSlurmd = run_slurmd,
+        environ: Mapping[str, str] = os.environ,
+        mig_minors: Path | None = None,
+    ) -> None:
+        self._command = ("slurmd", "-G", *(("-N", node) if node is not None else ()))
+        self._run = run
+        self._mig_minors = mig_minors or Path(environ.get(MIG_MINORS_VARIABLE, MIG_MINORS))
+        directories = [Path("/etc/slurm"), Path("/run/slurm/conf")]
+        if environ.get("SLURM_CONF"):
+            directories = [Path(environ["SLURM_CONF"]).parent]
+        self._watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
+        self._stamp: object = None
+        self._present: frozenset[Place] = frozenset()
+        self._places: Sequence[Place | None] = ()
+        self._failing = False
+        self.assumed = False
+
+    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+        """The UUID at each position; a position is absent where no device of `devices` can be told.
+
+        While slurmd cannot be asked none can: a guess might charge another job's GPU. Where it answers but
+        names no device files, the order is that of the minor numbers, and `assumed` is set; MIG instances
+        have no such order.
+        """
+        outdated = self._outdated(devices)
+        if (outdated or any(p >= len(self._places) for p in positions)) and not self._ask():
+            return {}
+        self.assumed = False
+        if self._places:
+            places = self._places
+        elif any(facts.parent is not None for facts in devices):
+            return {}
+        else:
+            self.assumed = True
+            places = [Place(minor) for minor in sorted(f.minor for f in devices if f.minor is not None)]
+        found = {}
+        for position in positions:
+            place = places[position] if position < len(places) else None
+            here = [] if place is None else [facts.uuid for facts in devices if place.is_at(facts)]
+            if len(here) == 1:
+                found[position] = here[0]
+        return found
+
+    def _outdated(self, devices: Sequence[Facts]) -> bool:
+        stamp = tuple(_modified(path) for path in self._watched)
+        present = frozenset(
+            Place(facts.minor, facts.gpu_instance, facts.compute_instance)
+            for facts in devices
+            if facts.minor is not None
+        )
+        # That the driver answers at last is no change.
+        changed = bool(self._present and present) and present != self._present
+        outdated = changed or stamp != self._stamp
+        self._stamp, self._present = stamp, present or self._present
+        return outdated
+
+    def _ask(self) -> bool:
+        try:
+            files = parse_files(self._run(self._command))
+        except SlurmError as error:
+            if not self._failing:
+                log.warning("%s; GPUs cannot be told from each other until it answers", error)
+            self._failing, self._stamp = True, None
+            return False
+        self._failing = False
+        capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
+        self._places = [place_of(of_position, capabilities) for of_position in files]
+        return True
+
+
+def _modified(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

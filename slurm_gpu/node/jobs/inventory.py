@@ -1,0 +1,86 @@
+"""The GPUs of this node: which of them answer, and which one each of Slurm's positions is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu.reading import Facts, Reader, ReaderStartingError
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.shipping.events import EventBook
+
+log = logging.getLogger(__name__)
+
+
+class Order(Protocol):
+    """Which UUID each position is; `assumed` tells that the last answer was a guess."""
+
+    assumed: bool
+
+    def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
+        """The UUID at each position; absent where none of `devices` can be told."""
+
+
+class Inventory:
+    """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
+
+    def __init__(self, reader: Reader, gres: Order, events: EventBook) -> None:
+        self._reader, self._gres, self._events = reader, gres, events
+        self.answering: Mapping[str, Facts] = {}
+        self.starting = False
+        self._seen: dict[str, Facts] = {}
+        self._no_driver = False
+        self._assumed_told = False
+
+    def find(self) -> bool:
+        """Look for devices anew; False (and nothing changed) while there is no driver.
+
+        `starting` tells that there may be one in a moment.
+        """
+        self.starting = False
+        try:
+            found = self._reader.devices()
+        except ReaderStartingError as error:
+            log.info("%s", error)
+            self.starting = True
+            return False
+        except NvmlError as error:
+            if not self._no_driver:
+                log.warning("%s; allocations are recorded without samples until there is a driver", error)
+            self._no_driver = True
+            return False
+        if self._no_driver:
+            log.warning("NVML answers now")
+        self._no_driver = False
+        self.answering = {facts.uuid: facts for facts in found}
+        minors = {facts.minor for facts in found}
+        # A GPU that is lost or hangs still is what it was, unless another sits in its place.
+        silent = {uuid: facts for uuid, facts in self._seen.items() if facts.minor not in minors}
+        self._seen = {**silent, **self.answering}
+        return True
+
+    def ask_slurm(self) -> None:
+        """Learn the order of positions now, so that the first job need not wait for the answer."""
+        if self._seen:
+            self._gres.uuids((), [])
+
+    def knows(self, allocation: Allocation) -> bool:
+        """Are all its devices told, and do they answer?"""
+        if len(allocation.devices) < len(allocation.positions):
+            return False
+        return all(uuid in self.answering for uuid in allocation.devices.values())
+
+    def resolve(self, allocation: Allocation) -> Allocation:
+        """The allocation with the devices that can be told by now; the same object if nothing is new."""
+        unknown = [p for p in allocation.positions if p not in allocation.devices]
+        if not unknown or not self._seen:
+            return allocation
+        found = self._gres.uuids(unknown, list(self._seen.values()))
+        if self._gres.assumed and not self._assumed_told:
+            self._assumed_told = True
+            log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
+            self._events.tell("gres_order_assumed")
+        return replace(allocation, devices={**allocation.devices, **found}) if found else allocation

@@ -1,0 +1,259 @@
+"""From a job's hold on GPUs to its records: what opens allocations, what closes them, what watches meanwhile.
+
+Hooks open and close. Where one could not be told, Slurm's word does: for jobs older than slurm-gpud, and for
+epilogs that never came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.held.allocations import Allocation, Allocations
+from slurm_gpu.node.held.hooks import HookEvent, Kind
+from slurm_gpu.node.jobs.crosscheck import Known
+from slurm_gpu.node.jobs.inventory import Inventory
+from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, ToldJob
+from slurm_gpu.node.jobs.segments import SegmentBook
+from slurm_gpu.node.jobs.suspension import Suspensions
+from slurm_gpu.node.measure.watch import DeviceWatch
+from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.spool import Spool
+
+log = logging.getLogger(__name__)
+
+JobFacts = Mapping[int, Mapping[str, Any]]
+
+
+class LifeCycle:
+    """The open allocations of this node and the watches on their devices.
+
+    `taken` are hook events that need not be kept once the spool is on disk; whoever removes their files
+    clears it. `cluster` and `name` (the node's) count where a hook did not tell.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        cluster: str,
+        clock: Clock,
+        spool: Spool,
+        events: EventBook,
+        inventory: Inventory,
+        suspensions: Suspensions,
+        new_watch: Callable[[str], DeviceWatch],
+    ) -> None:
+        self._name, self._cluster, self._clock = name, cluster, clock
+        self._spool, self._events, self._inventory = spool, events, inventory
+        self._suspensions, self._new_watch = suspensions, new_watch
+        self.allocations = Allocations()
+        self.segments = SegmentBook(spool)
+        self.watches: dict[str, DeviceWatch] = {}
+        self.taken: list[HookEvent] = []
+        self._granted: dict[int, int] = {}
+        self._without_gpus: set[int] = set()
+        self._ended = EndedRuns()
+        self._reconciliation = Reconciliation(self._ended, clock.monotonic())
+        self._started = False
+
+    def start(self, events: Iterable[HookEvent]) -> None:
+        """Take up what an earlier process left: each open allocation goes on as a new segment.
+
+        One that ended meanwhile, by these events or in an earlier boot, is closed with what was spooled of it
+        last.
+        """
+        restored = self._spool.allocations()
+        for allocation in restored:
+            self.allocations.put(allocation)
+        for event in events:
+            self.apply(event)
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        for allocation in self.allocations:
+            if allocation.key.boot_id != self._clock.boot_id():
+                self._close_unwatched(allocation, None)
+            elif allocation in restored:
+                self._spool.drop_allocation(allocation)
+                self._open(allocation.continued(now_s, wall_s))
+        self._started = True
+        self.watch_new()
+
+    # What hooks tell
+
+    def apply(self, event: HookEvent) -> None:
+        """A job begins or ends."""
+        if event.kind is Kind.PROLOG:
+            self._begin(event)
+        else:
+            self._end(event)
+
+    def _begin(self, event: HookEvent) -> None:
+        before = self.allocations.of_job(event.job_id)
+        if before is not None and before.prolog_at_s == event.at_s:
+            self.taken.append(event)  # known from before a crash
+            return
+        if before is not None and before.is_told and _is_of_run(event, before):
+            self._put(before.confirmed(event))
+            self.taken.append(event)
+            return
+        if before is not None:
+            log.warning("job %d begins anew without an epilog of its last run", event.job_id)
+            self._events.tell("epilog_missing", job_id=event.job_id)
+            self._close(before, event)
+        if event.positions:
+            self._open(Allocation.from_prolog(event, self._cluster, self._name))
+        else:
+            self._without_gpus.add(event.job_id)
+        self.taken.append(event)
+
+    def _end(self, event: HookEvent) -> None:
+        self._without_gpus.discard(event.job_id)
+        allocation = self.allocations.of_job(event.job_id)
+        if allocation is not None:
+            if self._started:
+                self.watch_new()  # a job so short that its prolog was seen only now
+            self._close(allocation, event)
+            return
+        if event.positions:
+            log.info("job %d ended, of which no prolog was seen", event.job_id)
+        self._ended.add(event.job_id, event.restart, self._clock.monotonic())
+        self.taken.append(event)
+
+    # What Slurm tells
+
+    def learn(self, jobs: JobFacts) -> None:
+        """What slurm-gpudbd says of all jobs on this node (docs/api.md, `jobs`)."""
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        told = [job for job_id, facts in jobs.items() if (job := ToldJob.from_facts(job_id, facts))]
+        # Jobs whose epilog was lost leave this set when Slurm has forgotten them.
+        self._without_gpus = jobs.keys() - {job.job_id for job in told}
+        self._suspensions.learn(told, now_s)
+        for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
+            self._begin_untold(job)
+        for job_id, facts in jobs.items():
+            granted = facts.get("granted_mgpu")
+            if isinstance(granted, int) and not isinstance(granted, bool) and granted >= 0:
+                self._granted[job_id] = granted
+        open_jobs = {allocation.key.job_id for allocation in self.allocations}
+        self._granted = {job: granted for job, granted in self._granted.items() if job in open_jobs}
+        self.segments.grant(self._granted)
+
+    def ended(self, jobs: JobFacts) -> None:
+        """What slurm-gpudbd says of open jobs that are over (docs/api.md, `ended`)."""
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        for over in self._reconciliation.over(jobs, self.allocations, now_s, wall_s):
+            self._close_late(over.allocation, over.end_s)
+
+    def _begin_untold(self, job: ToldJob) -> None:
+        log.warning("job %d runs here, of which no prolog was seen; recorded from now on", job.job_id)
+        now_s, wall_s = self._clock.monotonic(), self._clock.wall()
+        before = self.allocations.of_job(job.job_id)
+        if before is not None:
+            self._close_late(before, min(now_s, max(before.start_s, now_s - (wall_s - job.start_s))))
+        self._open(job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s))
+
+    def _close_late(self, allocation: Allocation, end_s: float) -> None:
+        """It ended a while ago, and its epilog is not to be expected any more."""
+        now_s = self._clock.monotonic()
+        job_id, ago_s = allocation.key.job_id, now_s - end_s
+        log.warning("job %d ended %.0f s ago, of which no epilog was seen", job_id, ago_s)
+        self._events.tell("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
+        segment = self.segments.get(allocation)
+        for device, tally in segment.tallies.items() if segment is not None else ():
+            self.watches[device].drop(tally)
+        self.segments.close_late(allocation, end_s, now_s)
+        self._forget(allocation)
+
+    # Opening and closing
+
+    def _open(self, allocation: Allocation) -> None:
+        allocation = self._inventory.resolve(allocation)
+        if len(allocation.devices) < len(allocation.positions):
+            log.warning(
+                "job %d holds GPUs at positions %s; known are %s",
+                allocation.key.job_id,
+                list(allocation.positions),
+                dict(allocation.devices),
+            )
+        self._put(allocation)
+
+    def _put(self, allocation: Allocation) -> None:
+        self.allocations.put(allocation)
+        self._spool.save_allocation(allocation)
+
+    def _close(self, allocation: Allocation, event: HookEvent) -> None:
+        """It ends at the stamp of that event, which is kept until the final records are on disk."""
+        segment = self.segments.get(allocation)
+        if segment is None or not segment.tallies or event.boot_id != allocation.key.boot_id:
+            self._close_unwatched(allocation, event)
+            return
+        self._forget(allocation)
+        segment.ending = True
+        segment.epilog = event if event.kind is Kind.EPILOG else None
+        now_s = self._clock.monotonic()
+        for device, tally in segment.tallies.items():
+            tally.end_s = max(tally.start_s, event.uptime_s)
+            self.watches[device].release(tally, now_s)
+
+    def _close_unwatched(self, allocation: Allocation, event: HookEvent | None) -> None:
+        same_boot = event is not None and event.boot_id == allocation.key.boot_id
+        end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
+        self.segments.close_unwatched(allocation, end_s)
+        self._forget(allocation)
+        if event is not None and event.kind is Kind.EPILOG:
+            self.taken.append(event)
+
+    def _forget(self, allocation: Allocation) -> None:
+        self.allocations.remove(allocation)
+        self._ended.add(allocation.key.job_id, allocation.key.restart, self._clock.monotonic())
+
+    # Watching
+
+    def resolve(self) -> None:
+        """Find the devices of allocations that could not be told before."""
+        for allocation in self.allocations:
+            resolved = self._inventory.resolve(allocation)
+            if resolved is not allocation:
+                self._put(resolved)
+
+    def watch_new(self) -> None:
+        """Begin to watch what is open and not watched yet."""
+        for allocation in self.allocations:
+            segment = self.segments.of(allocation)
+            for uuid in allocation.devices.values():
+                facts = self._inventory.answering.get(uuid)
+                if uuid in segment.tallies or facts is None:
+                    continue
+                if uuid not in self.watches:
+                    self.watches[uuid] = self._new_watch(uuid)
+                self.watches[uuid].hold(self.segments.begin(segment, facts))
+
+    def finish(self) -> None:
+        """Make final what has ended and of which nothing more will be learnt."""
+        now_s = self._clock.monotonic()
+        self.segments.remember_young(now_s)
+        for watch in self.watches.values():
+            for tally in watch.settled(now_s):
+                self.segments.settle(tally, now_s)
+        for segment in self.segments.finish():
+            if segment.epilog is not None:
+                self.taken.append(segment.epilog)
+
+    def known(self) -> Known:
+        """What is known of the jobs here, for telling where their processes should be."""
+        return Known(
+            owners=self.allocations.owners(),
+            without_gpus=self._without_gpus,
+            ended_s=self._ended.ended_s,
+        )
+
+    def jobs_on(self, uuid: str) -> list[int]:
+        """Raw ids of the jobs that hold that device."""
+        return [a.key.job_id for a in self.allocations if uuid in a.devices.values()]
+
+
+def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
+    run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
+    return run == (event.restart, event.boot_id, set(event.positions))

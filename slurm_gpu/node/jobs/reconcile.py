@@ -1,0 +1,192 @@
+"""What Slurm says of this node's jobs, through slurm-gpudbd, against what the hooks told.
+
+Hooks are first hand; this mends what they could not tell: jobs older than slurm-gpud, and epilogs that never
+ran. An answer may be older than the newest hook, so nothing is believed that a hook has just overtaken, and
+no job that was not told of twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
+from slurm_gpu.node.measure.tally import SegmentKey
+
+# What is told again of a moment so much later was no passing state.
+TWICE_AFTER_S = 8.0
+# An answer is so long on its way at most, if it is not about to be asked for again.
+_ON_ITS_WAY_S = 1.0
+# An epilog may take so long to come after the end that Slurm tells.
+EPILOG_LATE_S = 30.0
+# For so long an answer may still tell of a run whose epilog was seen.
+ENDED_REMEMBERED_S = 600.0
+_ENDED_MOST = 10_000
+# Clocks of nodes and controller differ by less.
+_CLOCKS_DIFFER_S = 60.0
+_HOLDING = frozenset({"RUNNING", "SUSPENDED"})
+_OF_GPUS = ("gpu", "shard", "mps")
+_MOST_POSITIONS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToldJob:
+    """A job that held GPUs of this node `age_s` ago, says Slurm; `start_s` is the controller's wall clock."""
+
+    job_id: int
+    restart: int
+    start_s: int
+    uid: int | None
+    positions: tuple[int, ...]
+    suspended: bool
+    age_s: float
+
+    @classmethod
+    def from_facts(cls, job_id: int, facts: Mapping[str, Any]) -> ToldJob | None:
+        """From an entry of `jobs` (docs/api.md); None for a job that holds no GPU now, or if told in part.
+
+        While its prolog runs, the hook will tell better when the job began.
+        """
+        restart, start_s, uid = (_whole(facts.get(name)) for name in ("restart", "start_s", "uid"))
+        positions = _positions(facts.get("gpu_index"))
+        state = facts.get("state")
+        if not isinstance(state, str) or state not in _HOLDING or facts.get("in_prolog") is True:
+            return None
+        age_s = _moment(facts.get("age_s"))
+        if restart is None or start_s is None or age_s is None or not positions:
+            return None
+        return cls(
+            job_id=job_id,
+            restart=restart,
+            start_s=start_s,
+            uid=uid,
+            positions=positions,
+            suspended=state == "SUSPENDED",
+            age_s=age_s,
+        )
+
+    def allocation(self, cluster: str, node: str, boot_id: str, now_s: float, wall_s: float) -> Allocation:
+        """The hold that is recorded from now on."""
+        return Allocation(
+            key=SegmentKey(
+                cluster=cluster,
+                job_id=self.job_id,
+                restart=self.restart,
+                prolog_s=self.start_s,
+                node=node,
+                boot_id=boot_id,
+                segment=new_segment(),
+            ),
+            prolog_at_s=self.start_s,
+            start_s=now_s,
+            start_wall_s=wall_s,
+            positions=self.positions,
+            uid=self.uid,
+            is_told=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """An open allocation whose run is over, says Slurm, since `end_s` (Clock.monotonic())."""
+
+    allocation: Allocation
+    end_s: float
+
+
+class EndedRuns:
+    """Runs whose end was seen a while ago, so that an older answer does not bring them back."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, tuple[int, float]] = {}
+
+    def add(self, job_id: int, restart: int, now_s: float) -> None:
+        """That run, and those before it, have ended."""
+        self._ended.pop(job_id, None)
+        self._ended[job_id] = restart, now_s
+        oldest = next(iter(self._ended.items()))
+        while len(self._ended) > _ENDED_MOST or now_s - oldest[1][1] > ENDED_REMEMBERED_S:
+            del self._ended[oldest[0]]
+            oldest = next(iter(self._ended.items()))
+
+    def ended_s(self, job_id: int) -> float | None:
+        """When that job's last run was seen to end; None if that was long ago, or never."""
+        ended = self._ended.get(job_id)
+        return None if ended is None else ended[1]
+
+    def covers(self, job_id: int, restart: int) -> bool:
+        """Has that run ended?"""
+        return job_id in self._ended and restart <= self._ended[job_id][0]
+
+
+class Reconciliation:
+    """Remembers what was told, until it is told again. `since_s`: when this slurm-gpud began to see hooks."""
+
+    def __init__(self, ended: EndedRuns, since_s: float) -> None:
+        self._ended, self._since_s = ended, since_s
+        self._begun_told_s: dict[tuple[int, int], float] = {}
+
+    def begun(
+        self, told: Iterable[ToldJob], allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[ToldJob]:
+        """Of all that run here, those of which no hook told. `now_s` is Clock.monotonic(), since boot."""
+        found: list[ToldJob] = []
+        told_s: dict[tuple[int, int], float] = {}
+        booted_s = wall_s - now_s
+        for job in told:
+            run = job.job_id, job.restart
+            here = allocations.of_job(job.job_id)
+            known = here is not None and here.key.restart >= job.restart
+            # Slurm needs minutes to notice that a node went down with its jobs.
+            before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
+            as_of_s = now_s - job.age_s - _ON_ITS_WAY_S
+            # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
+            if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run):
+                continue
+            told_s[run] = self._begun_told_s.get(run, as_of_s)
+            if as_of_s - told_s[run] >= TWICE_AFTER_S:
+                found.append(job)
+        self._begun_told_s = told_s
+        return found
+
+    def over(
+        self, told: Mapping[int, Mapping[str, Any]], allocations: Allocations, now_s: float, wall_s: float
+    ) -> list[Over]:
+        """Of the answer's `ended`, what is open here though its epilog should have come by now."""
+        found: list[Over] = []
+        for job_id, facts in told.items():
+            allocation = allocations.of_job(job_id)
+            restart, ended_at_s = _whole(facts.get("restart")), _moment(facts.get("end_s"))
+            if allocation is None or ended_at_s is None:
+                continue
+            younger = restart is not None and allocation.key.restart > restart
+            # Without a restart count, that of an earlier run, or of an earlier job with this number.
+            earlier = ended_at_s < allocation.prolog_at_s - _CLOCKS_DIFFER_S
+            ago_s = wall_s - ended_at_s
+            if not younger and not earlier and ago_s >= EPILOG_LATE_S:
+                found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
+        return found
+
+
+def _whole(value: Any) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        return None
+    return value
+
+
+def _moment(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < 2**53 and math.isfinite(value) else None
+
+
+def _positions(index: Any) -> tuple[int, ...]:
+    """All positions in {"gpu": [0, 1], "shard": [2]}, each once; () where any is not a position."""
+    if not isinstance(index, dict):
+        return ()
+    listed = [index.get(name) for name in _OF_GPUS]
+    found = [_whole(position) for part in listed if isinstance(part, list) for position in part]
+    known = [position for position in found if position is not None and position < _MOST_POSITIONS]
+    return tuple(dict.fromkeys(known)) if len(known) == len(found) else ()

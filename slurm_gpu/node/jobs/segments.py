@@ -1,0 +1,147 @@
+"""Segments while they are watched, and what is written down of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.held.hooks import HookEvent
+from slurm_gpu.node.jobs.rewind import YOUNG_S, History
+from slurm_gpu.node.measure.tally import Tally
+from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.records import Record
+
+
+@dataclass(slots=True)
+class Segment:
+    """An open or ending allocation while it is watched.
+
+    `tallies` are by device and lack unknown ones; `unsettled` are the devices of which more will be learnt;
+    `histories` are checkpoints by device. `epilog` is the hook's event that ended it, kept until the final
+    records are on disk.
+    """
+
+    allocation: Allocation
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    unsettled: set[str] = field(default_factory=set)
+    histories: dict[str, History] = field(default_factory=dict)
+    ending: bool = False
+    epilog: HookEvent | None = None
+
+
+class SegmentBook:
+    """All segments that this process watches, and their records in the spool."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._segments: dict[str, Segment] = {}
+        self._granted: Mapping[int, int] = {}
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(list(self._segments.values()))
+
+    def get(self, allocation: Allocation) -> Segment | None:
+        """The segment of that allocation, if it is watched."""
+        return self._segments.get(allocation.key.segment)
+
+    def of(self, allocation: Allocation) -> Segment:
+        """The same, begun if need be, with the newest knowledge of the allocation."""
+        segment = self._segments.setdefault(allocation.key.segment, Segment(allocation))
+        segment.allocation = allocation
+        return segment
+
+    def begin(self, segment: Segment, facts: Facts) -> Tally:
+        """Its tally of a device that is watched from now on."""
+        segment.tallies[facts.uuid] = tally = self._tally(segment.allocation, facts.uuid, facts)
+        segment.histories[facts.uuid] = History()
+        segment.unsettled.add(facts.uuid)
+        return tally
+
+    def grant(self, granted_mgpu: Mapping[int, int]) -> None:
+        """The part of a GPU (in 1/1000) that each job was granted."""
+        self._granted = granted_mgpu
+        for segment in self._segments.values():
+            for tally in segment.tallies.values():
+                tally.granted_mgpu = granted_mgpu.get(tally.key.job_id, tally.granted_mgpu)
+
+    def checkpoint(self, now_s: float) -> None:
+        """Write down all that is known."""
+        for segment in self._segments.values():
+            for device in segment.unsettled:
+                record = segment.tallies[device].record(now_s)
+                self._spool.save_record(record)
+                segment.histories[device].add(now_s, record)
+
+    def remember_young(self, now_s: float) -> None:
+        """Keep what is known of segments that may end before they are written down for the first time."""
+        for segment in self._segments.values():
+            age_s = now_s - segment.allocation.start_s
+            for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():
+                if not segment.ending and segment.histories[device].wants_young(age_s):
+                    segment.histories[device].add_young(now_s, segment.tallies[device].record(now_s))
+
+    def settle(self, tally: Tally, now_s: float) -> None:
+        """Nothing more will be learnt of it: its record is final."""
+        self._spool.save_record(tally.record(now_s, final=True))
+        self._segments[tally.key.segment].unsettled.discard(tally.device)
+
+    def finish(self) -> Sequence[Segment]:
+        """Those that have ended and are settled, no longer watched and with all their records final."""
+        done = [s for s in self._segments.values() if s.ending and not s.unsettled]
+        for segment in done:
+            end_s = next(iter(segment.tallies.values())).end_s
+            assert end_s is not None
+            for device in segment.allocation.device_names:
+                if device not in segment.tallies:
+                    self._save_unsampled(segment.allocation, device, end_s)
+            self._spool.drop_allocation(segment.allocation)
+            del self._segments[segment.allocation.key.segment]
+        return done
+
+    def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
+        """Close what this process has not watched: the last spooled record, or none at all, stands."""
+        for device in allocation.device_names:
+            last = self._spool.last_record(allocation.key.segment, device)
+            if last is None:
+                self._save_unsampled(allocation, device, end_s)
+            else:
+                self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
+        self._drop(allocation)
+
+    def close_late(self, allocation: Allocation, end_s: float, now_s: float) -> None:
+        """Close what was watched until now, but ended a while ago: the last checkpoint before that stands."""
+        segment = self.of(allocation)
+        for device in allocation.device_names:
+            if device not in segment.tallies:
+                self._save_unsampled(allocation, device, end_s)
+                continue
+            newest = segment.tallies[device].record(now_s)
+            before = segment.histories[device].at(end_s)
+            if before is None:
+                before = self._tally(allocation, device).record(allocation.start_s)
+            before = replace(before, granted_mgpu=newest.granted_mgpu)
+            self._spool.save_record(_closed(before, allocation, end_s, newest.seq))
+        self._drop(allocation)
+
+    def _drop(self, allocation: Allocation) -> None:
+        self._segments.pop(allocation.key.segment, None)
+        self._spool.drop_allocation(allocation)
+
+    def _save_unsampled(self, allocation: Allocation, device: str, end_s: float) -> None:
+        tally = self._tally(allocation, device)
+        tally.end_s = max(end_s, tally.start_s)
+        self._spool.save_record(tally.record(tally.end_s, final=True))
+
+    def _tally(self, allocation: Allocation, device: str, facts: Facts | None = None) -> Tally:
+        tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
+        tally.granted_mgpu = self._granted.get(allocation.key.job_id)
+        return tally
+
+
+def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
+    """A record to which nothing will be added, of a hold until `end_s`."""
+    held_s = max(last.held_s, round(end_s - allocation.start_s, 6))
+    last_s = max(last.last_s, int(allocation.start_wall_s + held_s))
+    return replace(last, seq=seq, final=True, held_s=held_s, last_s=last_s)

@@ -1,0 +1,78 @@
+"""How far a device's running totals came while a segment held it: wraps are counted, resets are gaps."""
+
+from __future__ import annotations
+
+from slurm_gpu.node.gpu.reading import Counter
+from slurm_gpu.records import Total
+
+# Drivers bring their counters up to date some time after the fact.
+_LATE_S = 0.5
+
+
+def growth(before: Counter, after: Counter, seconds: float, most_per_s: float | None) -> int | None:
+    """What was counted in the `seconds` from one reading to the other; None if that cannot be told.
+
+    A counter that went back either passed 2**bits or started anew with the driver. It wrapped if it grew by
+    less than half its range then, and by no more than `most_per_s` where the most it can grow is known. Where
+    it could have wrapped more than once in that time, nothing can be told.
+    """
+    if after.bits != before.bits:
+        return None
+    span = 1 << after.bits
+    grown = after.value - before.value
+    if grown < 0:
+        grown += span
+        if 2 * grown >= span:
+            return None
+    if most_per_s is not None:
+        most = most_per_s * (seconds + _LATE_S)
+        if grown > most or most >= span:
+            return None
+    return grown
+
+
+class CounterSum:
+    """The growth of one counter over the time that counts for a segment.
+
+    `most_per_s` is the most that the device can do per second, if known.
+    """
+
+    __slots__ = ("_before", "_grown", "_most_per_s", "_seconds")
+
+    def __init__(self, most_per_s: float | None = None) -> None:
+        self._most_per_s = most_per_s
+        self._before: Counter | None = None
+        self._seconds = 0.0
+        self._grown = 0.0
+
+    def see(self, counter: Counter | None, between_s: float, held_s: float) -> float | None:
+        """Take a reading, `between_s` after the one before; returns the growth per second, if known.
+
+        Of that time `held_s` counts, to which belongs its part of the growth. A reading of None is a gap.
+        Readings may lie any time apart: a counter goes on counting while nobody looks.
+        """
+        before, self._before = self._before, counter
+        if before is None or counter is None or held_s <= 0:
+            return None
+        grown = growth(before, counter, between_s, self._most_per_s)
+        if grown is None:
+            return None
+        rate = grown / between_s
+        self._seconds += held_s
+        self._grown += grown if held_s >= between_s else rate * held_s
+        return rate
+
+    def add(self, rate: float, seconds: float) -> None:
+        """Count `seconds` at a rate that was measured otherwise."""
+        self._seconds += seconds
+        self._grown += rate * seconds
+
+    def forget(self) -> None:
+        """The next reading says nothing about the time before it."""
+        self._before = None
+
+    def total(self, unit: float = 1.0, digits: int | None = None) -> Total | None:
+        """Growth in units of `unit`, rounded; None until something was measured."""
+        if self._seconds == 0:
+            return None
+        return Total(round(self._seconds, 3), round(self._grown / unit, digits))

@@ -1,0 +1,155 @@
+"""Splits a device's utilization among the jobs that hold it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.node.gpu.reading import ProcessSample
+from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
+
+# The processes' samples of a moment arrive at most so much later than the device's.
+PROCESSES_LATE_S = 1.0
+# The stamps of one driver tick may differ a little between its two rings, and between two readings.
+_SAME_S = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The part of a span in which one holder held the device."""
+
+    start_s: float
+    end_s: float
+
+    @property
+    def seconds(self) -> float:
+        """Its length."""
+        return self.end_s - self.start_s
+
+
+def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
+    """What [start, end] has of the span, if anything."""
+    start = max(span.start_s, start_s)
+    end = span.end_s if end_s is None else min(span.end_s, end_s)
+    return Held(start, end) if end > start else None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSample:
+    """Percent that all processes of a job together took up to `at_s` (monotonic)."""
+
+    at_s: float
+    job_id: int
+    percent: float
+
+
+class JobSamples:
+    """What the jobs on one device did lately, from the driver's ring of processes.
+
+    `known` is None where the device has no such ring.
+    """
+
+    def __init__(self, after_us: int) -> None:
+        self.known: list[JobSample] | None = []
+        self._last_us = after_us
+
+    def begin(self, after_us: int) -> None:
+        """Read on after that time; what is known stays."""
+        self._last_us = after_us
+
+    def after_us(self, now_us: int) -> int:
+        """What to read the ring after (wall clock)."""
+        # Where the wall clock was set back, the driver's next stamps lie before the last one seen.
+        self._last_us = min(self._last_us, now_us)
+        return self._last_us
+
+    def take(
+        self,
+        ring: Sequence[ProcessSample] | None,
+        job_of: Callable[[int], int | None],
+        offset_s: float,
+    ) -> None:
+        """Keep new samples of processes that belong to a job; `offset_s` is wall clock minus monotonic.
+
+        One difference of the clocks for all, so that the samples of one tick keep one stamp.
+        """
+        if ring is None:
+            self.known = None
+            return
+        if self.known is None:
+            self.known = []
+        for sample in sorted(ring, key=lambda s: s.at_us):
+            self._last_us = max(self._last_us, sample.at_us)
+            job = job_of(sample.pid)
+            if job is not None:
+                self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
+
+    def reach(self, span: Span, now_s: float) -> bool:
+        """Have the samples of that time arrived, as far as they ever will?"""
+        if self.known is None or now_s - span.end_s > PROCESSES_LATE_S:
+            return True
+        return bool(self.known) and self.known[-1].at_s >= span.end_s - _SAME_S
+
+    def forget(self, before: Span) -> None:
+        """All spans up to this one have been split."""
+        if self.known is not None:
+            oldest = before.end_s - 2 * SAMPLE_MAX_S
+            self.known = [s for s in self.known if s.at_s > oldest]
+
+
+def alone(span: Span, part: Held) -> float:
+    """Percent during `part` when nobody else held the device in this span.
+
+    A device that nobody holds is idle, so all that was done in the span was done in the held part of it:
+    the driver's samples do not know when a job began.
+    """
+    return min(100.0, span.percent * (span.end_s - span.start_s) / part.seconds)
+
+
+def shared(
+    span: Span, parts: Mapping[int, Held], samples: Sequence[JobSample] | None
+) -> Mapping[int, float | None]:
+    """Percent of each job during its part, from per-process samples; None where those do not exist.
+
+    Samples inside the span count by their mean, else the first one after it, which stands for the time
+    before it too; a job without samples did nothing. Together the jobs never exceed the device.
+    """
+    if samples is None:
+        apart = _one_after_another(parts)
+        return dict.fromkeys(parts, span.percent if apart else None)
+    stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
+    if not stamps:
+        stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
+    taken = dict.fromkeys(parts, 0.0)
+    for sample in samples:
+        if sample.job_id in taken and sample.at_s in stamps:
+            taken[sample.job_id] += sample.percent / len(stamps)
+    seconds = span.end_s - span.start_s
+    total = sum(taken.values())
+    fit = min(1.0, span.percent / total) if total > 0 else 1.0
+    return {job: min(100.0, taken[job] * fit * seconds / part.seconds) for job, part in parts.items()}
+
+
+def device_during(
+    span: Span, part: Held, parts: Mapping[int, Held], own: Mapping[int, float | None]
+) -> float:
+    """Percent of the whole device during `part` of a span, given what each job did in its own part.
+
+    What none of them did was done evenly over the span.
+    """
+    if part.start_s <= span.start_s and part.end_s >= span.end_s:
+        return span.percent
+    rest, busy = span.percent * (span.end_s - span.start_s), 0.0
+    for job, other in parts.items():
+        percent = own[job]
+        if percent is None:
+            return span.percent
+        rest -= percent * other.seconds
+        busy += percent * max(0.0, min(part.end_s, other.end_s) - max(part.start_s, other.start_s))
+    return min(100.0, busy / part.seconds + max(0.0, rest) / (span.end_s - span.start_s))
+
+
+def _one_after_another(parts: Mapping[int, Held]) -> bool:
+    ordered = sorted(parts.values(), key=lambda part: part.start_s)
+    return all(a.end_s <= b.start_s for a, b in itertools.pairwise(ordered))

@@ -1,0 +1,171 @@
+"""The cumulative record of one segment on one device, built from what was seen in O(1) memory.
+
+All times here are Clock.monotonic() seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from slurm_gpu.node.gpu.reading import Facts, Reading
+from slurm_gpu.node.measure.details import Details
+from slurm_gpu.node.measure.intervals import Gauge, Interval
+from slurm_gpu.node.measure.statistics import HistogramSum, MeanSum
+from slurm_gpu.node.measure.timeline import TimelineSum
+from slurm_gpu.node.measure.window import Window
+from slurm_gpu.records import Record
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentKey:
+    """What names a segment and the run that it belongs to, as the prolog told."""
+
+    cluster: str
+    job_id: int
+    restart: int
+    prolog_s: int
+    node: str
+    boot_id: str
+    segment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """One look at a device on behalf of one segment.
+
+    `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` says
+    that nobody else held the device since the look before. Without `detailed` memory alone was asked for.
+    """
+
+    reading: Reading
+    memory_used: int | None
+    processes: int | None = None
+    alone: bool = True
+    detailed: bool = False
+
+
+class Tally:
+    """All that is known so far of one segment on one device, from `start_s` until `end_s` if it ended.
+
+    `start_wall_s` is the wall clock at `start_s`; later moments are told from it by the monotonic clock. What
+    `facts` lack has no place in the timeline, which is in fractions of it.
+    """
+
+    def __init__(
+        self, key: SegmentKey, device: str, start_s: float, start_wall_s: float, facts: Facts | None = None
+    ) -> None:
+        self.key, self.device = key, device
+        self.start_s, self.start_wall_s = start_s, start_wall_s
+        self.end_s: float | None = None
+        self.granted_mgpu: int | None = None
+        self._seq = 0
+        self._timeline = TimelineSum(start_s, start_wall_s)
+        self._window = Window(start_s, start_wall_s)
+        self._util = HistogramSum()
+        self._device_util = MeanSum()
+        self._memory_interval, self._detail_interval = Interval(start_s), Interval(start_s)
+        self._memory, self._memory_hist, self._memory_total = Gauge(), HistogramSum(), 1
+        self._details = Details(facts, self._timeline, self._window)
+        self._suspended_s, self._is_suspended = 0.0, False
+        self._suspension_s: float | None = None
+
+    def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
+        """Count time at a utilization in percent; `own` is None where the job's share is unknown.
+
+        While it is suspended a job has none: that it did nothing was not its choice.
+        """
+        own = None if self._is_suspended else own
+        if own is not None:
+            self._util.add(end_s - begin_s, own)
+            self._timeline.add_one(begin_s, end_s, "util", own / 100)
+        self._device_util.add(end_s - begin_s, device, device, device)
+        self._window.utilization(begin_s, end_s, own, device)
+
+    def look(self, look: Look, gap_s: float, detail_gap_s: float) -> None:
+        """Count what was seen; looks further apart than the gap measured nothing in between."""
+        self._look_at_memory(look, gap_s)
+        if look.detailed:
+            interval = self._detail_interval
+            interval.step(look.reading.at_s, self.end_s)
+            processes = None if self._is_suspended else look.processes
+            self._details.see(look.reading, processes, interval, detail_gap_s, alone=look.alone)
+
+    def _look_at_memory(self, look: Look, gap_s: float) -> None:
+        interval, memory = self._memory_interval, look.reading.memory
+        interval.step(look.reading.at_s, self.end_s)
+        seconds = interval.held_s if interval.between_s <= gap_s else 0.0
+        total = 0 if memory is None else memory.total
+        mean = self._memory.see(look.memory_used if total else None, seconds)
+        if mean is None:
+            return
+        self._memory_total = total
+        part = mean / total
+        self._memory_hist.add(seconds, 100 * part)
+        self._timeline.add_one(interval.begin_s, interval.end_s, "mem_used", part)
+        values = {"mem_used_mib": mean / _MIB, "mem_used_frac": part}
+        self._window.memory(interval.begin_s, interval.end_s, values)
+
+    def suspension(self, at_s: float, *, suspended: bool) -> None:
+        """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
+        if self._suspension_s is None:
+            self._suspension_s, self._is_suspended = self.start_s, suspended
+        self._suspended_s = self._suspended_until(at_s)
+        self._suspension_s, self._is_suspended = at_s, suspended
+
+    def _suspended_until(self, at_s: float) -> float:
+        if not self._is_suspended or self._suspension_s is None:
+            return self._suspended_s
+        end_s = at_s if self.end_s is None else min(at_s, self.end_s)
+        return self._suspended_s + max(0.0, end_s - self._suspension_s)
+
+    def forget(self) -> None:
+        """The device was away: its counters may have started anew."""
+        self._details.forget()
+
+    def window(self) -> dict[str, Any] | None:
+        """The last ten minutes as they are shipped; None until something was measured."""
+        return self._window.to_wire(self.key.job_id, self.key.segment, self.device)
+
+    def record(self, now_s: float, *, final: bool = False) -> Record:
+        """The record as of `now_s`, with the next sequence number."""
+        self._seq += 1
+        stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
+        held_s = max(0.0, stop_s - self.start_s)
+        util, memory_hist = self._util.value, self._memory_hist.value
+        # Where memory alone is measured, it is so also while the job is suspended.
+        suspended_s = self._suspended_until(stop_s)
+        return Record(
+            cluster=self.key.cluster,
+            job_id=self.key.job_id,
+            restart=self.key.restart,
+            prolog_s=self.key.prolog_s,
+            node=self.key.node,
+            boot_id=self.key.boot_id,
+            segment=self.key.segment,
+            device=self.device,
+            seq=self._seq,
+            final=final,
+            first_s=int(self.start_wall_s),
+            last_s=int(self.start_wall_s + held_s),
+            held_s=round(held_s, 6),
+            sampled_s=min(
+                _seconds(memory_hist if util is None else util), round(max(0.0, held_s - suspended_s), 6)
+            ),
+            suspended_s=None if self._suspension_s is None else round(suspended_s, 3),
+            granted_mgpu=self.granted_mgpu,
+            util_hist_ms=util,
+            mem_hist_ms=memory_hist,
+            device_util_pct=self._device_util.value(),
+            mem_used_mib=self._memory.sum.value(_MIB),
+            mem_used_frac=self._memory.sum.value(self._memory_total),
+            timeline=self._timeline.timeline(),
+            **self._details.fields(),
+        )
+
+
+def _seconds(histogram: Mapping[int, int] | None) -> float:
+    return 0.0 if histogram is None else sum(histogram.values()) / 1000

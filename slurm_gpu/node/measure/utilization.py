@@ -1,0 +1,100 @@
+"""A device's utilization as gap-free spans of time, from the driver's ring where it has one.
+
+Each sample of the ring stands for the time since the sample before it. Its stamps are wall-clock time and
+are turned into Clock.monotonic() with the difference of the clocks at the time of reading; if somebody set
+the wall clock since the last reading, the ring cannot be told apart from before, and is left out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.gpu.reading import Reading
+
+# The driver samples each 1/6 to 1 s: a sample further from the one before says nothing about all that time.
+SAMPLE_MAX_S = 1.5
+# How long the ring may have nothing new before the current value is asked for instead (an idle GPU).
+QUIET_S = 1.5
+_CLOCK_STEP_S = 0.05
+_US = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Utilization in percent from `start_s` to `end_s`, Clock.monotonic() seconds."""
+
+    start_s: float
+    end_s: float
+    percent: float
+
+
+class UtilizationSpans:
+    """Of one device; `covered_s` is the time up to which spans have been given out.
+
+    `has_ring` is False where the device has only a current value, which has to be read more often.
+    """
+
+    def __init__(self, clock: Clock, since_s: float) -> None:
+        self._clock = clock
+        self._offset_s = clock.wall() - clock.monotonic()
+        self._since_s = since_s
+        # A sample may begin before `since_s`: whoever counts it has to know how long it really was.
+        self.covered_s = since_s - SAMPLE_MAX_S
+        self.has_ring = True
+        self._last_us = self._to_us(self.covered_s)
+        self._anchored = False
+
+    @property
+    def after_us(self) -> int:
+        """What to read the ring after (wall clock)."""
+        return self._last_us
+
+    def take(
+        self, reading: Reading, gap_s: float, *, detailed: bool, to_the_end: bool = False
+    ) -> Sequence[Span]:
+        """New spans, oldest first, from a reading with the ring after `after_us`.
+
+        A detailed one has the current value too, which stands for at most `gap_s` where the ring has had
+        nothing for long; `to_the_end` takes it at once.
+        """
+        now_s = reading.at_s
+        if self._clock_was_set():
+            self._last_us, self._anchored, self.covered_s = self._to_us(now_s), True, now_s
+            return []
+        self.has_ring = reading.ring is not None
+        spans: list[Span] = []
+        for sample in reading.ring if reading.ring is not None else ():
+            before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
+            self._last_us = sample.at_us
+            anchored, self._anchored = self._anchored, True
+            start_s = max(before_s, self.covered_s)
+            if not anchored or at_s - before_s > SAMPLE_MAX_S or at_s <= start_s:
+                self.covered_s = max(self.covered_s, min(at_s, now_s))
+                continue
+            spans.append(Span(start_s, at_s, sample.percent))
+            self.covered_s = at_s
+        quiet_s = now_s - max(self.covered_s, self._since_s)
+        if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
+            recent = quiet_s <= max(gap_s, 2 * QUIET_S)
+            spans.extend(self._current(now_s, reading.util_pct if recent else None))
+        return spans
+
+    def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
+        start_s, self.covered_s = max(self.covered_s, self._since_s), now_s
+        self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
+        return [] if percent is None else [Span(start_s, now_s, percent)]
+
+    def _clock_was_set(self) -> bool:
+        offset_s = self._clock.wall() - self._clock.monotonic()
+        moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
+        # A clock that is only slewed drifts by less than this between two readings; follow it.
+        self._offset_s = offset_s
+        return moved
+
+    def _to_us(self, at_s: float) -> int:
+        return round((at_s + self._offset_s) * _US)
+
+    def _to_s(self, at_us: int) -> float:
+        return at_us / _US - self._offset_s

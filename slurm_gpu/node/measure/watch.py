@@ -1,0 +1,320 @@
+"""Watches one device on behalf of the segments that hold it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.gpu.reading import Failure, Reading, Request
+from slurm_gpu.node.measure import ownlook
+from slurm_gpu.node.measure.shares import Held, JobSamples, alone, device_during, held_part, shared
+from slurm_gpu.node.measure.tally import Look, Tally
+from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
+from slurm_gpu.node.process.cgroup import JobOwner
+from slurm_gpu.node.process.processjobs import ProcessJobs
+
+# A young segment is looked at often: of a job of 3 s, one sampling interval is a third. Memory that comes or
+# goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
+YOUNG_SHARE = 0.005
+YOUNGEST_S = 0.01
+# A look that is due so soon is made together with one that is due now.
+EARLY_SHARE = 0.25
+# Everything else, whose calls cost more, comes with one look in so many: the driver's ring of samples reaches
+# back for 20 s, and counters for ever. It comes each 10 s at least, or with each look.
+DETAIL_SHARE = 10
+DETAIL_MAX_S = 10.0
+# A pause of so many looks, and at least this long, is a gap.
+GAP_LOOKS = 5
+GAP_S = 0.5
+# What was seen is counted only after the epilog that makes it void had time to be seen.
+LAG_S = 0.04
+# For so long a segment that has ended waits for the driver's last samples of its time.
+SETTLE_S = 1.2
+# Where the device could not be asked (its reader restarts), when to try again, and when to settle without it.
+AGAIN_S = 0.1
+GIVE_UP_S = 30.0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A look that is not counted yet."""
+
+    look: Look
+    gap_s: float
+    detail_gap_s: float
+
+
+@dataclass(slots=True)
+class _Holder:
+    tally: Tally
+    settle_by_s: float | None = None
+    seen: deque[_Seen] = field(default_factory=deque)
+
+    def count(self, until_s: float) -> None:
+        """Count the looks up to then."""
+        while self.seen and self.seen[0].look.reading.at_s <= until_s:
+            seen = self.seen.popleft()
+            self.tally.look(seen.look, seen.gap_s, seen.detail_gap_s)
+
+
+class DeviceWatch:
+    """One device, from the first holder to the last: `request` says what to read, `take` counts it.
+
+    Times are Clock.monotonic() seconds; `interval_s` is the sampling interval of grown-up segments. `failure`
+    is why the device says nothing any more, until `recover`; that time is a gap.
+    """
+
+    def __init__(self, uuid: str, clock: Clock, processes: ProcessJobs, interval_s: float) -> None:
+        self.uuid = uuid
+        self.failure: Failure | None = None
+        self._clock, self._processes, self._interval_s = clock, processes, interval_s
+        self._detail_max_s = max(interval_s, DETAIL_MAX_S)
+        self._holders: list[_Holder] = []
+        self._spans = UtilizationSpans(clock, 0.0)
+        self._waiting: deque[Span] = deque()
+        self._settled_s = 0.0
+        self._job_samples = JobSamples(0)
+        self._asked_s: float | None = None
+        self._paced_s = self._expected_s = 0.0
+        self._asked: Request | None = None
+        self._looked_s: float | None = None
+        self._detailed_s: float | None = None
+        self._skipped = False
+
+    @property
+    def held(self) -> bool:
+        """Does any segment still need this device to be looked at?"""
+        return bool(self._holders)
+
+    def hold(self, tally: Tally) -> None:
+        """A segment begins; the driver's ring still tells what happened since its start."""
+        if not self._holders:
+            self._spans = UtilizationSpans(self._clock, tally.start_s)
+            self._waiting.clear()
+            self._settled_s = tally.start_s
+            self._job_samples = JobSamples(self._to_us(tally.start_s))
+        self._holders.append(_Holder(tally))
+        self.look_thoroughly()
+
+    def recover(self, now_s: float) -> None:
+        """The device answers again; what happened in between is a gap."""
+        self.failure = None
+        for holder in self._holders:
+            holder.count(now_s)
+            holder.tally.forget()
+        self._spans = UtilizationSpans(self._clock, now_s)
+        self._waiting.clear()
+        self._job_samples.begin(self._to_us(now_s))
+        self.look_thoroughly()
+
+    def release(self, tally: Tally, now_s: float) -> None:
+        """The segment has ended, its `end_s` is set: look once more, and wait for the last samples."""
+        for holder in self._holders:
+            if holder.tally is tally:
+                holder.settle_by_s = now_s + SETTLE_S
+        self.look_thoroughly()
+
+    def drop(self, tally: Tally) -> None:
+        """The segment ended long ago: nothing that is seen from now on is its own."""
+        self._holders = [holder for holder in self._holders if holder.tally is not tally]
+
+    def settled(self, now_s: float) -> Sequence[Tally]:
+        """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
+        done = [holder for holder in self._holders if self._is_settled(holder)]
+        for holder in done:
+            holder.count(now_s)
+            self._holders.remove(holder)
+        return [holder.tally for holder in done]
+
+    def _is_settled(self, holder: _Holder) -> bool:
+        if holder.settle_by_s is None or holder.tally.end_s is None:
+            return False
+        if self.failure is not None or self._settled_s >= holder.tally.end_s:
+            return True
+        # Time is up only after a look that knew so and counted what there was.
+        if self._looked_s is not None and self._looked_s >= holder.settle_by_s:
+            return True
+        return self._asked_s is not None and self._asked_s >= holder.settle_by_s + GIVE_UP_S
+
+    def look_thoroughly(self) -> None:
+        """Make the next look due now, and a detailed one."""
+        self._detailed_s = None
+
+    def next_look_s(self, now_s: float) -> float:
+        """When to look again; looks at full intervals fall together on all devices."""
+        if self._asked_s is None:
+            return now_s
+        # By the age at the last look: by that of now, the next look would retreat as it comes near.
+        step = self._step_s(self._asked_s)
+        if self._skipped:
+            return self._asked_s + max(AGAIN_S, step)
+        if self._detailed_s is None:
+            return now_s
+        if step < self._interval_s:
+            return self._asked_s + step
+        return (self._asked_s // step + 1) * step
+
+    def is_due(self, now_s: float) -> bool:
+        """Look now? A little early too, so that several devices are looked at together."""
+        next_s = self.next_look_s(now_s)
+        if next_s <= now_s or self._asked_s is None:
+            return True
+        step = self._step_s(self._asked_s)
+        return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
+
+    def _step_s(self, now_s: float) -> float:
+        if any(h.settle_by_s is not None for h in self._holders):
+            return min(self._interval_s, YOUNGEST_S)
+        return self._pace_s(now_s)
+
+    def _pace_s(self, now_s: float) -> float:
+        """Time between looks while nobody's end is waited for."""
+        age_s = min((now_s - h.tally.start_s for h in self._holders), default=0.0)
+        return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))
+
+    def request(self, now_s: float) -> Request | None:
+        """What to read of the device now; None if it fails or nobody holds it."""
+        if self.failure is not None or not self._holders:
+            return None
+        detailed = self._detailed_s is None or now_s - self._detailed_s >= 0.99 * self._detail_s(now_s)
+        detailed = detailed or self._settles_by(now_s)
+        several = len(self._holders) > 1
+        utilization = detailed or self._is_settling() or not self._spans.has_ring
+        # A job that begins or ends makes the looks from now on come faster, not those until now.
+        pace_s = self._pace_s(now_s)
+        self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
+        self._asked_s, self._skipped = now_s, False
+        self._asked = Request(
+            uuid=self.uuid,
+            detailed=detailed,
+            processes=several or detailed,
+            ring_after_us=self._spans.after_us if utilization else None,
+            process_ring_after_us=(
+                self._job_samples.after_us(self._to_us(now_s)) if utilization and several else None
+            ),
+        )
+        return self._asked
+
+    def take(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
+        """Count what came back; `jobs` are the open jobs of this node."""
+        asked, asked_s = self._asked, self._asked_s
+        assert asked is not None
+        assert asked_s is not None
+        gap_s = max(GAP_S, GAP_LOOKS * self._expected_s)
+        detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
+        if asked.ring_after_us is not None:
+            self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
+        self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
+        self._looked_s = asked_s
+        if asked.detailed:
+            self._detailed_s = asked_s
+
+    def skip(self) -> None:
+        """It could not be asked this time."""
+        self._skipped = True
+
+    def fail(self, failure: Failure) -> None:
+        """The device said that it will say nothing more."""
+        self.failure = failure
+
+    def _detail_s(self, now_s: float) -> float:
+        return min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))
+
+    def _is_settling(self) -> bool:
+        return any(holder.settle_by_s is not None for holder in self._holders)
+
+    def _settles_by(self, now_s: float) -> bool:
+        """Is this the last look for any holder?"""
+        return any(h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders)
+
+    def _take_utilization(
+        self,
+        asked: Request,
+        asked_s: float,
+        reading: Reading,
+        gap_s: float,
+        jobs: Mapping[int, JobOwner],
+    ) -> None:
+        deadline = self._settles_by(asked_s)
+        spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
+        self._waiting.extend(spans)
+        if asked.process_ring_after_us is not None:
+            offset_s = self._clock.wall() - self._clock.monotonic()
+            self._job_samples.take(
+                reading.process_ring, lambda pid: self._processes.job_of(pid, jobs), offset_s
+            )
+        while self._waiting:
+            span = self._waiting[0]
+            parts = {}
+            for holder in self._holders:
+                part = held_part(span, holder.tally.start_s, holder.tally.end_s)
+                if part is not None:
+                    parts[holder.tally] = part
+            # Hooks have been seen up to the time of asking.
+            late = asked_s - span.end_s >= LAG_S
+            if not (late and (len(parts) < 2 or self._job_samples.reach(span, asked_s))) and not deadline:
+                return
+            self._waiting.popleft()
+            self._count(span, parts)
+            self._settled_s = span.end_s
+        self._settled_s = self._spans.covered_s
+
+    def _count(self, span: Span, parts: Mapping[Tally, Held]) -> None:
+        if len(parts) == 1:
+            ((tally, part),) = parts.items()
+            value = alone(span, part)
+            tally.utilization(part.start_s, part.end_s, value, value)
+        elif parts:
+            by_job = {tally.key.job_id: part for tally, part in parts.items()}
+            own = shared(span, by_job, self._job_samples.known)
+            for tally, part in parts.items():
+                device = device_during(span, part, by_job, own)
+                tally.utilization(part.start_s, part.end_s, own[tally.key.job_id], device)
+            self._job_samples.forget(span)
+
+    def _take_state(
+        self,
+        asked: Request,
+        asked_s: float,
+        reading: Reading,
+        gap_s: float,
+        detail_gap_s: float,
+        jobs: Mapping[int, JobOwner],
+    ) -> None:
+        several = len(self._holders) > 1
+        by_job = None
+        if several:
+            by_job = ownlook.by_job(reading.processes, lambda pid: self._processes.job_of(pid, jobs))
+        elif reading.processes is not None:
+            # The next job may come within the sample in which this one goes.
+            self._processes.meet((process.pid for process in reading.processes), jobs)
+        whole: Look | None = None
+        for holder in self._holders:
+            tally = holder.tally
+            if several and self._shares(tally, asked_s):
+                own = None if by_job is None else by_job.get(tally.key.job_id, ())
+                look = ownlook.part(reading, own, detailed=asked.detailed)
+            else:
+                whole = ownlook.whole(reading, detailed=asked.detailed) if whole is None else whole
+                look = whole
+            holder.seen.append(_Seen(look, gap_s, detail_gap_s))
+            holder.count(asked_s - LAG_S)
+
+    def _shares(self, tally: Tally, now_s: float) -> bool:
+        """Did anyone else hold the device at any time since the last look?"""
+        since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
+        until_s = now_s if tally.end_s is None else tally.end_s
+        for holder in self._holders:
+            other = holder.tally
+            if (
+                other is not tally
+                and other.start_s < until_s
+                and (other.end_s is None or other.end_s > since_s)
+            ):
+                return True
+        return False
+
+    def _to_us(self, at_s: float) -> int:
+        return round((at_s + self._clock.wall() - self._clock.monotonic()) * 1_000_000)

@@ -1,0 +1,221 @@
+"""A job's cgroups on this node: where Slurm puts them, which processes sit there, what the kernel counted.
+
+cgroup v1   cpuacct|memory|freezer|…/slurm[_NODE]/uid_U/job_J/step_S/task_T
+cgroup v2   system.slice/[NODE_]slurmstepd.scope/job_J/step_S/…
+Slurm 26.05 names the job's directory by its SLUID. (cgroup.py goes the other way: process → job.)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.node.process.procfs import read
+
+# Any of them holds the job's processes; the first that exists is asked.
+_V1_WITH_PROCESSES = ("freezer", "cpuacct", "memory", "devices", "cpuset")
+# Anonymous memory and shared memory: what a look at RSS sees, but for mapped files, counted once.
+_V1_MEMORY = (b"total_rss", b"total_shmem")
+_V2_MEMORY = (b"anon", b"shmem")
+_STAT_LIMIT = 1 << 14
+_PROCS_LIMIT = 1 << 20
+_MOST_DIRECTORIES = 2000
+_REMEMBERED = 10_000
+_MOST_STEPS = 100
+_FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
+_NOT_JOBS = frozenset({"system"})
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A counter of the group `identity`: where Slurm makes the group anew, it begins at 0 again."""
+
+    identity: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """What may name a job's directory."""
+
+    job_id: int
+    uid: int | None = None
+    sluid: str | None = None
+
+    @property
+    def directories(self) -> Sequence[str]:
+        """All spellings, likeliest first."""
+        by_id = f"job_{self.job_id}"
+        return (by_id,) if self.sluid is None else (by_id, self.sluid, f"job_{self.sluid}")
+
+
+class JobCgroups:
+    """The cgroups of jobs below `mount`, for the slurmd of node `node`."""
+
+    def __init__(self, node: str, mount: Path = Path("/sys/fs/cgroup")) -> None:
+        self._mount = str(mount)
+        self._v1_roots = (f"slurm_{node}", "slurm")
+        self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
+        self._known: dict[tuple[str, JobName], str] = {}
+
+    def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
+        """The job's processes, at most `limit` + 1 of them; None if it has no cgroup here."""
+        directory = self._of_processes(job)
+        return None if directory is None else _pids(directory, limit)
+
+    def cpu_s(self, job: JobName) -> Counted | None:
+        """CPU seconds of the job's processes, those that have ended included."""
+        if self._is_v2():
+            return _counted(self._v2(job), "cpu.stat", _v2_cpu_s)
+        return _counted(self._v1("cpuacct", job), "cpuacct.usage", lambda text: int(text) / 1e9)
+
+    def memory_mib(self, job: JobName) -> float | None:
+        """Memory that the job's processes hold now and that cannot be dropped: no page cache."""
+        if self._is_v2():
+            found = _counted(self._v2(job), "memory.stat", lambda text: _sum(text, _V2_MEMORY))
+        else:
+            found = _counted(self._v1("memory", job), "memory.stat", lambda text: _sum(text, _V1_MEMORY))
+        return None if found is None else found.value / 2**20
+
+    def frozen(self, job: JobName) -> bool | None:
+        """Has Slurm suspended it, that is, frozen all of its steps? None if it has none that could be.
+
+        Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP, and freezes each step (the
+        external one too) 2 s later, the job's own directory never; resuming thaws at once. Only root can.
+        """
+        v2 = self._is_v2()
+        directory = self._v2(job) if v2 else self._v1("freezer", job)
+        name = "user/cgroup.freeze" if v2 else "freezer.state"
+        states = [] if directory is None else _states(directory, name)
+        return None if not states else all(state in _FROZEN for state in states)
+
+    def is_alone(self, job: JobName) -> bool:
+        """Has no other job a process on this node, as far as cgroups tell? True where it has none itself."""
+        own = set(job.directories)
+        others = (path for path in self._jobs(job) if os.path.basename(path) not in own)  # noqa: PTH119
+        return not any(_pids(other, 0) for other in others)
+
+    # Where things are
+
+    def _is_v2(self) -> bool:
+        return os.path.exists(f"{self._mount}/cgroup.controllers")  # noqa: PTH110
+
+    def _of_processes(self, job: JobName) -> str | None:
+        if self._is_v2():
+            return self._v2(job)
+        for controller in _V1_WITH_PROCESSES:
+            directory = self._v1(controller, job)
+            if directory is not None:
+                return directory
+        return None
+
+    def _v1(self, controller: str, job: JobName) -> str | None:
+        return self._found(controller, job, self._v1_candidates(controller, job))
+
+    def _v1_candidates(self, controller: str, job: JobName) -> Iterator[str]:
+        for root in self._v1_roots:
+            top = f"{self._mount}/{controller}/{root}"
+            users = _names(top) if job.uid is None else [f"uid_{job.uid}"]
+            yield from (f"{top}/{user}/{name}" for user in users for name in job.directories)
+
+    def _v2(self, job: JobName) -> str | None:
+        candidates = (f"{scope}/{name}" for scope in self._scopes() for name in job.directories)
+        return self._found("", job, candidates)
+
+    def _found(self, controller: str, job: JobName, candidates: Iterator[str]) -> str | None:
+        """The first that exists, where it was last time if it is still there."""
+        known = self._known.get((controller, job))
+        if known is not None and os.path.isdir(known):  # noqa: PTH112
+            return known
+        found = next((path for path in candidates if os.path.isdir(path)), None)  # noqa: PTH112
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        if found is not None:
+            self._known[controller, job] = found
+        return found
+
+    def _scopes(self) -> Iterator[str]:
+        """Where slurmstepd's scope may be: in the slice of services, another one, or at the top."""
+        slices = ["system.slice", *(n for n in _names(self._mount) if n.endswith(".slice")), "."]
+        for root in self._v2_roots:
+            for name in dict.fromkeys(slices):
+                scope = f"{self._mount}/{name}/{root}"
+                if os.path.isdir(scope):  # noqa: PTH112
+                    yield scope
+
+    def _jobs(self, job: JobName) -> Iterator[str]:
+        """Directories of that job and all others that have their cgroups where it has its own."""
+        own = self._of_processes(job)
+        if own is None:
+            return
+        beside = os.path.dirname(own)  # noqa: PTH120
+        if self._is_v2():
+            yield from (f"{beside}/{name}" for name in _names(beside) if name not in _NOT_JOBS)
+            return
+        top = os.path.dirname(beside)  # noqa: PTH120
+        for user in _names(top):
+            if user.startswith("uid_"):
+                yield from (f"{top}/{user}/{name}" for name in _names(f"{top}/{user}"))
+
+
+def _names(directory: str) -> list[str]:
+    """Directories in it, [] if there is no such thing."""
+    try:
+        with os.scandir(directory) as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _pids(directory: str, limit: int) -> Sequence[int]:
+    """Processes in it and below, at most `limit` + 1."""
+    found: list[int] = []
+    waiting = [directory]
+    for _ in range(_MOST_DIRECTORIES):
+        if not waiting or len(found) > limit:
+            break
+        here = waiting.pop()
+        try:
+            lines = read(f"{here}/cgroup.procs", _PROCS_LIMIT).split()
+        except OSError:
+            lines = []  # it went away, or is of a kind that holds threads only
+        found.extend(map(int, lines[: limit + 1 - len(found)]))
+        waiting.extend(f"{here}/{name}" for name in _names(here))
+    return found
+
+
+def _states(job: str, name: str) -> list[bytes]:
+    """What stands in that file of each of the job's steps, up to a limit."""
+    found = []
+    for step in _names(job)[:_MOST_STEPS]:
+        try:
+            found.append(read(f"{job}/{step}/{name}", _STAT_LIMIT).strip())
+        except OSError:
+            continue  # it has just ended, or is no step
+    return found
+
+
+def _counted(directory: str | None, name: str, parse: Callable[[bytes], float | None]) -> Counted | None:
+    """A counter of that group; None if there is no such group, or it is not counted there."""
+    if directory is None:
+        return None
+    try:
+        value = parse(read(f"{directory}/{name}", _STAT_LIMIT))
+        return None if value is None else Counted(os.stat(directory).st_ino, value)  # noqa: PTH116
+    except (OSError, ValueError):
+        return None
+
+
+def _v2_cpu_s(text: bytes) -> float | None:
+    used_us = _sum(text, (b"usage_usec",))
+    return None if used_us is None else used_us / 1e6
+
+
+def _sum(text: bytes, names: Sequence[bytes]) -> float | None:
+    """Sum of these lines of a `name value` file; None if the first is missing."""
+    values = dict(line.split(b" ", 1) for line in text.splitlines() if b" " in line)
+    if names[0] not in values:
+        return None
+    return float(sum(int(values[name]) for name in names if name in values))

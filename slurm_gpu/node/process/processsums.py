@@ -1,0 +1,202 @@
+"""CPU time and storage traffic of a changing set of processes: none is lost, none counted twice.
+
+The kernel keeps the times of a process that has ended only by adding them to those of the parent that waited
+for it. So each look counts what a process used itself and what its children used, less what these had shown
+on their own before they ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes, ProcessIo, ProcessStat
+
+MAX_PROCESSES = 4096
+"""Beyond this many in a job its processes are not measured one by one."""
+
+PER_LOOK = 256
+"""So many are read in one look; a larger job is read in turns."""
+
+# A parent read before it waited for a child shows it at the next look; later it never will.
+_LOOKS_TO_WAIT = 2
+_NO_IO = ProcessIo(0, 0)
+
+
+@dataclass(slots=True)
+class _Ended:
+    """What descendants had shown before they ended, which will show again in the parent's sums."""
+
+    ticks: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    looks_at_ticks: int = 0
+    looks_at_storage: int = 0
+
+    def add(self, known: _Known) -> None:
+        ended = known.ended or _Ended()
+        io = known.io or _NO_IO
+        self.ticks += known.stat.own_ticks + known.stat.children_ticks + ended.ticks
+        self.read_bytes += io.read_bytes + ended.read_bytes
+        self.write_bytes += io.write_bytes + ended.write_bytes
+        self.looks_at_ticks = self.looks_at_storage = 0
+
+    def without_ticks(self, grown: int) -> int:
+        """What is new of the ticks by which the children's sum has grown."""
+        again = min(grown, self.ticks)
+        self.looks_at_ticks += 1
+        self.ticks = self.ticks - again if self.looks_at_ticks < _LOOKS_TO_WAIT else 0
+        return grown - again
+
+    def without_storage(self, grown: ProcessIo) -> ProcessIo:
+        """The same of storage traffic; the kernel does not tell a process's own from its children's."""
+        again = ProcessIo(min(grown.read_bytes, self.read_bytes), min(grown.write_bytes, self.write_bytes))
+        self.looks_at_storage += 1
+        waits = self.looks_at_storage < _LOOKS_TO_WAIT
+        self.read_bytes = self.read_bytes - again.read_bytes if waits else 0
+        self.write_bytes = self.write_bytes - again.write_bytes if waits else 0
+        return ProcessIo(grown.read_bytes - again.read_bytes, grown.write_bytes - again.write_bytes)
+
+
+@dataclass(slots=True)
+class _Known:
+    """A process as it was seen last."""
+
+    stat: ProcessStat
+    io: ProcessIo | None
+    ended: _Ended | None = None
+
+
+class ProcessSums:
+    """Sums since `since_s` (Clock.monotonic(), 0 for all that the processes ever did); None = not measured.
+
+    Of a process that began before that, what it had done when it was seen first is left out.
+    """
+
+    def __init__(self, processes: Processes, since_s: float) -> None:
+        self._processes = processes
+        self._known: dict[int, _Known] = {}
+        self._since_ticks = int(since_s * TICKS_PER_S)
+        self._looked = self._too_many = self._io_read = self._io_denied = False
+        self._ticks = self._read_bytes = self._write_bytes = 0
+        self._turn = 0
+
+    @property
+    def cpu_s(self) -> float | None:
+        """CPU seconds."""
+        return self._ticks / TICKS_PER_S if self._measured else None
+
+    @property
+    def read_bytes(self) -> int | None:
+        """Bytes fetched from storage."""
+        return self._read_bytes if self._measured and self._io_read and not self._io_denied else None
+
+    @property
+    def write_bytes(self) -> int | None:
+        """Bytes sent to storage."""
+        return self._write_bytes if self._measured and self._io_read and not self._io_denied else None
+
+    @property
+    def resident_mib(self) -> float | None:
+        """Sum of what each process has in memory now; pages that several share count for each."""
+        if not self._measured:
+            return None
+        return sum(known.stat.resident_pages for known in self._known.values()) * PAGE_BYTES / 2**20
+
+    @property
+    def _measured(self) -> bool:
+        return self._looked and not self._too_many
+
+    def busiest(self) -> Sequence[int]:
+        """The processes that run, those that used most CPU time first."""
+        return sorted(self._known, key=lambda pid: -self._known[pid].stat.own_ticks)
+
+    def look(self, pids: Sequence[int], *, storage: bool = True) -> None:
+        """Count what these processes, all of the job now, have used since the last look.
+
+        Without `storage` traffic is left for a later look, at half the cost.
+        """
+        if len(pids) > MAX_PROCESSES:
+            self._too_many = True
+            self._known.clear()
+        if self._too_many or not (pids or self._known):
+            return
+        fresh = self._read(pids, storage=storage)
+        self._bury(set(pids), fresh)
+        for pid, (stat, io) in fresh.items():
+            before = self._known.get(pid)
+            if before is not None:
+                self._count(before, stat, io)
+                before.stat, before.io = stat, before.io if io is None else io
+            else:
+                self._known[pid] = _Known(stat, io)
+                if stat.started >= self._since_ticks:
+                    self._add(stat.own_ticks + stat.children_ticks, io)
+        self._looked = True
+
+    def _read(self, pids: Sequence[int], *, storage: bool) -> dict[int, tuple[ProcessStat, ProcessIo | None]]:
+        """Those whose turn it is; one that is gone is not in it."""
+        if len(pids) > PER_LOOK:
+            turns = -(-len(pids) // PER_LOOK)
+            self._turn = (self._turn + 1) % turns
+            pids = sorted(pids)[self._turn :: turns]
+        fresh = {}
+        for pid in pids:
+            try:
+                stat = self._processes.stat(pid)
+            except OSError:
+                continue
+            fresh[pid] = (stat, self._io(pid) if storage else None)
+        return fresh
+
+    def _io(self, pid: int) -> ProcessIo | None:
+        try:
+            io = self._processes.io(pid)
+        except PermissionError:
+            self._io_denied = True
+            return None
+        except OSError:
+            return None  # it is just going; what it did last shows in its parent
+        self._io_read = True
+        return io
+
+    def _bury(self, alive: set[int], fresh: dict[int, tuple[ProcessStat, ProcessIo | None]]) -> None:
+        """Forget those that have ended; what they had shown is remembered with whoever may have waited."""
+        gone = {
+            pid: known
+            for pid, known in self._known.items()
+            if pid not in alive or (pid in fresh and fresh[pid][0].started != known.stat.started)
+        }
+        for pid in gone:
+            del self._known[pid]
+        for known in gone.values():
+            parent = known.stat.ppid
+            for _ in gone:
+                if parent not in gone:
+                    break
+                parent = gone[parent].stat.ppid
+            heir = self._known.get(parent)
+            if heir is not None:
+                heir.ended = heir.ended or _Ended()
+                heir.ended.add(known)
+
+    def _count(self, before: _Known, stat: ProcessStat, io: ProcessIo | None) -> None:
+        own = max(0, stat.own_ticks - before.stat.own_ticks)
+        children = max(0, stat.children_ticks - before.stat.children_ticks)
+        if before.ended is not None:
+            children = before.ended.without_ticks(children)
+        began_during_watch = stat.started >= self._since_ticks
+        seen = _NO_IO if before.io is None and began_during_watch else before.io
+        if io is not None and seen is not None:
+            io = ProcessIo(max(0, io.read_bytes - seen.read_bytes), max(0, io.write_bytes - seen.write_bytes))
+            if before.ended is not None:
+                io = before.ended.without_storage(io)
+        else:
+            io = None
+        self._add(own + children, io)
+
+    def _add(self, ticks: int, io: ProcessIo | None) -> None:
+        self._ticks += ticks
+        if io is not None:
+            self._read_bytes += io.read_bytes
+            self._write_bytes += io.write_bytes

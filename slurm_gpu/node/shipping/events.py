@@ -1,0 +1,44 @@
+"""Events of this node: numbered, stamped and kept until they are shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.records import Event
+
+
+class EventBook:
+    """Writes events into the spool; `node` is the node's name in Slurm."""
+
+    def __init__(self, node: str, clock: Clock, spool: Spool) -> None:
+        self._node, self._clock, self._spool = node, clock, spool
+        self._last_n = 0
+
+    def tell(
+        self,
+        kind: str,
+        *,
+        device: str | None = None,
+        job_id: int | None = None,
+        at_s: float | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Something of that kind happened, now unless `at_s` (wall clock) says otherwise."""
+        now_s = self._clock.wall()
+        # Its number is its time in µs, so that no two are alike even if the spool was lost.
+        self._last_n = max(self._last_n + 1, int(now_s * 1e6))
+        self._spool.save_event(
+            Event(
+                node=self._node,
+                boot_id=self._clock.boot_id(),
+                n=self._last_n,
+                at_s=int(now_s if at_s is None else at_s),
+                kind=kind,
+                device=device,
+                job_id=job_id,
+                data={} if data is None else data,
+            )
+        )

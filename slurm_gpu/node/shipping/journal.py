@@ -1,0 +1,352 @@
+"""A small durable map: an append log of checksummed lines, one per change, compacted when it has grown.
+
+A line is the CRC-32 of its JSON in eight hexadecimal digits, a space, and {"key": …, "value": …}; a value of
+null takes the key away. What a kill -9 or a power cut can leave behind is a torn last line, which is cut off
+at the next start. Only the places of the values are kept in memory, and values that are not on disk yet: a
+day's records of thousands of jobs may wait here.
+
+Where the disk is full, changes stay in memory. Room is made for them by a reserve, a file that is given up
+then, and by writing the log anew without what is out of date or can be spared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from slurm_gpu.node.held.statelock import StateLock, is_same_file
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+# So much that is out of date lies in the log before it is compacted, or as much as is not, up to a limit.
+COMPACT_BYTES = 1 << 20
+_GARBAGE_MAX_BYTES = 32 << 20
+# Enough to write anew what usually waits.
+RESERVE_BYTES = 1 << 20
+# A disk this empty has room for the reserve.
+ROOMY_BYTES = 16 * RESERVE_BYTES
+# On a full disk the log is written anew only if that frees as much.
+_GAIN_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 20
+_SMALL_PIECE_BYTES = 1 << 14
+_LENGTH_BITS = 32
+
+
+class Journal:
+    """str → JSON value. Changes count at once here, and on disk once `commit` has returned True."""
+
+    def __init__(self, directory: Path) -> None:
+        """Open or create the log in `directory` (made with mode 0700).
+
+        Raises OSError where that fails, BlockingIOError if another process has it open.
+        """
+        self._lock = StateLock(directory)
+        self._directory = directory
+        self._path, self._reserve = directory / "log", directory / "reserve"
+        # Where the line of each key lies in the log, in one number: a tuple would take thrice the memory.
+        self._places: dict[str, int] = {}
+        self._staged: dict[str, bytes | None] = {}
+        self._staged_bytes = 0
+        # Of the log's lines that are not out of date, those that are once what is staged is written.
+        self._outdated = 0
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = self._live = 0
+        self._load()
+        self._compact_at = COMPACT_BYTES
+        self.failing = False
+        _sync_directory(directory)
+        self._keep_reserve()
+
+    def __contains__(self, key: str) -> bool:
+        return self._staged[key] is not None if key in self._staged else key in self._places
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all values, on disk or not."""
+        return self._live - self._outdated + self._staged_bytes
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """Bytes of those that are not on disk yet."""
+        return self._staged_bytes
+
+    def in_memory(self, key: str) -> bool:
+        """Whether this value is not on disk yet."""
+        return self._staged.get(key) is not None
+
+    def get(self, key: str) -> Any:
+        """The value, None if absent, or if the disk has lost it."""
+        if key in self._staged:
+            line = self._staged[key]
+            return None if line is None else json.loads(line[9:])["value"]
+        place = self._places.get(key)
+        if place is None:
+            return None
+        try:
+            return json.loads(self._read(place)[9:])["value"]
+        except (OSError, ValueError) as error:
+            log.error("%s: %s cannot be read any more: %s", self._path, key, error)  # noqa: TRY400
+            return None
+
+    def keys(self, prefix: str) -> list[str]:
+        """Keys that begin with `prefix`, about in the order in which they came."""
+        staged = (key for key in self._staged if key not in self._places)
+        every = itertools.chain(self._places, staged)
+        return [key for key in every if key.startswith(prefix) and key in self]
+
+    def put(self, key: str, value: Any) -> None:
+        """Set a value that json.dumps takes."""
+        self._stage(key, _line(key, json.dumps(value, separators=(",", ":"), allow_nan=False).encode()))
+
+    def remove(self, key: str) -> None:
+        """Take a key away; one that is absent is no error."""
+        if key in self._places:
+            self._stage(key, None)
+        else:
+            self._unstage(key)
+
+    def commit(self, spared: Callable[[str], bool] = lambda _: False) -> bool:
+        """Bring all changes to disk; False, and told once, when that fails: they stay for the next time.
+
+        On a full disk the values of keys that can be `spared` give way to the others.
+        """
+        if not self._staged:
+            return True
+        try:
+            self._stay_in_place()
+        except OSError as error:
+            return self._failed(error)
+        try:
+            self._write_staged(spared, _PIECE_BYTES)
+        except OSError:
+            self._make_room(spared)
+            try:
+                self._write_staged(spared, _SMALL_PIECE_BYTES)
+            except OSError as error:
+                return self._failed(error)
+        if self.failing:
+            self.failing = False
+            log.warning("%s: can be written again", self._path)
+            self._keep_reserve()
+        if self._size - self._live >= max(self._compact_at, min(self._live, _GARBAGE_MAX_BYTES)):
+            self._compact()
+        return True
+
+    def close(self) -> None:
+        """Give up the file; nothing is written any more."""
+        os.close(self._file)
+        self._lock.close()
+
+    # Memory
+
+    def _stage(self, key: str, line: bytes | None) -> None:
+        self._unstage(key)
+        self._staged[key] = line
+        self._staged_bytes += 0 if line is None else len(line)
+        self._outdated += _length(self._places.get(key, 0))
+
+    def _unstage(self, key: str) -> None:
+        if key in self._staged:
+            line = self._staged.pop(key)
+            self._staged_bytes -= 0 if line is None else len(line)
+            self._outdated -= _length(self._places.get(key, 0))
+
+    # Disk
+
+    def _read(self, place: int) -> bytes:
+        return os.pread(self._file, _length(place), place >> _LENGTH_BITS)
+
+    def _place(self, key: str, offset: int, length: int) -> None:
+        # A key that comes anew goes to the end, one that is replaced stays where it stands.
+        self._live += length - _length(self._places.get(key, 0))
+        self._places[key] = offset << _LENGTH_BITS | length
+
+    def _displace(self, key: str) -> None:
+        self._live -= _length(self._places.pop(key, 0))
+
+    def _write_staged(self, spared: Callable[[str], bool], piece_bytes: int) -> None:
+        """Append, piece by piece, so that what there is room for is written.
+
+        What replaces comes before what is taken away: the end of a hold is not written without its record.
+        """
+        changes = sorted(self._staged.items(), key=lambda change: (change[1] is None, spared(change[0])))
+        for piece in _pieces(changes, piece_bytes, lambda change: len(change[1] or change[0])):
+            lines = [line if line is not None else _line(key, None) for key, line in piece]
+            try:
+                _write_all(self._file, b"".join(lines), self._size)
+                os.fdatasync(self._file)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._file, self._size)
+                raise
+            for (key, line), written in zip(piece, lines, strict=True):
+                self._unstage(key)
+                if line is None:
+                    self._displace(key)
+                else:
+                    self._place(key, self._size, len(line))
+                self._size += len(written)
+
+    def _stay_in_place(self) -> None:
+        """Where somebody removed the log, write it anew from the file that is open here."""
+        if not self._lock.is_in_place():
+            lock = StateLock(self._directory)
+            self._lock.close()
+            self._lock = lock
+        if not is_same_file(self._file, self._path):
+            log.error("%s: was removed or replaced; written anew, nothing is lost", self._path)
+            self._rewrite(self._places)
+
+    def _failed(self, error: OSError) -> bool:
+        if not self.failing:
+            self.failing = True
+            log.error("%s: %s; kept in memory and tried again", self._path, error.strerror)
+        return False
+
+    def _make_room(self, spared: Callable[[str], bool]) -> None:
+        """Give up the reserve, and what is out of date or can be spared."""
+        self._reserve.unlink(missing_ok=True)
+        if self._size - self._live + self._outdated < _GAIN_BYTES:
+            return
+        for key in filter(spared, list(self._places)):
+            if key not in self._staged and (value := self.get(key)) is not None:
+                self.put(key, value)
+        kept = {key: place for key, place in self._places.items() if key not in self._staged}
+        if sum(map(_length, kept.values())) > _free_bytes(self._directory):
+            return
+        try:
+            self._rewrite(kept)
+        except OSError as error:
+            log.debug("%s: cannot be written anew: %s", self._path, error.strerror)
+            return
+        self._outdated = 0
+        for key in [key for key, line in self._staged.items() if line is None]:
+            self._unstage(key)
+
+    def _keep_reserve(self) -> None:
+        try:
+            if self._reserve.exists() or _free_bytes(self._directory) < ROOMY_BYTES:
+                return
+            with self._reserve.open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError as error:
+            log.debug("%s: no reserve: %s", self._reserve, error.strerror)
+            self._reserve.unlink(missing_ok=True)
+
+    def _load(self) -> None:
+        damaged = 0
+        torn = b""
+        checksum = 0
+        with self._path.open("rb") as file:
+            for line in file:
+                checksum = zlib.crc32(line, checksum)
+                torn = b"" if line.endswith(b"\n") else line
+                if torn:
+                    break
+                change = _change(line)
+                if change is None:
+                    damaged += 1
+                elif change[1]:
+                    self._place(change[0], self._size, len(line))
+                else:
+                    self._displace(change[0])
+                self._size += len(line)
+        if damaged:
+            aside = self._directory / f"log.damaged-{checksum:08x}"
+            self._path.rename(aside)
+            log.error("%s: left out %d damaged lines; the whole is kept as %s", self._path, damaged, aside)
+            self._rewrite(self._places)
+        elif torn:
+            log.info("%s: cut off a torn last line of %d bytes", self._path, len(torn))
+            os.ftruncate(self._file, self._size)
+
+    def _compact(self) -> None:
+        try:
+            self._rewrite(self._places)
+        except OSError as error:
+            log.warning("%s: cannot be compacted: %s", self._path, error.strerror)
+            self._compact_at *= 2
+            return
+        self._compact_at = COMPACT_BYTES
+
+    def _rewrite(self, places: dict[str, int]) -> None:
+        """Replace the log by one of these lines alone; raises OSError, and then the old one stands."""
+        new = self._directory / "log.new"
+        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        moved: dict[str, int] = {}
+        size = 0
+        try:
+            for piece in _pieces(places.items(), _PIECE_BYTES, lambda item: _length(item[1])):
+                lines = [self._read(place) for _, place in piece]
+                _write_all(file, b"".join(lines), size)
+                for (key, _), line in zip(piece, lines, strict=True):
+                    moved[key] = size << _LENGTH_BITS | len(line)
+                    size += len(line)
+            os.fsync(file)
+            new.rename(self._path)
+        except OSError:
+            os.close(file)
+            new.unlink(missing_ok=True)
+            raise
+        _sync_directory(self._directory)
+        os.close(self._file)
+        self._file, self._places, self._size, self._live = file, moved, size, size
+
+
+def _line(key: str, value: bytes | None) -> bytes:
+    text = b'{"key":' + json.dumps(key).encode() + b',"value":' + (b"null" if value is None else value) + b"}"
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def _change(line: bytes) -> tuple[str, bool] | None:
+    """The key of a whole, undamaged line, and whether it has a value."""
+    checksum, space, text = line.partition(b" ")
+    if not line.endswith(b"\n") or not space or checksum != b"%08x" % zlib.crc32(text[:-1]):
+        return None
+    change = json.loads(text)
+    return change["key"], change["value"] is not None
+
+
+def _length(place: int) -> int:
+    return place & ((1 << _LENGTH_BITS) - 1)
+
+
+def _pieces(items: Iterable[T], piece_bytes: int, length: Callable[[T], int]) -> Iterator[list[T]]:
+    piece: list[T] = []
+    size = 0
+    for item in items:
+        piece.append(item)
+        size += length(item)
+        if size >= piece_bytes:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _write_all(file: int, data: bytes, offset: int) -> None:
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(file, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _free_bytes(directory: Path) -> int:
+    status = os.statvfs(directory)
+    return status.f_bfree * status.f_frsize
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,235 @@
+"""Decides what goes to slurm-gpudbd when, and what its replies mean for the spool.
+
+Final records and events go at once (but not all nodes' in the same moment), the others each PERIOD_S ±
+JITTER_S, the last values each LIVE_S. Whatever fails for a passing reason is tried again after a jittered,
+growing pause; nothing but the last values is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.node.shipping.post import Reply, Sender
+from slurm_gpu.node.shipping.shipment import Answer, Shipment, read_answer
+from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.records import DeviceFacts
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 300.0
+JITTER_S = 60.0
+LIVE_S = 10.0
+# What has become urgent waits so long at most, lest a thousand nodes on which a job ends speak at once.
+SPREAD_S = 1.0
+# And where many jobs have ended on this node alone.
+MANY = 50
+SPREAD_MANY_S = 5.0
+BACKOFF_MAX_S = 60.0
+RETRY_AFTER_MAX_S = 3600.0
+# Packing as many takes some 10 ms, in which nothing is sampled.
+MAX_ITEMS = 100
+# For so long nothing but records is sent to a slurm-gpudbd that could not take the rest.
+PLAIN_S = 300.0
+
+JobFacts = Mapping[int, Mapping[str, Any]]
+
+
+class Source:
+    """What is told besides what lies in the spool, and who hears the answers; here: nothing, and nobody."""
+
+    def open_jobs(self) -> Sequence[int]:
+        """Raw ids of the jobs that hold GPUs here, as far as this node knows."""
+        return ()
+
+    def devices(self) -> Sequence[DeviceFacts]:
+        """All that are there now, with one `at_s`; they are sent when anything but that is new."""
+        return ()
+
+    def live(self) -> Mapping[str, Any] | None:
+        """The last values; docs/contracts.md, section 1, "live"."""
+        return None
+
+    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
+        """The last ten minutes of these jobs, one of each of their devices."""
+        return ()
+
+    def learn(self, jobs: JobFacts) -> None:
+        """What hooks cannot know of the jobs on this node."""
+
+    def ended(self, jobs: JobFacts) -> None:
+        """Those of the open jobs that Slurm says are over: {restart, end_s}."""
+
+
+class Courier:
+    """One shipment under way at a time, between the spool and a Sender."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        sender: Sender,
+        clock: Clock,
+        node: str,
+        source: Source | None = None,
+        *,
+        random_source: random.Random | None = None,
+        period_s: float = PERIOD_S,
+        jitter_s: float = JITTER_S,
+    ) -> None:
+        self._spool, self._sender, self._clock, self._node = spool, sender, clock, node
+        self._source = Source() if source is None else source
+        self._random = random.Random() if random_source is None else random_source
+        self._period_s, self._jitter_s = period_s, jitter_s
+        self._under_way: Shipment | None = None
+        self._max_items = MAX_ITEMS
+        self.failures = 0
+        self.last_failure = ""
+        self._not_before_s = 0.0
+        self._urgent_at_s: float | None = None
+        self._everything_at_s = self._next_period()
+        self._live_at_s = clock.monotonic() + self._random.uniform(0, LIVE_S)
+        self._plain_until_s = 0.0
+        self._running: set[str] = set()
+        self._devices: Sequence[DeviceFacts] = ()
+        self._devices_due = False
+        self._wanted: Sequence[int] = ()
+
+    def ship_everything(self) -> None:
+        """Send the records of running jobs too, as they are now or later, as soon as possible."""
+        self._running = set(self._spool.waiting_keys())
+        self._urgent_at_s = self._live_at_s = self._clock.monotonic()
+
+    def step(self) -> float:
+        """Take in a reply, begin the next shipment; returns when to call again (Clock.monotonic())."""
+        now_s = self._clock.monotonic()
+        if now_s >= self._everything_at_s:
+            self._running = set(self._spool.waiting_keys())
+            self._everything_at_s = self._next_period()
+        if self._urgent_at_s is None and (urgent := self._spool.urgent(MANY)):
+            self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
+        while self._under_way is not None or now_s >= self._due_s():
+            if self._under_way is None and not self._begin(now_s):
+                break
+            reply = self._sender.reply()
+            if reply is None:
+                return self._everything_at_s
+            shipment, self._under_way = self._under_way, None
+            assert shipment is not None
+            self._take(reply, shipment, now_s)
+        return self._due_s()
+
+    def _due_s(self) -> float:
+        """When the next shipment is due."""
+        due_s = [self._everything_at_s, self._live_at_s]
+        if self._running:
+            due_s = [0.0]
+        elif self._urgent_at_s is not None:
+            due_s.append(self._urgent_at_s)
+        return max(min(due_s), self._not_before_s)
+
+    def _begin(self, now_s: float) -> bool:
+        items = self._spool.waiting(self._max_items, self._running)
+        if not items:
+            self._running.clear()
+            self._urgent_at_s = None
+        plain = now_s < self._plain_until_s
+        jobs = self._source.open_jobs()
+        live = None
+        if now_s >= self._live_at_s:
+            self._live_at_s = now_s + LIVE_S * self._random.uniform(0.9, 1.1)
+            live = self._look_around()
+        elif not items:
+            return False
+        shipment = Shipment(
+            node=self._node,
+            boot_id=self._clock.boot_id(),
+            items=items,
+            devices=() if plain or not self._devices_due else self._devices,
+            windows=() if plain or not self._wanted else self._source.windows(self._wanted),
+            live=None if plain else live,
+            open_jobs=jobs,
+        )
+        if not (items or shipment.extras or jobs):
+            return False
+        self._under_way, body = shipment.fitting()
+        self._sender.send(body)
+        return True
+
+    def _look_around(self) -> Mapping[str, Any] | None:
+        """The last values; and what is new about the devices is due."""
+        try:
+            devices = self._source.devices()
+            if list(map(_timeless, devices)) != list(map(_timeless, self._devices)):
+                self._devices, self._devices_due = devices, True
+            return self._source.live()
+        except Exception:  # it must not cost the records
+            log.exception("the last values could not be told")
+            return None
+
+    def _take(self, reply: Reply, shipment: Shipment, now_s: float) -> None:
+        answer = read_answer(reply, shipment.items) if reply.status == 200 else None
+        if answer is not None:
+            self._taken(answer, shipment, now_s)
+        elif reply.status in (400, 413) and shipment.extras:
+            log.warning(
+                "slurm-gpudbd cannot take more than records: status %d: %s", reply.status, _text(reply)
+            )
+            self._plain_until_s = now_s + PLAIN_S
+        elif reply.status in (400, 413) and shipment.items:
+            # Somewhere in there is what it cannot take: halve until that stands alone.
+            if len(shipment.items) == 1:
+                self._running.discard(shipment.items[0].key)
+                self._spool.reject(shipment.items[0], f"status {reply.status}: {_text(reply)}")
+            self._max_items = max(1, len(shipment.items) // 2)
+        elif reply.status == 200:
+            self._failed("slurm-gpudbd's answer is not JSON", reply, now_s)
+        else:
+            self._failed(reply.failure or f"status {reply.status}: {_text(reply)}", reply, now_s)
+
+    def _taken(self, answer: Answer, shipment: Shipment, now_s: float) -> None:
+        for item in shipment.items:
+            # A newer version that was saved meanwhile waits for its own time.
+            self._running.discard(item.key)
+            if item.key in answer.refused:
+                self._spool.reject(item, answer.refused[item.key])
+            else:
+                self._spool.shipped(item)
+        if shipment.devices and shipment.devices is self._devices:
+            self._devices_due = False
+        self._wanted = answer.want
+        if answer.jobs:
+            self._source.learn(answer.jobs)
+        if answer.ended:
+            self._source.ended(answer.ended)
+        if self.failures:
+            log.warning("slurm-gpudbd takes records again")
+        self.failures, self._not_before_s = 0, 0.0
+        self._urgent_at_s = now_s if self._spool.urgent(1) else None
+        self._max_items = min(MAX_ITEMS, 2 * self._max_items)
+
+    def _failed(self, why: str, reply: Reply, now_s: float) -> None:
+        if self.failures == 0:
+            log.warning("records cannot be shipped, and wait in the spool: %s", why)
+        else:
+            log.debug("records cannot be shipped: %s", why)
+        self.failures, self.last_failure = self.failures + 1, why
+        pause_s = min(BACKOFF_MAX_S, 2.0 ** min(self.failures, 16)) * self._random.uniform(0.5, 1.0)
+        if reply.retry_after is not None and reply.retry_after.isdecimal():
+            pause_s += min(RETRY_AFTER_MAX_S, float(reply.retry_after))
+        self._not_before_s = now_s + pause_s
+
+    def _next_period(self) -> float:
+        jitter_s = self._random.uniform(-self._jitter_s, self._jitter_s)
+        return self._clock.monotonic() + max(1.0, self._period_s + jitter_s)
+
+
+def _timeless(facts: DeviceFacts) -> DeviceFacts:
+    return replace(facts, at_s=0)
+
+
+def _text(reply: Reply) -> str:
+    return reply.body[:300].decode("utf-8", "replace").strip()

@@ -1,0 +1,289 @@
+"""What must survive this daemon: open allocations, the newest records of each segment, events.
+
+Records (of devices and of the host) and events stay until slurm-gpudbd has taken them, or has said that it
+never will: those are kept as files in `rejected/`. There are limits to what may wait, on disk and in memory
+while the disk is full. Beyond them the oldest is given up, and counted.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import logging
+import os
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.shipping.journal import Journal
+from slurm_gpu.records import Event, Host, HostRun, Record
+
+log = logging.getLogger(__name__)
+
+# More than 24 hours without slurm-gpudbd, with jobs of 10 s on each of 8 GPUs all the time.
+MAX_BYTES = 256 << 20
+MAX_BYTES_IN_MEMORY = 64 << 20
+MAX_REJECTED = 10_000
+# There is room again when so much of the limit is used at most.
+_ROOM_FRACTION = 0.9
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
+_LAST_JOB_ID = "last_job_id"
+_DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing to ship, as it stood when it was picked: a record (with its `seq`), a host, or an event."""
+
+    key: str
+    seq: int
+    wire: Mapping[str, Any]
+
+    @property
+    def kind(self) -> str:
+        """The list of a shipment to which it belongs: records, hosts or events."""
+        return _SHIPPED_AS[self.key.partition("/")[0]]
+
+
+class Spool:
+    """`<state-dir>/spool`; changes are durable once `commit` has returned True."""
+
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int = MAX_BYTES,
+        max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
+    ) -> None:
+        self._journal = Journal(directory)
+        self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
+        self._rejected = directory / "rejected"
+        self._n_rejected: int | None = None
+        # What is to be shipped, and whether it should go at once.
+        self._waiting: dict[str, bool] = {}
+        # The records of open allocations, by segment.
+        self._of_open: dict[str, set[str]] = {
+            key.removeprefix("allocation/"): set() for key in self._journal.keys("allocation/")
+        }
+        for key in self._journal.keys("event/"):
+            self._waiting[key] = True
+        for key in self._journal.keys("run/"):
+            if self._journal.get(key)["seq"] > self._shipped_seq(key):
+                self._waiting[key] = True
+        for key in (*self._journal.keys("record/"), *self._journal.keys("host/")):
+            wire = self._journal.get(key)
+            if wire["segment"] in self._of_open:
+                self._of_open[wire["segment"]].add(key)
+            if wire["seq"] > self._shipped_seq(key):
+                self._waiting[key] = wire["final"]
+
+    def commit(self) -> bool:
+        """Flush to disk; False while it is full. Records of running jobs give way to all others."""
+        self._keep_within_limits()
+        return self._journal.commit(self._is_intermediate)
+
+    def take_dropped(self) -> int:
+        """How many records and events were given up since last asked; 0 too while there is no room yet."""
+        if self._journal.failing or self._journal.size_bytes > _ROOM_FRACTION * self._max_bytes:
+            return 0
+        dropped = self._journal.get(_DROPPED)
+        self._journal.remove(_DROPPED)
+        return 0 if dropped is None else int(dropped)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all that is kept."""
+        return self._journal.size_bytes
+
+    @property
+    def failing(self) -> bool:
+        """Could the disk not be written when it was last tried?"""
+        return self._journal.failing
+
+    def close(self) -> None:
+        """Give up the file."""
+        self._journal.close()
+
+    # Allocations
+
+    def allocations(self) -> list[Allocation]:
+        """Those that were open when the spool was last written.
+
+        One that cannot be read is left out: Slurm will say that the job runs, and it is watched anew.
+        """
+        found = []
+        for key in self._journal.keys("allocation/"):
+            value = self._journal.get(key)
+            try:
+                found.append(Allocation.from_json(value))
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                log.error("%s cannot be read and is left out: %r in %s", key, error, value)  # noqa: TRY400
+                self._journal.remove(key)
+        return found
+
+    def save_allocation(self, allocation: Allocation) -> None:
+        """It is open."""
+        self._journal.put(f"allocation/{allocation.key.segment}", allocation.to_json())
+        self._of_open.setdefault(allocation.key.segment, set())
+
+    def drop_allocation(self, allocation: Allocation) -> None:
+        """It is closed, or goes on as another segment; its records go once they are shipped."""
+        segment = allocation.key.segment
+        self._journal.remove(f"allocation/{segment}")
+        for key in self._of_open.pop(segment, ()):
+            if key not in self._waiting:
+                self._forget(key)
+
+    # Records and events
+
+    def save_record(self, record: Record) -> None:
+        """Replace what is known of this segment on this device."""
+        self._save(f"record/{record.segment}/{record.device}", record)
+
+    def save_host(self, host: Host) -> None:
+        """Replace what is known of this segment's processes on the node."""
+        self._save(f"host/{host.segment}", host)
+
+    def last_record(self, segment: str, device: str) -> Record | None:
+        """The newest one that was saved."""
+        wire = self._journal.get(f"record/{segment}/{device}")
+        # Histogram keys are numbers in a record and words in JSON; from_wire knows.
+        return None if wire is None else Record.from_wire(wire)
+
+    def last_host(self, segment: str) -> Host | None:
+        """The newest one that was saved."""
+        wire = self._journal.get(f"host/{segment}")
+        return None if wire is None else Host.from_wire(wire)
+
+    def save_run(self, run: HostRun) -> None:
+        """Replace what is known of a run on a machine without Slurm; kept while it goes on."""
+        key = f"run/{run.job_id}"
+        self._journal.put(key, run.to_wire())
+        self._waiting[key] = True
+
+    def last_run(self, job_id: int) -> HostRun | None:
+        """The newest one that was saved, if it goes on or waits."""
+        wire = self._journal.get(f"run/{job_id}")
+        return None if wire is None else HostRun.from_wire(wire)
+
+    def next_job_id(self) -> int:
+        """A job id that was never used on a machine without Slurm."""
+        last = self._journal.get(_LAST_JOB_ID)
+        job_id = 1 if last is None else int(last) + 1
+        self._journal.put(_LAST_JOB_ID, job_id)
+        return job_id
+
+    def save_event(self, event: Event) -> None:
+        """Keep it until it is shipped."""
+        key = f"event/{event.n}"
+        self._journal.put(key, event.to_wire())
+        self._waiting[key] = True
+
+    # Shipping
+
+    def urgent(self, limit: int) -> int:
+        """How many final records and events are to be shipped; more than `limit` are not counted."""
+        return sum(1 for _ in itertools.islice(filter(None, self._waiting.values()), limit))
+
+    def __len__(self) -> int:
+        """How many records and events wait to be shipped, now or some time."""
+        return len(self._waiting)
+
+    def waiting_keys(self) -> list[str]:
+        """Keys of all that is to be shipped some time, oldest first."""
+        return list(self._waiting)
+
+    def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
+        """At most `limit` things to ship, oldest first: the urgent ones, and those whose keys are given."""
+        keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
+        items = []
+        for key in list(itertools.islice(keys, limit)):
+            wire = self._journal.get(key)
+            if wire is None:  # the disk has lost it
+                self._drop(key)
+            else:
+                items.append(Item(key, wire.get("seq", 0), wire))
+        return items
+
+    def shipped(self, item: Item) -> None:
+        """slurm-gpudbd has it; it may have been superseded meanwhile."""
+        current = self._journal.get(item.key)
+        if current is None:
+            return
+        if current.get("seq", 0) == item.seq:
+            self._waiting.pop(item.key, None)
+        if item.key in self._waiting or self._goes_on(item):
+            self._journal.put(f"shipped/{item.key}", item.seq)
+        else:
+            self._forget(item.key)
+
+    def reject(self, item: Item, why: str) -> None:
+        """slurm-gpudbd will never take it: keep it as a file for people, and never send it again."""
+        log.warning("%s was rejected: %s; kept in %s", item.key, why, self._rejected)
+        text = json.dumps({"why": why, "item": item.wire})
+        try:
+            self._keep_rejected(_UNSAFE.sub("_", item.key) + ".json", text)
+        except OSError as error:
+            log.error("%s cannot be kept: %s; it was %s", item.key, error, text)  # noqa: TRY400
+        self.shipped(item)
+
+    def _keep_rejected(self, name: str, text: str) -> None:
+        self._rejected.mkdir(mode=0o700, exist_ok=True)
+        if self._n_rejected is None:
+            self._n_rejected = sum(1 for _ in self._rejected.iterdir())
+        if self._n_rejected >= MAX_REJECTED:
+            raise OSError(errno.EDQUOT, f"there are {MAX_REJECTED} files already", str(self._rejected))
+        self._n_rejected += 1
+        with (self._rejected / name).open("w") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _save(self, key: str, record: Record | Host) -> None:
+        self._journal.put(key, record.to_wire())
+        self._waiting[key] = record.final
+        if record.segment in self._of_open:
+            self._of_open[record.segment].add(key)
+
+    def _goes_on(self, item: Item) -> bool:
+        if item.kind == "events":
+            return False
+        if item.kind == "runs":
+            return item.wire.get("end_s") is None
+        return item.wire["segment"] in self._of_open
+
+    def _is_intermediate(self, key: str) -> bool:
+        return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
+
+    def _keep_within_limits(self) -> None:
+        """Give up the oldest that is too much; never what is known of running jobs, which is little."""
+        journal = self._journal
+        if journal.size_bytes <= self._max_bytes and journal.bytes_in_memory <= self._max_bytes_in_memory:
+            return
+        dropped = 0
+        for key in [key for key, urgent in self._waiting.items() if urgent]:
+            too_much_in_memory = journal.bytes_in_memory > self._max_bytes_in_memory
+            if not too_much_in_memory and journal.size_bytes <= self._max_bytes:
+                break
+            if not too_much_in_memory or journal.in_memory(key):
+                self._drop(key)
+                dropped += 1
+        if dropped:
+            log.error("the spool is full: the %d oldest records and events that wait are given up", dropped)
+
+    def _drop(self, key: str) -> None:
+        self._waiting.pop(key, None)
+        self._forget(key)
+        self._journal.put(_DROPPED, (self._journal.get(_DROPPED) or 0) + 1)
+
+    def _shipped_seq(self, key: str) -> int:
+        seq = self._journal.get(f"shipped/{key}")
+        return -1 if seq is None else int(seq)
+
+    def _forget(self, key: str) -> None:
+        self._journal.remove(key)
+        self._journal.remove(f"shipped/{key}")
