@@ -20,7 +20,7 @@ check: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests -m "not lab"
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests -m "not lab"
 
 # The mixed load of tests/node/test_mixed_load.py with other seeds and more jobs: ten minutes.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
