@@ -14,12 +14,13 @@ from slurm_gpu.node.held.hooks import HookEvents, Kind
 from slurm_gpu.node.host.hostbook import HostBook
 from slurm_gpu.node.jobs.crosscheck import Crosscheck
 from slurm_gpu.node.jobs.inventory import Inventory, Order
-from slurm_gpu.node.jobs.lifecycle import JobFacts, LifeCycle
+from slurm_gpu.node.jobs.lifecycle import LifeCycle
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
@@ -303,16 +304,17 @@ class Node:
         if failure.trouble in _EVENT_OF:
             self._tell_of(uuid, _EVENT_OF[failure.trouble])
 
-    def _tell_of(self, uuid: str, kind: str) -> None:
-        jobs: list[int | None] = [*self._life.jobs_on(uuid)]
-        for job_id in jobs or [None]:
-            self._events.tell(kind, device=uuid, job_id=job_id)
-
     def _tell_xid(self, xid: Xid) -> None:
         log.warning("GPU %s: XID %d", xid.uuid, xid.code)
-        jobs: list[int | None] = [*self._life.jobs_on(xid.uuid)]
+        self._tell_of(xid.uuid, "xid", xid.at_s, {"code": xid.code})
+
+    def _tell_of(
+        self, uuid: str, kind: str, at_s: float | None = None, data: Mapping[str, Any] | None = None
+    ) -> None:
+        """An event of each job that holds the device, or of the device alone."""
+        jobs: list[int | None] = [*self._life.jobs_on(uuid)]
         for job_id in jobs or [None]:
-            self._events.tell("xid", device=xid.uuid, job_id=job_id, at_s=xid.at_s, data={"code": xid.code})
+            self._events.tell(kind, device=uuid, job_id=job_id, at_s=at_s, data=data)
 
 
 def _next_checkpoint_s(now_s: float) -> float:

@@ -20,7 +20,7 @@ from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.processjobs import ProcessJobs
-from slurm_gpu.node.shipping.ship import JobFacts
+from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HOST_CLUSTER, HostRun
 
@@ -107,9 +107,6 @@ class HostJobs:
         self.due_s = 0.0
         for allocation in spool.allocations():
             self._take_up(allocation)
-
-    def create(self) -> None:
-        """There is no directory to make."""
 
     def remove(self, event: HookEvent) -> None:
         """There is no file to remove."""

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Facts, Memory, Reader, Reading, Request, Results, Xid
 from slurm_gpu.node.process.nodecounters import NodeCounters
-from slurm_gpu.node.shipping.ship import JobFacts, Source
+from slurm_gpu.node.shipping.ship import Source
+from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.records import DeviceFacts, Live, LiveDevice
 
 # What was read longer ago says nothing about now.

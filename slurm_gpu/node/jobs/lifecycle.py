@@ -7,8 +7,7 @@ epilogs that never came.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.held.allocations import Allocation, Allocations
@@ -20,11 +19,10 @@ from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.shipping.events import EventBook
+from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 
 log = logging.getLogger(__name__)
-
-JobFacts = Mapping[int, Mapping[str, Any]]
 
 
 class LifeCycle:

@@ -14,6 +14,7 @@ from typing import Any
 
 from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
 from slurm_gpu.node.measure.tally import SegmentKey
+from slurm_gpu.node.shipping.shipment import JobFacts
 
 # What is told again of a moment so much later was no passing state.
 TWICE_AFTER_S = 8.0
@@ -151,9 +152,7 @@ class Reconciliation:
         self._begun_told_s = told_s
         return found
 
-    def over(
-        self, told: Mapping[int, Mapping[str, Any]], allocations: Allocations, now_s: float, wall_s: float
-    ) -> list[Over]:
+    def over(self, told: JobFacts, allocations: Allocations, now_s: float, wall_s: float) -> list[Over]:
         """Of the answer's `ended`, what is open here though its epilog should have come by now."""
         found: list[Over] = []
         for job_id, facts in told.items():

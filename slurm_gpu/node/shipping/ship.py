@@ -15,7 +15,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.shipping.post import Reply, Sender
-from slurm_gpu.node.shipping.shipment import Answer, Shipment, read_answer
+from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import DeviceFacts
 
@@ -35,8 +35,6 @@ RETRY_AFTER_MAX_S = 3600.0
 MAX_ITEMS = 100
 # For so long nothing but records is sent to a slurm-gpudbd that could not take the rest.
 PLAIN_S = 300.0
-
-JobFacts = Mapping[int, Mapping[str, Any]]
 
 
 class Source:

@@ -15,6 +15,9 @@ from slurm_gpu.records import WIRE_VERSION, DeviceFacts
 
 MAX_BODY_BYTES = 1 << 20
 
+JobFacts = Mapping[int, Mapping[str, Any]]
+"""What slurm-gpudbd tells of jobs, by raw job id; docs/api.md has the fields."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
@@ -80,8 +83,8 @@ class Answer:
     """
 
     refused: Mapping[str, str]
-    jobs: Mapping[int, Mapping[str, Any]]
-    ended: Mapping[int, Mapping[str, Any]]
+    jobs: JobFacts
+    ended: JobFacts
     want: Sequence[int]
 
 
@@ -110,6 +113,6 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
     )
 
 
-def _by_job(value: Any) -> Mapping[int, Mapping[str, Any]]:
+def _by_job(value: Any) -> JobFacts:
     facts = value.items() if isinstance(value, dict) else ()
     return {int(job): of_job for job, of_job in facts if job.isdecimal() and isinstance(of_job, dict)}
