@@ -66,7 +66,9 @@ def instances(gpu: Any) -> list[Any]:
     if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return []
     slots = _of(pynvml.nvmlDeviceGetMaxMigDeviceCount, gpu)
-    found = [_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot) for slot in range(slots or 0)]
+    if slots is None:
+        return []
+    found = [_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, gpu, slot) for slot in range(slots)]
     return [handle for handle in found if handle is not None]
 
 

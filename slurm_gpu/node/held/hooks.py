@@ -80,7 +80,7 @@ def read_event(path: Path) -> HookEvent:
     values = _values(text)
     if values.get("EVENT") != name["kind"] or values.get("SLURM_JOB_ID") != name["job_id"]:
         raise HookFileError("its content is not of the event that its name tells")
-    at_ns = int(name["at_ns"])
+    at_ns, restart = int(name["at_ns"]), _number("SLURM_JOB_RESTART_COUNT", values)
     return HookEvent(
         path=path,
         kind=Kind(name["kind"]),
@@ -88,7 +88,7 @@ def read_event(path: Path) -> HookEvent:
         uptime_s=float(_matching("UPTIME_S", values, _DECIMAL)),
         boot_id=_matching("BOOT_ID", values, _NAME),
         job_id=int(name["job_id"]),
-        restart=_number("SLURM_JOB_RESTART_COUNT", values) or 0,
+        restart=0 if restart is None else restart,
         positions=parse_positions(values.get("SLURM_JOB_GPUS", "")),
         uid=_number("SLURM_JOB_UID", values),
         cluster=_optional("SLURM_CLUSTER_NAME", values),

@@ -187,7 +187,8 @@ class Spool:
 
     def urgent(self, limit: int) -> int:
         """How many final records and events are to be shipped; more than `limit` are not counted."""
-        return sum(1 for _ in itertools.islice(filter(None, self._waiting.values()), limit))
+        found = (key for key, urgent in self._waiting.items() if urgent)
+        return sum(1 for _ in itertools.islice(found, limit))
 
     def __len__(self) -> int:
         """How many records and events wait to be shipped, now or some time."""
@@ -278,7 +279,8 @@ class Spool:
     def _drop(self, key: str) -> None:
         self._waiting.pop(key, None)
         self._forget(key)
-        self._journal.put(_DROPPED, (self._journal.get(_DROPPED) or 0) + 1)
+        dropped = self._journal.get(_DROPPED)
+        self._journal.put(_DROPPED, 1 if dropped is None else dropped + 1)
 
     def _shipped_seq(self, key: str) -> int:
         seq = self._journal.get(f"shipped/{key}")
