@@ -6,14 +6,13 @@ what a user wrote. A value that was not measured has no series.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from slurm_gpu import __version__
 from slurm_gpu.node.gpu.reading import Activity, Facts, Reading
 from slurm_gpu.node.live import LastSeen, Seen
+from slurm_gpu.node.process.procfs import PAGE_BYTES, TICKS_PER_S, Processes
 
 Labels = Mapping[str, str]
 Sample = tuple[Labels, float | None]
@@ -225,8 +224,7 @@ def _expose_health(out: Exposition, node: str, health: Health) -> None:
 def _usage(pid: int) -> tuple[float, int] | None:
     """CPU seconds and resident bytes of a process; None when it is gone."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        stat = Processes().stat(pid)
     except OSError:
         return None
-    ticks = int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK"), int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+    return stat.own_ticks / TICKS_PER_S, stat.resident_pages * PAGE_BYTES

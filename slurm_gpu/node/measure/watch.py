@@ -165,7 +165,7 @@ class DeviceWatch:
         return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
     def _step_s(self, now_s: float) -> float:
-        if any(h.settle_by_s is not None for h in self._holders):
+        if self._is_settling():
             return min(self._interval_s, YOUNGEST_S)
         return self._pace_s(now_s)
 
