@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from lab.nvml import build
 from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
 from slurm_gpu.node.shipping.shipment import Shipment
@@ -28,7 +29,8 @@ def shipped_bytes(seed: int = 1) -> int:
     """Of a compressed shipment that holds nothing but that record."""
     dice = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
-        machine = SimulatedMachine(Path(directory), [hopper("GPU-0a1b2c3d-4e5f-6789-abcd-ef0123456789")])
+        gpu = hopper("GPU-0a1b2c3d-4e5f-6789-abcd-ef0123456789")
+        machine = SimulatedMachine(Path(directory), [gpu], build(Path(directory) / "lib"))
         machine.start()
         seconds = HOURS * 3600
         now_ns, step_ns = machine.clock.at_ns(machine.clock.now_s), round(seconds * 1e9 / (POINTS - 1))

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pynvml
 
-from lab.nvml import build
 from lab.simgpu.load import Point
 from lab.simgpu.mig import capabilities, minors_file
 from lab.simgpu.specs import GpuSpec
@@ -65,9 +64,9 @@ class SimulatedMachine(Machine):
 
     clock: StoppedClock
 
-    def __init__(self, directory: Path, specs: Sequence[GpuSpec]) -> None:
-        load_library(directory / "world")
-        path = directory / "world" / "gpus.world"
+    def __init__(self, directory: Path, specs: Sequence[GpuSpec], library: Path) -> None:
+        load_library(library)
+        path = directory / "gpus.world"
         # The driver was loaded, and its counters began, soon after the machine's boot.
         create(path, specs, boot=WALL_0 + 10)
         _set_environment("SIMGPU_WORLD", os.fspath(path))
@@ -135,9 +134,9 @@ class SimulatedMachine(Machine):
             pass
 
 
-def load_library(directory: Path) -> None:
+def load_library(library: Path) -> None:
     """Load the simulated NVML: found by its name then when pynvml asks the linker for that."""
-    ctypes.CDLL(str(build(directory)))
+    ctypes.CDLL(str(library))
 
 
 def _set_environment(name: str, value: str) -> None:

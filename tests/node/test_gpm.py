@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    load_library(tmp_path)
+def world(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    load_library(nvml_library)
     path = tmp_path / "gpus.world"
     create(path, [hopper("GPU-h", minor=0), hopper("GPU-a", minor=1, gpm=False)], boot=START_NS / 1e9)
     monkeypatch.setenv("SIMGPU_WORLD", str(path))

@@ -7,6 +7,7 @@ import shutil
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -188,9 +189,9 @@ def own_percent(hold: Hold, tick: Tick, parts: Mapping[Hold, float]) -> int:
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+def play(tmp_path_factory: pytest.TempPathFactory, nvml_library: Path) -> Iterator[Play]:
     specs = [*GPUS, hopper("GPU-cut", minor=6, mig=tuple(CUT))]
-    machine = SimulatedMachine(tmp_path_factory.mktemp("node"), specs)
+    machine = SimulatedMachine(tmp_path_factory.mktemp("node"), specs, nvml_library)
     machine.start()
     yield Play(machine, Load(SEED, RUNS, WHOLE, SHARED, INSTANCES))
     machine.close()

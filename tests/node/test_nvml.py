@@ -11,7 +11,6 @@ from typing import Any
 import pynvml
 import pytest
 
-from lab.nvml import build
 from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
@@ -19,6 +18,7 @@ from lab.simgpu.world import World, create
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
+from tests.node.simulated import load_library
 
 MEMORY_MIB = {name: profile.memory_mib for name, profile in MIG_PROFILES.items()}
 START_NS = 1_800_000_000 * 10**9
@@ -27,9 +27,8 @@ pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs cc")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> None:
-    # Loaded once by its path, it is found by its name when pynvml asks the linker for that.
-    ctypes.CDLL(str(build(tmp_path_factory.mktemp("lib"))))
+def library(nvml_library: Path) -> None:
+    load_library(nvml_library)
 
 
 @pytest.fixture

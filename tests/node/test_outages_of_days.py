@@ -427,7 +427,7 @@ def test_a_disk_full_for_hours_costs_no_job_while_memory_holds_it(small_disk: Pa
     for job_id in range(2, 21):
         gpu.work.clear()
         machine.job(job_id, 4 if job_id % 10 else 3000, percent=10 + job_id)
-        machine.run(1000)
+        machine.run(400)
     machine.database.away = False
     machine.run(BACKOFF_S)
     (small_disk / "else").unlink()

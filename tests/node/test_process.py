@@ -20,7 +20,6 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.nvml import build
 from lab.simgpu.world import GpuSpec, create
 from slurm_gpu.munge import decode, request_digest
 from slurm_gpu.records import Record
@@ -78,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
 class Daemon:
     """slurm-gpud of a node with two GPUs, and what its surroundings would do."""
 
-    def __init__(self, directory: Path, database: Database) -> None:
+    def __init__(self, directory: Path, database: Database, nvml_library: Path) -> None:
         self.directory = directory
         create(directory / "gpus.world", [GpuSpec(uuid, minor=n) for n, uuid in enumerate(UUIDS)])
         site = f"cluster: lab\ndatabase: http://127.0.0.1:{database.server_port}\n"
@@ -91,7 +90,7 @@ class Daemon:
         slurmd.chmod(0o755)
         self.environment = {
             "PATH": f"{bin_dir}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": str(build(directory / "lib").parent),
+            "LD_LIBRARY_PATH": str(nvml_library.parent),
             "SIMGPU_WORLD": str(directory / "gpus.world"),
         }
         self.process: subprocess.Popen[bytes] | None = None
@@ -131,8 +130,8 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, database: Database) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path, database)
+def daemon(tmp_path: Path, database: Database, nvml_library: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path, database, nvml_library)
     yield daemon
     if daemon.process is not None and daemon.process.poll() is None:
         daemon.end(signal.SIGKILL)

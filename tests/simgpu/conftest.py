@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from lab.nvml import build
 from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
 
@@ -89,13 +88,8 @@ class Node:
 
 
 @pytest.fixture(scope="session")
-def library(tmp_path_factory) -> Path:
-    return build(tmp_path_factory.mktemp("nvml"))
-
-
-@pytest.fixture(scope="session")
-def nvml(library):
-    worker = Nvml(library)
+def nvml(nvml_library):
+    worker = Nvml(nvml_library)
     yield worker
     worker.close()
 

@@ -26,7 +26,7 @@ print(pynvml.nvmlDeviceGetPowerUsage(handle))
 
 
 @pytest.fixture
-def ask_power(node, library):
+def ask_power(node, nvml_library):
     """Ask for a device's power in a process of its own; returns the process."""
     started = []
 
@@ -34,7 +34,7 @@ def ask_power(node, library):
         command = [sys.executable, "-c", ONE_CALL, str(device)]
         environment = {
             **os.environ,
-            "LD_LIBRARY_PATH": str(library.parent),
+            "LD_LIBRARY_PATH": str(nvml_library.parent),
             "SIMGPU_WORLD": str(node.path),
         }
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))

@@ -400,9 +400,9 @@ def test_python_and_c_agree_on_every_offset(tmp_path):
     assert compiled.returncode == 0, compiled.stderr
 
 
-def test_the_library_exports_its_functions_and_nothing_else(library):
+def test_the_library_exports_its_functions_and_nothing_else(nvml_library):
     listed = subprocess.run(
-        ["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", str(nvml_library)], capture_output=True, text=True, check=True
     ).stdout
     assert sorted(line.split()[2] for line in listed.splitlines()) == sorted(function_names())
 

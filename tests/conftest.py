@@ -1,0 +1,13 @@
+"""What the tests of several rooms stand on."""
+
+from pathlib import Path
+
+import pytest
+
+from lab.nvml import build
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated libnvidia-ml.so.1: compiling it takes longer than most tests, so it is done once."""
+    return build(tmp_path_factory.mktemp("nvml"))
