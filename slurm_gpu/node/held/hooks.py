@@ -186,7 +186,7 @@ class HookDirectory:
     def _new_events(self) -> Iterator[HookEvent]:
         try:
             # Names that begin with a dot are still being written.
-            names = [path.name for path in self.jobs.iterdir() if not path.name.startswith(".")]
+            names = [name for name in os.listdir(self.jobs) if not name.startswith(".")]  # noqa: PTH208
         except FileNotFoundError:
             self.create()
             return
