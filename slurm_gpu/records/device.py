@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.errors import RecordError
 from slurm_gpu.records import fields
 
 
@@ -41,19 +39,10 @@ class DeviceFacts:
     @classmethod
     def from_wire(cls, wire: Any) -> DeviceFacts:
         """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        fields.an_object("a device", wire)
-        values: dict[str, Any] = {}
-        for name, read in _READERS.items():
-            value = wire.get(name)
-            if value is None:
-                if name in ("uuid", "node", "at_s"):
-                    raise RecordError(f"{name} is missing")
-                continue
-            values[name] = read(name, value)
-        return cls(**values)
+        return cls(**fields.checked("a device", wire, _CHECKS, ("uuid", "node", "at_s")))
 
 
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+_CHECKS: fields.Checks = {
     **dict.fromkeys(("uuid", "node", "parent", "pci_bus_id", "driver"), fields.word),
     "at_s": fields.moment,
     "name": fields.text,

@@ -33,30 +33,24 @@ class Event:
     @classmethod
     def from_wire(cls, wire: Any) -> Event:
         """Check and build an event from decoded JSON; raises RecordError naming the field."""
-        fields.an_object("an event", wire)
-        for name in ("node", "boot_id", "n", "at_s", "kind"):
-            if wire.get(name) is None:
-                raise RecordError(f"{name} is missing")
-        data = wire.get("data")
-        return cls(
-            node=fields.word("node", wire["node"]),
-            boot_id=fields.word("boot_id", wire["boot_id"]),
-            n=fields.whole("n", wire["n"]),
-            at_s=fields.moment("at_s", wire["at_s"]),
-            kind=fields.word("kind", wire["kind"]),
-            device=None if wire.get("device") is None else fields.word("device", wire["device"]),
-            job_id=None if wire.get("job_id") is None else fields.whole("job_id", wire["job_id"]),
-            data={} if data is None else _data(data),
-        )
+        return cls(**fields.checked("an event", wire, _CHECKS, ("node", "boot_id", "n", "at_s", "kind")))
 
 
-def _data(data: Any) -> Mapping[str, Any]:
+def _data(name: str, data: Any) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise RecordError(f"data: {fields.shown(data)} must be an object")
+        raise RecordError(f"{name}: {fields.shown(data)} must be an object")
     try:
         size = len(json.dumps(data, allow_nan=False))
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"data: cannot be stored: {error}") from None
+        raise RecordError(f"{name}: cannot be stored: {error}") from None
     if size > MAX_EVENT_DATA_BYTES:
-        raise RecordError(f"data: {size} bytes are more than {MAX_EVENT_DATA_BYTES}")
+        raise RecordError(f"{name}: {size} bytes are more than {MAX_EVENT_DATA_BYTES}")
     return data
+
+
+_CHECKS: fields.Checks = {
+    **dict.fromkeys(("node", "boot_id", "kind", "device"), fields.word),
+    **dict.fromkeys(("n", "job_id"), fields.whole),
+    "at_s": fields.moment,
+    "data": _data,
+}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,9 @@ from slurm_gpu.errors import RecordError
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+Checks = Mapping[str, Callable[[str, Any], Any]]
+"""By the field's name: what takes that name and decoded JSON, and returns the value."""
 
 _HEX = re.compile(r"[0-9a-f]{16}")
 _NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}")
@@ -44,6 +47,22 @@ def _inner(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _inner(item) for key, item in value.items()}
     return value.to_wire() if hasattr(value, "to_wire") else value
+
+
+def checked(what: str, wire: Any, checks: Checks, required: Collection[str]) -> dict[str, Any]:
+    """The fields of an item, such as "a record", that are there; unknown ones are ignored.
+
+    Raises RecordError where it is no object, or naming the first field that is missing or wrong.
+    """
+    an_object(what, wire)
+    values: dict[str, Any] = {}
+    for name, check in checks.items():
+        value = wire.get(name)
+        if value is not None:
+            values[name] = check(name, value)
+        elif name in required:
+            raise RecordError(f"{name} is missing")
+    return values
 
 
 def number(name: str, value: Any, low: float = 0.0, high: float = MAX_AMOUNT) -> float:

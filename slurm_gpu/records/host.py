@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.errors import RecordError
 from slurm_gpu.records import fields
 from slurm_gpu.records.identity import IDENTITY, check_times
 
@@ -55,16 +54,7 @@ class Host:
 
         Raises RecordError naming the first field that is missing or cannot be what it says.
         """
-        fields.an_object("a host record", wire)
-        values: dict[str, Any] = {}
-        for name, read in _READERS.items():
-            value = wire.get(name)
-            if value is None:
-                if name in IDENTITY:
-                    raise RecordError(f"{name} is missing")
-                continue
-            values[name] = read(name, value)
-        host = cls(**values)
+        host = cls(**fields.checked("a host record", wire, _CHECKS, IDENTITY))
         check_times(host.first_s, host.last_s)
         return host
 
@@ -74,7 +64,7 @@ def _parameters(name: str, value: Any) -> Mapping[str, str]:
     return {fields.word(name, key): fields.text(f"{name}.{key}", item) for key, item in given.items()}
 
 
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+_CHECKS: fields.Checks = {
     **IDENTITY,
     # A node of a thousand cores, used for a century.
     "cpu_s": lambda name, value: fields.number(name, value, high=1000 * fields.MAX_SECONDS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,15 +43,7 @@ class HostRun:
     @classmethod
     def from_wire(cls, wire: Any) -> HostRun:
         """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        fields.an_object("a run", wire)
-        values: dict[str, Any] = {}
-        for name, read in _READERS.items():
-            value = wire.get(name)
-            if value is not None:
-                values[name] = read(name, value)
-            elif name not in ("end_s", "devices"):
-                raise RecordError(f"{name} is missing")
-        run = cls(**values)
+        run = cls(**fields.checked("a run", wire, _CHECKS, _CHECKS.keys() - {"end_s", "devices"}))
         if run.cluster != HOST_CLUSTER + run.node:
             raise RecordError(
                 f"cluster: {run.cluster!r} must be {HOST_CLUSTER}{run.node}; Slurm tells its own runs"
@@ -67,7 +59,7 @@ def _devices(name: str, value: Any) -> Sequence[str]:
     return tuple(fields.word(name, item) for item in value)
 
 
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+_CHECKS: fields.Checks = {
     **dict.fromkeys(("cluster", "node"), fields.word),
     "user": fields.text,
     **dict.fromkeys(("job_id", "seq", "uid"), fields.whole),

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import fields
 
-IDENTITY: Mapping[str, Callable[[str, Any], Any]] = {
+IDENTITY: fields.Checks = {
     **dict.fromkeys(("cluster", "node", "boot_id"), fields.word),
     **dict.fromkeys(("job_id", "restart", "seq"), fields.whole),
     **dict.fromkeys(("prolog_s", "first_s", "last_s"), fields.moment),

@@ -7,7 +7,7 @@ newest.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,16 +73,7 @@ class Record:
 
         Raises RecordError naming the first field that is missing or cannot be what it says.
         """
-        fields.an_object("a record", wire)
-        values: dict[str, Any] = {}
-        for name, read in _READERS.items():
-            value = wire.get(name)
-            if value is None:
-                if name in _REQUIRED:
-                    raise RecordError(f"{name} is missing")
-                continue
-            values[name] = read(name, value)
-        record = cls(**values)
+        record = cls(**fields.checked("a record", wire, _CHECKS, _REQUIRED))
         record._check_whole()
         return record
 
@@ -103,7 +94,7 @@ def _reasons(name: str, value: Any) -> Mapping[str, float]:
 
 
 _FIELDS = dataclasses.fields(Record)
-_READERS: Mapping[str, Callable[[str, Any], Any]] = {
+_CHECKS: fields.Checks = {
     **IDENTITY,
     "device": fields.word,
     **dict.fromkeys(("held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),

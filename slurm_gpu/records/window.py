@@ -34,7 +34,7 @@ class Window:
     series: Mapping[str, bytes]
 
     def values(self, name: str) -> list[float | None]:
-        """A series, None for a gap; () where it was never measured."""
+        """A series, None for a gap; [] where it was never measured."""
         packed = self.series.get(name, b"")
         unpacked = struct.unpack(f"<{len(packed) // _FLOAT_BYTES}f", packed)
         return [None if math.isnan(value) else value for value in unpacked]
@@ -53,29 +53,22 @@ class Window:
     @classmethod
     def from_wire(cls, wire: Any) -> Window:
         """Check and build from decoded JSON, unknown fields ignored; raises RecordError naming the field."""
-        fields.an_object("a window", wire)
-        for name in ("job_id", "segment", "device", "start_s", "width_s", "series"):
-            if wire.get(name) is None:
-                raise RecordError(f"{name} is missing")
-        given = fields.mapping("series", wire["series"], "name: base64", _MAX_SERIES)
-        series = {fields.word("series", key): _packed(f"series.{key}", item) for key, item in given.items()}
-        lengths = {key: len(some) // _FLOAT_BYTES for key, some in series.items()}
-        if len(set(lengths.values())) > 1:
-            raise RecordError(f"series: must be equally long, not {lengths}")
-        return cls(
-            job_id=fields.whole("job_id", wire["job_id"]),
-            segment=fields.segment("segment", wire["segment"]),
-            device=fields.word("device", wire["device"]),
-            start_s=fields.number("start_s", wire["start_s"], high=fields.MAX_MOMENT_S),
-            width_s=fields.number("width_s", wire["width_s"], 0.001, 3600.0),
-            series=series,
-        )
+        return cls(**fields.checked("a window", wire, _CHECKS, _CHECKS))
 
 
 def pack(values: Iterable[float | None]) -> bytes:
     """A series as it lies in Window.series; None is a gap."""
     floats = [math.nan if value is None else value for value in values]
     return struct.pack(f"<{len(floats)}f", *floats)
+
+
+def _series(name: str, value: Any) -> Mapping[str, bytes]:
+    given = fields.mapping(name, value, "name: base64", _MAX_SERIES)
+    series = {fields.word(name, key): _packed(f"{name}.{key}", item) for key, item in given.items()}
+    lengths = {key: len(some) // _FLOAT_BYTES for key, some in series.items()}
+    if len(set(lengths.values())) > 1:
+        raise RecordError(f"{name}: must be equally long, not {lengths}")
+    return series
 
 
 def _packed(name: str, value: Any) -> bytes:
@@ -88,3 +81,13 @@ def _packed(name: str, value: Any) -> bytes:
     if len(packed) > MAX_VALUES * _FLOAT_BYTES:
         raise RecordError(f"{name}: {len(packed) // _FLOAT_BYTES} values are more than {MAX_VALUES}")
     return packed
+
+
+_CHECKS: fields.Checks = {
+    "job_id": fields.whole,
+    "segment": fields.segment,
+    "device": fields.word,
+    "start_s": lambda name, value: fields.number(name, value, high=fields.MAX_MOMENT_S),
+    "width_s": lambda name, value: fields.number(name, value, 0.001, 3600.0),
+    "series": _series,
+}
