@@ -46,6 +46,7 @@ class DeviceUse:
     held_s: float
     sampled_s: float
     no_process_s: float | None
+    suspended_s: float
     util_mean_pct: float | None
     util_p5_pct: int | None
     util_p50_pct: int | None
@@ -78,8 +79,9 @@ class DeviceUse:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the time held that was sampled, 0–1."""
-        return min(1.0, self.sampled_s / self.held_s) if self.held_s > 0 else None
+        """Share of the time held, and not suspended, that was sampled, 0–1."""
+        runs_s = self.held_s - self.suspended_s
+        return min(1.0, self.sampled_s / runs_s) if runs_s > 0 else None
 
     def stands_for_all(self, seconds: float | None, min_coverage: float) -> bool:
         """Whether what was measured for `seconds` can be taken for the whole time held."""
@@ -146,6 +148,7 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         held_s=math.fsum(part.held_s for part in parts),
         sampled_s=math.fsum(part.sampled_s for part in parts),
         no_process_s=math.fsum(bare) if bare else None,
+        suspended_s=math.fsum(part.suspended_s or 0.0 for part in parts),
         util_mean_pct=None if histogram is None else histogram_mean(histogram),
         util_p5_pct=quantiles[0.05],
         util_p50_pct=quantiles[0.5],

@@ -32,10 +32,11 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
     """Show every run of job ID (17, 17_3 for an array task, 17+1 for a het component) and its GPUs.
 
     util is the share of time in which the GPU ran anything, in percent, with its 5th, 50th and 95th
-    percentile of time; sampled is the share of the time held that was measured. SM, occup(ancy), tensor and
-    DRAM are the shares in percent of what the hardware could do. Held back: for how long something kept the
-    clocks down. Power, energy and what went over the links are not known of a GPU while jobs share it; a dash
-    where that was long, and everywhere for what was not measured.
+    percentile of time; sampled is the share of the time held, and not suspended, that was measured. SM,
+    occup(ancy), tensor and DRAM are the shares in percent of what the hardware could do. Held back: for how
+    long something kept the clocks down. Power, energy and what went over the links are not known of a GPU
+    while jobs share it; a dash where that was long, and everywhere for what was not measured. M and G are
+    MiB and GiB; kB, MB and GB are powers of 1000.
     """
     with site.database() as database:
         runs = database.run(job_id)
@@ -93,8 +94,14 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     model = f" ({text(', '.join(models))})" if models else ""
     click.echo(f"  {nodes} {text(run.nodes)}, {_gpus(run.n_gpus, run.gpu_type)}{model}")
     click.echo(f"  submitted {moment(run.submit_s, zone)}")
+    if run.eligible_s is not None and run.eligible_s > run.submit_s:
+        click.echo(f"  eligible  {moment(run.eligible_s, zone)}")
     click.echo(f"  started   {moment(run.start_s, zone)}  after waiting {span(_seconds(run.wait_h))}")
-    click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}")
+    suspended = f", suspended for {span(run.suspended_s)}" if run.suspended_s else ""
+    if run.end_s is None:
+        click.echo(f"  has run   {span(run.elapsed_s)} so far{suspended}")
+    else:
+        click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
     if not run.full:
         click.echo("  GPU use is shown to the job's owner and to operators.")
         return

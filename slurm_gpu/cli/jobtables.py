@@ -124,7 +124,7 @@ def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo
     click.echo()
     print_table(("node", "GPU", "utilisation", "memory"), rows, whole=("GPU", "utilisation", "memory"))
     sign_s = width_s * values_per_sign(n_bins, width)
-    click.echo(f"from {moment(first_s, zone)}, {span(sign_s)} a sign; {NO_SIGN} was not measured")
+    click.echo(f"from {moment(first_s, zone)}, {span(sign_s)} per block; {NO_SIGN} was not measured")
 
 
 def _means(timeline: Timeline, series: str, first_s: int, width_s: int, n_bins: int) -> list[float | None]:

@@ -33,6 +33,32 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
     assert "ended     2026-11-21 20:15:42  having run 1h00m" in slurm_gpu.out
 
 
+def test_what_lies_between_submission_and_end_is_told(slurm_gpu: CommandLine):
+    submit_s = START_S - 1800
+    slurm_gpu.database.runs = [
+        make_run(eligible_s=submit_s + 60, suspended_s=600, devices=(make_record(_A),))
+    ]
+    slurm_gpu("job", "17")
+    assert "eligible  2026-11-21 18:46:42" in slurm_gpu.out
+    assert "having run 1h00m, suspended for 10m00s" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(end_s=None, state="SUSPENDED", suspended_s=600)]
+    slurm_gpu("job", "17")
+    assert "has run   1h00m so far, suspended for 10m00s" in slurm_gpu.out
+    assert not any(word in slurm_gpu.out for word in ("eligible", "  ended"))
+
+
+def test_a_suspension_is_not_time_that_was_missed(slurm_gpu: CommandLine):
+    record = _idle(_A, sampled_s=1800.0, suspended_s=1800.0)
+    slurm_gpu.database.runs = [make_run(devices=(record,))]
+    slurm_gpu("job", "17")
+    (row,) = _use_rows(slurm_gpu).values()
+    assert row[-1] == "1.00"
+    assert "held and not used" in slurm_gpu.out
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["held_s"], gpu["sampled_s"], gpu["suspended_s"]) == (3600, 1800, 1800)
+
+
 def test_each_gpu_has_a_row(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(devices=(make_record(_B), make_record(_A, energy_j=None)))]
     slurm_gpu("job", "17")

@@ -95,7 +95,7 @@ def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: 
     slurm_gpu("job", "17")
     assert _line(slurm_gpu, "node GPU utilisation memory") == f"n1 {_A} ▁█·▅ ····"
     assert f"n1    {_B}  ··█·" in slurm_gpu.out
-    assert "1m04s a sign; · was not measured" in slurm_gpu.out
+    assert "1m04s per block; · was not measured" in slurm_gpu.out
     slurm_gpu("job", "17", "--json")
     (run,) = json.loads(slurm_gpu.out)["runs"]
     assert run["timelines"][0] == devices[0].to_json()
