@@ -164,5 +164,6 @@ def _show_accuracy(console: Console, found: Sequence[Difference]) -> bool:
         f"{verdict}: in {len(found)} runs, uGPUcore and uGPUmem differ from what the simulated GPUs "
         f"really did by at most {worst.worst:.2f} percentage points (job {worst.job}).",
         highlight=False,
+        soft_wrap=True,
     )
     return good
