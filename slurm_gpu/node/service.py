@@ -191,7 +191,7 @@ def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> S
         return Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
     except BlockingIOError as error:
         raise OutsideError(
-            f"{error.filename} {error.strerror}; stop that one, or name another --state-dir"
+            f"{error.filename} {error.strerror}; stop that one, or name another --state-dir and --run-dir"
         ) from error
     except OSError as error:
         hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"

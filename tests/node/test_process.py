@@ -273,7 +273,8 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
         )
         assert second.returncode == 3
         in_the_way = (
-            f"in use by another slurm-gpud, process {daemon.process.pid}; stop that one, or name another"
+            f"in use by another slurm-gpud, process {daemon.process.pid}; "
+            "stop that one, or name another --state-dir and --run-dir"
         )
         assert in_the_way in second.stderr
         assert daemon.end(signal.SIGTERM) == 0
