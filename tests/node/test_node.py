@@ -171,8 +171,10 @@ def test_a_stalled_daemon_measured_no_memory_meanwhile(machine: Machine, gpu: Fa
     assert record.sampled_s == pytest.approx(40, abs=1)  # the driver's ring reaches back 20 s
 
 
-@pytest.mark.parametrize("step_s", [-3600, -0.2, 0.2, 3600])
-def test_setting_the_wall_clock_costs_a_second_at_most(machine: Machine, gpu: FakeGpu, step_s: float) -> None:
+@pytest.mark.parametrize("step_s", [-86_400, -3, -0.2, 0.2, 3, 86_400])
+def test_setting_the_wall_clock_costs_a_second_at_most_and_is_told(
+    machine: Machine, gpu: FakeGpu, step_s: float
+) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start + 1, start + 25, 60, GIB))
     machine.hook("prolog", 7, "0")
@@ -187,6 +189,9 @@ def test_setting_the_wall_clock_costs_a_second_at_most(machine: Machine, gpu: Fa
     assert core(record) == pytest.approx(48, abs=1.5)
     assert mem(record) == pytest.approx(gpu.memory_mean(start, start + 30, 7), abs=0.5)
     assert record.last_s - record.first_s == pytest.approx(30, abs=1)
+    # Fractions of a second are what NTP does.
+    told = [{"seconds": pytest.approx(step_s, abs=0.01)}] if abs(step_s) >= 1 else []
+    assert (machine.events(), machine.event_data()) == (["clock_step"] * len(told), told)
 
 
 def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clock: FakeClock) -> None:

@@ -244,6 +244,10 @@ def test_a_reboot_in_the_middle_of_a_job_costs_what_was_seen_since_the_last_chec
     assert runs[1].held_s == pytest.approx(50, abs=0.02)
     assert runs[1].util_pct == pytest.approx(30, abs=0.5)
     assert all(record.final for run in runs.values() for record in run.records)
+    assert {(restart, r.boot_id) for restart, run in runs.items() for r in run.records} == {
+        (0, "boot-1"),
+        (1, "boot-2"),
+    }
 
 
 def test_a_lost_spool_costs_what_was_not_shipped(wired: Wired, tmp_path: Path) -> None:
