@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -214,8 +214,3 @@ def simulated_node(directory: Path, gpus: int) -> Iterator[SimulatedNode]:
             yield node
         finally:
             node.close()
-
-
-def records_of(shipments: Sequence[Shipment]) -> list[Mapping[str, Any]]:
-    """All records in these shipments."""
-    return [record for shipment in shipments for record in shipment.content["records"]]
