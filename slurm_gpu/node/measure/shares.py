@@ -69,8 +69,11 @@ class JobSamples:
         ring: Sequence[ProcessSample] | None,
         job_of: Callable[[int], int | None],
         offset_s: float,
+        now_us: int,
     ) -> None:
         """Keep new samples of processes that belong to a job; `offset_s` is wall clock minus monotonic.
+
+        What lies after `now_us` (wall clock) was stamped before somebody set the clock back.
 
         One difference of the clocks for all, so that the samples of one tick keep one stamp.
         """
@@ -80,6 +83,8 @@ class JobSamples:
         if self.known is None:
             self.known = []
         for sample in sorted(ring, key=lambda s: s.at_us):
+            if sample.at_us > now_us:
+                break
             self._last_us = max(self._last_us, sample.at_us)
             job = job_of(sample.pid)
             if job is not None:

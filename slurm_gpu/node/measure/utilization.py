@@ -65,7 +65,10 @@ class UtilizationSpans:
             return []
         self.has_ring = reading.ring is not None
         spans: list[Span] = []
+        latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
         for sample in reading.ring if reading.ring is not None else ():
+            if sample.at_us > latest_us:
+                break  # from before somebody set the clock back
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
             self._last_us = sample.at_us
             anchored, self._anchored = self._anchored, True

@@ -241,9 +241,13 @@ class DeviceWatch:
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
         self._waiting.extend(spans)
         if asked.process_ring_after_us is not None:
-            offset_s = self._clock.wall() - self._clock.monotonic()
+            now_s = self._clock.monotonic()
+            offset_s = self._clock.wall() - now_s
             self._job_samples.take(
-                reading.process_ring, lambda pid: self._processes.job_of(pid, jobs), offset_s
+                reading.process_ring,
+                lambda pid: self._processes.job_of(pid, jobs),
+                offset_s,
+                self._to_us(now_s),
             )
         while self._waiting:
             span = self._waiting[0]
