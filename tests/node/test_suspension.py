@@ -65,6 +65,29 @@ def test_a_suspended_job_is_charged_for_what_it_did_before_and_after(machine: Ma
     assert record.no_process_s == pytest.approx(0, abs=0.5)
 
 
+@pytest.mark.parametrize(("on_s", "off_s"), [(35.0, 23.0), (37.0, 29.0), (31.5, 31.5)])
+def test_a_gang_scheduled_job_does_not_look_idle_because_the_driver_tells_late(
+    machine: Machine, gpu: FakeGpu, on_s: float, off_s: float
+) -> None:
+    cgroup, slices = machine.directory / "cgroup", 10
+    freeze(cgroup, frozen=False)
+    machine.hook("prolog", 7, "0")
+    for _ in range(slices):
+        now = machine.clock.now_s
+        gpu.work.append(Work(7, now, now + on_s, 80, 10 * GIB))
+        gpu.work.append(Work(7, now + on_s, now + on_s + off_s, 0, 10 * GIB))
+        machine.run_until(now + on_s)
+        freeze(cgroup, frozen=True)
+        machine.run_until(now + on_s + off_s)
+        freeze(cgroup, frozen=False)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert core(record) == pytest.approx(80, abs=0.5)
+    assert record.suspended_s == pytest.approx(slices * off_s, abs=2 * slices)
+    assert record.sampled_s == pytest.approx(slices * on_s, abs=3 * slices)
+
+
 def test_without_cgroups_slurm_s_word_counts(machine: Machine) -> None:
     def told(state: str) -> dict[int, dict[str, Any]]:
         facts = {"restart": 0, "start_s": int(machine.clock.wall()), "uid": 1001, "state": state}

@@ -5,7 +5,8 @@ All times here are Clock.monotonic() seconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,18 +73,40 @@ class Tally:
         self._details = Details(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
         self._suspension_s: float | None = None
+        # Times up to `_suspension_s` of which utilization, which the driver tells late, does not count.
+        self._pauses: deque[tuple[float, float]] = deque()
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
         """Count time at a utilization in percent; `own` is None where the job's share is unknown.
 
-        While it is suspended a job has none: that it did nothing was not its choice.
+        While it is suspended a job has none: that it did nothing was not its choice. Calls come in the order
+        of time.
         """
-        own = None if self._is_suspended else own
-        if own is not None:
-            self._util.add(end_s - begin_s, own)
-            self._timeline.add_one(begin_s, end_s, "util", own / 100)
+        for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
+            share = own if running else None
+            if share is not None:
+                self._util.add(stop_s - start_s, share)
+                self._timeline.add_one(start_s, stop_s, "util", share / 100)
+            self._window.utilization(start_s, stop_s, share, device)
         self._device_util.add(end_s - begin_s, device, device, device)
-        self._window.utilization(begin_s, end_s, own, device)
+
+    def _by_suspension(self, begin_s: float, end_s: float) -> Iterator[tuple[float, float, bool]]:
+        """That time cut where the job was suspended or went on, and whether it ran then."""
+        while self._pauses and self._pauses[0][1] <= begin_s:
+            self._pauses.popleft()
+        pauses = list(self._pauses)
+        if self._is_suspended and self._suspension_s is not None:
+            pauses.append((self._suspension_s, end_s))
+        for pause_s, resumed_s in pauses:
+            pause_s, resumed_s = max(begin_s, pause_s), min(end_s, resumed_s)
+            if pause_s >= resumed_s:
+                continue
+            if begin_s < pause_s:
+                yield begin_s, pause_s, True
+            yield pause_s, resumed_s, False
+            begin_s = resumed_s
+        if begin_s < end_s:
+            yield begin_s, end_s, True
 
     def look(self, look: Look, gap_s: float, detail_gap_s: float) -> None:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
@@ -113,6 +136,10 @@ class Tally:
         """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
         if self._suspension_s is None:
             self._suspension_s, self._is_suspended = self.start_s, suspended
+        if suspended or self._is_suspended:
+            # Where it was stopped or went on since it was last looked at, nobody knows when.
+            last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._suspension_s else None
+            self._pauses.append((self._suspension_s if last is None else last[0], at_s))
         self._suspended_s = self._suspended_until(at_s)
         self._suspension_s, self._is_suspended = at_s, suspended
 
