@@ -133,4 +133,6 @@ def _check(lib: ctypes.CDLL, code: int, context: ctypes.c_void_p | None) -> None
         return
     detail = lib.munge_ctx_strerror(context) if context is not None else None
     text = (detail or lib.munge_strerror(code) or b"unknown error").decode("utf-8", "replace")
-    raise (MungedAwayError if code in _AWAY else MungeError)(f"MUNGE: {text}")
+    if code in _AWAY:
+        raise MungedAwayError(f"MUNGE: {text}; is munged running?")
+    raise MungeError(f"MUNGE: {text}")

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Only here, since the daemon needs nothing of it.
         from slurm_gpu.node.application import command as applications_command
 
-        return applications_command.main(arguments[1:])
+        return _piped(lambda: applications_command.main(arguments[1:]))
     parsed = _parser().parse_args(arguments)
     _log_to_stderr(for_people=parsed.foreground or parsed.once)
     del parsed.foreground
@@ -43,6 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         log.error("%s", error)  # noqa: TRY400 - said to the admin, who has no use for a traceback
         return error.exit_code
     return 0
+
+
+def _piped(command: Callable[[], int]) -> int:
+    """What it returns; 0 where the reader of a pipe, such as `head`, has seen enough."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter must not flush into the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 def _parser() -> argparse.ArgumentParser:

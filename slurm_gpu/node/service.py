@@ -101,7 +101,7 @@ class Service:
         options = self._options
         kind = HostSource if options.no_slurm else NodeSource
         source = kind(self._name, self._clock, self._node, self._seen, NodeCounters())
-        post: Callable[[bytes], Reply] = _print
+        post: Callable[[bytes], Reply] = functools.partial(_print, live=options.once)
         if not options.printing:
             credential = functools.partial(munge.encode, socket=config.munge_socket)
             # Who sends from an address of its own is one of several nodes on this host, to be told apart.
@@ -194,7 +194,7 @@ def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> S
             f"{error.filename} {error.strerror}; stop that one, or name another --state-dir and --run-dir"
         ) from error
     except OSError as error:
-        hint = "" if os.geteuid() == 0 else "; slurm-gpud runs as root"
+        hint = "" if os.geteuid() == 0 else "; slurm-gpud needs root"
         raise OutsideError(f"{error.filename}: {error.strerror}{hint}") from error
 
 
@@ -207,9 +207,11 @@ def _rules(site_file: Path) -> Rules:
         return NO_RULES
 
 
-def _print(body: bytes) -> Reply:
+def _print(body: bytes, *, live: bool) -> Reply:
     shipment = json.loads(gzip.decompress(body))
     for kind in ("devices", "runs", "records", "hosts", "events"):
         for item in shipment[kind]:
             print(json.dumps({kind[:-1]: item}), flush=True)
+    if live and "live" in shipment:
+        print(json.dumps({"live": shipment["live"]}), flush=True)
     return Reply(200, b"{}")

@@ -187,6 +187,7 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
     first, second = (item["record"] for item in printed if "record" in item)
     assert first["device"] == second["device"] == "GPU-b"
     assert first["segment"] != second["segment"]
+    assert list(printed[-1]["live"]["devices"]) == UUIDS
     assert database.records == {}
 
 
@@ -223,7 +224,9 @@ def test_a_machine_without_slurm_needs_no_site_file(daemon: Daemon) -> None:
     environment = {**daemon.environment, "SLURM_GPU_CONF": "/nowhere/slurm-gpu.yaml"}
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    devices = [json.loads(line)["device"] for line in done.stdout.splitlines()]
+    *printed, live = map(json.loads, done.stdout.splitlines())
+    assert list(live["live"]["devices"]) == UUIDS
+    devices = [item["device"] for item in printed]
     assert [(device["uuid"], device["node"]) for device in devices] == [(uuid, "ws1") for uuid in UUIDS]
     del environment["SLURM_GPU_CONF"]
     typo = [*command, "--config=/nowhere/slurm-gpu.yaml"]
@@ -280,6 +283,18 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
         assert daemon.end(signal.SIGTERM) == 0
         while heard[-1] != "STOPPING=1":
             heard.append(systemd.recv(200).decode())
+
+
+def test_a_reader_that_has_seen_enough_breaks_nothing() -> None:
+    command = [sys.executable, "-m", "slurm_gpu.node.main", "applications", "--check"]
+    done = subprocess.run(
+        ["bash", "-c", 'set -o pipefail; "$@" | true', "bash", *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_missing_site_file_is_wrong_usage_and_named(tmp_path: Path) -> None:

@@ -46,7 +46,8 @@ def run_slurmd(command: Sequence[str]) -> str:
         raise SlurmError(f"{' '.join(command)}: {error}") from error
     text = done.stdout.decode("utf-8", "replace")
     if done.returncode != 0:
-        raise SlurmError(f"{' '.join(command)}: exit status {done.returncode}: {text.strip()[-300:]}")
+        said = text.strip()[-300:] or "it printed nothing; is this the node's name in slurm.conf (--node)?"
+        raise SlurmError(f"{' '.join(command)}: exit status {done.returncode}: {said}")
     return text
 
 
