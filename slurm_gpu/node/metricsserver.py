@@ -11,6 +11,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 from slurm_gpu.errors import OutsideError
@@ -18,7 +19,9 @@ from slurm_gpu.errors import OutsideError
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# A client may take so long to ask, and as long to take the answer: the next one waits meanwhile.
 _CLIENT_WITHIN_S = 2.0
+_LEAST_WAIT_S = 1e-3
 # A loop that does not turn has no metrics.
 _TEXT_WITHIN_S = 10.0
 _REQUEST_BYTES = 8192
@@ -38,8 +41,10 @@ class MetricsServer:
                 f"metrics: cannot listen on {host}:{port}: {error.strerror or error}"
             ) from error
         self._wake = wake
-        self._asked = threading.Event()
-        self._texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        # Requests by number, and texts with the number of the request that they are for.
+        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._texts: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
+        self._number = 0
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     @property
@@ -49,14 +54,17 @@ class MetricsServer:
 
     def answer(self, text: Callable[[], str]) -> None:
         """Hand out the text if somebody asked for it."""
-        if not self._asked.is_set():
+        number = None
+        with contextlib.suppress(queue.Empty):
+            while True:
+                number = self._asked.get_nowait()
+        if number is None:
             return
-        self._asked.clear()
         try:
-            self._texts.put(text())
+            self._texts.put((number, text()))
         except Exception:  # whoever looks on must not end the accounting
             log.exception("/metrics could not be written")
-            self._texts.put(None)
+            self._texts.put((number, None))
 
     def close(self) -> None:
         """Listen no more."""
@@ -72,8 +80,9 @@ class MetricsServer:
                 return
             try:
                 with client:
+                    response = self._response(_request_line(client))
                     client.settimeout(_CLIENT_WITHIN_S)
-                    client.sendall(self._response(_request_line(client)))
+                    client.sendall(response)
             except OSError as error:
                 log.debug("a client of /metrics went away: %s", error)
 
@@ -83,10 +92,13 @@ class MetricsServer:
             return _http("404 Not Found", "there is only /metrics\n")
         if method not in ("GET", "HEAD"):
             return _http("405 Method Not Allowed", "only GET\n")
-        self._asked.set()
+        self._number += 1
+        self._asked.put(self._number)
         self._wake()
         try:
-            text = self._texts.get(timeout=_TEXT_WITHIN_S)
+            number, text = self._texts.get(timeout=_TEXT_WITHIN_S)
+            while number != self._number:  # it came too late for whoever asked then
+                number, text = self._texts.get(timeout=_TEXT_WITHIN_S)
         except queue.Empty:
             return _http("503 Service Unavailable", "slurm-gpud is busy\n")
         if text is None:
@@ -96,7 +108,9 @@ class MetricsServer:
 
 def _request_line(client: socket.socket) -> str:
     head = b""
+    deadline_s = time.monotonic() + _CLIENT_WITHIN_S
     while b"\r\n\r\n" not in head and len(head) < _REQUEST_BYTES:
+        client.settimeout(max(_LEAST_WAIT_S, deadline_s - time.monotonic()))
         piece = client.recv(_REQUEST_BYTES)
         if not piece:
             break

@@ -213,6 +213,49 @@ def test_a_client_that_says_nothing_holds_up_the_others_for_a_moment(
         silent.settimeout(5)
 
 
+def test_a_client_that_speaks_slowly_does_no_more_than_a_silent_one(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsserver, "_CLIENT_WITHIN_S", 0.2)
+    with socket.create_connection(("127.0.0.1", loop.server.port)) as slow:
+        slow.settimeout(5)
+        gone = threading.Event()
+
+        def drip() -> None:
+            try:
+                while not gone.wait(0.02):
+                    slow.sendall(b"x")
+            except OSError:
+                gone.set()
+
+        threading.Thread(target=drip, daemon=True).start()
+        with urlopen(loop.url, timeout=10) as response:
+            assert response.read() == b"up 1\n"
+        assert gone.wait(5)
+
+
+def test_a_text_that_came_too_late_for_one_scrape_is_not_given_to_the_next(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metricsserver, "_TEXT_WITHIN_S", 0.05)
+    asked_again = threading.Event()
+
+    def late() -> str:
+        asked_again.wait(5)
+        return "up 0\n"
+
+    monkeypatch.setattr(loop, "build", late)
+    with pytest.raises(HTTPError) as caught:
+        urlopen(loop.url, timeout=10)
+    caught.value.close()
+    assert caught.value.code == 503
+    monkeypatch.setattr(loop, "build", lambda: "up 1\n")
+    monkeypatch.setattr(metricsserver, "_TEXT_WITHIN_S", 5)
+    asked_again.set()
+    with urlopen(loop.url, timeout=10) as response:
+        assert response.read() == b"up 1\n"
+
+
 def test_a_bug_in_the_text_is_the_scrapes_trouble_alone(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "build", lambda: 1 / 0)
     with pytest.raises(HTTPError) as caught:
