@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from slurm_gpu.node.shipping.spool import Item
 from slurm_gpu.records import WIRE_VERSION, DeviceFacts
 
 MAX_BODY_BYTES = 1 << 20
+_JOB_ID = re.compile(r"\d{1,18}", re.ASCII)
 
 JobFacts = Mapping[int, Mapping[str, Any]]
 """What slurm-gpudbd tells of jobs, by raw job id; docs/api.md has the fields."""
@@ -115,4 +117,4 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
 
 def _by_job(value: Any) -> JobFacts:
     facts = value.items() if isinstance(value, dict) else ()
-    return {int(job): of_job for job, of_job in facts if job.isdecimal() and isinstance(of_job, dict)}
+    return {int(job): of_job for job, of_job in facts if _JOB_ID.fullmatch(job) and isinstance(of_job, dict)}
