@@ -184,7 +184,7 @@ def test_a_chunked_body_is_bound_by_the_same_limit(server: Running) -> None:
     assert status == 413
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.binary(max_size=300)
     | st.text(max_size=200).map(lambda t: f"GET /{t} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -206,7 +206,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.dictionaries(
         st.sampled_from(

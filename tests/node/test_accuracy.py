@@ -30,7 +30,7 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
     return start
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40, derandomize=True)
 @given(moments, st.floats(3, 15), phases)
 def test_short_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -56,7 +56,7 @@ def check(record, gpu, start, seconds):  # type: ignore[no-untyped-def]
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(moments, st.floats(60, 400), phases)
 def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
@@ -71,7 +71,7 @@ def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]])
         machine.kill()
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.data())
 def test_shared_gpus(data: st.DataObject) -> None:
     """Any number of jobs that come and go on one GPU: each has its own, together never more than all."""

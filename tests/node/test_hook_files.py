@@ -66,7 +66,7 @@ def test_a_file_that_no_hook_wrote_is_refused_with_the_reason(
 
 
 @given(st.binary(max_size=2000))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_an_event_or_an_error(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / NAME
     path.write_bytes(data)

@@ -57,7 +57,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(PIECES, min_size=1, max_size=5))
 def test_whatever_is_within_the_limit_is_fast_on_the_worst_text(pieces: list[str]) -> None:
     pattern = "".join(pieces) + "!"

@@ -442,7 +442,7 @@ def _alike(name: str, a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(2, 25), st.data())
 def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int, data: st.DataObject) -> None:
     work = _work(random.Random(seed), seconds)
@@ -467,7 +467,7 @@ def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int,
         assert parts_s == pytest.approx(seconds_in_force, abs=0.01)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 300))
 def test_the_course_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> None:
     record = _tell(tally(), _work(random.Random(seed), seconds))

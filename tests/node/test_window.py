@@ -69,7 +69,7 @@ def test_before_anything_was_measured_there_is_no_window() -> None:
     assert Window(0.0, WALL).to_wire(7, "00000000000000aa", "GPU-0") is None
 
 
-@settings(deadline=None, max_examples=50, derandomize=True)
+@settings(max_examples=50, derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 400), st.floats(0.05, 400), st.integers(0, 100)), max_size=30))
 def test_it_has_the_last_ten_minutes(steps: list[tuple[float, float, int]]) -> None:
     window = Window(0.0, WALL)

@@ -83,7 +83,7 @@ def refused_for(verdict: Verdict, log: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("lua", ["5.1", "5.4"])
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rules=rule_lists(),
     queue=st.lists(st.tuples(requests(), st.booleans()), max_size=8),

@@ -82,7 +82,7 @@ ODD_TEXT = st.text(max_size=12) | st.sampled_from(
 ODD_NUMBER = st.sampled_from([0, 1, 65534, 65535, 4294967294, 4294967295]) | st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     texts=st.dictionaries(st.sampled_from(FIELDS), ODD_TEXT),
     numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),

@@ -52,7 +52,7 @@ def sbatch_words(request: Request) -> list[str]:
     return [*words, "--wrap=true"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     job=limits_of("job"),
     user=limits_of("user"),

@@ -40,7 +40,7 @@ def brute_force(parts: list[Part], start: int, end: int):
     return busy, shares, memory
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(part, min_size=1, max_size=4), st.integers(0, SPAN), st.integers(1, SPAN // 4))
 def test_integrals_agree_with_brute_force(parts, start, width):
     whole = integrate(parts, start, start + width)
