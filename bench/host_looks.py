@@ -23,25 +23,13 @@ from slurm_gpu.node.application.rules import SHIPPED, load_rules
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.host.hostbook import HostBook, Places
 from slurm_gpu.node.host.hostwatch import PAUSE_S
-from slurm_gpu.node.host.workthread import Task
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
+from tests.node.fakes import AtOnce
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 MAPPED = 4000
 """Lines of /proc/PID/maps of a process that has imported PyTorch with CUDA."""
-
-
-class AtOnce:
-    """Looks in this thread, whose time is measured."""
-
-    idle = True
-
-    def start(self, task: Task) -> None:
-        task()
-
-    def abandon(self) -> None:
-        raise AssertionError
 
 
 def main() -> None:

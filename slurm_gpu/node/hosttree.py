@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from slurm_gpu.node.process.environmentjobs import EnvironmentJobs
+from slurm_gpu.node.process.environmentjobs import FRESH_S, EnvironmentJobs
 from slurm_gpu.node.process.jobcgroups import JobName
 from slurm_gpu.node.process.procfs import Processes
-
-# A walk through /proc serves all jobs that are looked at within this time.
-_FRESH_S = 5.0
 
 
 class HostTree(EnvironmentJobs):
@@ -26,7 +23,7 @@ class HostTree(EnvironmentJobs):
         """See EnvironmentJobs."""
         if job.uid is None:
             return []
-        if self._listed_s is None or now_s - self._listed_s >= _FRESH_S:
+        if self._listed_s is None or now_s - self._listed_s >= FRESH_S:
             self._list()
             self._listed_s = now_s
         found = dict.fromkeys(self._on_gpus(job.uid))

@@ -28,6 +28,7 @@ from slurm_gpu.node.gpu.reading import (
 from slurm_gpu.node.held.gres import GresOrder
 from slurm_gpu.node.held.hooks import HookDirectory
 from slurm_gpu.node.host.hostbook import HostBook
+from slurm_gpu.node.host.workthread import Task
 from slurm_gpu.node.process.cgroup import CgroupJob
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.processjobs import Origin, ProcessJobs
@@ -245,6 +246,18 @@ class FakeProcesses(ProcessJobs):
         origin = Origin(b"1", 1001, CgroupJob(pid - 10_000), None, None)
         self._remember(pid, origin)
         return origin
+
+
+class AtOnce:
+    """A worker (slurm_gpu.node.host.workthread) that is done before anybody asks."""
+
+    idle = True
+
+    def start(self, task: Task) -> None:
+        task()
+
+    def abandon(self) -> None:
+        raise AssertionError
 
 
 def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:

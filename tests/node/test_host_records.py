@@ -9,8 +9,7 @@ from slurm_gpu.node.host.hostbook import HostBook, Places
 from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from tests.node.fakeproc import FakeProc, write
-from tests.node.fakes import FakeGpu, Machine
-from tests.node.test_hostbook import AtOnce
+from tests.node.fakes import AtOnce, FakeGpu, Machine
 
 
 class WholeMachine(Machine):

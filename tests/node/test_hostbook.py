@@ -19,6 +19,7 @@ from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import FakeProc, write
+from tests.node.fakes import AtOnce
 
 START_S, WALL_S = 1000.0, 1_795_000_000.0
 RULES = check_rules(
@@ -28,18 +29,6 @@ RULES = check_rules(
         "f",
     )
 )
-
-
-class AtOnce:
-    """A worker that is done before anybody asks."""
-
-    idle = True
-
-    def start(self, task: Task) -> None:
-        task()
-
-    def abandon(self) -> None:
-        raise AssertionError
 
 
 class Hanging:

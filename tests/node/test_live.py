@@ -21,9 +21,7 @@ from slurm_gpu.node.gpu.reading import (
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.process.nodecounters import NodeReading
 from slurm_gpu.records import DeviceFacts, Live
-from tests.node.fakes import FakeClock
-
-GIB = 1 << 30
+from tests.node.fakes import GIB, FakeClock
 
 
 class Gpus:

@@ -13,7 +13,7 @@ from slurm_gpu.node.process.jobcgroups import JobName
 from slurm_gpu.node.process.procfs import Processes, read
 
 # A walk through /proc serves all jobs that are looked at within this time.
-_FRESH_S = 5.0
+FRESH_S = 5.0
 _ENVIRONMENT_LIMIT = 1 << 18
 _MOST_PROCESSES = 65_536
 # A process forked from slurmstepd has the job's environment only after its exec.
@@ -47,7 +47,7 @@ class EnvironmentJobs:
             self._uids.add(job.uid)
             self._strangers.clear()
             self._walked_s = None
-        if self._walked_s is None or now_s - self._walked_s >= _FRESH_S:
+        if self._walked_s is None or now_s - self._walked_s >= FRESH_S:
             self._walk()
             self._walked_s = now_s
         return [p for p, claim in self._claims.items() if claim.job_id == job.job_id and claim.uid == job.uid]

@@ -75,13 +75,10 @@ class Courier:
         source: Source | None = None,
         *,
         random_source: random.Random | None = None,
-        period_s: float = PERIOD_S,
-        jitter_s: float = JITTER_S,
     ) -> None:
         self._spool, self._sender, self._clock, self._node = spool, sender, clock, node
         self._source = Source() if source is None else source
         self._random = random.Random() if random_source is None else random_source
-        self._period_s, self._jitter_s = period_s, jitter_s
         self._under_way: Shipment | None = None
         self._max_items = MAX_ITEMS
         self.failures = 0
@@ -221,8 +218,7 @@ class Courier:
         self._not_before_s = now_s + pause_s
 
     def _next_period(self) -> float:
-        jitter_s = self._random.uniform(-self._jitter_s, self._jitter_s)
-        return self._clock.monotonic() + max(1.0, self._period_s + jitter_s)
+        return self._clock.monotonic() + PERIOD_S + self._random.uniform(-JITTER_S, JITTER_S)
 
 
 def _timeless(facts: DeviceFacts) -> DeviceFacts:
