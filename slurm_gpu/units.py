@@ -54,14 +54,6 @@ def parse_memory_mib(text: str) -> float:
     return float(match["number"]) * _MEMORY_MIB[match["unit"].upper()]
 
 
-def format_slurm_time(seconds: float) -> str:
-    """A time limit that sbatch accepts and a person reads: "7-00:00:00", "04:00:00"."""
-    whole = int(seconds)
-    days, rest = divmod(whole, 86400)
-    clock = f"{rest // 3600:02d}:{rest % 3600 // 60:02d}:{rest % 60:02d}"
-    return f"{days}-{clock}" if days else clock
-
-
 def format_duration(seconds: float) -> str:
     """The shortest exact spelling for people: "7d", "4h", "90s"."""
     whole = int(seconds)
@@ -79,11 +71,6 @@ def format_memory_mib(mib: float) -> str:
         if mib >= size:
             return f"{mib / size:.1f}".removesuffix(".0") + unit
     return f"{mib:.0f}M"
-
-
-def parse_mgpu(count: float) -> int:
-    """GPUs as thousandths, the unit in which whole GPUs and shards add up."""
-    return round(count * 1000)
 
 
 def format_mgpu(mgpu: int) -> str:
