@@ -7,6 +7,7 @@ under which everyone on it works.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,15 +60,31 @@ class Details:
             self._ecc_uncorrected,
         )
         self._activities = {name: MeanSum() for name in _ACTIVITIES}
+        self._start_s: float | None = None
+        self._free_since_s = math.inf
         self._active_from_s: float | None = None
         self._pcie_by_gpm = False
         self._reasons_before: Sequence[str] | None = None
         self._throttle_s: dict[str, float] | None = None
 
+    def free_since(self, at_s: float) -> None:
+        """From then to the segment's start nobody held the device."""
+        self._free_since_s = at_s
+
     def see(
-        self, reading: Reading, processes: int | None, interval: Interval, gap_s: float, *, alone: bool
+        self,
+        reading: Reading,
+        processes: int | None,
+        interval: Interval,
+        gap_s: float,
+        *,
+        alone: bool,
+        free_after: bool = True,
     ) -> None:
-        """Count a reading that closes the interval; longer than `gap_s`, it is a gap to all but counters."""
+        """Count a reading that closes the interval; longer than `gap_s`, it is a gap to all but counters.
+
+        `free_after` says that nobody held the device between the segment's end and the reading.
+        """
         between_s, held_s = interval.between_s, interval.held_s
         seconds = held_s if between_s <= gap_s else 0.0
         own_s = held_s if alone else 0.0
@@ -106,10 +123,14 @@ class Details:
                 "sm_clock": _part(clock_mhz, self._clock_max_mhz),
             },
         )
-        if self._active_from_s is None or not alone:
-            self._active_from_s = interval.begin_s if alone else interval.end_s
+        if self._start_s is None or self._active_from_s is None:
+            self._start_s = interval.begin_s
+            self._active_from_s = min(interval.begin_s, self._free_since_s)
+        if not alone:
+            self._active_from_s = interval.end_s
         if reading.activity is not None:
-            self._see_activity(reading.activity, self._active_from_s, interval, values)
+            if free_after or not interval.ended:
+                self._see_activity(reading.activity, self._start_s, self._active_from_s, interval, values)
             self._active_from_s = interval.end_s
         self._window.details(interval.begin_s, interval.end_s, values)
 
@@ -152,30 +173,42 @@ class Details:
             values["throttle." + name] = part
 
     def _see_activity(
-        self, activity: Activity, from_s: float, interval: Interval, values: dict[str, float | None]
+        self,
+        activity: Activity,
+        start_s: float,
+        from_s: float,
+        interval: Interval,
+        values: dict[str, float | None],
     ) -> None:
-        """It is a mean over its own seconds: where they began before `from_s`, others had a part in it."""
+        """It is a mean over its own seconds: where they began before `from_s`, others had a part in it.
+
+        A device that nobody holds is idle: what was done before the segment or after it was done in it.
+        """
         begin_s = interval.at_s - activity.seconds
         if begin_s < from_s - _SAME_S:
             return
         begin_s = max(begin_s, from_s)
-        seconds = interval.end_s - begin_s
+        held_from_s = max(begin_s, start_s)
+        seconds = interval.end_s - held_from_s
         if seconds <= 0:
             return
+        held_part = seconds / (interval.at_s - begin_s)
         for name, attribute in _ACTIVITIES.items():
-            value = getattr(activity, attribute)
+            value = _spread(getattr(activity, attribute), held_part)
             if value is not None:
+                value = min(1.0, value)
                 self._activities[name].add(seconds, value, value, value)
                 values[name] = value
-        series = {"sm_active": activity.sm_active, "tensor": activity.tensor}
+        series = {"sm_active": values.get("sm_active_frac"), "tensor": values.get("tensor_frac")}
         if self._pcie_by_gpm:
-            rx, tx = activity.pcie_rx_bytes_per_s, activity.pcie_tx_bytes_per_s
+            rx = _spread(activity.pcie_rx_bytes_per_s, held_part)
+            tx = _spread(activity.pcie_tx_bytes_per_s, held_part)
             for total, rate in ((self._pcie_rx, rx), (self._pcie_tx, tx)):
                 if rate is not None:
                     total.add(rate, seconds)
             values |= {"pcie_rx_bytes_per_s": rx, "pcie_tx_bytes_per_s": tx}
             series["pcie"] = _of_both(rx, tx, self._pcie_per_s)
-        self._timeline.add(begin_s, interval.end_s, series)
+        self._timeline.add(held_from_s, interval.end_s, series)
 
     def forget(self) -> None:
         """The driver was reloaded, or the device was away: counters start anew."""
@@ -211,6 +244,11 @@ def _gpm_tells_pcie(reading: Reading) -> bool:
     if activity is None or activity.pcie_rx_bytes_per_s is None:
         return False
     return counter is None or counter.bits < 64
+
+
+def _spread(value: float | None, held_part: float) -> float | None:
+    """A mean over some time, as one over the part of it in which all was done."""
+    return None if value is None else value / held_part
 
 
 def _most(per_s: float | None) -> float | None:

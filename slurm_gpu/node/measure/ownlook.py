@@ -22,12 +22,13 @@ def by_job(
     return found
 
 
-def whole(reading: Reading, *, detailed: bool) -> Look:
-    """The look of a segment that holds the device alone."""
+def whole(reading: Reading, *, detailed: bool, free_after: bool = True) -> Look:
+    """The look of a segment that holds the device alone; `free_after`: nobody has held it since its end."""
     return Look(
         reading=reading,
         memory_used=None if reading.memory is None else reading.memory.used,
         processes=None if reading.processes is None else len(reading.processes),
+        free_after=free_after,
         detailed=detailed,
     )
 

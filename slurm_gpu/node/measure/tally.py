@@ -39,13 +39,15 @@ class Look:
     """One look at a device on behalf of one segment.
 
     `memory_used` (bytes) and the number of `processes` are the segment's own, None if unknown. `alone` says
-    that nobody else held the device since the look before. Without `detailed` memory alone was asked for.
+    that nobody else held the device since the look before, `free_after` that nobody has since the segment's
+    end. Without `detailed` memory alone was asked for.
     """
 
     reading: Reading
     memory_used: int | None
     processes: int | None = None
     alone: bool = True
+    free_after: bool = True
     detailed: bool = False
 
 
@@ -108,6 +110,10 @@ class Tally:
         if begin_s < end_s:
             yield begin_s, end_s, True
 
+    def free_since(self, at_s: float) -> None:
+        """From then to the segment's start nobody held the device."""
+        self._details.free_since(at_s)
+
     def look(self, look: Look, gap_s: float, detail_gap_s: float) -> None:
         """Count what was seen; looks further apart than the gap measured nothing in between."""
         self._look_at_memory(look, gap_s)
@@ -115,7 +121,14 @@ class Tally:
             interval = self._detail_interval
             interval.step(look.reading.at_s, self.end_s)
             processes = None if self._is_suspended else look.processes
-            self._details.see(look.reading, processes, interval, detail_gap_s, alone=look.alone)
+            self._details.see(
+                look.reading,
+                processes,
+                interval,
+                detail_gap_s,
+                alone=look.alone,
+                free_after=look.free_after,
+            )
 
     def _look_at_memory(self, look: Look, gap_s: float) -> None:
         interval, memory = self._memory_interval, look.reading.memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,9 @@ class DeviceWatch:
         self._paced_s = self._expected_s = 0.0
         self._asked: Request | None = None
         self._looked_s: float | None = None
+        # Since when nobody held the device, as far as this process knows; and GPM's last word.
+        self._free_since_s = -math.inf
+        self._activity_s: float | None = None
         self._detailed_s: float | None = None
         self._skipped = False
 
@@ -91,6 +95,7 @@ class DeviceWatch:
     def hold(self, tally: Tally) -> None:
         """A segment begins; the driver's ring still tells what happened since its start."""
         if not self._holders:
+            tally.free_since(self._free_since_s)
             self._spans = UtilizationSpans(self._clock, tally.start_s)
             self._waiting.clear()
             self._settled_s = tally.start_s
@@ -119,6 +124,7 @@ class DeviceWatch:
     def drop(self, tally: Tally) -> None:
         """The segment ended long ago: nothing that is seen from now on is its own."""
         self._holders = [holder for holder in self._holders if holder.tally is not tally]
+        self._free_since_s = self._clock.monotonic()
 
     def settled(self, now_s: float) -> Sequence[Tally]:
         """Segments that have ended and of which nothing more will be learnt; they hold no longer."""
@@ -126,12 +132,16 @@ class DeviceWatch:
         for holder in done:
             holder.count(now_s)
             self._holders.remove(holder)
+            assert holder.tally.end_s is not None
+            self._free_since_s = max(self._free_since_s, holder.tally.end_s)
         return [holder.tally for holder in done]
 
     def _is_settled(self, holder: _Holder) -> bool:
         if holder.settle_by_s is None or holder.tally.end_s is None:
             return False
-        if self.failure is not None or self._settled_s >= holder.tally.end_s:
+        end_s = holder.tally.end_s
+        told = self._settled_s >= end_s and (self._activity_s is None or self._activity_s >= end_s)
+        if self.failure is not None or told:
             return True
         # Time is up only after a look that knew so and counted what there was.
         if self._looked_s is not None and self._looked_s >= holder.settle_by_s:
@@ -207,6 +217,8 @@ class DeviceWatch:
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
         self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
+        if reading.activity is not None:
+            self._activity_s = reading.at_s
         self._looked_s = asked_s
         if asked.detailed:
             self._detailed_s = asked_s
@@ -301,7 +313,8 @@ class DeviceWatch:
                 own = None if by_job is None else by_job.get(tally.key.job_id, ())
                 look = ownlook.part(reading, own, detailed=asked.detailed)
             else:
-                whole = ownlook.whole(reading, detailed=asked.detailed) if whole is None else whole
+                if whole is None:
+                    whole = ownlook.whole(reading, detailed=asked.detailed, free_after=not several)
                 look = whole
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
