@@ -10,7 +10,7 @@ class FakeProc:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        root.mkdir(exist_ok=True)
+        root.mkdir(parents=True, exist_ok=True)
 
     def process(
         self,
@@ -23,15 +23,27 @@ class FakeProc:
         started: int = 100,
         pages: int = 0,
         environ: bytes = b"",
-    ) -> None:
-        """Write or rewrite one process; times in ticks."""
+        cgroup: str | None = None,
+        uid: int = 1001,
+        euid: int | None = None,
+        name: str = "a) b",
+    ) -> Path:
+        """Write or rewrite one process, and return its directory; times in ticks.
+
+        `uid` is who started it, as `status` tells; the files are the test's own all the same.
+        """
         directory = self.root / str(pid)
         directory.mkdir(exist_ok=True)
         fields = ["S", ppid, *[0] * 9, own, 0, children, 0, 0, 0, 0, 0, started, 1 << 20, pages, 0]
-        (directory / "stat").write_text(f"{pid} (a) b) {' '.join(map(str, fields))}\n")
+        (directory / "stat").write_text(f"{pid} ({name}) {' '.join(map(str, fields))}\n")
         if io is not None:
             (directory / "io").write_text(f"rchar: 9\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n")
         (directory / "environ").write_bytes(environ)
+        effective = uid if euid is None else euid
+        (directory / "status").write_text(f"Name:\t{name}\nUid:\t{uid}" + f"\t{effective}" * 3 + "\n")
+        if cgroup is not None:
+            (directory / "cgroup").write_text(cgroup + "\n")
+        return directory
 
     def end(self, pid: int) -> None:
         for file in (self.root / str(pid)).iterdir():

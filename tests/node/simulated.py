@@ -21,6 +21,7 @@ from lab.simgpu.world import Device, World, create
 from slurm_gpu.node.gpu import nvmldevice
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.process.processjobs import ProcessJobs
+from tests.node.fakeproc import FakeProc
 from tests.node.fakes import WALL_0, FakeClock, Machine
 
 _NS = 10**9
@@ -78,7 +79,7 @@ class SimulatedMachine(Machine):
         nvmldevice.time = _Time(self.clock)  # type: ignore[attr-defined]
         self.reader = NvmlReader()  # type: ignore[assignment]
         self.truths: list[ProcessTruth] = []
-        self._proc = directory / "proc"
+        self._proc = FakeProc(directory / "proc")
         self._next_pid = 10_000
 
     def slurmd(self, command: Sequence[str]) -> str:
@@ -90,17 +91,14 @@ class SimulatedMachine(Machine):
         return "\n".join(lines)
 
     def processes(self) -> ProcessJobs:
-        return ProcessJobs(self._proc, self.clock.monotonic)
+        return ProcessJobs(self._proc.root, self.clock.monotonic)
 
     def work(self, job_id: int, restart: int, gpu: int, points: Sequence[Point]) -> int:
         """Start a process of a job on a GPU; its id."""
         self._next_pid += 1
         pid = self._next_pid
-        place = self._proc / str(pid)
-        place.mkdir(parents=True)
-        (place / "stat").write_text(f"{pid} (python3) S 1 {' '.join('0' * 17)} {pid} 0 0\n")
-        (place / "status").write_text("Name:\tpython3\nUid:\t1001\t1001\t1001\t1001\n")
-        (place / "cgroup").write_text(f"4:devices:/slurm_n1/uid_1001/job_{job_id}/step_batch\n")
+        cgroup = f"4:devices:/slurm_n1/uid_1001/job_{job_id}/step_batch"
+        self._proc.process(pid, started=pid, cgroup=cgroup, name="python3")
         self.world.register(self.gpus[gpu].target, points, pid, started=0)
         self.truths.append(
             ProcessTruth(
@@ -117,10 +115,7 @@ class SimulatedMachine(Machine):
 
     def vanish(self, pid: int) -> None:
         """The process is gone from /proc."""
-        place = self._proc / str(pid)
-        for file in place.iterdir():
-            file.unlink()
-        place.rmdir()
+        self._proc.end(pid)
 
     def close(self) -> None:
         """Let go of the library, so that the next test finds its own world."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.process.processjobs import ProcessJobs
+from tests.node.fakeproc import FakeProc
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
 
 ALICE, MALLORY = 1001, 1002
@@ -41,13 +42,8 @@ class SharedGpu(Machine):
         name: str = "a",
     ) -> Path:
         """The process that works for `job`, as /proc shows it."""
-        directory = self.proc / str(10_000 + job)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / "stat").write_text(f"{10_000 + job} ({name}) S " + "0 " * 18 + f"{started} 0\n")
-        (directory / "status").write_text(f"Name:\t{name}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        (directory / "cgroup").write_text(cgroup + "\n")
-        (directory / "environ").write_bytes(environ)
-        return directory
+        proc = FakeProc(self.proc)
+        return proc.process(10_000 + job, cgroup=cgroup, environ=environ, uid=uid, started=started, name=name)
 
     def both_run(self) -> None:
         self.start()

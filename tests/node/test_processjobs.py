@@ -7,9 +7,10 @@ import pytest
 
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.processjobs import ProcessJobs
+from tests.node.fakeproc import FakeProc
 
-SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0\n"
-NO_JOB = "0::/user.slice/user-1001.slice\n"
+SLURM = "0::/system.slice/slurmstepd.scope/job_{}/step_0/user/task_0"
+NO_JOB = "0::/user.slice/user-1001.slice"
 
 
 class Proc:
@@ -17,23 +18,17 @@ class Proc:
 
     def __init__(self, root: Path) -> None:
         self.root, self.now_s = root, 0.0
+        self._fake = FakeProc(root)
         self.jobs = ProcessJobs(root, lambda: self.now_s)
 
     def process(
         self, pid: int, cgroup: str, environ: bytes = b"", *, started: int = 100, uid: int = 1001
     ) -> None:
-        directory = self.root / str(pid)
-        directory.mkdir(exist_ok=True)
-        (directory / "stat").write_text(f"{pid} (a) b) S " + " ".join(["0"] * 18) + f" {started} 0\n")
-        (directory / "status").write_text(f"Name:\ta\nUid:\t{uid}\t0\t0\t0\nGid:\t0\t0\t0\t0\n")
-        (directory / "cgroup").write_text(cgroup)
-        (directory / "environ").write_bytes(environ)
+        self._fake.process(pid, cgroup=cgroup, environ=environ, started=started, uid=uid, euid=0)
         self.now_s += 1
 
     def end(self, pid: int) -> None:
-        for file in (self.root / str(pid)).iterdir():
-            file.unlink()
-        (self.root / str(pid)).rmdir()
+        self._fake.end(pid)
         self.now_s += 1
 
 
