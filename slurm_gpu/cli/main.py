@@ -90,6 +90,15 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
         # The reader, such as `head`, has seen enough; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except ModuleNotFoundError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        click.echo(
+            f"slurm-gpu: this command needs the Python module {error.name}, which is not installed here; "
+            "docs/install.md says which host needs which extras",
+            err=True,
+        )
+        return 3
     except Exception as error:
         # Our own mistake must not pass for "found the problem it was asked to look for", which is 1.
         if os.environ.get(DEBUG_VARIABLE):

@@ -53,6 +53,15 @@ def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
     assert "Traceback" not in slurm_gpu.err
 
 
+def test_a_part_that_is_not_installed_here_is_named(slurm_gpu: CommandLine):
+    def no_module():
+        raise ModuleNotFoundError("No module named 'alembic'", name="alembic")
+
+    slurm_gpu.site.connect_slurm = no_module
+    assert slurm_gpu("nodes") == 3
+    assert "needs the Python module alembic" in slurm_gpu.err
+
+
 def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("SLURM_GPU_DEBUG", "1")
     slurm_gpu.database.state = None
