@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,10 @@ from slurm_gpu.database.match import node_set
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow
 from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_record, readable
+from slurm_gpu.errors import RecordError
 from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window, merge_timelines
+
+log = logging.getLogger(__name__)
 
 MAX_EVENTS = 1000
 _CONCERNING_ALL = ("intruder", "job_mismatch")
@@ -85,17 +89,21 @@ def _events(
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
     told = select(event).order_by(event.c.at_s, event.c.n).limit(MAX_EVENTS)
-    for item in connection.execute(told.where(event.c.job_id.in_(by_job))).mappings():
+    # The limit is for what their own nodes told: what others say of them must not take its place.
+    of_jobs = and_(event.c.job_id.in_(by_job), event.c.node.in_(frozenset().union(*places.values())))
+    for item in connection.execute(told.where(of_jobs)).mappings():
         for row in by_job[item["job_id"]]:
             # A machine without Slurm counts jobs by itself: the number alone does not say whose event it is.
-            if item["node"] in places[row["run_id"]] and _during(row, item["at_s"]):
-                found[row["run_id"]].append(Event.from_wire(dict(item)))
+            here = item["node"] in places[row["run_id"]] and _during(row, item["at_s"])
+            if here and (told_event := _read_event(item)) is not None:
+                found[row["run_id"]].append(told_event)
     watches = [(run_id, record) for run_id, some in records.items() for record in some]
     if not watches:
         return found
     of_devices = and_(
         or_(event.c.job_id.is_(None), event.c.kind.in_(_CONCERNING_ALL)),
         event.c.device.in_({record.device for _, record in watches}),
+        event.c.node.in_({record.node for _, record in watches}),
         event.c.at_s >= min(record.first_s for _, record in watches),
         event.c.at_s <= max(record.last_s for _, record in watches),
     )
@@ -107,11 +115,21 @@ def _events(
             and (record.node, record.device) == (item["node"], item["device"])
             and record.first_s <= item["at_s"] <= record.last_s
         }
-        for run_id in runs:
-            found[run_id].append(Event.from_wire(dict(item)))
+        if runs and (told_event := _read_event(item)) is not None:
+            for run_id in runs:
+                found[run_id].append(told_event)
     for some in found.values():
         some.sort(key=lambda item: (item.at_s, item.node, item.n))
     return found
+
+
+def _read_event(row: RowMapping) -> Event | None:
+    """None, and a warning, of one that an older version took and this refuses."""
+    try:
+        return Event.from_wire(dict(row))
+    except RecordError as error:
+        log.warning("event %d of %s is left out: %s", row["n"], row["node"], error)
+        return None
 
 
 def _during(row: RowMapping, at_s: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from slurm_gpu.errors import RecordError
 from slurm_gpu.records import fields
 
 MAX_EVENT_DATA_BYTES = 4096
+_MAX_LEVELS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +40,12 @@ class Event:
 def _data(name: str, data: Any) -> Mapping[str, Any]:
     if not isinstance(data, dict):
         raise RecordError(f"{name}: {fields.shown(data)} must be an object")
+    _check_levels(data)
     try:
         size = len(json.dumps(data, allow_nan=False))
-    except (ValueError, RecursionError) as error:
+        # Half a surrogate pair can be stored, but nobody could be told of it.
+        json.dumps(data, ensure_ascii=False).encode()
+    except ValueError as error:
         raise RecordError(f"{name}: cannot be stored: {error}") from None
     if size > MAX_EVENT_DATA_BYTES:
         raise RecordError(f"{name}: {size} bytes are more than {MAX_EVENT_DATA_BYTES}")
@@ -54,3 +58,18 @@ _CHECKS: fields.Checks = {
     "at_s": fields.moment,
     "data": _data,
 }
+
+
+def _check_levels(value: Any, levels: int = _MAX_LEVELS) -> None:
+    """Whoever handles it later must not run out of stack: that would keep an answer from its readers."""
+    inner: Iterable[Any] = ()
+    if isinstance(value, dict):
+        inner = value.values()
+    elif isinstance(value, list):
+        inner = value
+    else:
+        return
+    if not levels:
+        raise RecordError(f"data: is nested more than {_MAX_LEVELS} levels deep")
+    for item in inner:
+        _check_levels(item, levels - 1)

@@ -187,6 +187,13 @@ def test_events_travel_too():
         Event.from_wire({**event.to_wire(), "data": 3})
     with pytest.raises(RecordError, match="data: 5012 bytes are more than 4096"):
         Event.from_wire({**event.to_wire(), "data": {"text": "x" * 5000}})
+    deep: list[Any] = []
+    for _ in range(500):
+        deep = [deep]
+    with pytest.raises(RecordError, match="data: is nested more than 16 levels deep"):
+        Event.from_wire({**event.to_wire(), "data": {"deep": deep}})
+    with pytest.raises(RecordError, match=r"data: cannot be stored: .* surrogates not allowed"):
+        Event.from_wire({**event.to_wire(), "data": {"text": "half a pair: \ud800"}})
 
 
 # Merging
