@@ -7,6 +7,8 @@ import contextlib
 import hashlib
 import json
 import logging
+import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +52,8 @@ BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
 LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
+LIVE_STREAMS_OF_A_USER = 16
+"""Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 WINDOW_WITHIN_S = 10
 """A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
@@ -102,6 +106,9 @@ def make_app(services: Services) -> Starlette:
 class _Answers:
     def __init__(self, services: Services) -> None:
         self._services = services
+        # What is checked and let go again may take 30 times the room that it came in.
+        self._parsing = threading.Lock()
+        self._streams: Counter[int] = Counter()
 
     async def post_node(self, request: Request) -> Response:
         caller, body = await self._authenticated(request)
@@ -112,9 +119,11 @@ class _Answers:
         address = None if over_unix or request.client is None else request.client.host
 
         def take() -> dict[str, Any]:
-            shipment = parse_shipment(body, encoding)
+            with self._parsing:
+                shipment = parse_shipment(body, encoding)
             answer = self._services.intake.take(shipment, address)
-            self._services.arrivals.heard(shipment.node, shipment.version)
+            if self._services.intake.may_speak(shipment.node, address):
+                self._services.arrivals.heard(shipment.node, shipment.version)
             return answer
 
         return JSONResponse(await run_in_threadpool(take))
@@ -185,6 +194,9 @@ class _Answers:
     async def get_live(self, request: Request) -> Response:
         caller, _ = await self._authenticated(request)
         if "text/event-stream" in request.headers.get("accept", ""):
+            if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
+                why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
+                raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
             stream = self._live_events(caller)
             return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
         body = await run_in_threadpool(self._live, caller)
@@ -203,14 +215,20 @@ class _Answers:
     async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
         """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
         told = b""
-        for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
-            body = await run_in_threadpool(self._live, caller)
-            # A comment keeps proxies from taking the silence for an end.
-            yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
-            told = body
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
-                return
+        self._streams[caller.uid] += 1
+        try:
+            for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
+                body = await run_in_threadpool(self._live, caller)
+                # A comment keeps proxies from taking the silence for an end.
+                yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
+                told = body
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
+                    return
+        finally:
+            self._streams[caller.uid] -= 1
+            if not self._streams[caller.uid]:
+                del self._streams[caller.uid]
 
     async def get_nodes(self, request: Request) -> Response:
         await self._authenticated(request)

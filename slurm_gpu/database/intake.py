@@ -94,6 +94,10 @@ class Intake:
             "wire": list(WIRE_RANGE),
         }
 
+    def may_speak(self, node: str, address: str | None) -> bool:
+        """Whether what comes from `address` is the word of `node`; raises SlurmError as `take` does."""
+        return self._foreign(node, address=address) is None
+
     def _admitted(self, shipment: Shipment, address: str | None) -> _Goods:
         """What this sender may say; the rest is rejected."""
         foreign = cache(partial(self._foreign, address=address))

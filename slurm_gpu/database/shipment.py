@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, HostRun, Live, Record, Window
+from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, HostRun, Live, Record, Window, fields
 
 WIRE_RANGE = (WIRE_VERSION, WIRE_VERSION)
 MAX_BODY_BYTES = 1 << 20
@@ -79,9 +79,10 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
         raise ShipmentError(400, f"wire: {wire!r} must be the version of the wire, such as {WIRE_VERSION}")
     if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
         raise ShipmentError(426, f"wire {wire} is not spoken here, but {WIRE_RANGE[0]} to {WIRE_RANGE[1]}")
-    node = value.get("node")
-    if not isinstance(node, str) or not 0 < len(node) <= 255:
-        raise ShipmentError(400, f"node: {node!r} must be the node's name")
+    try:
+        node = fields.word("node", value.get("node"))
+    except RecordError as error:
+        raise ShipmentError(400, str(error)) from None
     n_items = sum(len(_list(name, value)) for name in _LISTS)
     if n_items > MAX_ITEMS:
         raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")

@@ -2,6 +2,7 @@
 
 import pwd
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,18 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from slurm_gpu.database import app
+from slurm_gpu.database import app, detail
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.queries import FRESH_S
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import metadata
+from slurm_gpu.database.store import store_events
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Event, Mean
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
-from tests.database.samples import T0, gpu, host, queued, record, requeued, row, segment, timeline
+from tests.database.samples import T0, gpu, host, node, queued, record, requeued, row, segment, timeline
 from tests.database.test_node_shipment import window
 
 needs_root = pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
@@ -103,6 +105,33 @@ def test_events_go_to_the_run_that_they_happened_in(site: Running) -> None:
     account(site, first, second)
     with DatabaseClient(site.config) as client:
         assert [[item.n for item in run.events or ()] for run in client.run("1")] == [[2], [1]]
+
+
+def test_what_other_nodes_say_of_a_job_does_not_displace_what_its_own_told(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detail, "MAX_EVENTS", 3)
+    site.slurm.node_list.append(node(8, name="there", address="127.0.0.1"))
+    site.clock.now += 100  # the nodes are asked for again
+    foreign = [event(n, node="there", job_id=1, at_s=T0 + 1) for n in range(1, 5)]
+    foreign += [event(n, node="there", device="GPU-1", at_s=T0 + 1) for n in range(11, 15)]
+    own = [event(1, job_id=1, at_s=T0 + 2), event(2, device="GPU-1", at_s=T0 + 3)]
+    ship(site, events=[*foreign, *own], records=[here()])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        (run,) = client.run("1")
+    assert [(item.node, item.n) for item in run.events or ()] == [("here", 1), ("here", 2)]
+    site.slurm.node_list.pop()
+
+
+def test_an_event_that_an_older_version_took_keeps_no_job_from_being_shown(site: Running) -> None:
+    spoilt = Event(**{**_values(event(1, job_id=1)), "data": {"text": "\ud800"}})
+    site.database.write(lambda connection: store_events(connection, [spoilt]))
+    ship(site, events=[event(2, job_id=1)])
+    account(site)
+    with DatabaseClient(site.config) as client:
+        (run,) = client.run("1")
+    assert [item.n for item in run.events or ()] == [2]
 
 
 def _values(item: Any) -> dict[str, Any]:
@@ -218,6 +247,22 @@ def test_who_listens_does_not_keep_the_server_from_stopping(
         assert b"".join(iter(lambda: stream.recv(65536), b"")).endswith(b"0\r\n\r\n")
 
 
+def test_no_user_can_take_all_streams(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "LIVE_STREAMS_OF_A_USER", 2)
+    monkeypatch.setattr(app, "LIVE_EVERY_S", 0.01)
+    with _event_stream(site.config.database_socket) as one, _event_stream(site.config.database_socket) as two:
+        for stream in (one, two):
+            _read_until(stream, b"data: ")
+        with _event_stream(site.config.database_socket) as three:
+            assert _read_until(three, b"\r\n").startswith(b"HTTP/1.1 429 ")
+    until = time.monotonic() + 10
+    while True:
+        with _event_stream(site.config.database_socket) as again:
+            if _read_until(again, b"\r\n").startswith(b"HTTP/1.1 200 "):
+                break
+        assert time.monotonic() < until, "what was closed still counts"
+
+
 @needs_root
 def test_of_others_devices_only_the_occupancy_is_live(site: Running) -> None:
     mine, theirs = {"util_pct": 50.0, "jobs": [1]}, {"util_pct": 60.0, "jobs": [2]}
@@ -266,6 +311,15 @@ def test_a_node_is_shown_with_the_devices_that_it_has_now(site: Running) -> None
     assert report.devices == (now, instance)
     assert report.gpus == [now]
     assert (report.version, report.heard_s) == ("9.9", site.clock.now)
+
+
+def test_only_a_node_itself_can_be_heard(site: Running) -> None:
+    body = b'{"wire": 1, "node": "n1", "boot_id": "b"}'
+    before = site.raw("GET", "/v1/nodes", b"", site.signed("GET", "/v1/nodes"))[1]["nodes"]
+    assert site.raw("POST", "/v1/node", body, site.signed("POST", "/v1/node", body))[0] == 200
+    after = site.raw("GET", "/v1/nodes", b"", site.signed("GET", "/v1/nodes"))[1]["nodes"]
+    assert after == before
+    assert "n1" not in {item["node"] for item in after}
 
 
 def test_what_was_measured_as_zero_is_told_as_zero(site: Running) -> None:

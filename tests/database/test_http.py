@@ -162,6 +162,7 @@ def test_without_a_good_credential_nothing_is_answered(
         ("POST", "/v1/node", b"[" * 100_000, {}, 400),
         ("POST", "/v1/node", b'{"wire":1,"node":"n","records":[NaN]}', {}, 400),
         ("POST", "/v1/node", b'{"wire":1e999,"node":"n"}', {}, 400),
+        ("POST", "/v1/node", b'{"wire":1,"node":"\\ud800"}', {}, 400),
     ],
 )
 def test_a_wrong_request_of_the_right_sender_is_refused(
