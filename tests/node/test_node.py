@@ -214,6 +214,27 @@ def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clo
     assert lost.held_s == pytest.approx(50, abs=0.1)
 
 
+def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    gpu.failure = Failure(Trouble.HUNG, "no answer")
+    machine.run(10)
+    machine.hook("epilog", 7, "0")
+    machine.run(20)
+    gpu.failure = None
+    machine.run(15)
+    assert machine.events() == ["gpu_hung", "gpu_back"]
+    machine.hook("prolog", 8, "0")
+    machine.run(10)
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    next_job = machine.records()[-1]
+    assert next_job.mem_used_frac is not None
+    assert next_job.mem_used_frac.seconds == pytest.approx(next_job.held_s, abs=0.01)
+
+
 def test_a_gpu_that_hangs_is_an_event_and_a_gap(machine: Machine, gpu: FakeGpu) -> None:
     machine.hook("prolog", 7, "0")
     machine.run(10)
