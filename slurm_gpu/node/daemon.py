@@ -240,7 +240,7 @@ class Node:
     def _needs_devices(self) -> bool:
         if not self._knows_all() or self._unheld_failures:
             return True
-        # Also of what nobody holds any more: the next job is not to begin on a GPU that nobody has looked for.
+        # Also of what nobody holds any more: the next job should not have to wait for it.
         return any(watch.failure is not None for watch in self._life.watches.values())
 
     def _find_devices(self) -> None:
