@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from lab.simgpu.mig import capabilities, minors_file
 from lab.simgpu.specs import GpuSpec
 from lab.simgpu.truth import ProcessTruth
 from lab.simgpu.world import Device, World, create
-from slurm_gpu.node.gpu import nvmldevice
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
@@ -48,18 +46,6 @@ class StoppedClock(FakeClock):
         return round((at_s + self.offset_s) * _NS)
 
 
-class _Time:
-    """The module time, as far as reading a device needs it."""
-
-    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
-
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-
-    def clock_gettime(self, _: int) -> float:
-        return self._clock.now_s
-
-
 class SimulatedMachine(Machine):
     """One node; `truths` are its processes, as simgpu would write them down."""
 
@@ -70,14 +56,13 @@ class SimulatedMachine(Machine):
         path = directory / "gpus.world"
         # The driver was loaded, and its counters began, soon after the machine's boot.
         create(path, specs, boot=WALL_0 + 10)
-        _set_environment("SIMGPU_WORLD", os.fspath(path))
+        os.environ["SIMGPU_WORLD"] = os.fspath(path)
         self.world = World(path)
         super().__init__(directory, clock=StoppedClock(self.world))
         # What Slurm gives out, by its positions: whole GPUs, then MIG instances.
         self.gpus: tuple[Device, ...] = tuple(self.world.computing)  # type: ignore[assignment]
         (directory / "mig-minors").write_text(minors_file(device.minor for device in self.world.devices))
-        nvmldevice.time = _Time(self.clock)  # type: ignore[attr-defined]
-        self.reader = NvmlReader()  # type: ignore[assignment]
+        self.reader = NvmlReader(now_s=self.clock.monotonic)  # type: ignore[assignment]
         self.truths: list[ProcessTruth] = []
         self._proc = FakeProc(directory / "proc")
         self._next_pid = 10_000
@@ -121,12 +106,7 @@ class SimulatedMachine(Machine):
         """Let go of the library, so that the next test finds its own world."""
         if self.spool is not None:
             self.kill()
-        nvmldevice.time = time  # type: ignore[attr-defined]
-        try:
-            while True:
-                pynvml.nvmlShutdown()
-        except pynvml.NVMLError:
-            pass
+        shut_down_nvml()
 
 
 def load_library(library: Path) -> None:
@@ -134,6 +114,10 @@ def load_library(library: Path) -> None:
     ctypes.CDLL(str(library))
 
 
-def _set_environment(name: str, value: str) -> None:
-    os.environ[name] = value
-    ctypes.CDLL(None).setenv(name.encode(), os.fsencode(value), 1)
+def shut_down_nvml() -> None:
+    """As often as it was initialised."""
+    try:
+        while True:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        pass

@@ -1,6 +1,5 @@
 """GPM tells what the SMs and the PCIe link did between two samples; pynvml over the simulated library."""
 
-import ctypes
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ def world(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path = tmp_path / "gpus.world"
     create(path, [hopper("GPU-h", minor=0), hopper("GPU-a", minor=1, gpm=False)], boot=START_NS / 1e9)
     monkeypatch.setenv("SIMGPU_WORLD", str(path))
-    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
     world = World(path)
     at(world, 0)
     pynvml.nvmlInit()

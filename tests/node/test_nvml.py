@@ -1,14 +1,11 @@
 """NVML's errors cost one field of one GPU, never more; the real pynvml over the simulated library."""
 
-import ctypes
 import os
 import shutil
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pynvml
 import pytest
 
 from lab.simgpu import faults
@@ -17,8 +14,9 @@ from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
 from lab.simgpu.world import World, create
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
+from slurm_gpu.node.gpu.nvmldevice import since_boot_s
 from slurm_gpu.node.gpu.reading import Counter, Memory, Process, Reading, Request, Results, Trouble
-from tests.node.simulated import load_library
+from tests.node.simulated import load_library, shut_down_nvml
 
 MEMORY_MIB = {name: profile.memory_mib for name, profile in MIG_PROFILES.items()}
 START_NS = 1_800_000_000 * 10**9
@@ -36,19 +34,10 @@ def world(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     path = tmp_path / "gpus.world"
     create(path, [GpuSpec("GPU-a", minor=1), GpuSpec("GPU-b", minor=0)], boot=START_NS / 1e9)
     monkeypatch.setenv("SIMGPU_WORLD", str(path))
-    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
     world = World(path)
     world.stop_clock(START_NS + 100 * 10**9)
     yield world
-    shut_down()
-
-
-def shut_down() -> None:
-    try:
-        while True:
-            pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        pass
+    shut_down_nvml()
 
 
 def at(world: World, seconds: float) -> None:
@@ -58,9 +47,9 @@ def at(world: World, seconds: float) -> None:
 class Gpus:
     """A reader that has found its devices."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_s: Callable[[], float] = since_boot_s) -> None:
         self.told: list[str] = []
-        self.reader = NvmlReader(lambda _, text: self.told.append(text))
+        self.reader = NvmlReader(lambda _, text: self.told.append(text), now_s)
         self.facts = {facts.uuid: facts for facts in self.reader.devices()}
 
     def results(self, uuid: str, **request: Any) -> Results:
@@ -244,11 +233,10 @@ def cut(library: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
     parts = (MigSpec("1g.10gb", "MIG-small"), MigSpec("3g.40gb", "MIG-big"))
     create(path, [hopper("GPU-cut", minor=0, mig=parts), hopper("GPU-whole", minor=1)], boot=START_NS / 1e9)
     monkeypatch.setenv("SIMGPU_WORLD", str(path))
-    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
     world = World(path)
     at(world, 0)
     yield world
-    shut_down()
+    shut_down_nvml()
 
 
 def test_instances_are_devices_beside_their_gpu(cut: World) -> None:
@@ -296,14 +284,13 @@ def test_gpm_tells_what_instances_and_gpus_did_between_two_looks(cut: World) -> 
         now_ns = cut.now_ns()
         points = [Point(now_ns - 10**9, 80, 1000), Point(now_ns + 1000 * 10**9, 80, 1000)]
         cut.register(target, points, pid=os.getpid())
-    gpus = Gpus()
+    gpus = Gpus(lambda: cut.now_ns() / 1e9)
     for uuid in ("MIG-big", "GPU-whole"):
         assert gpus.reading(uuid, detailed=True).activity is None
         cut.stop_clock(cut.now_ns() + 2 * 10**9)
-        time.sleep(0.12)  # the reader asks no sooner, and its clock is not the world's
         activity = gpus.reading(uuid, detailed=True).activity
         assert activity is not None
-        assert activity.seconds >= 0.11
+        assert activity.seconds == pytest.approx(2)
         assert activity.sm_active is not None
         assert 0 < activity.sm_active <= 1
         assert None not in activity
@@ -317,7 +304,6 @@ def test_nvlink_counts_all_links_whatever_its_generation(
     path = tmp_path / "links.world"
     create(path, [hopper("GPU-h", minor=0, nvlink_version=version)], boot=START_NS / 1e9)
     monkeypatch.setenv("SIMGPU_WORLD", str(path))
-    ctypes.CDLL(None).setenv(b"SIMGPU_WORLD", os.fsencode(path), 1)
     world = World(path)
     at(world, 0)
     if version == 7:
@@ -336,7 +322,7 @@ def test_nvlink_counts_all_links_whatever_its_generation(
         5 * spec.nvlink_rx_bytes_per_s, rel=1e-6
     )
     assert gpus.facts["GPU-h"].nvlink_bytes_per_s == 18 * spec.nvlink_mb_per_s * 1e6
-    shut_down()
+    shut_down_nvml()
 
 
 def test_xids_are_told_once_of_the_device_that_had_them(cut: World) -> None:

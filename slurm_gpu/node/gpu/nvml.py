@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import pynvml
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvmlcalls import WARNING, GoneError, Tell, once
-from slurm_gpu.node.gpu.nvmldevice import Arrays, NvmlDevice
+from slurm_gpu.node.gpu.nvmldevice import Arrays, NvmlDevice, since_boot_s
 from slurm_gpu.node.gpu.nvmlfacts import gpu_facts, instance_facts, instances
 from slurm_gpu.node.gpu.reading import Facts, Failure, Reading, Request, Results, Trouble, Xid
 from slurm_gpu.node.gpu.xids import XidEvents
@@ -25,13 +24,15 @@ def _to_stderr(priority: int, text: str) -> None:
 
 
 class NvmlReader:
-    """The GPUs and MIG instances that the loaded driver shows; `tell` takes what the admin should know.
+    """The GPUs and MIG instances that the loaded driver shows.
+
+    `tell` takes what the admin should know, `now_s` is Clock.monotonic.
 
     A call that hangs in the driver hangs here: see ReaderProcess.
     """
 
-    def __init__(self, tell: Tell = _to_stderr) -> None:
-        self._tell, self._once = tell, once(tell)
+    def __init__(self, tell: Tell = _to_stderr, now_s: Callable[[], float] = since_boot_s) -> None:
+        self._tell, self._once, self._now_s = tell, once(tell), now_s
         self._arrays = Arrays()
         self._xids = XidEvents(self._once)
         self._devices: dict[str, NvmlDevice] = {}
@@ -113,7 +114,7 @@ class NvmlReader:
 
     def _renew(self, *, at_once: bool) -> None:
         """Initialise the library anew before devices are looked for next."""
-        now_s = time.monotonic()
+        now_s = self._now_s()
         if at_once or now_s >= self._renew_at_s:
             self._stale, self._renew_at_s = True, now_s + _RENEW_S
 
@@ -140,4 +141,4 @@ class NvmlReader:
             return known
         if known is not None:
             known.close()
-        return NvmlDevice(handle, facts, parent, self._arrays, self._once)
+        return NvmlDevice(handle, facts, parent, self._arrays, self._once, self._now_s)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_uint, c_ulonglong, create_string_buffer
 from typing import Any
 
@@ -81,16 +81,25 @@ class Arrays:
         self.process_samples: Any = (pynvml.c_nvmlProcessUtilizationSample_t * 256)()
 
 
-def _now_s() -> float:
-    """Clock.monotonic()."""
+def since_boot_s() -> float:
+    """Clock.monotonic(), without the module for it."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class NvmlDevice:
-    """Reads one device; `parent` is the handle of the GPU of a MIG instance."""
+    """Reads one device; `parent` is the handle of the GPU of a MIG instance, `now_s` Clock.monotonic."""
 
-    def __init__(self, handle: Any, facts: Facts, parent: Any, arrays: Arrays, tell: Tell) -> None:
+    def __init__(
+        self,
+        handle: Any,
+        facts: Facts,
+        parent: Any,
+        arrays: Arrays,
+        tell: Tell,
+        now_s: Callable[[], float] = since_boot_s,
+    ) -> None:
         self.facts, self.handle = facts, handle
+        self._now_s = now_s
         self._arrays, self._parent = arrays, parent
         self._calls = Calls(handle, facts.uuid, tell)
         gpm_calls = self._calls if parent is None else Calls(parent, facts.uuid, tell)
@@ -106,7 +115,7 @@ class NvmlDevice:
 
     def read(self, request: Request) -> Reading:
         """What is asked for; raises GoneError."""
-        at_s = _now_s()
+        at_s = self._now_s()
         if request.detailed:
             self._check_identity()
         memory = self._memory()
@@ -130,7 +139,7 @@ class NvmlDevice:
             temp_c=self._temp_c(),
             sm_clock_mhz=self._sm_clock_mhz(),
             throttle=self._throttle(),
-            activity=self._gpm.read(_now_s()),
+            activity=self._gpm.read(self._now_s()),
             **self._counters(),
         )
 
