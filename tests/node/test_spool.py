@@ -3,6 +3,7 @@
 import os
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,8 @@ def allocation(job_id: int) -> Allocation:
 
 
 def record(job_id: int, seq: int = 1, *, final: bool = True, device: str = "GPU-0") -> Record:
-    own = key(job_id)
     return Record(
-        **{name: getattr(own, name) for name in SegmentKey.__dataclass_fields__},
+        **asdict(key(job_id)),
         device=device,
         seq=seq,
         final=final,
@@ -49,9 +49,7 @@ def record(job_id: int, seq: int = 1, *, final: bool = True, device: str = "GPU-
 
 
 def host(job_id: int, seq: int = 1, *, final: bool = True) -> Host:
-    own = key(job_id)
-    fields = {name: getattr(own, name) for name in SegmentKey.__dataclass_fields__}
-    return Host(**fields, seq=seq, final=final, first_s=100, last_s=110)
+    return Host(**asdict(key(job_id)), seq=seq, final=final, first_s=100, last_s=110)
 
 
 def jobs(spool: Spool) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from slurm_gpu.node.held.hooks import HookEvent
@@ -75,7 +75,7 @@ class Allocation:
     def to_json(self) -> dict[str, Any]:
         """For the spool."""
         return {
-            **{name: getattr(self.key, name) for name in SegmentKey.__dataclass_fields__},
+            **asdict(self.key),
             "prolog_at_s": self.prolog_at_s,
             "start_s": self.start_s,
             "start_wall_s": self.start_wall_s,
@@ -90,7 +90,7 @@ class Allocation:
     def from_json(cls, value: Mapping[str, Any]) -> Allocation:
         """From the spool."""
         return cls(
-            key=SegmentKey(**{name: value[name] for name in SegmentKey.__dataclass_fields__}),
+            key=SegmentKey(**{f.name: value[f.name] for f in fields(SegmentKey)}),
             prolog_at_s=value["prolog_at_s"],
             start_s=value["start_s"],
             start_wall_s=value["start_wall_s"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from slurm_gpu.node.application.recognition import Recognition
 from slurm_gpu.node.measure.tally import SegmentKey
@@ -87,13 +88,7 @@ class HostWatch:
         self._seq += 1
         finding = self._recognition.best
         return Host(
-            cluster=self.key.cluster,
-            job_id=self.key.job_id,
-            restart=self.key.restart,
-            prolog_s=self.key.prolog_s,
-            node=self.key.node,
-            boot_id=self.key.boot_id,
-            segment=self.key.segment,
+            **(asdict(self.key) | {name: self._traffic_of(name) for name in _TRAFFIC}),
             seq=self._seq,
             final=final,
             first_s=int(self._start_wall_s),
@@ -102,7 +97,6 @@ class HostWatch:
             rss_max_mib=_rounded(self._stats.rss_max_mib),
             read_bytes=self._stats.read_bytes,
             write_bytes=self._stats.write_bytes,
-            **{name: self._traffic_of(name) for name in _TRAFFIC},
             app=None if finding is None else finding.rule.name,
             app_field=None if finding is None else finding.rule.field,
             app_params=None if finding is None else finding.parameters,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from slurm_gpu.node.gpu.reading import Facts, Reading
@@ -179,13 +179,7 @@ class Tally:
         # Where memory alone is measured, it is so also while the job is suspended.
         suspended_s = self._suspended_until(stop_s)
         return Record(
-            cluster=self.key.cluster,
-            job_id=self.key.job_id,
-            restart=self.key.restart,
-            prolog_s=self.key.prolog_s,
-            node=self.key.node,
-            boot_id=self.key.boot_id,
-            segment=self.key.segment,
+            **asdict(self.key),
             device=self.device,
             seq=self._seq,
             final=final,
