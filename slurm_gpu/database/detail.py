@@ -146,7 +146,8 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
         for record in kept:
             places[record.node, record.device].append(record)
         for (node, uuid), parts in sorted(places.items()):
-            merged = merge_timelines(part.timeline for part in parts)
+            spans = [(part.first_s, part.last_s) for part in parts]
+            merged = merge_timelines((part.timeline for part in parts), spans)
             found[run_id].append(DeviceTimeline(node=node, device=uuid, timeline=merged))
     return found
 

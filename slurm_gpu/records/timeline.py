@@ -6,6 +6,7 @@ import base64
 import binascii
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from slurm_gpu.errors import RecordError
@@ -91,20 +92,44 @@ def _levels(name: str, value: Any) -> bytes:
     return levels
 
 
-def merge_timelines(timelines: Iterable[Timeline | None]) -> Timeline | None:
+def merge_timelines(
+    timelines: Iterable[Timeline | None], spans: Iterable[tuple[int, int]] = ()
+) -> Timeline | None:
     """One timeline over all of them, in bins as wide as their widest or wider; None where there is none.
 
-    A bin is the mean of what falls into it and is no gap, weighted by the width it came in.
+    A bin is the mean of what falls into it and is no gap, weighted by the width it came in. `spans` are the
+    first_s and last_s of each watch, where known: of its first and last bin only what it watched counts.
     """
-    parts = [timeline for timeline in timelines if timeline is not None and timeline.n_bins]
+    parts = [
+        (timeline, span)
+        for timeline, span in zip_longest(timelines, spans)
+        if timeline is not None and timeline.n_bins
+    ]
     if not parts:
         return None
-    width_s, start_s, n_bins = _span(parts)
+    width_s, start_s, n_bins = _span([timeline for timeline, _ in parts])
+    weighed = [(timeline, _weights(timeline, span)) for timeline, span in parts]
     series: dict[str, bytes] = {}
     for name in SERIES:
-        if any(name in part.series for part in parts):
-            series[name] = _merged(name, parts, width_s, start_s, n_bins)
+        if any(name in timeline.series for timeline, _ in parts):
+            series[name] = _merged(name, weighed, width_s, start_s, n_bins)
     return Timeline(width_s=width_s, start_s=start_s, series=series)
+
+
+def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
+    """Seconds for which each bin stands.
+
+    Where the clock was set meanwhile, `span` and the bins do not tell the same time: then the whole width.
+    """
+    weights = [timeline.width_s] * timeline.n_bins
+    if span is not None:
+        first_s, last_s = span
+        late_s, early_s = first_s - timeline.start_s, timeline.end_s - last_s
+        for index, unwatched_s in ((0, late_s), (-1, early_s)):
+            if 0 < unwatched_s < timeline.width_s:
+                # The times are rounded: what was measured counts for something.
+                weights[index] = max(1, weights[index] - unwatched_s)
+    return weights
 
 
 def _span(parts: Sequence[Timeline]) -> tuple[int, int, int]:
@@ -119,16 +144,18 @@ def _span(parts: Sequence[Timeline]) -> tuple[int, int, int]:
         width_s *= 2
 
 
-def _merged(name: str, parts: Iterable[Timeline], width_s: int, start_s: int, n_bins: int) -> bytes:
+def _merged(
+    name: str, parts: Iterable[tuple[Timeline, Sequence[int]]], width_s: int, start_s: int, n_bins: int
+) -> bytes:
     # In whole numbers, so that the order of the parts does not matter.
-    sums, weights = [0] * n_bins, [0] * n_bins
-    for part in parts:
-        for index, byte in enumerate(part.series.get(name, b"")):
+    sums, seconds = [0] * n_bins, [0] * n_bins
+    for part, weights in parts:
+        for index, (byte, weight) in enumerate(zip(part.series.get(name, b""), weights, strict=False)):
             if byte != GAP:
                 into = (part.start_s + index * part.width_s - start_s) // width_s
-                sums[into] += byte * part.width_s
-                weights[into] += part.width_s
+                sums[into] += byte * weight
+                seconds[into] += weight
     return bytes(
         GAP if weight == 0 else (2 * total + weight) // (2 * weight)
-        for total, weight in zip(sums, weights, strict=True)
+        for total, weight in zip(sums, seconds, strict=True)
     )

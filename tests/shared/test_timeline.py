@@ -89,6 +89,21 @@ def test_what_spans_too_much_gets_wider_bins() -> None:
     assert merged.fractions("util")[0] == 100 / FULL
 
 
+def test_of_a_bin_that_two_watches_share_each_counts_for_as_long_as_it_watched() -> None:
+    ended = timeline(100, 200, width_s=64, start_s=0)
+    began = timeline(0, 50, width_s=64, start_s=64)
+    assert merge_timelines([ended, began]) == timeline(100, 100, 50, width_s=64)
+    # The first watched 16 s of the second bin, the other 48 s.
+    assert merge_timelines([ended, began], [(0, 80), (80, 192)]) == timeline(100, 50, 50, width_s=64)
+
+
+def test_where_the_clock_was_set_whole_bins_count() -> None:
+    ended = timeline(100, 200, width_s=64, start_s=0)
+    began = timeline(0, 50, width_s=64, start_s=64)
+    by_width = merge_timelines([ended, began])
+    assert merge_timelines([ended, began], [(500, 5000), (0, 10)]) == by_width
+
+
 def test_nothing_merges_to_nothing() -> None:
     assert merge_timelines([]) is None
     assert merge_timelines([None, Timeline(width_s=1, start_s=0, series={})]) is None
