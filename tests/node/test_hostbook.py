@@ -4,6 +4,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -276,14 +277,58 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
     while worker.started < 2 and now_s < START_S + 200:
         assert not book.step(now_s, dict)
         if "job 4" in caplog.text and book.next_step_s() is None:
-            book.begin(allocation(5))
+            book.begin(replace(allocation(5), uid=1002))
         now_s += 1.0
-    assert now_s >= START_S + STUCK_S
+    assert (worker.started, now_s >= START_S + STUCK_S) == (2, True)
     assert caplog.text.count("does not come back") == 1
     book.end(segment(4), now_s)
     book.end(segment(5), now_s)
     hosts = [host for at in (now_s, now_s + STUCK_S + 1) for host in book.step(at, dict)]
     assert sorted(host.job_id for host in hosts if host.final) == [4, 5]
+
+
+class Late(Hanging):
+    """A worker whose tasks come back when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Task] = []
+
+    def start(self, task: Task) -> None:
+        super().start(task)
+        self.tasks.append(task)
+
+
+def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[int, float]] = []
+
+    def look(watch: HostWatch, now_s: float, *_: object) -> None:
+        looked.append((watch.key.job_id, now_s))
+        watch.next_look_s = now_s + 10
+
+    monkeypatch.setattr(HostWatch, "look", look)
+    worker = Late()
+    book = HostBook(
+        "n1", NO_RULES, places=Places(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
+    )
+    of_alice, of_bob = (replace(allocation(job), uid=uid) for job, uid in ((4, 1001), (5, 1002)))
+    book.sync([of_alice, of_bob], START_S)
+    book.step(START_S, dict)
+    late_s = START_S + STUCK_S + 1
+    book.step(late_s, dict)
+    first, second = worker.tasks
+    # While one look at a job of Alice's hangs, none is risked at another of hers.
+    book.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
+    second()
+    worker.idle = True
+    book.step(late_s + 1, dict)
+    assert (looked, len(worker.tasks)) == ([(5, late_s)], 2)
+    first()
+    book.step(late_s + 2, dict)
+    worker.tasks[2]()
+    assert looked == [(5, late_s), (6, late_s + 2)]
 
 
 class Failing(AtOnce):

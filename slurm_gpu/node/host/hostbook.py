@@ -46,13 +46,18 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Round:
-    """One look at several jobs, one after another; the first `done` of them are through."""
+    """One look at several jobs, one after another; the first `done` of them are through.
+
+    Once `given_up` it goes no further, since the next round looks at these jobs; `over` when it has ended.
+    """
 
     entries: Sequence[_Entry]
     on_gpu: Mapping[int, Sequence[int]]
     began_s: float
     ask_s: float
     done: int = 0
+    given_up: bool = False
+    over: bool = False
 
 
 class HostBook:
@@ -77,7 +82,8 @@ class HostBook:
         self._worker: Worker = WorkThread("host") if worker is None else worker
         self._entries: dict[str, _Entry] = {}
         self._round: _Round | None = None
-        self._stuck = 0
+        # Rounds that have not come back, with the user whose job they are at.
+        self._lost: list[tuple[_Round, int | None]] = []
 
     def begin(self, allocation: Allocation) -> None:
         """Watch that allocation's job; every other job is no longer alone on the node."""
@@ -151,7 +157,10 @@ class HostBook:
         return [entry.watch.host(now_s) for entry in self._entries.values() if entry.end_s is None]
 
     def _may_look(self, entry: _Entry) -> bool:
-        return not entry.stuck and entry.end_s is None and self._stuck < _MOST_STUCK
+        if entry.stuck or entry.end_s is not None or len(self._lost) >= _MOST_STUCK:
+            return False
+        # Who can make one look wait could do so with one job after another.
+        return not any(uid is not None and uid == entry.watch.uid for _, uid in self._lost)
 
     def _start_round(self, now_s: float, on_gpu: Callable[[], Mapping[int, Sequence[int]]]) -> None:
         due = [e for e in self._entries.values() if self._may_look(e) and e.watch.next_look_s <= now_s]
@@ -161,14 +170,20 @@ class HostBook:
 
     def _look(self, this: _Round) -> None:
         """Runs beside the main thread, which leaves these watches alone meanwhile."""
-        if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
-            self._reading = self._counters.look(this.began_s)
-        for entry in this.entries:
-            entry.watch.look(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
-            this.done += 1
+        try:
+            if self._reading is None or this.began_s - self._reading.at_s >= _NODE_FRESH_S:
+                self._reading = self._counters.look(this.began_s)
+            for entry in this.entries:
+                if this.given_up:
+                    return
+                entry.watch.look(this.began_s, self._reading, this.on_gpu.get(entry.watch.key.job_id, ()))
+                this.done += 1
+        finally:
+            this.over = True
 
     def _collect(self, now_s: float) -> None:
         """Has the round come to its end, or must it be given up?"""
+        self._lost = [lost for lost in self._lost if not lost[0].over]
         this = self._round
         if this is None:
             return
@@ -176,21 +191,26 @@ class HostBook:
             if now_s - this.began_s < STUCK_S:
                 this.ask_s = now_s + _ASK_S
                 return
+            this.given_up = True
             self._worker.abandon()
-            self._stuck += 1
+            self._lost.append((this, self._at(this).watch.uid))
             self._give_up(this, "does not come back")
         elif this.done < len(this.entries):
             self._give_up(this, "failed")
         self._round = None
 
+    def _at(self, this: _Round) -> _Entry:
+        """The job that it is at."""
+        return this.entries[min(this.done, len(this.entries) - 1)]
+
     def _give_up(self, this: _Round, why: str) -> None:
-        entry = this.entries[min(this.done, len(this.entries) - 1)]
+        entry = self._at(this)
         entry.stuck = True
         log.warning(
             "a look at the processes of job %d %s; they are left alone from now on%s",
             entry.watch.key.job_id,
             why,
-            "" if self._stuck < _MOST_STUCK else ", and so are those of all other jobs",
+            "" if len(self._lost) < _MOST_STUCK else ", and so are those of all other jobs until one does",
         )
 
     def _finish(self) -> list[Host]:
