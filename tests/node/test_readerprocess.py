@@ -133,8 +133,12 @@ def test_a_gpu_that_hung_is_tried_again_at_growing_intervals_and_disturbs_nobody
     assert world.calls()["nvmlInitWithFlags"] == asked
     clock.advance(2)
     uuids(reader)  # lets another process try
-    while world.calls()["nvmlInitWithFlags"] == asked:
+
+    def another_tried() -> bool:
         assert set(read(reader).readings) == {"GPU-a", "GPU-c"}
+        return world.calls()["nvmlInitWithFlags"] > asked
+
+    wait_for(another_tried)
     assert uuids(reader) == ["GPU-a", "GPU-c"]
     faults.hang(world, 1, [])
     wait_for(lambda: "GPU-b" in uuids(reader))
@@ -222,16 +226,16 @@ def test_a_driver_that_went_while_the_reader_restarted_is_told(world: World, rea
     faults.driver(world, loaded=False)
     assert reader.pid is not None
     os.kill(reader.pid, signal.SIGKILL)
-    wait_for(lambda: bool(read(reader).failures))
-    assert {failure.trouble for failure in read_until_failed(reader)} == {Trouble.DRIVER}
+    failures: list[Failure] = []
+
+    def told() -> bool:
+        failures.extend(read(reader).failures.values())
+        return bool(failures)
+
+    wait_for(told)
+    assert {failure.trouble for failure in failures} == {Trouble.DRIVER}
     faults.driver(world, loaded=True)
     assert uuids(reader) == GPUS
-
-
-def read_until_failed(reader: Reader) -> list[Failure]:
-    while not (failures := read(reader).failures):
-        time.sleep(0.01)
-    return list(failures.values())
 
 
 def test_a_driver_that_is_reloaded_costs_a_new_reader(world: World, reader: ReaderProcess) -> None:
