@@ -13,7 +13,10 @@ from slurm_gpu.node.gpu.reading import Counter
 
 
 class _Field(NamedTuple):
-    """A field (nvml.h: NVML_FI_DEV_…) with its scope, counting in units of 2**shift."""
+    """A field (nvml.h: NVML_FI_DEV_…) with its scope, counting in units of 2**shift.
+
+    By number, since older bindings lack some of the names.
+    """
 
     number: int
     scope: int = 0
@@ -23,17 +26,17 @@ class _Field(NamedTuple):
 _ALL_LINKS = 0xFFFFFFFF
 # Stands for a field of each link.
 _EACH_LINK = 0xFFFFFFFE
-_NVLINK_COUNT = _Field(91)
+_NVLINK_COUNT = _Field(91)  # NVLINK_LINK_COUNT
 
 # By the name in Reading: the first that a device has counts.
 _FIELDS: Mapping[str, tuple[_Field, ...]] = {
-    "energy_mj": (_Field(83),),
-    "pcie_rx_bytes": (_Field(198),),
-    "pcie_tx_bytes": (_Field(197),),
-    # Data in KiB; from the fifth generation on in bytes.
+    "energy_mj": (_Field(83),),  # TOTAL_ENERGY_CONSUMPTION
+    "pcie_rx_bytes": (_Field(198),),  # PCIE_COUNT_RX_BYTES
+    "pcie_tx_bytes": (_Field(197),),  # PCIE_COUNT_TX_BYTES
+    # NVLINK_THROUGHPUT_DATA_… in KiB; from the fifth generation on NVLINK_COUNT_…_BYTES.
     "nvlink_rx_bytes": (_Field(139, _ALL_LINKS, shift=10), _Field(204, _EACH_LINK)),
     "nvlink_tx_bytes": (_Field(138, _ALL_LINKS, shift=10), _Field(202, _EACH_LINK)),
-    # Single and double bit errors since the driver was loaded.
+    # ECC_SBE_VOL_TOTAL, ECC_DBE_VOL_TOTAL: single and double bit errors since the driver was loaded.
     "ecc_corrected": (_Field(3),),
     "ecc_uncorrected": (_Field(4),),
 }
