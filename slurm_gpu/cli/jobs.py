@@ -111,16 +111,15 @@ def jobs(
 
 
 def _print_table(found: list[Run], min_coverage: float) -> None:
-    thin = [run for run in found if run.coverage is not None and run.coverage < min_coverage]
-    print_table(
-        COLUMNS, (_row(run, run in thin) for run in found), right=COLUMNS[4:], whole=("JobID",), cut=_NAMES
-    )
-    if thin:
+    thin = [run.coverage is not None and run.coverage < min_coverage for run in found]
+    rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
+    print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES)
+    if any(thin):
         remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
 
 
-def _row(run: Run, thin: bool) -> list[str]:
-    mark = "*" if thin else ""
+def _row(run: Run, is_thin: bool) -> list[str]:
+    mark = "*" if is_thin else ""
     return [
         run.id,
         text(run.user),

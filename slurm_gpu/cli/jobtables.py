@@ -17,6 +17,7 @@ from slurm_gpu.cli.sparkline import GAP as NO_SIGN
 from slurm_gpu.cli.sparkline import sparkline, values_per_sign
 from slurm_gpu.database.client import DeviceTimeline
 from slurm_gpu.records import Event, Timeline
+from slurm_gpu.records.timeline import common_bins
 
 _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
 _SHORT_UUID = 12
@@ -104,9 +105,7 @@ def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo
     known = [(course, course.timeline) for course in courses if course.timeline is not None]
     if not known:
         return
-    width_s = max(timeline.width_s for _, timeline in known)
-    first_s = min(timeline.start_s for _, timeline in known) // width_s * width_s
-    n_bins = -(-(max(timeline.end_s for _, timeline in known) - first_s) // width_s)
+    width_s, first_s, n_bins = common_bins([timeline for _, timeline in known])
     width = 26 if is_narrow() else 40
 
     def line(timeline: Timeline, series: str) -> str:

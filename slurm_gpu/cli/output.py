@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TextIO
@@ -18,6 +19,8 @@ from slurm_gpu.errors import UsageError
 _PIPE_WIDTH = 100_000
 """In a pipe nothing is wrapped or cut, however long a row."""
 _WIDE = 100
+# DEL and the C1 controls, and what turns the direction of writing.
+_STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def console(stream: TextIO | None = None) -> Console:
@@ -67,8 +70,12 @@ def print_table(
 
 
 def print_json(value: Any) -> None:
-    """One indented JSON document; gaps are null."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """One indented JSON document; gaps are null.
+
+    JSON itself escapes few of the characters that steer a terminal.
+    """
+    document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    click.echo(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", document))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:

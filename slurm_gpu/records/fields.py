@@ -26,8 +26,8 @@ _INT64 = 2**63 - 1
 MAX_TEXT = 255
 MAX_SECONDS = 100 * 366 * 86400.0
 """A century."""
-MAX_MOMENT_S = 253_402_300_799
-"""The last second of the year 9999."""
+MAX_MOMENT_S = 253_370_764_799
+"""The last second of the year 9998: it is a date in every time zone."""
 MAX_AMOUNT = 1e24
 # A mean of values that are all 1 may come out as a little more.
 _ROUNDING = 1e-6

@@ -107,7 +107,7 @@ def merge_timelines(
     ]
     if not parts:
         return None
-    width_s, start_s, n_bins = _span([timeline for timeline, _ in parts])
+    width_s, start_s, n_bins = common_bins([timeline for timeline, _ in parts])
     weighed = [(timeline, _weights(timeline, span)) for timeline, span in parts]
     series: dict[str, bytes] = {}
     for name in SERIES:
@@ -132,8 +132,8 @@ def _weights(timeline: Timeline, span: tuple[int, int] | None) -> list[int]:
     return weights
 
 
-def _span(parts: Sequence[Timeline]) -> tuple[int, int, int]:
-    """Width, start and number of bins that hold all parts."""
+def common_bins(parts: Sequence[Timeline]) -> tuple[int, int, int]:
+    """Width, start and number (at most MAX_BINS) of bins that hold all parts, at least one."""
     width_s = max(part.width_s for part in parts)
     end_s = max(part.end_s for part in parts)
     while True:

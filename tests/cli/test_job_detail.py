@@ -12,6 +12,7 @@ from slurm_gpu.cli.hostuse import host_uses
 from slurm_gpu.cli.sparkline import sparkline
 from slurm_gpu.database.client import DeviceTimeline, RunTimeline
 from slurm_gpu.records import DeviceFacts, Event, Host, Mean, Timeline, Total
+from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.records.timeline import level
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 
@@ -99,6 +100,26 @@ def test_the_course_shows_when_it_ran_and_where_nothing_was_measured(slurm_gpu: 
     slurm_gpu("job", "17", "--json")
     (run,) = json.loads(slurm_gpu.out)["runs"]
     assert run["timelines"][0] == devices[0].to_json()
+
+
+def test_a_device_whose_clock_was_wrong_costs_nothing_but_width(slurm_gpu: CommandLine):
+    at_boot = Timeline(width_s=1, start_s=0, series={"util": bytes([250])})
+    now = Timeline(width_s=1, start_s=START_S, series={"util": bytes([250])})
+    devices = tuple(
+        DeviceTimeline(node="n1", device=uuid, timeline=course) for uuid, course in ((_A, at_boot), (_B, now))
+    )
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A), make_record(_B)))]
+    submit_s = slurm_gpu.database.runs[0].submit_s
+    slurm_gpu.database.courses = [RunTimeline(id="17", job_id=17, submit_s=submit_s, devices=devices)]
+    assert slurm_gpu("job", "17") == 0
+    assert _line(slurm_gpu, "node GPU utilisation memory").startswith(f"n1 {_A} █·")
+
+
+def test_the_last_moment_that_a_node_may_tell_is_a_date_everywhere(slurm_gpu: CommandLine):
+    far = Event(node="n1", boot_id="b", n=1, at_s=MAX_MOMENT_S, kind="gpu_lost", device=_A)
+    slurm_gpu.database.runs = [make_run(devices=(make_record(_A),), events=(far,))]
+    assert slurm_gpu("job", "17") == 0
+    assert "9999-01-01 08:59:59" in slurm_gpu.out
 
 
 def test_a_course_that_was_not_kept_is_not_drawn(slurm_gpu: CommandLine):

@@ -138,3 +138,12 @@ def test_names_cannot_steer_the_terminal(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(account="v\x1b[31mx[bold]y")]
     slurm_gpu("jobs")
     assert slurm_gpu.rows()[1][2] == "v�[31mx[bold]y"
+
+
+def test_names_in_json_cannot_steer_the_terminal_either(slurm_gpu: CommandLine):
+    account = "v\x1b[31m \x9b31m \u202egnp 연구"
+    slurm_gpu.database.runs = [make_run(account=account)]
+    slurm_gpu("jobs", "--json")
+    assert all(character.isprintable() or character == "\n" for character in slurm_gpu.out)
+    assert "연구" in slurm_gpu.out
+    assert json.loads(slurm_gpu.out)["runs"][0]["account"] == account
