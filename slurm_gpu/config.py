@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.units import parse_duration, parse_memory_mib
+from slurm_gpu.yamlcheck import YamlCheck
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
@@ -121,16 +120,10 @@ def _is_number(value: Any) -> bool:
 _DURATIONS = {"timelines": "timelines_s", "windows": "windows_s"}
 
 
-class _Check:
-    """One pass over the file, collecting errors instead of stopping at the first."""
-
-    def __init__(self, source: YamlSource) -> None:
-        self.source = source
-        self.errors: list[InputError] = []
-
+class _Check(YamlCheck):
     def site(self) -> SiteConfig:
         known = {f.name for f in fields(SiteConfig)} - {"import_interval_s"} | {"import_interval"}
-        top = self.mapping((), self.source.value, known)
+        top = self.mapping((), self.source.value, sorted(known))
         values: dict[str, Any] = {}
         if "cluster" in top:
             values["cluster"] = self.text(("cluster",), top["cluster"], "neuron")
@@ -167,27 +160,8 @@ class _Check:
             values["spool"] = self.spool(top["spool"])
         if "metrics" in top:
             values["metrics"] = self.metrics(top["metrics"])
-        if self.errors:
-            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+        self.finish()
         return SiteConfig(**values)
-
-    def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        self.errors.append(self.source.error(location, message, key=key))
-
-    def mapping(self, location: Location, value: Any, known: Iterable[str] | None) -> dict[str, Any]:
-        name = ".".join(map(str, location)) or "the file"
-        if not isinstance(value, dict):
-            self.fail(location, f"{name} must hold `key: value` lines, not {value!r}")
-            return {}
-        if known is None:
-            return value
-        allowed = sorted(known)
-        for key in value:
-            if key not in allowed:
-                close = difflib.get_close_matches(str(key), allowed, 1)
-                hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
-                self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
-        return {key: item for key, item in value.items() if key in allowed}
 
     def text(self, location: Location, value: Any, example: str) -> str:
         if isinstance(value, str) and value:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.model import (
     Group,
     Limits,
@@ -23,6 +22,7 @@ from slurm_gpu.policy.model import (
     RuleException,
 )
 from slurm_gpu.units import format_duration, parse_duration
+from slurm_gpu.yamlcheck import YamlCheck, did_you_mean
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 FILE_NAME = "policy.yaml"
@@ -65,13 +65,7 @@ def check_policy(source: YamlSource) -> Policy:
     return _Check(source).policy()
 
 
-class _Check:
-    """One pass over the file, collecting errors instead of stopping at the first."""
-
-    def __init__(self, source: YamlSource) -> None:
-        self.source = source
-        self.errors: list[InputError] = []
-
+class _Check(YamlCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -81,7 +75,7 @@ class _Check:
                     )
                 ]
             )
-        top = self.mapping((), self.source.value, _TOP, _LATER_TOP)
+        top = self.table((), self.source.value, _TOP, _LATER_TOP)
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
             if "version" in top:
                 self.fail(("version",), f"version: {top['version']!r} must be 1")
@@ -99,32 +93,23 @@ class _Check:
             rules=rules,
             exceptions=self.exceptions(top.get("exceptions", []), rules),
         )
-        if self.errors:
-            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+        self.finish()
         return policy
 
-    def fail(self, location: Location, message: str, *, key: bool = False) -> None:
-        self.errors.append(self.source.error(location, message, key=key))
-
-    def mapping(
+    def table(
         self, location: Location, value: Any, known: Collection[str], later: Collection[str] = ()
     ) -> dict[str, Any]:
-        name = _name(location) or "the policy"
-        if not isinstance(value, dict):
-            self.fail(location, f"{name} must hold `key: value` lines, not {value!r}")
-            return {}
-        for key in value:
-            if key in later:
+        """A mapping with these keys, of which those that come later are refused by name."""
+        if isinstance(value, dict):
+            for key in value.keys() & set(later):
                 self.fail(
                     (*location, key),
                     f"{key!r} belongs to the policy format, but this version does not enforce it yet; "
                     "take it out (or comment it out) until it does",
                     key=True,
                 )
-            elif key not in known:
-                hint = _did_you_mean(key, known)
-                self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
-        return {key: item for key, item in value.items() if key in known}
+            value = {key: item for key, item in value.items() if key not in later}
+        return self.mapping(location, value, known, _name(location) or "the policy")
 
     def text(self, location: Location, value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -139,7 +124,7 @@ class _Check:
         allowed = [str(member) for member in kind]
         if value in allowed:
             return kind(value)
-        hint = _did_you_mean(value, allowed)
+        hint = did_you_mean(value, allowed)
         self.fail(location, f"{_name(location)}: {value!r} is not possible; {hint}")
         return next(iter(kind))
 
@@ -168,7 +153,7 @@ class _Check:
         return dt.date.max
 
     def manages(self, value: Any) -> Manages:
-        table = self.mapping(("manages",), value, ("qos", "accounts"))
+        table = self.table(("manages",), value, ("qos", "accounts"))
         return Manages(**{key: self.names(("manages", key), item) for key, item in table.items()})
 
     def groups(self, value: Any) -> dict[str, Group]:
@@ -191,7 +176,7 @@ class _Check:
                 key=True,
             )
             return Group(str(name))
-        table = self.mapping(location, value, (*_CONDITIONS, "until"))
+        table = self.table(location, value, (*_CONDITIONS, "until"))
         conditions = {key: self.names((*location, key), table[key]) for key in _CONDITIONS if key in table}
         until = self.date((*location, "until"), table["until"]) if "until" in table else None
         return Group(str(name), **conditions, until=until)
@@ -209,7 +194,7 @@ class _Check:
         return tuple(rules)
 
     def rule(self, location: Location, value: Any, groups: Mapping[str, Group], on_error: OnError) -> Rule:
-        table = self.mapping(location, value, _RULE, _LATER_RULE)
+        table = self.table(location, value, _RULE, _LATER_RULE)
         self.require(location, value, ("id", "for", "per", "why", "limits"))
         rule_id = ""
         if "id" in table:
@@ -224,9 +209,7 @@ class _Check:
         if "for" in table:
             group = table["for"]
             if not isinstance(group, str) or group not in groups:
-                self.fail(
-                    (*location, "for"), f"for: {group!r} is not a group; {_did_you_mean(group, groups)}"
-                )
+                self.fail((*location, "for"), f"for: {group!r} is not a group; {did_you_mean(group, groups)}")
                 group = ""
         per = self.choice((*location, "per"), table.get("per", "job"), Per)
         known_per = per if table.get("per") == per else None
@@ -259,7 +242,7 @@ class _Check:
                     f"{_LATER_LIMITS[key]}",
                     key=True,
                 )
-        table = self.mapping(location, value, (*_LIMITS, *_LATER_LIMITS))
+        table = self.table(location, value, (*_LIMITS, *_LATER_LIMITS))
         if isinstance(value, dict) and not value:
             self.fail(location, f"limits is empty; allowed: {', '.join(_LIMITS)}")
         for key in table:
@@ -341,14 +324,14 @@ class _Check:
         return tuple(exceptions)
 
     def exception(self, location: Location, value: Any, rules: tuple[Rule, ...]) -> RuleException:
-        table = self.mapping(location, value, _EXCEPTION)
+        table = self.table(location, value, _EXCEPTION)
         self.require(location, value, ("rule", "user", "limits", "until", "why"))
         by_id = {rule.id: rule for rule in rules}
         name = table.get("rule", "")
         rule = by_id.get(name) if isinstance(name, str) else None
         limits = Limits()
         if "rule" in table and rule is None:
-            self.fail((*location, "rule"), f"rule: {name!r} is not a rule; {_did_you_mean(name, by_id)}")
+            self.fail((*location, "rule"), f"rule: {name!r} is not a rule; {did_you_mean(name, by_id)}")
         elif rule is not None and rule.per is Per.GROUP:
             self.fail(
                 (*location, "rule"),
@@ -393,10 +376,3 @@ def _name(location: Location) -> str:
     if isinstance(location[-1], int) and len(location) > 1:
         return f"{str(location[-2]).removesuffix('s')} {location[-1] + 1}"
     return str(location[-1])
-
-
-def _did_you_mean(value: Any, allowed: Collection[str]) -> str:
-    close = difflib.get_close_matches(str(value), [str(name) for name in allowed], 1)
-    if close:
-        return f"did you mean {close[0]}?"
-    return f"allowed: {', '.join(str(name) for name in allowed)}" if allowed else "none is defined"

@@ -6,7 +6,6 @@ is told with its place.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import re
 import sys
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.node.application.patterncost import LONGEST_TEXT, MOST_WAYS, ways_to_match
+from slurm_gpu.yamlcheck import YamlCheck, shown
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
 FILE_NAME = "applications.yaml"
@@ -113,13 +112,7 @@ def check_rules(source: YamlSource) -> Rules:
     return _Check(source).rules()
 
 
-class _Check:
-    """One pass over the file, collecting errors instead of stopping at the first."""
-
-    def __init__(self, source: YamlSource) -> None:
-        self.source = source
-        self.errors: list[InputError] = []
-
+class _Check(YamlCheck):
     def rules(self) -> Rules:
         top = self.mapping((), self.source.value, ("version", "applications"), "the file")
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
@@ -130,8 +123,7 @@ class _Check:
         if len(table) > _MOST_APPLICATIONS:
             self.fail(("applications",), f"{len(table)} applications; at most {_MOST_APPLICATIONS} are taken")
         found = [self.rule(str(name), value) for name, value in table.items()]
-        if self.errors:
-            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+        self.finish()
         traces = [trace for rule in found for trace in rule.traces]
         libraries = [trace.library.pattern.pattern for trace in traces if trace.library is not None]
         return Rules(
@@ -249,7 +241,7 @@ class _Check:
             return names
         self.fail(
             here,
-            f"{here[-1]}: {_shown(value)} must be a name such as {example}, or a list of at most"
+            f"{here[-1]}: {shown(value)} must be a name such as {example}, or a list of at most"
             f" {_MOST_NAMES}, of at most {_LONGEST_NAME} characters each",
         )
         return []
@@ -258,7 +250,7 @@ class _Check:
         if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_PATTERN:
             self.fail(
                 here,
-                f"{here[-1]}: {_shown(value)} must be a regular expression of at most {_LONGEST_PATTERN}"
+                f"{here[-1]}: {shown(value)} must be a regular expression of at most {_LONGEST_PATTERN}"
                 r" characters, such as '--batch-size[= ](\d{1,7})'",
             )
             return None
@@ -280,27 +272,6 @@ class _Check:
         if isinstance(value, str) and 0 < len(value) <= _LONGEST_NAME and value.isprintable():
             return value
         self.fail(
-            here, f"{here[-1]}: {_shown(value)} must be a text such as {example}, at most {_LONGEST_NAME}"
+            here, f"{here[-1]}: {shown(value)} must be a text such as {example}, at most {_LONGEST_NAME}"
         )
         return ""
-
-    def mapping(self, here: Location, value: Any, known: Sequence[str] | None, name: str) -> dict[Any, Any]:
-        if not isinstance(value, dict):
-            self.fail(here, f"{name} must hold `key: value` lines, not {_shown(value)}")
-            return {}
-        if known is None:
-            return value
-        for key in value:
-            if key not in known:
-                close = difflib.get_close_matches(str(key), known, 1)
-                hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
-                self.fail((*here, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
-        return {key: item for key, item in value.items() if key in known}
-
-    def fail(self, here: Location, message: str, *, key: bool = False) -> None:
-        self.errors.append(self.source.error(here, message, key=key))
-
-
-def _shown(value: Any) -> str:
-    told = repr(value)
-    return told if len(told) <= 80 else f"{told[:80]}…"

@@ -1,0 +1,63 @@
+"""Checking a YAML file as a whole: every mistake at once, each with its place, and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection
+from typing import Any
+
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.yamlsource import Location, YamlSource
+
+_SHOWN_CHARACTERS = 80
+
+
+class YamlCheck:
+    """One pass over a file, collecting mistakes instead of stopping at the first; `finish` ends it."""
+
+    def __init__(self, source: YamlSource) -> None:
+        self.source = source
+        self.errors: list[InputError] = []
+
+    def fail(self, location: Location, message: str, *, key: bool = False) -> None:
+        """Note a mistake in the value (or the key) at that place."""
+        self.errors.append(self.source.error(location, message, key=key))
+
+    def finish(self) -> None:
+        """Raises InvalidFileError with every mistake, in the order of the file, if there is any."""
+        if self.errors:
+            raise InvalidFileError(sorted(self.errors, key=lambda error: (error.line, error.column)))
+
+    def mapping(
+        self, location: Location, value: Any, known: Collection[str] | None, name: str | None = None
+    ) -> dict[Any, Any]:
+        """Those entries of a mapping whose keys are known (None: all); {} where it is none.
+
+        `name` is what a person calls it, if not by its place.
+        """
+        name = (".".join(map(str, location)) or "the file") if name is None else name
+        if not isinstance(value, dict):
+            self.fail(location, f"{name} must hold `key: value` lines, not {shown(value)}")
+            return {}
+        if known is None:
+            return value
+        for key in value:
+            if key not in known:
+                hint = did_you_mean(key, known)
+                self.fail((*location, key), f"{key!r} is not a setting of {name}; {hint}", key=True)
+        return {key: item for key, item in value.items() if key in known}
+
+
+def did_you_mean(value: Any, allowed: Collection[object]) -> str:
+    """The end of a message on a value that is not among those allowed."""
+    names = [str(name) for name in allowed]
+    close = difflib.get_close_matches(str(value), names, 1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"allowed: {', '.join(names)}" if names else "none is defined"
+
+
+def shown(value: Any) -> str:
+    """A value as it stands in a message, cut where it is long."""
+    told = repr(value)
+    return told if len(told) <= _SHOWN_CHARACTERS else f"{told[:_SHOWN_CHARACTERS]}…"
