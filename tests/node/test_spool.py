@@ -117,6 +117,21 @@ def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
     assert (len(spool), spool.size_bytes, spool.allocations()) == (0, 0, [])
 
 
+def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    spool.save_allocation(allocation(7))
+    spool.save_record(record(7, final=False))
+    assert spool.commit()
+    spool = reopened(spool, tmp_path)
+    assert spool.urgent(10) == 0
+    spool.drop_allocation(allocation(7))  # the job goes on as another segment
+    assert spool.urgent(10) == 1
+    assert spool.commit()
+    spool = reopened(spool, tmp_path)
+    assert spool.urgent(10) == 1
+    assert jobs(spool) == [7]
+
+
 def test_on_a_full_disk_what_is_out_of_date_makes_room_for_final_records(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
     for job in range(1, 51):
@@ -152,7 +167,8 @@ def test_final_records_go_before_those_of_running_jobs(fill: Filler, disk: Path)
     assert not spool.commit()
     assert len(jobs(spool)) == 400  # what is not on disk is in memory
     spool = reopened(spool, disk / "spool")
-    assert {item.wire["job_id"] for item in spool.waiting(1000)} == set(range(5, 401, 5))
+    final = {item.wire["job_id"] for item in spool.waiting(1000) if item.wire["final"]}
+    assert final == set(range(5, 401, 5))
 
 
 def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> None:

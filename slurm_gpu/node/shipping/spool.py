@@ -79,7 +79,7 @@ class Spool:
             if wire["segment"] in self._of_open:
                 self._of_open[wire["segment"]].add(key)
             if wire["seq"] > self._shipped_seq(key):
-                self._waiting[key] = wire["final"]
+                self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
 
     def commit(self) -> bool:
         """Flush to disk; False while it is full. Records of running jobs give way to all others."""
@@ -131,11 +131,13 @@ class Spool:
         self._of_open.setdefault(allocation.key.segment, set())
 
     def drop_allocation(self, allocation: Allocation) -> None:
-        """It is closed, or goes on as another segment; its records go once they are shipped."""
+        """It is closed, or goes on as another segment; all of its records are shipped, and go then."""
         segment = allocation.key.segment
         self._journal.remove(f"allocation/{segment}")
         for key in self._of_open.pop(segment, ()):
-            if key not in self._waiting:
+            if key in self._waiting:
+                self._waiting[key] = True
+            else:
                 self._forget(key)
 
     # Records and events
