@@ -214,6 +214,25 @@ def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clo
     assert lost.held_s == pytest.approx(50, abs=0.1)
 
 
+def test_two_runs_of_a_job_within_one_sample_of_the_driver_are_never_more_than_the_device(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    gpu.tick_s = 1.0
+    machine.run_until(1010.0)
+    gpu.work.append(Work(7, 1010.0, 1013.5, 100, GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(1013.5)
+    machine.hook("epilog", 7, "0")
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.run_until(1015.0)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(2)
+    records = machine.records()
+    busy_s = sum((record.sampled_s * (core(record) or 0)) / 100 for record in records)
+    assert [record.restart for record in records] == [0, 1]
+    assert busy_s == pytest.approx(3.5, abs=0.02)
+
+
 def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
     machine: Machine, gpu: FakeGpu
 ) -> None:

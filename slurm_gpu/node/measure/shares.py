@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
+
+Holder = TypeVar("Holder")
 
 # The processes' samples of a moment arrive at most so much later than the device's.
 PROCESSES_LATE_S = 1.0
@@ -26,6 +29,11 @@ class Held:
     def seconds(self) -> float:
         """Its length."""
         return self.end_s - self.start_s
+
+    def longer_by(self, other: Held) -> Held:
+        """As long as both together, which do not overlap."""
+        start_s = min(self.start_s, other.start_s)
+        return Held(start_s, start_s + self.seconds + other.seconds)
 
 
 def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
@@ -137,17 +145,17 @@ def shared(
 
 
 def device_during(
-    span: Span, part: Held, parts: Mapping[int, Held], own: Mapping[int, float | None]
+    span: Span, part: Held, parts: Mapping[Holder, Held], own: Mapping[Holder, float | None]
 ) -> float:
-    """Percent of the whole device during `part` of a span, given what each job did in its own part.
+    """Percent of the whole device during `part` of a span, given what each holder did in its own part.
 
     What none of them did was done evenly over the span.
     """
     if part.start_s <= span.start_s and part.end_s >= span.end_s:
         return span.percent
     rest, busy = span.percent * (span.end_s - span.start_s), 0.0
-    for job, other in parts.items():
-        percent = own[job]
+    for holder, other in parts.items():
+        percent = own[holder]
         if percent is None:
             return span.percent
         rest -= percent * other.seconds

@@ -283,11 +283,16 @@ class DeviceWatch:
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
         elif parts:
-            by_job = {tally.key.job_id: part for tally, part in parts.items()}
-            own = shared(span, by_job, self._job_samples.known)
+            # Two runs of one job, where it was requeued at once, share what its processes did.
+            by_job: dict[int, Held] = {}
             for tally, part in parts.items():
-                device = device_during(span, part, by_job, own)
-                tally.utilization(part.start_s, part.end_s, own[tally.key.job_id], device)
+                before = by_job.get(tally.key.job_id)
+                by_job[tally.key.job_id] = part if before is None else before.longer_by(part)
+            of_job = shared(span, by_job, self._job_samples.known)
+            own = {tally: of_job[tally.key.job_id] for tally in parts}
+            for tally, part in parts.items():
+                device = device_during(span, part, parts, own)
+                tally.utilization(part.start_s, part.end_s, own[tally], device)
             self._job_samples.forget(span)
 
     def _take_state(
