@@ -18,6 +18,9 @@ from slurm_gpu.slurm.occupancy import out_of_service
 
 UP = "up"
 GONE = "gone"
+SETTLED_S = 150
+"""After slurmctld's restart nodes count as not responding for a while: less than this is no period."""
+_UNHEARD = frozenset({"not_responding", "unknown"})
 _TOLD = ("server_type", "zone", "gpus", "cpus", "memory_mib", "state")
 
 
@@ -52,21 +55,36 @@ def _by_node(section: str, groups: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def is_unheard(node: SlurmNode) -> bool:
+    """Whether slurmctld only waits to hear of a node, which may be up all the same."""
+    words = out_of_service(node)
+    return bool(words) and _UNHEARD.issuperset(words)
+
+
 def store_node_periods(
-    connection: Connection, nodes: Mapping[str, SlurmNode], places: Places, now_s: int
+    connection: Connection,
+    nodes: Mapping[str, SlurmNode],
+    places: Places,
+    now_s: int,
+    unheard_since: Mapping[str, int] | None = None,
 ) -> int:
     """Begin a period of each node that is not as it was; returns of how many.
 
     `nodes` are all that Slurm has, at least one: of a node that is not among them the last period is `gone`.
+    `unheard_since`: from when on these nodes were only unheard; after SETTLED_S their period begins then.
     """
+    since = {} if unheard_since is None else unheard_since
     last = _last_periods(connection)
     rows: list[dict[str, Any]] = []
     for name in sorted(nodes.keys() | last.keys()):
         before = last.get(name)
+        began_s = since.get(name, now_s)
+        if before is not None and name in since and now_s - began_s < SETTLED_S:
+            continue
         now = _period(nodes[name], places) if name in nodes else _gone(before)
         if before is None or any(before[key] != now[key] for key in _TOLD):
             # Even where the clock was set back, a period begins after the one before it.
-            from_s = now_s if before is None else max(now_s, before["from_s"] + 1)
+            from_s = began_s if before is None else max(began_s, before["from_s"] + 1)
             rows.append({"node": name, "from_s": from_s, **now})
     if rows:
         connection.execute(upsert(connection, node_period, ("node", "from_s"), _TOLD), rows)

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, delete, null, update
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Retention
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.nodeperiods import Places, store_node_periods
+from slurm_gpu.database.nodeperiods import Places, is_unheard, store_node_periods
 from slurm_gpu.database.schema import run_device, run_window
 from slurm_gpu.database.slurmview import SlurmView
 
@@ -36,6 +36,7 @@ class Upkeep:
         self._database, self._view, self._clock = database, view, clock
         self._places = Places() if places is None else places
         self._retention = Retention() if retention is None else retention
+        self._unheard_since: dict[str, int] = {}
         self._prune_at = -math.inf
         self._pruned_before_s: int | None = None
 
@@ -44,7 +45,17 @@ class Upkeep:
         now_s = int(self._clock.wall())
         nodes = self._view.nodes()
         if nodes:
-            self._database.write(partial(store_node_periods, nodes=nodes, places=self._places, now_s=now_s))
+            unheard = {name for name, node in nodes.items() if is_unheard(node)}
+            self._unheard_since = {name: self._unheard_since.get(name, now_s) for name in unheard}
+            self._database.write(
+                partial(
+                    store_node_periods,
+                    nodes=nodes,
+                    places=self._places,
+                    now_s=now_s,
+                    unheard_since=self._unheard_since,
+                )
+            )
         now = self._clock.monotonic()
         if now >= self._prune_at:
             self._prune_at = now + PRUNE_EVERY_S

@@ -54,6 +54,20 @@ def test_a_period_begins_only_when_something_changed(database: Database) -> None
     assert world.later(100, node(1, state="mixed", gpus={"a100": 3})) == begun
 
 
+def test_a_restart_of_slurmctld_takes_no_node_out_of_service(database: Database) -> None:
+    world = World(database)
+    begun = [("n1", 0, 4, 32, 100_000, "up")]
+    assert world.later(0) == begun
+    assert world.later(100, node(1, state="unknown+not_responding")) == begun
+    assert world.later(100, node(1)) == begun
+    assert world.later(100, node(1, state="idle+not_responding")) == begun
+    assert world.later(100) == begun
+    begun.append(("n1", 300, 4, 32, 100_000, "not_responding"))
+    assert world.later(100) == begun, "it has been so since then"
+    begun.append(("n1", 600, 4, 32, 100_000, "down+not_responding"))
+    assert world.later(100, node(1, state="down+not_responding")) == begun
+
+
 def test_a_node_that_leaves_slurm_is_gone_from_then(database: Database) -> None:
     world = World(database)
     world.later(0, node(1), node(2))
