@@ -301,6 +301,11 @@ PERSISTENT = (
             'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
             "systemctl start mariadb",
         ),
+        (
+            "MUNGE: Socket communication error; is munged running?",
+            "munged does not answer on this host",
+            "systemctl start munge",
+        ),
         ("something else", "something else", "look"),
     ],
 )

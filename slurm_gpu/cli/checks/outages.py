@@ -19,6 +19,11 @@ class _Outage:
 
 _OUTAGES = (
     _Outage(
+        re.compile(r"is munged running\?"),
+        "munged does not answer on this host",
+        "systemctl start munge; journalctl -u munge says why it stopped",
+    ),
+    _Outage(
         re.compile(r"the database does not answer: (?P<detail>.*)", re.DOTALL),
         "slurm-gpudbd runs, but its database does not answer",
         "systemctl start mariadb on the host that `url` in slurm-gpudbd.yaml names; journalctl -u mariadb",
