@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -86,7 +87,7 @@ def derive(
             energy_j=None,
         )
     if elapsed_s is None and start_s is not None:
-        elapsed_s = max(record.last_s for record in records) - start_s
+        elapsed_s = max(record.last_s for record in records) - start_s - round(_suspended_s(records))
     memory = merge_means(record.mem_used_frac for record in records)
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
@@ -102,6 +103,14 @@ def derive(
         coverage=_coverage(sampled_s, records, devices, elapsed_s),
         energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
     )
+
+
+def _suspended_s(records: Sequence[Record]) -> float:
+    """For how long the run was suspended, as its nodes saw it: Slurm's elapsed time leaves that out."""
+    told: dict[tuple[str, str], float] = defaultdict(float)
+    for record in records:
+        told[record.node, record.device] += record.suspended_s if record.suspended_s is not None else 0.0
+    return max(told.values())
 
 
 def _coverage(seconds: float, records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:

@@ -53,6 +53,14 @@ def test_coverage_of_a_running_job_counts_up_to_its_newest_record() -> None:
     assert _derive([], elapsed_s=None)["coverage"] is None
 
 
+def test_time_suspended_lowers_no_coverage_of_a_job_that_goes_on() -> None:
+    before = record(last_s=T0 + 100, sampled_s=40.0, suspended_s=60.0)
+    after = record(segment=segment(2), first_s=T0 + 100, last_s=T0 + 200, sampled_s=90.0, suspended_s=10.0)
+    other = record(device="GPU-2", last_s=T0 + 200, sampled_s=130.0, suspended_s=None)
+    assert _derive([before, after], elapsed_s=None)["coverage"] == 1.0
+    assert _derive([before, after, other], 2000, elapsed_s=None)["coverage"] == 1.0
+
+
 def test_a_run_that_slurm_counts_as_no_time_has_a_coverage_as_it_has_a_utilisation() -> None:
     brief = record(held_s=0.75, sampled_s=0.5, util_hist_ms={0: 600})
     assert (_derive([brief], elapsed_s=0)["ugpucore"], _derive([brief], elapsed_s=0)["coverage"]) == (
