@@ -48,7 +48,7 @@ class Node:
         clock: Clock,
         hooks: HookEvents,
         reader: Reader,
-        gres: Order,
+        order: Order,
         spool: Spool,
         processes: ProcessJobs,
         cgroups: JobCgroups,
@@ -59,7 +59,7 @@ class Node:
         self._processes, self._hosts = processes, hosts
         self._on_gpu: dict[str, Sequence[int]] = {}
         self._events = EventBook(name, clock, spool)
-        self._inventory = Inventory(reader, gres, self._events)
+        self._inventory = Inventory(reader, order, self._events)
         self._clock_steps = ClockSteps(clock)
         self._suspensions = Suspensions(cgroups)
         self._crosscheck = Crosscheck(processes, self._events)

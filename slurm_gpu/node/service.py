@@ -86,7 +86,7 @@ class Service:
             clock=clock,
             hooks=events,
             reader=self._seen,
-            gres=order,
+            order=order,
             spool=self._spool,
             processes=processes,
             cgroups=JobCgroups(self._name),

@@ -294,7 +294,7 @@ class Machine:
             clock=self.clock,
             hooks=HookDirectory(self.directory, "n1", self.clock),
             reader=self.reader,
-            gres=GresOrder(
+            order=GresOrder(
                 "n1", self.slurmd, {"SLURM_CONF": "/nowhere/slurm.conf"}, self.directory / "mig-minors"
             ),
             spool=self.spool,

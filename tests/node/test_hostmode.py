@@ -52,7 +52,7 @@ class HostMachine(Machine):
             clock=self.clock,
             hooks=self.jobs,
             reader=seen,
-            gres=order,
+            order=order,
             spool=self.spool,
             processes=processes,
             cgroups=JobCgroups("ws1", self.directory / "cgroup"),

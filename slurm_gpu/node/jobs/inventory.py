@@ -27,8 +27,8 @@ class Order(Protocol):
 class Inventory:
     """What the reader found when it was last asked; `answering` is by UUID, in the driver's order."""
 
-    def __init__(self, reader: Reader, gres: Order, events: EventBook) -> None:
-        self._reader, self._gres, self._events = reader, gres, events
+    def __init__(self, reader: Reader, order: Order, events: EventBook) -> None:
+        self._reader, self._order, self._events = reader, order, events
         self.answering: Mapping[str, Facts] = {}
         self.starting = False
         self._seen: dict[str, Facts] = {}
@@ -65,7 +65,7 @@ class Inventory:
     def ask_slurm(self) -> None:
         """Learn the order of positions now, so that the first job need not wait for the answer."""
         if self._seen:
-            self._gres.uuids((), [])
+            self._order.uuids((), [])
 
     def knows(self, allocation: Allocation) -> bool:
         """Are all its devices told, and do they answer?"""
@@ -78,8 +78,8 @@ class Inventory:
         unknown = [p for p in allocation.positions if p not in allocation.devices]
         if not unknown or not self._seen:
             return allocation
-        found = self._gres.uuids(unknown, list(self._seen.values()))
-        if self._gres.assumed and not self._assumed_told:
+        found = self._order.uuids(unknown, list(self._seen.values()))
+        if self._order.assumed and not self._assumed_told:
             self._assumed_told = True
             log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
             self._events.tell("gres_order_assumed")
