@@ -12,7 +12,8 @@ import pytest
 
 from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, JobFacts, Source
+from slurm_gpu.node.shipping.ship import Courier, Source
+from slurm_gpu.node.shipping.shipment import JobFacts
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import DeviceFacts, Event, Host, Record
 from tests.node.fakes import FakeClock
