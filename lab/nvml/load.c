@@ -208,7 +208,8 @@ static void add_totals(uint32_t target, uint64_t now, double weight, double tota
             totals[total] += weight * parts[i].mean_pct * parts[i].process->factors[total];
 }
 
-void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS])
+/* Totals of one target, or of all on a device by their weights: anew where a process was folded meanwhile. */
+static void sum_totals(uint32_t of, bool whole_device, uint64_t now, double totals[N_TOTALS])
 {
     uint32_t folds;
 
@@ -217,25 +218,23 @@ void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS])
         folds = __atomic_load_n(&world->folds, __ATOMIC_ACQUIRE);
         for (int total = 0; total < N_TOTALS; total++)
             totals[total] = 0;
-        add_totals(target, now, 1, totals);
+        if (!whole_device)
+            add_totals(of, now, 1, totals);
+        for (uint32_t target = of; whole_device && target < MAX_TARGETS; target++)
+            if (is_on(target, of))
+                add_totals(target, now, weight_of(target), totals);
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
     } while (__atomic_load_n(&world->folds, __ATOMIC_RELAXED) != folds);
 }
 
+void load_totals(uint32_t target, uint64_t now, double totals[N_TOTALS])
+{
+    sum_totals(target, false, now, totals);
+}
+
 void load_device_totals(uint32_t device, uint64_t now, double totals[N_TOTALS])
 {
-    uint32_t folds;
-
-    world_end_vanished();
-    do {
-        folds = __atomic_load_n(&world->folds, __ATOMIC_ACQUIRE);
-        for (int total = 0; total < N_TOTALS; total++)
-            totals[total] = 0;
-        for (uint32_t target = device; target < MAX_TARGETS; target++)
-            if (is_on(target, device))
-                add_totals(target, now, weight_of(target), totals);
-        __atomic_thread_fence(__ATOMIC_ACQUIRE);
-    } while (__atomic_load_n(&world->folds, __ATOMIC_RELAXED) != folds);
+    sum_totals(device, true, now, totals);
 }
 
 uint64_t load_busy(uint32_t device, uint64_t now)
