@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,6 +29,10 @@ _COMMANDS = {
 }
 
 
+class _ReaderGoneError(Exception):
+    """A broken pipe; Click itself would make exit code 1 of it, which means that a problem was found."""
+
+
 class _LazyGroup(click.Group):
     """Knows its commands' names and summaries, and imports a command when it is called.
 
@@ -43,6 +48,12 @@ class _LazyGroup(click.Group):
         command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _ReaderGoneError from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -75,6 +86,7 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
         code = cli.main(
             None if argv is None else list(argv), prog_name="slurm-gpu", obj=site, standalone_mode=False
         )
+        sys.stdout.flush()
     except SlurmGpuError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
@@ -86,7 +98,7 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("slurm-gpu: interrupted", err=True)
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, _ReaderGoneError):
         # The reader, such as `head`, has seen enough; the interpreter must not flush into the pipe again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,5 +1,8 @@
 """Exit codes, and errors that are one message and no traceback."""
 
+import os
+import sys
+
 import pytest
 
 from slurm_gpu import __version__
@@ -60,6 +63,17 @@ def test_a_part_that_is_not_installed_here_is_named(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_slurm = no_module
     assert slurm_gpu("nodes") == 3
     assert "needs the Python module alembic" in slurm_gpu.err
+
+
+@pytest.mark.parametrize("argv", [["jobs", "--help"], ["nodes"], ["nodes", "--csv"]])
+def test_a_reader_that_has_seen_enough_is_no_finding(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert main_module.main(argv, slurm_gpu.site) == 0
 
 
 def test_debug_shows_where_an_error_came_from(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
