@@ -1,6 +1,6 @@
 """What looking at jobs' processes costs slurm-gpud: 8 jobs of 10 real processes each.
 
-    python -m bench.host_looks [--jobs 8] [--processes 10]
+    python bench/host_looks.py [--jobs 8] [--processes 10]
 
 Prints JSON. `percent_core` is CPU time per 10 s, the pause between looks at a grown-up job; `recognition_ms`
 is that of one look for applications, at processes whose memory maps are as long as PyTorch's.
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,6 +26,9 @@ from slurm_gpu.node.host.hostbook import HostBook, Places
 from slurm_gpu.node.host.hostwatch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tests.node.fakes import AtOnce
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
