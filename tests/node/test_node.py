@@ -233,6 +233,32 @@ def test_two_runs_of_a_job_within_one_sample_of_the_driver_are_never_more_than_t
     assert busy_s == pytest.approx(3.5, abs=0.02)
 
 
+@pytest.mark.parametrize("epilog", [True, False])
+def test_a_kill_while_one_run_is_closed_and_the_next_has_begun_mixes_up_neither(
+    machine: Machine, gpu: FakeGpu, *, epilog: bool
+) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(15)
+    if epilog:
+        machine.hook("epilog", 7, "0", restart=1)
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.kill()
+    machine.start()
+    machine.run(20)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(3)
+    assert machine.node is not None
+    assert not machine.node.open_jobs()
+    one, two = (record for record in machine.records() if record.final)
+    assert (one.restart, two.restart) == (0, 1)
+    assert one.held_s == pytest.approx(15, abs=0.1)
+    assert two.held_s == pytest.approx(20, abs=0.1)
+    machine.kill()
+    machine.start()
+    assert machine.node is not None
+    assert not machine.node.open_jobs()
+
+
 def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
     machine: Machine, gpu: FakeGpu
 ) -> None:

@@ -42,6 +42,11 @@ class Allocation:
         """What its records are filed under: UUIDs, or `position:N` where none is known."""
         return [self.devices.get(position, f"position:{position}") for position in self.positions]
 
+    @property
+    def begun_s(self) -> float:
+        """When its prolog ran, on the clock of `start_s`, if nobody has set the wall clock since."""
+        return self.start_s - max(0.0, self.start_wall_s - self.prolog_at_s)
+
     @classmethod
     def from_prolog(cls, event: HookEvent, cluster: str, node: str) -> Allocation:
         """What a prolog with GPUs begins; `cluster` counts where the hook had none."""

@@ -65,6 +65,10 @@ class LifeCycle:
         """
         restored = self._spool.allocations()
         for allocation in restored:
+            before = self.allocations.of_job(allocation.key.job_id)
+            if before is not None:  # it was about to be closed when its job began anew
+                self.segments.close_unwatched(before, max(before.start_s, allocation.begun_s))
+                self._forget(before)
             self.allocations.put(allocation)
         for event in events:
             self.apply(event)
@@ -109,6 +113,9 @@ class LifeCycle:
     def _end(self, event: HookEvent) -> None:
         self._without_gpus.discard(event.job_id)
         allocation = self.allocations.of_job(event.job_id)
+        if allocation is not None and _is_before(event, allocation):
+            self.taken.append(event)  # of a run before, which was closed when this one began
+            return
         if allocation is not None:
             if self._started:
                 self.watch_new()  # a job so short that its prolog was seen only now
@@ -255,3 +262,10 @@ class LifeCycle:
 def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
     run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
     return run == (event.restart, event.boot_id, set(event.positions))
+
+
+def _is_before(event: HookEvent, allocation: Allocation) -> bool:
+    """Did that epilog run before the allocation's prolog? By both clocks, since one may have been set."""
+    same_boot = event.boot_id == allocation.key.boot_id
+    earlier = event.uptime_s < allocation.start_s and event.at_s < allocation.prolog_at_s
+    return same_boot and earlier and not allocation.is_told
