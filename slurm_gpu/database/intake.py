@@ -121,6 +121,9 @@ class Intake:
         admitted_live: dict[int, Live] = {}
         admit("live", live, lambda _: shipment.node, admitted_live)
         goods.live = admitted_live.get(0)
+        slurms = self._view.nodes() or {}
+        invented = {index: _not_told(told) for index, told in goods.runs.items() if told.node in slurms}
+        goods.reject("runs", invented)
         for index, item in list(goods.devices.items()):
             if item.at_s > goods.at_s + _AHEAD_S:
                 why = f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
@@ -246,6 +249,10 @@ class _Goods:
 
 def _not_its(item: Record | Host | Window, node: str) -> str:
     return f"segment {item.segment} is not one of job {item.job_id} on {node}"
+
+
+def _not_told(told: HostRun) -> str:
+    return f"{told.node} is a node of Slurm, whose accounting tells the runs there"
 
 
 def _rejection_key(kind: str) -> str:

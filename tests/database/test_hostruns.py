@@ -45,6 +45,14 @@ def ship(database: Database, *runs: HostRun | dict[str, Any], records: list[Reco
     return Intake(database, view, CLUSTER, FakeClock()).take(parse_shipment(body.encode(), ""), None)
 
 
+def test_a_node_of_slurm_invents_no_runs(database: Database) -> None:
+    answer = ship(database, replace(RUN, node="n1", cluster="host:n1"), RUN)
+    assert answer["rejected_runs"] == [
+        {"index": 0, "why": "n1 is a node of Slurm, whose accounting tells the runs there"}
+    ]
+    assert [run.cluster for run in found(database)] == ["host:ws1"]
+
+
 def of_host(**given: Any) -> Record:
     own = {"cluster": "host:ws1", "node": "ws1", "job_id": 1, "restart": 0, "device": "GPU-0"}
     return record(**{**own, "first_s": T0, "last_s": T0 + 10, "prolog_s": T0, **given})
