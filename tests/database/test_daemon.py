@@ -144,7 +144,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
     acknowledged: dict[str, int] = {}
     with running(tmp_path, url) as daemon:
         for round_ in range(2):
-            kill_at = moments.randint(10, 100)
+            kill_at = moments.randint(7, 40)
             for n in range(10_000):
                 if n >= kill_at:
                     assert daemon.process is not None
