@@ -94,8 +94,17 @@ class Service:
             hosts=self._hosts,
         )
         self._courier = self._make_courier(config)
-        listen = None if options.once else config.metrics.listen
-        self._metrics = None if listen is None else MetricsServer(*listen, self._waiter.wake)
+        self._metrics = None if options.once else self._make_metrics(config)
+
+    def _make_metrics(self, config: SiteConfig) -> MetricsServer | None:
+        if config.metrics.listen is None:
+            return None
+        try:
+            return MetricsServer(*config.metrics.listen, self._waiter.wake)
+        except OutsideError as error:
+            # Another program's port must not cost jobs their records.
+            log.error("%s; jobs are watched all the same, /metrics waits for the next start", error)  # noqa: TRY400
+            return None
 
     def _make_courier(self, config: SiteConfig) -> Courier:
         options = self._options

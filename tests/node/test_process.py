@@ -235,6 +235,17 @@ def test_a_machine_without_slurm_needs_no_site_file(daemon: Daemon) -> None:
     assert "/nowhere/slurm-gpu.yaml" in done.stderr
 
 
+def test_a_port_that_is_taken_costs_no_job_its_record(daemon: Daemon, database: Database) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with (daemon.directory / "site.yaml").open("a") as site:
+            site.write(f"metrics: {{listen: 127.0.0.1:{taken.getsockname()[1]}}}\n")
+        daemon.start()
+        daemon.hook("prolog", 1, "1")
+        daemon.hook("epilog", 1, "1")
+        until(lambda: database.records)
+    assert "/metrics waits" in (daemon.directory / "log").read_text()
+
+
 def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
     daemon: Daemon, database: Database, tmp_path: Path
 ) -> None:
