@@ -113,8 +113,8 @@ class LifeCycle:
     def _end(self, event: HookEvent) -> None:
         self._without_gpus.discard(event.job_id)
         allocation = self.allocations.of_job(event.job_id)
-        if allocation is not None and _is_before(event, allocation):
-            self.taken.append(event)  # of a run before, which was closed when this one began
+        if allocation is not None and not self._started and _is_before(event, allocation):
+            self.taken.append(event)  # of a run before, which has been closed already
             return
         if allocation is not None:
             if self._started:
