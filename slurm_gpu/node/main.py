@@ -16,7 +16,8 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.notify import Notifier
-from slurm_gpu.node.service import Options, Service
+from slurm_gpu.node.onelook import bystander
+from slurm_gpu.node.service import AlreadyRunningError, Options, Service
 from slurm_gpu.records import HOST_CLUSTER
 
 log = logging.getLogger("slurm_gpu.node")
@@ -116,7 +117,14 @@ def _site(options: Options) -> SiteConfig:
 
 
 def _run(options: Options, config: SiteConfig) -> None:
-    service = Service(options, config, SystemClock(), Notifier(os.environ))
+    try:
+        service = Service(options, config, SystemClock(), Notifier(os.environ))
+    except AlreadyRunningError as error:
+        if not options.once or options.printing or options.no_slurm:
+            raise
+        log.info("%s", str(error).partition(";")[0] + ", which ships what there is; jobs by their processes")
+        print(bystander(SystemClock()))
+        return
     stopping = _StopSignal(service)
     _go_first()
     service.start()

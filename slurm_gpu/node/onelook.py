@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, ReaderProcess
 from slurm_gpu.node.gpu.reading import Request
-from slurm_gpu.node.live import LastSeen, live_device
+from slurm_gpu.node.live import LastSeen, Seen, live_device
+from slurm_gpu.node.process.cgroup import job_in_cgroup
 
 _HEADER = ("GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS")
 _RING_US = 2_000_000
@@ -20,6 +23,36 @@ def look_at_all(seen: LastSeen, clock: Clock) -> None:
         for facts in seen.facts
     ]
     seen.glance(requests)
+
+
+def bystander(clock: Clock) -> str:
+    """The table, made beside a slurm-gpud that watches: of its jobs only those show that run a process."""
+    reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S)
+    try:
+        seen = LastSeen(reader)
+        seen.devices()
+        look_at_all(seen, clock)
+        now_s = clock.monotonic()
+        return summary(
+            seen, {facts.uuid: _jobs_on(seen.of(facts.uuid, now_s)) for facts in seen.facts}, now_s
+        )
+    finally:
+        reader.close()
+
+
+def _jobs_on(seen: Seen | None) -> Sequence[int]:
+    detail = None if seen is None else seen.detail
+    processes = () if detail is None or detail.processes is None else detail.processes
+    jobs = {job for process in processes if (job := _job_of(process.pid)) is not None}
+    return sorted(jobs)
+
+
+def _job_of(pid: int) -> int | None:
+    try:
+        job = job_in_cgroup(Path(f"/proc/{pid}/cgroup").read_text("utf-8", "replace"))
+    except OSError:  # it has gone
+        return None
+    return None if job is None else job.job_id
 
 
 def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) -> str:

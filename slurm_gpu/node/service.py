@@ -44,6 +44,10 @@ log = logging.getLogger(__name__)
 _NOBODY = 0  # no job has this number
 
 
+class AlreadyRunningError(OutsideError):
+    """Another slurm-gpud has the directories."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the command line says; `node` is None where it does not name the node."""
@@ -62,7 +66,7 @@ class Service:
     """Everything that slurm-gpud does, from its first look to its last."""
 
     def __init__(self, options: Options, config: SiteConfig, clock: Clock, notifier: Notifier) -> None:
-        """Raises OutsideError where the machine does not let it work."""
+        """Raises OutsideError where the machine does not let it work; AlreadyRunningError is one."""
         self._options, self._clock, self._notifier = options, clock, notifier
         self._name = options.node or os.uname().nodename.partition(".")[0]
         self._cluster = HOST_CLUSTER + self._name if options.no_slurm else config.cluster
@@ -199,7 +203,7 @@ def _open_spool(options: Options, config: SiteConfig, hooks: HookDirectory) -> S
         hooks.create()
         return Spool(options.state_dir / "spool", int(config.spool.max_size_mib * 2**20))
     except BlockingIOError as error:
-        raise OutsideError(
+        raise AlreadyRunningError(
             f"{error.filename} {error.strerror}; stop that one, or name another --state-dir and --run-dir"
         ) from error
     except OSError as error:

@@ -277,14 +277,16 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
 
         until(lambda: scraped().get("slurm_gpu_held/1") == 1)
         assert scraped()["slurm_gpud_resident_memory_bytes/reader"] > 1e6
-        second = subprocess.run(
-            daemon.command("--once"),
-            cwd=ROOT,
-            env=daemon.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+
+        def another(*how: str) -> subprocess.CompletedProcess[str]:
+            command = daemon.command(*how)
+            where = {"cwd": ROOT, "env": daemon.environment}
+            return subprocess.run(command, **where, capture_output=True, text=True, check=False)
+
+        table = another("--once")
+        assert table.returncode == 0, table.stderr
+        assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == UUIDS
+        second = another()
         assert second.returncode == 3
         in_the_way = (
             f"in use by another slurm-gpud, process {daemon.process.pid}; "
