@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.node.held.allocations import Allocation
+from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import shipment
 from slurm_gpu.node.shipping.post import DirectSender, Reply
 from slurm_gpu.node.shipping.ship import Courier, Source
@@ -148,7 +150,15 @@ def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
     assert Record.from_wire(shipment["records"][0]) == record(7)
 
 
+def begin(post: Post, job_id: int) -> None:
+    """That job holds a GPU from now on."""
+    key = SegmentKey(**{name: getattr(record(job_id), name) for name in SegmentKey.__dataclass_fields__})
+    held = Allocation(key=key, prolog_at_s=100.0, start_s=1.0, start_wall_s=100.0, positions=(0,))
+    post.spool.save_allocation(held)
+
+
 def test_records_of_running_jobs_go_each_five_minutes(post: Post) -> None:
+    begin(post, 7)
     for minute in range(60):
         post.spool.save_record(record(7, minute + 1, final=False))
         post.run(60)
@@ -156,6 +166,15 @@ def test_records_of_running_jobs_go_each_five_minutes(post: Post) -> None:
     assert [s["records"][0]["seq"] for s in post.database.shipments] == sorted(
         s["records"][0]["seq"] for s in post.database.shipments
     )
+
+
+def test_whoever_asks_for_a_job_of_a_minute_finds_a_record(post: Post) -> None:
+    post.run(30)
+    begin(post, 7)
+    for seq in range(1, 7):
+        post.spool.save_record(record(7, seq, final=False))
+        post.run(10)
+    assert post.database.jobs() == [[7]]
 
 
 def test_a_final_record_takes_no_running_one_along(post: Post) -> None:

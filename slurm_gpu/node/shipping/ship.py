@@ -1,8 +1,8 @@
 """Decides what goes to slurm-gpudbd when, and what its replies mean for the spool.
 
-Final records and events go at once (but not all nodes' in the same moment), the others each PERIOD_S ±
-JITTER_S, the last values each LIVE_S. Whatever fails for a passing reason is tried again after a jittered,
-growing pause; nothing but the last values is dropped.
+Final records and events go at once (but not all nodes' in the same moment), the last values each LIVE_S.
+Records of running jobs go with the next last values, and then each PERIOD_S ± JITTER_S. Whatever fails for a
+passing reason is tried again after a jittered, growing pause; nothing but the last values is dropped.
 """
 
 from __future__ import annotations
@@ -104,6 +104,9 @@ class Courier:
         if now_s >= self._everything_at_s:
             self._running = set(self._spool.waiting_keys())
             self._everything_at_s = self._next_period()
+        elif now_s >= max(self._live_at_s, self._not_before_s):
+            # Whoever asks for a job that began a minute ago is to see more than dashes.
+            self._running.update(self._spool.never_shipped())
         if self._urgent_at_s is None and (urgent := self._spool.urgent(MANY)):
             self._urgent_at_s = now_s + self._random.uniform(0, SPREAD_S if urgent < MANY else SPREAD_MANY_S)
         while self._under_way is not None or now_s >= self._due_s():

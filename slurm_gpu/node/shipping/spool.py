@@ -200,6 +200,10 @@ class Spool:
         """Keys of all that is to be shipped some time, oldest first."""
         return list(self._waiting)
 
+    def never_shipped(self) -> list[str]:
+        """Keys of what slurm-gpudbd has heard nothing of, oldest first."""
+        return [key for key in self._waiting if f"shipped/{key}" not in self._journal]
+
     def waiting(self, limit: int, also: Set[str] = frozenset()) -> Sequence[Item]:
         """At most `limit` things to ship, oldest first: the urgent ones, and those whose keys are given."""
         keys = (key for key, urgent in self._waiting.items() if urgent or key in also)
