@@ -10,6 +10,7 @@ from typing import Any
 from slurm_gpu.database.client import Run
 from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.records import (
+    HOST_CLUSTER,
     Mean,
     Record,
     Total,
@@ -145,10 +146,10 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         node=node,
         device=device,
         granted_mgpu=grants[-1] if grants else None,
-        held_s=math.fsum(part.held_s for part in parts),
+        held_s=_held_s(parts),
         sampled_s=math.fsum(part.sampled_s for part in parts),
         no_process_s=math.fsum(bare) if bare else None,
-        suspended_s=math.fsum(part.suspended_s or 0.0 for part in parts),
+        suspended_s=math.fsum(part.suspended_s for part in parts if part.suspended_s is not None),
         util_mean_pct=None if histogram is None else histogram_mean(histogram),
         util_p5_pct=quantiles[0.05],
         util_p50_pct=quantiles[0.5],
@@ -171,6 +172,17 @@ def _merged(node: str, device: str, parts: Sequence[Record]) -> DeviceUse:
         **{name: _mean(means[name]) for name in _FRACTIONS},
         **{name: _total(totals[name]) for name in _COUNTERS},
     )
+
+
+def _held_s(parts: Sequence[Record]) -> float:
+    """From the first watch's beginning to the last one's end: a job does not let go while slurm-gpud is down.
+
+    A run on a machine without Slurm holds nothing between two stays.
+    """
+    held_s = math.fsum(part.held_s for part in parts)
+    if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):
+        return held_s
+    return max(held_s, max(part.last_s for part in parts) - min(part.first_s for part in parts))
 
 
 def _mean(mean: Mean | None) -> float | None:

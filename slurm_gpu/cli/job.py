@@ -125,7 +125,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         print_course(course, names, zone)
     else:
         came = (
-            "the first record of a running job comes within 6 minutes"
+            "the first record of a running job comes within a minute"
             if run.end_s is None
             else "the record of an ended job comes at once; on its nodes, slurm-gpu doctor says what keeps it"
         )

@@ -99,6 +99,24 @@ def test_segments_of_one_gpu_are_one_row(slurm_gpu: CommandLine):
     assert gpu["energy_j"] == 720_000
 
 
+def test_a_gpu_is_held_too_while_nobody_watches(slurm_gpu: CommandLine):
+    part = {
+        "held_s": 600.0,
+        "sampled_s": 600.0,
+        "util_hist_ms": {40: 600_000},
+        "energy_j": Total(600, 60_000),
+    }
+    before = make_record(_A, **part, last_s=START_S + 600)
+    after = make_record(_A, **part, first_s=START_S + 3000, segment="1" * 16)
+    slurm_gpu.database.runs = [make_run(devices=(before, after), n_gpus=1.0, coverage=0.33)]
+    slurm_gpu("job", "17", "--json")
+    (gpu,) = json.loads(slurm_gpu.out)["runs"][0]["gpus"]
+    assert (gpu["held_s"], gpu["sampled_s"]) == (3600, 1200)
+    slurm_gpu("job", "17")
+    (row,) = [line.split() for line in slurm_gpu.out.splitlines() if _A in line and "40.0" in line]
+    assert row[-2:] == ["–", "0.33"]
+
+
 def test_of_two_watches_at_once_the_longer_counts(slurm_gpu: CommandLine):
     short = make_record(_A, segment="1" * 16, sampled_s=60.0, util_hist_ms={100: 60_000})
     slurm_gpu.database.runs = [make_run(devices=(make_record(_A), short))]
@@ -214,7 +232,7 @@ def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
     )
     slurm_gpu.database.runs = [make_run(coverage=None, state="RUNNING", end_s=None, **gaps)]
     slurm_gpu("job", "17")
-    assert "the first record of a running job comes within 6 minutes." in slurm_gpu.out
+    assert "the first record of a running job comes within a minute." in slurm_gpu.out
 
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
