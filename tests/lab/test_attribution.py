@@ -88,7 +88,9 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     (record,) = final_records(lab, job, 1)
     # Slurm freezes it 2 s after it has told its processes to stop; a look comes each 2 s.
     assert record["suspended_s"] == pytest.approx(resumed_s - suspended_s - 2, abs=2.2)
-    assert record["suspended_s"] + record["sampled_s"] == pytest.approx(record["held_s"], abs=0.3)
+    # What lies between the looks around a change counts as neither.
+    told_s = record["suspended_s"] + record["sampled_s"]
+    assert record["held_s"] - 4.3 <= told_s <= record["held_s"] + 0.01
     assert record["no_process_s"] < 1.5
     (run,) = runs(lab, job)
     assert run["uGPUcore"] == pytest.approx(70, abs=4)
