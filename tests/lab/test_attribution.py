@@ -93,7 +93,8 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     assert record["held_s"] - 4.3 <= told_s <= record["held_s"] + 0.01
     assert record["no_process_s"] < 1.5
     (run,) = runs(lab, job)
-    assert run["uGPUcore"] == pytest.approx(70, abs=4)
+    # It begins to work up to half a second after its prolog, of as little as five that were sampled.
+    assert run["uGPUcore"] == pytest.approx(70, abs=8)
 
 
 def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
