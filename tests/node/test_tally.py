@@ -273,6 +273,28 @@ def test_activity_counts_for_its_own_seconds() -> None:
     assert record.tensor_frac is None
 
 
+def test_activity_around_a_job_on_a_free_device_was_the_jobs() -> None:
+    one = tally()
+    one.free_since(900.0)
+    # Nine seconds of the ten lay before the job; then it is busy throughout.
+    one.look(look(1001.0, activity=Activity(seconds=10.0, sm_active=0.05)), GAP, GAP)
+    one.end_s = 1001.5
+    one.look(look(1002.0, activity=Activity(seconds=1.0, sm_active=0.5)), GAP, GAP)
+    sm_active = one.record(1002.0).sm_active_frac
+    assert sm_active is not None
+    assert (sm_active.seconds, sm_active.mean) == (1.5, pytest.approx((0.5 * 1.0 + 1.0 * 0.5) / 1.5))
+
+
+def test_what_stray_processes_did_before_a_job_is_no_full_gpu() -> None:
+    one = tally()
+    one.free_since(900.0)
+    one.look(look(1000.005, activity=Activity(seconds=10.0, sm_active=0.001)), GAP, GAP)
+    one.look(look(1001.005, activity=Activity(seconds=1.0, sm_active=0.0)), GAP, GAP)
+    sm_active = one.record(1001.005).sm_active_frac
+    assert sm_active is not None
+    assert sm_active.max == 0.0
+
+
 def test_activity_in_which_others_had_a_part_is_nobodys() -> None:
     def active(at_s: float, seconds: float, *, alone: bool = True) -> Look:
         return look(at_s, alone=alone, activity=Activity(seconds=seconds, sm_active=0.5))

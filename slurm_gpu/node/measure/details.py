@@ -24,6 +24,10 @@ _SLACK = 1.5
 # Of two readings at one moment, one may come a little later.
 _SAME_S = 0.01
 
+# Of a sample of 10 s in which a job held the device for its last few ms, nothing can be told of these: what
+# stray processes did before would pass for a full GPU.
+_LEAST_HELD_PART = 0.05
+
 _ACTIVITIES = {
     "sm_active_frac": "sm_active",
     "sm_occupancy_frac": "sm_occupancy",
@@ -193,6 +197,8 @@ class Details:
         if seconds <= 0:
             return
         held_part = seconds / (interval.at_s - begin_s)
+        if held_part < _LEAST_HELD_PART:
+            return
         for name, attribute in _ACTIVITIES.items():
             value = _spread(getattr(activity, attribute), held_part)
             if value is not None:
