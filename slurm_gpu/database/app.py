@@ -146,7 +146,8 @@ class _Answers:
         def find() -> dict[str, Any]:
             with self._services.database.reading() as connection:
                 cluster, now_s = self._services.cluster, self._services.clock.wall()
-                return find_job(connection, cluster, job, caller, now_s).to_json()
+                min_coverage = self._services.importer.min_coverage
+                return find_job(connection, cluster, job, caller, now_s, min_coverage).to_json()
 
         found = await run_in_threadpool(find)
         if not found["runs"]:

@@ -64,7 +64,7 @@ class Importer:
         upkeep: Upkeep | None = None,
     ) -> None:
         self._database, self._view, self._clock = database, view, clock
-        self._cluster, self.interval_s, self._min_coverage = cluster, interval_s, min_coverage
+        self._cluster, self.interval_s, self.min_coverage = cluster, interval_s, min_coverage
         self._upkeep = upkeep
         self._mark = f"accounting:{cluster}"
         self._wide_at: float | None = None
@@ -106,7 +106,7 @@ class Importer:
             # A site without Slurm has no accounting: its nodes tell their runs themselves.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
-            reconcile(self._database, self._min_coverage)
+            reconcile(self._database, self.min_coverage)
             if self._upkeep is not None:
                 self._upkeep.run_once()
 

@@ -11,9 +11,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
+from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, derive_row
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
@@ -85,7 +87,14 @@ def find_runs(
     return RunPage(runs=runs, cursor=_cursor(rows[wanted.limit - 1]) if len(rows) > wanted.limit else None)
 
 
-def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now_s: float) -> RunPage:
+def find_job(
+    connection: Connection,
+    cluster: str,
+    job: str,
+    caller: Caller,
+    now_s: float,
+    min_coverage: float = DEFAULT_MIN_COVERAGE,
+) -> RunPage:
     """All runs of JOBID, JOBID_TASK or JOBID+OFFSET, with their details where the caller may see them.
 
     JOBID of an array or a heterogeneous job means all of its tasks or components, as for sacct.
@@ -93,7 +102,25 @@ def find_job(connection: Connection, cluster: str, job: str, caller: Caller, now
     """
     rows = rows_of_job(connection, cluster, job)
     found = details(connection, [row for row in rows if caller.may_see(row["uid"], row["user"])])
-    return RunPage(runs=[show_run(row, caller, now_s, found.get(row["run_id"])) for row in rows], cursor=None)
+    runs = []
+    for row in rows:
+        shown = show_run(row, caller, now_s, found.get(row["run_id"]))
+        runs.append(_as_its_records_tell(shown, row, min_coverage) if shown.devices else shown)
+    return RunPage(runs=runs, cursor=None)
+
+
+def _as_its_records_tell(shown: Run, row: RowMapping, min_coverage: float) -> Run:
+    """The derived columns follow new records within a pass; what is shown beside these agrees with them."""
+    kept, _ = resolve_double_watches(shown.devices or ())
+    derived = derive_row(row, kept, min_coverage)
+    return replace(
+        shown,
+        n_gpus=_gpus(derived.granted_mgpu),
+        ugpucore=derived.ugpucore,
+        ugpumem=derived.ugpumem,
+        coverage=derived.coverage,
+        energy_j=derived.energy_j,
+    )
 
 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
@@ -239,7 +266,7 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         id=job_name(row),
         full=full,
         elapsed_s=elapsed_s,
-        n_gpus=None if row["granted_mgpu"] is None else row["granted_mgpu"] / 1000,
+        n_gpus=_gpus(row["granted_mgpu"]),
         n_gpus_requested=_requested(row["tres_requested"]),
         wait_h=_hours(eligible_s, start_s),
         submit_wait_h=_hours(row["first_submit_s"], start_s),
@@ -283,6 +310,10 @@ def _newest_first(row: RowMapping) -> tuple[int, ...]:
 def _requested(tres: Mapping[str, float]) -> float | None:
     """GPUs asked for; None for shards, which become a part of a GPU only on a node."""
     return None if tres.get("gres/shard") else tres.get("gres/gpu", 0.0)
+
+
+def _gpus(granted_mgpu: int | None) -> float | None:
+    return None if granted_mgpu is None else granted_mgpu / 1000
 
 
 def _hours(from_s: int | None, to_s: int | None) -> float | None:

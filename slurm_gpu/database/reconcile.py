@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, or_, select, true, update
 
 from slurm_gpu.config import Sampling
-from slurm_gpu.database.derive import application, derive, first_submits, resolve_double_watches
+from slurm_gpu.database.derive import Derived, application, derive, first_submits, resolve_double_watches
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
 from slurm_gpu.database.schema import run, run_device, run_host
@@ -147,7 +147,7 @@ def _reconcile_job(
             "derive_due": False,
             "app": app,
             "app_field": app_field,
-            **_derived(row, kept, min_coverage),
+            **asdict(derive_row(row, kept, min_coverage)),
         }
         if any(row[name] != value for name, value in values.items()):
             changes.derived.append({"at_run_id": row["run_id"], **values})
@@ -169,15 +169,15 @@ def _place_hosts(
     return of_run
 
 
-def _derived(row: RowMapping, records: Sequence[Record], min_coverage: float) -> dict[str, Any]:
-    derived = derive(
+def derive_row(row: RowMapping, records: Sequence[Record], min_coverage: float) -> Derived:
+    """What these records, double watches resolved, make of the row of `run` that they belong to."""
+    return derive(
         records,
         allocated_mgpu=row["allocated_mgpu"],
         start_s=row["start_s"],
         elapsed_s=None if row["end_s"] is None else row["elapsed_s"],
         min_coverage=min_coverage,
     )
-    return asdict(derived)
 
 
 def _run_span(row: RowMapping) -> RunSpan:

@@ -173,6 +173,17 @@ def test_a_row_that_cannot_be_read_any_more_keeps_out_no_other(
     assert [item.segment for item in shown.devices or ()] == [segment(2)]
 
 
+def test_a_jobs_means_agree_with_its_records_before_the_next_pass(database: Database) -> None:
+    account(database, row())
+    ship(database, record(seq=1, sampled_s=1.0, util_hist_ms={0: 1000}))
+    reconcile(database)
+    ship(database, record(seq=2, final=True))
+    with database.reading() as connection:
+        (shown,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
+    assert [item.seq for item in shown.devices or ()] == [2]
+    assert (shown.ugpucore, shown.coverage, shown.energy_j) == (40.0, 1.0, 1000.0)
+
+
 def test_nothing_is_due_after_a_pass(database: Database) -> None:
     account(database, row())
     ship(database, record(), record(job_id=77, segment=segment(7)))
