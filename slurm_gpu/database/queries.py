@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
-from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.derive import coverage_at, resolve_double_watches
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
@@ -225,6 +225,13 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         elapsed_s = None
     elif end_s is None and row["state"] == "RUNNING":
         elapsed_s = max(0, int(now_s) - start_s - row["suspended_s"])
+    coverage = coverage_at(
+        now_s,
+        coverage=row["coverage"],
+        granted_mgpu=row["granted_mgpu"],
+        end_s=end_s,
+        elapsed_s=row["elapsed_s"],
+    )
     full = caller.may_see(row["uid"], row["user"])
     private = (
         "name",
@@ -235,7 +242,6 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         "admin_comment",
         "ugpucore",
         "ugpumem",
-        "coverage",
         "energy_j",
         "app",
         "app_field",
@@ -266,6 +272,7 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         id=job_name(row),
         full=full,
         elapsed_s=elapsed_s,
+        coverage=coverage if full else None,
         n_gpus=_gpus(row["granted_mgpu"]),
         n_gpus_requested=_requested(row["tres_requested"]),
         wait_h=_hours(eligible_s, start_s),
