@@ -28,6 +28,9 @@ COLUMNS = (
     "coverage",
 )
 _NAMES = ("user", "account")
+_SPARE = ("nNODE", "WAIT_h", "account", "coverage", "user", "uGPUmem", "state")
+"""What is left out first where a terminal has no room for all; `*` goes on marking a thin coverage."""
+
 _SHORT_STATES = {
     "BOOT_FAIL": "BF",
     "CANCELLED": "CA",
@@ -113,7 +116,7 @@ def jobs(
 def _print_table(found: list[Run], min_coverage: float) -> None:
     thin = [run.coverage is not None and run.coverage < min_coverage for run in found]
     rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
-    print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES)
+    print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES, spare=_SPARE)
     if any(thin):
         remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
 

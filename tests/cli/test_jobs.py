@@ -127,6 +127,27 @@ def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
     assert lines[1].endswith("0.99")
 
 
+@pytest.mark.parametrize(
+    ("columns", "row", "left_out"),
+    [
+        (60, "1234567_12 department-of… CD 12.25 1.00 42.2 10.0", "nNODE, WAIT_h, account, coverage"),
+        (40, "1234567_12 CD 12.25 1.00 42.2", "nNODE, WAIT_h, account, coverage, user, uGPUmem"),
+    ],
+)
+def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int, row: str, left_out: str
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    slurm_gpu.database.runs = [make_run(user="department-of-vision", id="1234567_12", n_gpus=12.25)]
+    slurm_gpu("jobs")
+    table = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out)
+    assert max(map(len, table.splitlines())) <= columns
+    assert " ".join(table.splitlines()[1].split()) == row
+    assert slurm_gpu.err == f"no room for {left_out}: a wider terminal or --json shows all\n"
+
+
 def test_a_cut_list_says_so(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(9)]
     slurm_gpu("jobs", "--limit", "3")

@@ -91,7 +91,7 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     lines = {
         line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
     }
-    assert lines["node"] == "node state GPUs free util now memory now W now used by"
+    assert lines["node"] == "node state GPUs free util % now memory % now W now used by"
     assert lines["n1"].startswith("n1 mixed 0/4 a100 97 0 – 40 0 – 312 GPU")
     assert lines["n2"].split("a100")[1].split()[:3] == ["–", "–", "–"]
     slurm_gpu("nodes", "--live", "--json")
@@ -166,8 +166,25 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
-    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "is full"):
+    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "disk is", "full"):
         assert value in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"), [(40, "shards, memory, CPUs"), (50, "shards, memory"), (60, None)]
+)
+def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+    environ: dict[str, str], columns: int, left_out: str | None
+):
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal({**environ, "NO_COLOR": "1"}, columns))
+    table, _, said = printed.partition("no room for ")
+    assert said.strip() == (f"{left_out}: a wider terminal or --json shows all" if left_out else "")
+    assert max(map(len, table.splitlines())) <= columns
+    words = set(table.split())
+    assert {"0/4", "2/4", "alice", "GPU", "1-2", "25"} <= words
+    assert ("29/32" in words) == (columns > 40)
+    assert ("81.7G/97.7G" in words) == (columns == 60)
+    assert "…" not in table
 
 
 def test_colour_on_a_terminal_unless_the_user_wants_none(environ: dict[str, str]):
