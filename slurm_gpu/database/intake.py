@@ -23,8 +23,10 @@ from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import (
     Watch,
+    device_elsewhere_event,
     foreign_segments,
     foreign_windows,
+    nodes_with,
     store_devices,
     store_events,
     store_hosts,
@@ -139,10 +141,23 @@ class Intake:
         stored, stale = store_records(connection, goods.records.values())
         stored_hosts, stale_hosts = store_hosts(connection, goods.hosts.values())
         store_devices(connection, goods.devices.values())
+        self._tell_of_doubles(connection, goods)
         store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
         store_events(connection, goods.events.values())
         store_told_runs(connection, list(map(host_run_row, goods.runs.values())))
         return stored + stored_hosts, stale + stale_hosts
+
+    def _tell_of_doubles(self, connection: Connection, goods: _Goods) -> None:
+        """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
+        if not goods.devices:
+            return
+        nodes_of = nodes_with(connection, goods.devices.values())
+        for item in goods.devices.values():
+            others = nodes_of.get(item.uuid, set()) - {item.node}
+            if others and item.node in nodes_of[item.uuid]:
+                told = ", ".join(sorted(others))
+                log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
+                store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, goods.at_s)])
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
         with self._database.reading() as connection:

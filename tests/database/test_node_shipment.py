@@ -8,11 +8,15 @@ from hypothesis import given
 from sqlalchemy import func, select
 
 from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S, LiveBoard, Wants
-from slurm_gpu.database.schema import device, run_device, run_host, run_window
+from slurm_gpu.database.queries import find_job
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.records import Window
@@ -140,13 +144,50 @@ def test_slurm_denies_a_host_record_as_it_denies_a_record(database: Database) ->
     assert whys(gate.ship(hosts=[host()]), "hosts") == {0: "job 1 was never on n1, says Slurm"}
 
 
-def test_a_gpu_that_was_moved_belongs_to_who_says_so_last(database: Database) -> None:
-    gate = Gate(database)
-    gate.ship(devices=[gpu()])
-    gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 60)])
-    gate.ship(devices=[gpu()])
+def _nodes_and_events(database: Database) -> tuple[dict[str, set[str]], list[dict[str, Any]]]:
     with database.reading() as connection:
-        assert connection.execute(select(device.c.node)).scalars().all() == ["n2"]
+        reports = node_reports(connection, {})
+        events = [dict(row) for row in connection.execute(select(event)).mappings()]
+    return {report.node: {item.uuid for item in report.devices} for report in reports}, events
+
+
+def test_no_node_takes_away_another_nodes_gpu_unseen(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(database)
+    gate.ship(devices=[gpu(), gpu(uuid="GPU-2")])
+    claimed = gpu(node="n2", at_s=T0 + 3600, name="a cheap one")
+    for _ in range(2):
+        gate.ship(node="n2", address=N2, devices=[claimed])
+    nodes, events = _nodes_and_events(database)
+    assert nodes == {"n1": {"GPU-1", "GPU-2"}, "n2": {"GPU-1"}}
+    (told,) = events
+    assert (told["kind"], told["node"], told["device"], told["at_s"]) == (
+        "device_elsewhere",
+        "n2",
+        "GPU-1",
+        T0,
+    )
+    assert told["data"] == {"nodes": ["n1"]}
+    assert "n2 tells of the device GPU-1, as does n1" in caplog.text
+    gate.ship(records=[record()])
+    accounted = [run_row(row(), {})]
+    database.write(lambda connection: store_changed_runs(connection, accounted))
+    reconcile(database)
+    with database.reading() as connection:
+        (run,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
+    assert run.device_facts == {"GPU-1": gpu()}, "its own node's word counts"
+
+
+def test_a_gpu_that_was_moved_is_where_it_was_put(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(database)
+    gate.ship(devices=[gpu(), gpu(uuid="GPU-2")])
+    gate.ship(devices=[gpu(uuid="GPU-2", at_s=T0 + 60)])
+    gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 90)])
+    assert _nodes_and_events(database) == ({"n1": {"GPU-2"}, "n2": {"GPU-1"}}, [])
+    assert not caplog.records
 
 
 def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
