@@ -105,7 +105,9 @@ def _used_by(holder: Holder, now_s: float) -> str:
 
 
 def job_label(job: QueuedJob) -> str:
-    """The job id as users know it: 17, 17_3 for an array task."""
+    """The job id as users know it: 17, 17_3 for an array task, 17+1 for a het component."""
+    if job.het_job_id is not None and job.het_offset is not None:
+        return f"{job.het_job_id}+{job.het_offset}"
     if job.array_job_id is not None and job.array_task is not None:
         return f"{job.array_job_id}_{job.array_task}"
     return str(job.job_id)

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -135,6 +135,28 @@ def test_gpus_without_type(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(_gpu_node(at), gpus={"": 4})]
     assert "GPUs without a type on n1" in worst(slurm_conf.gres_types(at)).message
+
+
+@pytest.mark.parametrize(
+    ("kind", "gres_conf", "types", "level"),
+    [
+        ("a100_3g.20gb", "", "gpu,shard", "warn"),
+        ("a100_3g.20gb", "", "gpu", "ok"),
+        ("small", "Name=gpu Type=small MultipleFiles=/dev/nvidia0,/dev/cap21", "gpu,shard", "warn"),
+        ("a100", "Name=gpu Type=a100 File=/dev/nvidia0  # no MultipleFiles=", "gpu,shard", "ok"),
+    ],
+)  # fmt: skip
+def test_slurm_22_05_cannot_have_mig_and_shards(
+    installed: Installation, kind: str, gres_conf: str, types: str, level: str
+):
+    (installed.root / "slurm" / "gres.conf").write_text(f"# instances\n{gres_conf}\n")
+    installed.conf["GresTypes"] = types
+    at = installed.at()
+    at.nodes = [dataclasses.replace(_gpu_node(at), gpus={kind: 4})]
+    finding = worst(slurm_conf.gres_types(at))
+    assert finding.level.value == level
+    if level == "warn":
+        assert "GresTypes has shard beside MIG instances: Slurm 22.05.8 takes" in finding.message
 
 
 def test_memory_per_gpu(installed: Installation):
@@ -295,6 +317,11 @@ PERSISTENT = (
             "slurmctld does not answer",
             "systemctl start slurmctld",
         ),
+        (
+            "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
         (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
         (
             'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
@@ -317,6 +344,19 @@ def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
 
 
 # Together
+
+
+def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: Installation):
+    at, asked = installed.at(), []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        asked.append(" ".join(argv))
+        raise SlurmError("`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN")
+
+    at.site.slurm.run = run  # type: ignore[attr-defined]
+    results = list(run_checks(at, [check for check in CHECKS if check.name != "MUNGE"]))
+    assert asked == ["scontrol ping"]
+    assert [result.check for result in results if result.finding.level is Level.FAIL] == ["Slurm"]
 
 
 def test_one_cause_gives_one_failure(installed: Installation):

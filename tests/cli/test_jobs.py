@@ -93,6 +93,16 @@ def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
     assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: write a day")
 
 
+def test_a_time_that_ends_before_it_begins_is_wrong_usage(slurm_gpu: CommandLine):
+    assert slurm_gpu("jobs", "--since", "2026-11-02", "--until", "2026-11-01T12:00") == 2
+    assert slurm_gpu.err == (
+        "slurm-gpu: --until 2026-11-01T12:00 is 2026-11-01 12:00:00, and --since 2026-11-02 is "
+        "2026-11-02 00:00:00: --until has to be later\n"
+    )
+    assert slurm_gpu("jobs", "--since", "2d", "--until", "1d") == 0
+    assert slurm_gpu("jobs", "--since", "1d", "--until", "2d") == 2
+
+
 def test_a_state_that_slurm_does_not_have_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--state", "FAILED,foo") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --state FOO: Slurm has no such state; it has BOOT_FAIL, ")

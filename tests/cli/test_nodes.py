@@ -50,6 +50,14 @@ def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     assert "mixed+drain: disk is full" in slurm_gpu.out
 
 
+def test_components_of_a_heterogeneous_job_are_called_as_slurm_calls_them(slurm_gpu: CommandLine):
+    slurm_gpu("nodes")
+    assert "GPU 0 bob 35+0 (" in slurm_gpu.out
+    slurm_gpu("nodes", "--json")
+    ids = {job["id"]: job["job_id"] for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]}
+    assert (ids["35+0"], ids["35+1"]) == (35, 36)
+
+
 def test_filters(slurm_gpu: CommandLine):
     slurm_gpu("nodes", "--free", "--csv")
     assert [row["node"] for row in csv.DictReader(io.StringIO(slurm_gpu.out))] == ["n2", "n3"]
