@@ -129,7 +129,7 @@ def _job_number(text: str) -> int:
     """Cgroups are called by the number that each task and each component has of its own."""
     if re.fullmatch(r"[0-9]+[_+][0-9]+", text):
         raise argparse.ArgumentTypeError(
-            f"{text!r} has a number of its own on a node: `squeue -j {text} -o '%i %A'` shows it beside {text}"
+            f"{text!r} has a number of its own on a node: `squeue -j {text} -o '%i %A'` shows it"
         )
     return _number(text)
 
