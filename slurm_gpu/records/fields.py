@@ -158,8 +158,6 @@ def shown(value: Any) -> str:
     """A value as it stands in a message, cut where it is long."""
     try:
         told = repr(value)
-    except RecursionError:
-        told = f"a deeply nested {type(value).__name__}"
     except ValueError:  # Python does not print numbers of thousands of digits
         told = f"a number of {value.bit_length()} bits"
     return told if len(told) <= 100 else f"{told[:100]}…"
