@@ -60,12 +60,14 @@ class HostMachine(Machine):
         )
         self.source = HostSource("ws1", self.clock, self.node, seen, NodeCounters())
         self.node.start()
-        self.due_s = self.node.step()
+        self.node.step()
+        self.due_s = self.node.due_s()
 
     def run_until(self, at_s: float) -> None:
         while self.node is not None and (due_s := min(self.due_s, self.jobs.due_s)) <= at_s:
             self.clock.now_s = max(self.clock.now_s, due_s)
-            self.due_s = self.node.step()
+            self.node.step()
+            self.due_s = self.node.due_s()
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def runs(self) -> list[HostRun]:

@@ -114,7 +114,8 @@ class Wired(Machine):
             if due_s > at_s:
                 break
             self.clock.now_s = max(self.clock.now_s, due_s)
-            self.due_s = self.node.step()
+            self.node.step()
+            self.due_s = self.node.due_s()
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def job(self, job_id: int, seconds: float, *, percent: float = 60, memory: int = 10 * GIB) -> float:

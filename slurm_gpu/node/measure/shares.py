@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
@@ -18,8 +18,7 @@ PROCESSES_LATE_S = 1.0
 _SAME_S = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """The part of a span in which one holder held the device."""
 
     start_s: float

@@ -62,6 +62,7 @@ class Tally:
         self, key: SegmentKey, device: str, start_s: float, start_wall_s: float, facts: Facts | None = None
     ) -> None:
         self.key, self.device = key, device
+        self._named = asdict(key)
         self.start_s, self.start_wall_s = start_s, start_wall_s
         self.end_s: float | None = None
         self.granted_mgpu: int | None = None
@@ -84,7 +85,10 @@ class Tally:
         While it is suspended a job has none: that it did nothing was not its choice. Calls come in the order
         of time.
         """
-        for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
+        never = not self._pauses and not self._is_suspended
+        for start_s, stop_s, running in (
+            ((begin_s, end_s, True),) if never else self._by_suspension(begin_s, end_s)
+        ):
             share = own if running else None
             if share is not None:
                 self._util.add(stop_s - start_s, share)
@@ -179,7 +183,7 @@ class Tally:
         # Where memory alone is measured, it is so also while the job is suspended.
         suspended_s = self._suspended_until(stop_s)
         return Record(
-            **asdict(self.key),
+            **self._named,
             device=self.device,
             seq=self._seq,
             final=final,

@@ -8,7 +8,7 @@ the wall clock since the last reading, the ring cannot be told apart from before
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Reading
@@ -21,8 +21,7 @@ _CLOCK_STEP_S = 0.05
 _US = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Utilization in percent from `start_s` to `end_s`, Clock.monotonic() seconds."""
 
     start_s: float
