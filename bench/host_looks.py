@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import arguments
+
 from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
 from slurm_gpu.node.held.allocations import Allocation
@@ -38,8 +40,8 @@ MAPPED = 4000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--jobs", type=arguments.number(1), default=8, help="default 8")
+    parser.add_argument("--processes", type=arguments.number(1), default=10, help="of each (default 10)")
     options = parser.parse_args()
     with jobs(options.jobs, options.processes) as running, tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
