@@ -341,7 +341,8 @@ async def _not_authenticated(_: Request, error: NotAuthenticatedError) -> Respon
 
 
 async def _bad_shipment(_: Request, error: ShipmentError) -> Response:
-    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status)
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)
 
 
 async def _bad_usage(_: Request, error: UsageError) -> Response:

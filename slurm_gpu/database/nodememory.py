@@ -1,4 +1,4 @@
-"""What slurm-gpudbd knows of nodes in memory only: their live values, and which windows are asked for."""
+"""What slurm-gpudbd knows of nodes in memory only: live values, windows asked for, and what they may send."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ LIVE_FOR_S = 60.0
 """Six shipments of live values: after that nobody knows."""
 WANTED_FOR_S = 60.0
 """A window that is not asked for again within this time is not wanted any more."""
+AT_ONCE_ITEMS = 200_000
+"""What a node may have stored after a long outage: a full spool holds about as much."""
+ITEMS_PER_S = 20.0
+"""What it may have stored in the long run; of 56 MIG instances with a job each it is less than one."""
 
 
 class LiveBoard:
@@ -68,3 +72,29 @@ class Wants:
     def _drop_old(self) -> None:
         now = self._clock.monotonic()
         self._wanted = {job_id: item for job_id, item in self._wanted.items() if item[0] > now}
+
+
+class Allowances:
+    """How many items each node may have stored, so that a broken one does not fill the database.
+
+    AT_ONCE_ITEMS, which come back by ITEMS_PER_S. Whoever has some left may send a whole shipment.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._lock = clock, threading.Lock()
+        self._spent: dict[str, tuple[float, float]] = {}
+
+    def wait_s(self, node: str) -> float:
+        """For how long this node has to wait before it may send more; 0 where it need not."""
+        with self._lock:
+            return max(0.0, (self._spent_now(node) - AT_ONCE_ITEMS) / ITEMS_PER_S)
+
+    def spend(self, node: str, n_items: int) -> None:
+        """So many items of this node were stored."""
+        with self._lock:
+            self._spent = {name: item for name, item in self._spent.items() if self._spent_now(name) > 0}
+            self._spent[node] = self._clock.monotonic(), self._spent_now(node) + n_items
+
+    def _spent_now(self, node: str) -> float:
+        at, spent = self._spent.get(node, (0.0, 0.0))
+        return max(0.0, spent - (self._clock.monotonic() - at) * ITEMS_PER_S)

@@ -34,11 +34,14 @@ T = TypeVar("T")
 
 
 class ShipmentError(Exception):
-    """The shipment as a whole cannot be taken: `status` is the HTTP answer."""
+    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
 
-    def __init__(self, status: int, message: str) -> None:
+    It may be taken after `retry_after_s`, where that is not None.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 @dataclass(frozen=True, slots=True)

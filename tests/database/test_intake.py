@@ -261,7 +261,7 @@ def test_an_event_that_cannot_be_stored_is_rejected(data: Any) -> None:
 @pytest.mark.parametrize("before", [b'{"wire": ', b'{"wire": 1, "node": '])
 def test_what_is_only_just_not_too_deep_to_parse_is_not_too_deep_to_be_named(before: bytes) -> None:
     for depth in range(sys.getrecursionlimit()):
-        with pytest.raises(ShipmentError, match="must be|not JSON"):
+        with pytest.raises(ShipmentError, match=r"must be|not JSON"):
             parse_shipment(before + b"[" * depth + b"]" * depth + b"}", "")
 
 

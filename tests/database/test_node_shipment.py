@@ -1,12 +1,14 @@
 """What a node ships besides records and events, what it may say of others, and what it is told."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from sqlalchemy import func, select
 
+from slurm_gpu.database import nodememory
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.engine import Database
@@ -19,7 +21,7 @@ from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.records import Window
+from slurm_gpu.records import Event, Window
 from slurm_gpu.records.window import pack
 from tests.database.samples import (
     CLUSTER,
@@ -188,6 +190,46 @@ def test_a_gpu_that_was_moved_is_where_it_was_put(
     gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 90)])
     assert _nodes_and_events(database) == ({"n1": {"GPU-2"}, "n2": {"GPU-1"}}, [])
     assert not caplog.records
+
+
+def test_an_event_from_the_future_is_not_kept_for_ever(database: Database) -> None:
+    gate = Gate(database)
+    happened = Event(node="n1", boot_id="b", n=1, at_s=T0 + 86_401, kind="gpu_lost")
+    answer = gate.ship(events=[happened, replace(happened, n=2, at_s=T0 + 86_400)])
+    assert whys(answer, "events") == {
+        0: f"at_s: {T0 + 86_401} lies more than a day ahead; set the clock of n1"
+    }
+    assert gate.count(event) == 1
+
+
+def test_a_node_cannot_fill_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 3)
+    gate = Gate(database)
+
+    def ship(first: int, node: str = "n1", address: str = N1) -> int:
+        some = [host(node=node, segment=segment(first + n)) for n in range(3)]
+        return int(gate.ship(node=node, address=address, hosts=some)["stored"])
+
+    assert [ship(0), ship(10)] == [3, 3], "some are left until there are none"
+    with pytest.raises(ShipmentError, match="n1 has sent more than") as caught:
+        ship(20)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 1)
+    assert ship(30, "n2", N2) == 3, "the others have their own"
+    assert gate.count(run_host) == 9
+    gate.clock.now += 3 / nodememory.ITEMS_PER_S
+    assert ship(20) == 3
+    gate.clock.now += 60
+    assert [ship(40), ship(50)] == [3, 3]
+
+
+def test_who_speaks_for_another_node_does_not_use_up_what_that_may_send(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 0)
+    gate = Gate(database)
+    for _ in range(3):
+        assert gate.ship(address=N2, hosts=[host()])["stored"] == 0
+    assert gate.ship(hosts=[host()])["stored"] == 1
 
 
 def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
