@@ -202,8 +202,8 @@ class _Answers:
             raise HTTPException(
                 403, f"job {job} is another user's; its owner and operators may see its window"
             )
-        for job_id, nodes in found.missing.items():
-            self._services.wants.ask(job_id, nodes)
+        for node, job_id in found.missing:
+            self._services.wants.ask(node, job_id)
         if found.windows:
             return JSONResponse({"windows": [item.to_json() for item in found.windows]})
         if found.missing:

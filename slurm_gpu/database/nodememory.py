@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.records import Live
@@ -45,33 +45,32 @@ class LiveBoard:
 
 
 class Wants:
-    """Windows that somebody waits for: by job, the nodes that have not sent theirs."""
+    """Windows that somebody waits for, by node and job: machines without Slurm number jobs by themselves."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._wanted: dict[int, tuple[float, set[str]]] = {}
+        self._until: dict[tuple[str, int], float] = {}
 
-    def ask(self, job_id: int, nodes: Iterable[str]) -> None:
-        """Somebody waits for the windows of this job from these nodes."""
+    def ask(self, node: str, job_id: int) -> None:
+        """Somebody waits for the windows of this job from this node."""
         with self._lock:
             self._drop_old()
-            self._wanted[job_id] = self._clock.monotonic() + WANTED_FOR_S, set(nodes)
+            self._until[node, job_id] = self._clock.monotonic() + WANTED_FOR_S
 
     def of(self, node: str) -> list[int]:
         """The jobs whose window this node is to send."""
         with self._lock:
             self._drop_old()
-            return sorted(job_id for job_id, (_, nodes) in self._wanted.items() if node in nodes)
+            return sorted(job_id for name, job_id in self._until if name == node)
 
     def arrived(self, node: str, job_id: int) -> None:
         """The node has sent it."""
         with self._lock:
-            if job_id in self._wanted:
-                self._wanted[job_id][1].discard(node)
+            self._until.pop((node, job_id), None)
 
     def _drop_old(self) -> None:
         now = self._clock.monotonic()
-        self._wanted = {job_id: item for job_id, item in self._wanted.items() if item[0] > now}
+        self._until = {wanted: until for wanted, until in self._until.items() if until > now}
 
 
 class Allowances:

@@ -157,17 +157,17 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 class WindowsFound:
     """Windows of a job: of `runs` runs the caller may see `visible`.
 
-    `windows` are at most FRESH_S old while the job runs. `missing` are, by job id, nodes to be asked.
+    `windows` are at most FRESH_S old while the job runs. `missing` are nodes to be asked, and for which job.
     """
 
     runs: int
     visible: int
     windows: Sequence[NodeWindow]
-    missing: Mapping[int, Collection[str]]
+    missing: Collection[tuple[str, int]]
 
     def asked(self) -> list[str]:
         """All nodes that are to be asked."""
-        return sorted({node for nodes in self.missing.values() for node in nodes})
+        return sorted({node for node, _ in self.missing})
 
 
 def find_windows(
@@ -180,12 +180,14 @@ def find_windows(
     there = windows(connection, running or visible)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    missing = {row["job_id"]: nodes_without_window(row, there) for row in running[:_MAX_ASKED]}
+    missing = {
+        (node, row["job_id"]) for row in running[:_MAX_ASKED] for node in nodes_without_window(row, there)
+    }
     return WindowsFound(
         runs=len(rows),
         visible=len(visible),
         windows=there,
-        missing={job_id: nodes for job_id, nodes in missing.items() if nodes},
+        missing=missing,
     )
 
 

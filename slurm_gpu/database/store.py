@@ -41,7 +41,8 @@ _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("run_id",))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
 _TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
-_WINDOWS = Newest(run_window, ("segment", "device"), "start_s", ("node", "job_id"))
+# By its arrival: a window begins with its segment for as long as that is younger than ten minutes.
+_WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
 OWN_BOOT_ID = "slurm-gpudbd"
 

@@ -263,7 +263,8 @@ def test_live_values_are_kept_for_a_minute_and_late_ones_not_at_all(database: Da
 def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> None:
     gate = Gate(database)
     assert gate.ship()["want"] == []
-    gate.wants.ask(1, ["n1", "n2"])
+    for node in ("n1", "n2"):
+        gate.wants.ask(node, 1)
     assert gate.ship()["want"] == [1]
     assert gate.ship(windows=[window()])["want"] == []
     assert gate.ship(node="n2", address=N2)["want"] == [1]
@@ -274,12 +275,15 @@ def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> N
 
 def test_the_newest_window_stays(database: Database) -> None:
     gate = Gate(database)
-    newer = window(start_s=T0 + 60.0)
-    for sent in (window(), newer, window()):
+    grown = window(series={"util_pct": pack([0.0, None, 50.0, 60.0])})
+    moved = window(start_s=T0 + 1.0)
+    set_back = window(start_s=T0 - 3600.0)
+    for sent in (window(), grown, moved, set_back):
         gate.ship(windows=[sent])
-    with database.reading() as connection:
-        stored = connection.execute(select(run_window)).mappings().one()
-    assert Window.from_wire(dict(stored)) == newer
+        with database.reading() as connection:
+            stored = connection.execute(select(run_window)).mappings().one()
+        assert (Window.from_wire(dict(stored)), stored["at_s"]) == (sent, gate.clock.now)
+        gate.clock.now += 10
 
 
 def test_a_node_is_told_which_of_its_open_jobs_are_over(database: Database) -> None:
