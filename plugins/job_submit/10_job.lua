@@ -1,5 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
--- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized command.
+-- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized
+-- command whole_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -45,6 +46,15 @@ local function gpus_of_whole_node(shared, parts, names)
     least = math.min(least or gpus, gpus)
   end
   return least or 0
+end
+
+-- Whether the job asked for whole nodes itself, and would not have them without.
+local function asked_for_whole_nodes(shared, parts, names)
+  local asked = shared == 0
+  for name in string.gmatch(names, "[^,]+") do
+    asked = asked and not (parts[name] and parts[name].max_share == 0)
+  end
+  return asked
 end
 
 -- By the number of arguments that a job without a script comes with: srun names its program, salloc none.
@@ -107,9 +117,18 @@ return function(job)
   end
   job.mgpu, job.form = amounts.counted_mgpu(job.request)
   if job.record == nil then
-    local whole = gpus_of_whole_node(desc.shared, parts, job.partition) * amounts.counted_nodes(job.request)
-    if whole * 1000 > job.mgpu then
-      job.mgpu, job.form = whole * 1000, "whole_nodes"
+    local gpus = gpus_of_whole_node(desc.shared, parts, job.partition)
+    if gpus > 0 then
+      job.whole_nodes = {
+        mgpu_each = gpus * 1000,
+        asked = asked_for_whole_nodes(desc.shared, parts, job.partition),
+        mgpu_without = job.mgpu,
+        form_without = job.form,
+      }
+    end
+    local whole = gpus * amounts.counted_nodes(job.request) * 1000
+    if whole > job.mgpu then
+      job.mgpu, job.form = whole, "whole_nodes"
     end
   end
 
