@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from slurm_gpu.policy.bundle import MARK, SiteFacts, build_bundle, compile_polic
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import Directory, SystemDirectory, resolve_names
 from slurm_gpu.yamlsource import YamlSource
+
+_DECISIONS_LOG = re.compile(r'\["decisions_log"\] = "[^"]*"')
 
 
 class InForce(Enum):
@@ -42,5 +45,10 @@ def compare_installed(
     names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
     if names.unknown:  # it could not have been made here now
         return InForce.DIFFERENT
-    same = text == build_bundle(compile_policy(policy, names, facts))
-    return InForce.SAME if same else InForce.DIFFERENT
+    now = build_bundle(compile_policy(policy, names, facts))
+    return InForce.SAME if _without_log(text) == _without_log(now) else InForce.DIFFERENT
+
+
+def _without_log(bundle: str) -> str:
+    """But for where decisions are logged: `policy apply --run-dir` chose that, and no policy says it."""
+    return _DECISIONS_LOG.sub("", bundle, count=1)

@@ -199,7 +199,7 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     foreign = worst(job_submit.script(at))
     assert (foreign.level, foreign.remedy) == (Level.FAIL, "slurm-gpu policy apply --replace")
     policy, source = load_policy(policy_file)
-    facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir, "UTC")
+    facts = SiteFacts.of(at.settings, at.nodes, Path("/where/apply/was/told"), "UTC")
     script.write_text(
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
