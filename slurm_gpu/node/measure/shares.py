@@ -60,10 +60,13 @@ class JobSamples:
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
+        # Stamps that lay ahead of the clock.
+        self._from_before: set[int] = set()
 
     def begin(self, after_us: int) -> None:
         """Read on after that time; what is known stays."""
         self._last_us = after_us
+        self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
         """What to read the ring after (wall clock)."""
@@ -91,7 +94,9 @@ class JobSamples:
             self.known = []
         for sample in sorted(ring, key=lambda s: s.at_us):
             if sample.at_us > now_us:
-                break
+                self._from_before.add(sample.at_us)
+            if sample.at_us in self._from_before:
+                continue
             self._last_us = max(self._last_us, sample.at_us)
             job = job_of(sample.pid)
             if job is not None:

@@ -224,13 +224,19 @@ class DeviceWatch:
         assert asked_s is not None
         gap_s = max(GAP_S, GAP_LOOKS * self._expected_s)
         detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
+        clock_was_set = self._spans.clock_was_set(reading.at_s)
+        if clock_was_set:
+            self._job_samples.begin(self._to_us(reading.at_s))
+            reading = reading._replace(ring=None if reading.ring is None else ())
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
         self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
         if reading.activity is not None:
             self._activity_s = reading.at_s
         self._looked_s = asked_s
-        if asked.detailed:
+        if clock_was_set:
+            self.look_thoroughly()
+        elif asked.detailed:
             self._detailed_s = asked_s
 
     def skip(self) -> None:
