@@ -6,7 +6,7 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -42,15 +42,15 @@ def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    right: Iterable[str] = (),
-    whole: Iterable[str] = (),
-    cut: Iterable[str] = (),
-    lists: Iterable[str] = (),
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    cut: Collection[str] = (),
+    lists: Collection[str] = (),
     spare: Sequence[str] = (),
 ) -> None:
     """A table without lines; `right` names the columns of numbers. Long values wrap between words.
 
-    Numbers and the columns in `whole` do not even wrap; `lists` of numbers do, between two of them. Those in
+    Numbers and the columns in `whole` do not even wrap; `lists` of numbers do, into two lines. Those in
     `cut`, such as names, end in … where a terminal has no room for them. Where that is not enough, columns
     are left out in the order of `spare`, and a remark says which.
     """
@@ -64,6 +64,8 @@ def print_table(
         name: natural[name] if name in unbroken else _least_width((name, *cells), is_name=name in names)
         for name, *cells in zip(columns, *table_rows, strict=True)
     }
+    # A list takes two lines at most.
+    least |= {name: max(least[name], natural[name] // 2 + 1) for name in lists}
     screen = console()
     shown, left_out = list(columns), []
     for name in spare:
@@ -109,12 +111,12 @@ def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> i
 
 
 def _shared_out(room: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
-    """Widths that fill the room: what the least leaves goes to the narrowest columns that want more."""
-    widths = dict(least)
-    for _ in range(room - _width(least, list(least))):
-        wanting = [name for name in widths if widths[name] < natural[name]]
-        if wanting:
-            widths[min(wanting, key=widths.__getitem__)] += 1
+    """Widths that fill the room: what the least leaves goes to the last columns first; they tell the most."""
+    widths, left = dict(least), room - _width(least, list(least))
+    for name in reversed(widths):
+        more = max(0, min(left, natural[name] - widths[name]))
+        widths[name] += more
+        left -= more
     return widths
 
 

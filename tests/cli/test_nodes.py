@@ -114,6 +114,23 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     assert slurm_gpu("nodes", "--live", "--csv") == 2
 
 
+def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    devices = {f"GPU-{n}": LiveDevice(util_pct=100.0 - n, mem_used_frac=0.5) for n in range(8)}
+    slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
+    slurm_gpu("nodes", "--live")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("n1"))
+    assert max(map(len, lines)) <= 60
+    assert "100 99 98 97 50 50 50 50" in " ".join(lines[at].split())
+    assert "96 95 94 93 50 50 50 50" in " ".join(lines[at + 1].split())
+    assert slurm_gpu.err == "no room for state: a wider terminal or --json shows all\n"
+
+
 def test_without_live_slurm_gpudbd_is_not_asked(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_database = None  # type: ignore[assignment]
     assert slurm_gpu("nodes") == 0
@@ -174,7 +191,7 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
-    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "disk is", "full"):
+    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "disk", "full"):
         assert value in " ".join(printed.split())
 
 
