@@ -97,6 +97,32 @@ def test_a_spool_that_is_removed_under_the_running_daemon_costs_nothing(
     assert mean == pytest.approx(70, abs=0.5)
 
 
+@pytest.mark.parametrize("killed_after_s", [0.5, 1.5, 3.9, 7.0, 9.9])
+def test_a_kill_in_a_job_s_first_seconds_costs_half_of_them_at_most(
+    machine: Machine, gpu: FakeGpu, killed_after_s: float
+) -> None:
+    start, down_s = machine.clock.now_s, 3.0
+    gpu.work.append(Work(7, start, start + killed_after_s, 90, 8 * GIB))
+    gpu.work.append(Work(7, start + killed_after_s, start + 100, 40, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + killed_after_s)
+    machine.kill()
+    machine.clock.advance(down_s)
+    machine.start()
+    machine.run_until(start + 100)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    *before, after = machine.records(final=None)
+    held, sampled, _ = merged([*before, after])
+    assert after.held_s == pytest.approx(100 - killed_after_s - down_s, abs=0.01)
+    assert core(after) == pytest.approx(40, abs=1)
+    assert held - after.held_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
+    for record in before:
+        assert core(record) == pytest.approx(90, abs=1)
+    # What is not in these records, coverage tells: it is a part of what Slurm says the run lasted.
+    assert sampled == pytest.approx(held, abs=1.5)
+
+
 class StampedGpu(FakeGpu):
     """Its rings keep the stamps that they were given, whoever sets the clock afterwards."""
 
