@@ -77,7 +77,14 @@ def _find(started: Sequence[RunSpan], record: RecordSpan, missing: int) -> int |
         known = run.restart is not None or index + missing == record.restart
         if known and _overlap_s(run, record) >= -ORDERED_SLACK_S:
             return run.run_id
-    near = [(_overlap_s(run, record), index, run) for index, run in fits]
+    near = [
+        (overlap_s, index, run)
+        for index, run in fits
+        # What a later restart tells of the time after a run is of one that is not known yet.
+        if (overlap_s := _overlap_s(run, record)) > 0
+        or run.restart is not None
+        or index + missing >= record.restart
+    ]
     best = max(near, key=lambda item: item[:2], default=None)
     return best[2].run_id if best is not None and best[0] >= -UNORDERED_SLACK_S else None
 

@@ -82,8 +82,8 @@ def test_a_last_run_that_is_not_there_yet_is_no_missing_first_one() -> None:
     records = [_record(1000, 1800), _record(1830, 2600, restart=1), _record(2630, 3400, restart=2)]
     runs = [_run(1, 1000, 1800), _run(2, 1830, 2600)]
     assert _all_found(runs, *records[:2]) == [1, 2]
-    assert _all_found(runs, *records)[:2] == [1, 2]
-    assert _all_found(runs, records[1], records[2])[0] == 2
+    assert _all_found(runs, *records) == [1, 2, None]
+    assert _all_found(runs, records[1], records[2]) == [2, None]
 
 
 def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:

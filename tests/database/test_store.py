@@ -140,6 +140,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
     account(database, first)
     ship(database, record(restart=1, segment=segment(2), first_s=T0 + 40, last_s=T0 + 50))
     reconcile(database)
+    assert [r["run_id"] for r in table(database)["records"]] == [None], "it is none of the first run's"
     account(database, second)
     reconcile(database)
     assert [r["run_id"][2] for r in table(database)["records"]] == [second.submit_s]
