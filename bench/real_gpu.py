@@ -353,9 +353,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="slurm-gpud against independent sources on a real GPU.")
     parser.add_argument("--gpu", type=arguments.number(0), default=0, help="NVML's index (default 0)")
     parser.add_argument("--seconds", type=arguments.seconds(2), default=12, help="of each load (default 12)")
-    parser.add_argument(
-        "--idle-seconds", type=arguments.seconds(1), default=30, help="of measuring the daemon (default 30)"
-    )
+    idle_help = "of measuring the daemon (default 30)"
+    parser.add_argument("--idle-seconds", type=arguments.seconds(1), default=30, help=idle_help)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     found = the_gpus()
