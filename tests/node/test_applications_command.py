@@ -59,11 +59,14 @@ def test_why_a_process_is_what(rules: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_is_not_recognised_says_what_there_is(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "60"]) as run:
-        try:
-            assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
-        finally:
-            run.kill()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        # Once it answers, its libraries are mapped.
+        run.stdin.write(b"?")
+        assert run.stdout.read(1) == b"?"
+        assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
+        run.kill()
     told = capsys.readouterr().out
     assert "not recognised" in told
     assert "libc.so.6" in told
