@@ -24,7 +24,7 @@ import arguments
 from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
 from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.host.hostbook import HostBook, Places
+from slurm_gpu.node.host.hostbook import HostBook, Mounts
 from slurm_gpu.node.host.hostwatch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
@@ -45,8 +45,8 @@ def main() -> None:
     options = parser.parse_args()
     with jobs(options.jobs, options.processes) as running, tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        grouped = Places(cgroup=cgroups(root, running))
-        ungrouped = Places(cgroup=root / "none")
+        grouped = Mounts(cgroup=cgroups(root, running))
+        ungrouped = Mounts(cgroup=root / "none")
         print(
             json.dumps(
                 {
@@ -95,8 +95,8 @@ def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
     return root / "v2"
 
 
-def percent_core(places: Places, count: int, rounds: int = 40) -> float:
-    book = HostBook("n1", load_rules(SHIPPED[0]), places=places, worker=AtOnce())
+def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
+    book = HostBook("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=AtOnce())
     for job in range(1, count + 1):
         book.begin(allocation(job))
     now_s = 10_000.0
