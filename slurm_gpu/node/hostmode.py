@@ -120,7 +120,8 @@ class HostJobs:
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []
-        self.due_s = now_s + POLL_S
+        # At whole multiples, so that it comes together with the looks at what is held.
+        self.due_s = (now_s // POLL_S + 1) * POLL_S
         self._look(now_s)
         self._pids = {uid: frozenset().union(*stay.pids.values()) for uid, stay in self._stays.items()}
         events: list[HookEvent] = []
