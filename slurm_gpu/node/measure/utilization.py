@@ -45,8 +45,9 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
-        # Stamps that lay ahead of the clock.
+        # Stamps that lay ahead of a clock that was set back, once that reading has come.
         self._from_before: set[int] = set()
+        self._was_set = False
 
     @property
     def after_us(self) -> int:
@@ -66,10 +67,10 @@ class UtilizationSpans:
         spans: list[Span] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
         for sample in reading.ring if reading.ring is not None else ():
-            if sample.at_us > latest_us:
+            if sample.at_us > latest_us and self._was_set:
                 self._from_before.add(sample.at_us)
-            if sample.at_us in self._from_before:
-                continue  # from before somebody set the clock back
+            if sample.at_us > latest_us or sample.at_us in self._from_before:
+                continue
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
             self._last_us = sample.at_us
             anchored, self._anchored = self._anchored, True
@@ -79,6 +80,8 @@ class UtilizationSpans:
                 continue
             spans.append(Span(start_s, at_s, sample.percent))
             self.covered_s = at_s
+        if reading.ring:
+            self._was_set = False
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
             recent = quiet_s <= max(gap_s, 2 * QUIET_S)
@@ -93,7 +96,8 @@ class UtilizationSpans:
     def clock_was_set(self, now_s: float) -> bool:
         """Was the wall clock set since the last look? To be asked with each, before what it read is taken.
 
-        If so, that look's ring is worth nothing: it was read after a stamp of another time.
+        If so, that look's ring is worth nothing: it was read after a stamp of another time. The next one is
+        to be read at once: it shows which samples are from before, by stamps that lie ahead of the clock.
         """
         offset_s = self._clock.wall() - self._clock.monotonic()
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
@@ -102,6 +106,7 @@ class UtilizationSpans:
         if moved:
             self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
             self._from_before.clear()
+            self._was_set = True
         return moved
 
     def _to_us(self, at_s: float) -> int:
