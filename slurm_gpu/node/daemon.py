@@ -101,7 +101,8 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._life.watch_new()
-        self._suspensions.look(self._life.segments, now_s)
+        # What came before may have taken a while, as a first look at a GPU does.
+        self._suspensions.look(self._life.segments, self._clock.monotonic())
         if now_s >= self._checkpoint_at_s:
             for watch in self._looking():
                 watch.look_thoroughly()
