@@ -72,10 +72,13 @@ class Intake:
 
         The answer comes after the commit. Raises DatabaseError when nothing could be stored, SlurmError when
         only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
-        the node has sent more than its allowance: it tries again.
+        the sender has sent more than its allowance: it tries again.
         """
-        if (wait_s := self._allowances.wait_s(shipment.node)) > 0:
-            why = f"{shipment.node} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
+        # Not by the node's name: whoever sends may write any there, another's too.
+        sender = shipment.node if address is None else _plain(address)
+        if (wait_s := self._allowances.wait_s(sender)) > 0:
+            who = f"{shipment.node} from {address or 'this host'}"
+            why = f"{who} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
             log.warning("%s; it has to wait for %.0f s", why, wait_s)
             raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
@@ -83,7 +86,7 @@ class Intake:
         stored, stale = 0, 0
         if goods.n_to_store:
             stored, stale = self._database.write(partial(self._store, goods, queue))
-            self._allowances.spend(shipment.node, goods.n_to_store)
+            self._allowances.spend(sender, goods.n_to_store)
         if goods.live is not None:
             self._board.put(shipment.node, goods.live)
         for window in goods.windows.values():

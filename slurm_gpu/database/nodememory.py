@@ -74,7 +74,7 @@ class Wants:
 
 
 class Allowances:
-    """How many items each node may have stored, so that a broken one does not fill the database.
+    """How many items each sender may have stored, so that a broken node does not fill the database.
 
     AT_ONCE_ITEMS, which come back by ITEMS_PER_S. Whoever has some left may send a whole shipment.
     """
@@ -83,17 +83,17 @@ class Allowances:
         self._clock, self._lock = clock, threading.Lock()
         self._spent: dict[str, tuple[float, float]] = {}
 
-    def wait_s(self, node: str) -> float:
-        """For how long this node has to wait before it may send more; 0 where it need not."""
+    def wait_s(self, sender: str) -> float:
+        """For how long this sender has to wait before it may send more; 0 where it need not."""
         with self._lock:
-            return max(0.0, (self._spent_now(node) - AT_ONCE_ITEMS) / ITEMS_PER_S)
+            return max(0.0, (self._spent_now(sender) - AT_ONCE_ITEMS) / ITEMS_PER_S)
 
-    def spend(self, node: str, n_items: int) -> None:
-        """So many items of this node were stored."""
+    def spend(self, sender: str, n_items: int) -> None:
+        """So many items of this sender were stored."""
         with self._lock:
             self._spent = {name: item for name, item in self._spent.items() if self._spent_now(name) > 0}
-            self._spent[node] = self._clock.monotonic(), self._spent_now(node) + n_items
+            self._spent[sender] = self._clock.monotonic(), self._spent_now(sender) + n_items
 
-    def _spent_now(self, node: str) -> float:
-        at, spent = self._spent.get(node, (0.0, 0.0))
+    def _spent_now(self, sender: str) -> float:
+        at, spent = self._spent.get(sender, (0.0, 0.0))
         return max(0.0, spent - (self._clock.monotonic() - at) * ITEMS_PER_S)

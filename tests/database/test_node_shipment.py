@@ -211,7 +211,7 @@ def test_a_node_cannot_fill_the_database(database: Database, monkeypatch: pytest
         return int(gate.ship(node=node, address=address, hosts=some)["stored"])
 
     assert [ship(0), ship(10)] == [3, 3], "some are left until there are none"
-    with pytest.raises(ShipmentError, match="n1 has sent more than") as caught:
+    with pytest.raises(ShipmentError, match=r"n1 from 127\.0\.1\.1 has sent more than") as caught:
         ship(20)
     assert (caught.value.status, caught.value.retry_after_s) == (429, 1)
     assert ship(30, "n2", N2) == 3, "the others have their own"
@@ -230,6 +230,23 @@ def test_who_speaks_for_another_node_does_not_use_up_what_that_may_send(
     for _ in range(3):
         assert gate.ship(address=N2, hosts=[host()])["stored"] == 0
     assert gate.ship(hosts=[host()])["stored"] == 1
+
+
+def test_the_name_on_a_shipment_neither_spends_what_another_may_send_nor_adds_to_ones_own(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 3)
+    gate = Gate(database)
+
+    def ship(first: int, node: str) -> int:
+        own = [host(segment=segment(first + n)) for n in range(4)]
+        return int(gate.ship(node=node, hosts=own)["stored"])
+
+    assert ship(0, "n2") == 4
+    for name in ("n2", "invented", "n1"):
+        with pytest.raises(ShipmentError, match=r"from 127\.0\.1\.1 has sent more than"):
+            ship(10, name)
+    assert gate.ship(node="n2", address=N2, hosts=[host(node="n2", segment=segment(90))])["stored"] == 1
 
 
 def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
