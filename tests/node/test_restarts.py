@@ -118,3 +118,79 @@ def test_a_stop_writes_down_all_that_is_known(machine: Machine) -> None:
     (record,) = machine.records(final=None)
     assert record.held_s == pytest.approx(7, abs=0.01)
     assert record.sampled_s == pytest.approx(7, abs=0.3)
+
+
+@pytest.mark.parametrize("neighbour_ends", [True, False])
+def test_what_a_neighbour_did_in_an_outage_is_not_charged_to_an_idle_job(
+    machine: Machine, gpu: FakeGpu, *, neighbour_ends: bool
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + (20 if neighbour_ends else 30), 80, 20 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 10)
+    machine.kill()
+    machine.clock.advance(0.5)
+    machine.write_hook("prolog", 8, "0")
+    machine.clock.advance(9.5)
+    if neighbour_ends:
+        machine.write_hook("epilog", 7, "0")
+    machine.clock.advance(0.5)
+    machine.start()
+    machine.run_until(start + 30)
+    if not neighbour_ends:
+        machine.hook("epilog", 7, "0")
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (idle,) = (record for record in machine.records() if record.job_id == 8)
+    assert idle.held_s == pytest.approx(19.5, abs=0.02)
+    assert idle.util_hist_ms is not None
+    assert sum(ms for percent, ms in idle.util_hist_ms.items() if percent > 0) == 0
+    # Since its neighbour is gone or watched, it is measured.
+    assert idle.sampled_s == pytest.approx(10.0 if neighbour_ends else 9.5, abs=0.2)
+    assert idle.power_w is None or idle.power_w.seconds <= 10
+
+
+def test_jobs_that_follow_each_other_in_an_outage_cost_each_other_nothing(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    start = machine.clock.now_s
+    gpu.work += [Work(7, start, start + 14, 80, GIB), Work(8, start + 15, start + 30, 30, GIB)]
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 10)
+    machine.kill()
+    for kind, job_id, at_s in (("epilog", 7, 14), ("prolog", 8, 15)):
+        machine.clock.advance(start + at_s - machine.clock.now_s)
+        machine.write_hook(kind, job_id, "0")
+    machine.clock.advance(5)
+    machine.start()
+    machine.run_until(start + 30)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (next_one,) = (record for record in machine.records() if record.job_id == 8)
+    assert next_one.sampled_s == pytest.approx(15, abs=0.2)
+    assert core(next_one) == pytest.approx(30, abs=0.5)
+
+
+@pytest.mark.parametrize("jobs", [(7,), (7, 8)])
+@pytest.mark.parametrize("tick_s", [1 / 6, 1.0])
+def test_no_restart_adds_to_what_was_done(
+    machine: Machine, gpu: FakeGpu, tick_s: float, jobs: tuple[int, ...]
+) -> None:
+    gpu.tick_s = tick_s
+    start = machine.clock.now_s
+    for job_id in jobs:
+        gpu.work.append(Work(job_id, start - 5, start + 65, 40, GIB))
+        machine.hook("prolog", job_id, "0")
+    for restart in range(5):
+        machine.run_until(start + 10 * restart + 9.3)
+        machine.kill()
+        machine.clock.advance(0.3 + 0.04 * restart)
+        machine.start()
+    machine.run_until(start + 60)
+    for job_id in jobs:
+        machine.hook("epilog", job_id, "0")
+    machine.run(3)
+    after = [record for record in machine.records(final=None) if record.first_s > record.prolog_s]
+    assert len(after) == 5 * len(jobs)
+    for record in after:
+        assert core(record) == pytest.approx(40, abs=0.02)

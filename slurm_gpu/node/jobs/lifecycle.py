@@ -52,6 +52,8 @@ class LifeCycle:
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
         self._granted: dict[int, int] = {}
+        # By device, until when a job held it that was not watched; None is a device that was not known.
+        self._unwatched_until_s: dict[str | None, float] = {}
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
         self._reconciliation = Reconciliation(self._ended, clock.monotonic())
@@ -67,7 +69,9 @@ class LifeCycle:
         for allocation in restored:
             before = self.allocations.of_job(allocation.key.job_id)
             if before is not None:  # it was about to be closed when its job began anew
-                self.segments.close_unwatched(before, max(before.start_s, allocation.begun_s))
+                end_s = max(before.start_s, allocation.begun_s)
+                self.segments.close_unwatched(before, end_s)
+                self._held_unwatched(before, end_s)
                 self._forget(before)
             self.allocations.put(allocation)
         for event in events:
@@ -78,7 +82,7 @@ class LifeCycle:
                 self._close_unwatched(allocation, None)
             elif allocation in restored:
                 self._spool.drop_allocation(allocation)
-                self._open(allocation.continued(now_s, wall_s))
+                self._open(allocation.continued(now_s, wall_s), began_before=True)
         self._started = True
         self.watch_new()
 
@@ -157,7 +161,9 @@ class LifeCycle:
         before = self.allocations.of_job(job.job_id)
         if before is not None:
             self._close_late(before, min(now_s, max(before.start_s, now_s - (wall_s - job.start_s))))
-        self._open(job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s))
+        self._open(
+            job.allocation(self._cluster, self._name, self._clock.boot_id(), now_s, wall_s), began_before=True
+        )
 
     def _close_late(self, allocation: Allocation, end_s: float) -> None:
         """It ended a while ago, and its epilog is not to be expected any more."""
@@ -173,8 +179,11 @@ class LifeCycle:
 
     # Opening and closing
 
-    def _open(self, allocation: Allocation) -> None:
+    def _open(self, allocation: Allocation, *, began_before: bool = False) -> None:
+        """`began_before`: its job has held the devices before the allocation's start."""
         allocation = self._inventory.resolve(allocation)
+        if began_before:
+            self._held_unwatched(allocation, allocation.start_s)
         if len(allocation.devices) < len(allocation.positions):
             log.warning(
                 "job %d holds GPUs at positions %s; known are %s",
@@ -206,6 +215,7 @@ class LifeCycle:
         same_boot = event is not None and event.boot_id == allocation.key.boot_id
         end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
         self.segments.close_unwatched(allocation, end_s)
+        self._held_unwatched(allocation, end_s)
         self._forget(allocation)
         if event is not None and event.kind is Kind.EPILOG:
             self.taken.append(event)
@@ -213,6 +223,18 @@ class LifeCycle:
     def _forget(self, allocation: Allocation) -> None:
         self.allocations.remove(allocation)
         self._ended.add(allocation.key.job_id, allocation.key.restart, self._clock.monotonic())
+
+    def _held_unwatched(self, allocation: Allocation, until_s: float) -> None:
+        """What its devices did by then may have been that job's doing, and is nobody else's."""
+        if allocation.key.boot_id != self._clock.boot_id():
+            return
+        devices: set[str | None] = set(allocation.devices.values())
+        if len(devices) < len(allocation.positions):
+            devices.add(None)
+        for device in devices:
+            self._unwatched_until_s[device] = max(until_s, self._unwatched_until_s.get(device, until_s))
+            if device in self.watches:
+                self.watches[device].held_unwatched(until_s)
 
     # Watching
 
@@ -232,7 +254,10 @@ class LifeCycle:
                 if uuid in segment.tallies or facts is None:
                     continue
                 if uuid not in self.watches:
-                    self.watches[uuid] = self._new_watch(uuid)
+                    self.watches[uuid] = watch = self._new_watch(uuid)
+                    for device in (uuid, None):
+                        if device in self._unwatched_until_s:
+                            watch.held_unwatched(self._unwatched_until_s[device])
                 self.watches[uuid].hold(self.segments.begin(segment, facts))
 
     def finish(self) -> None:

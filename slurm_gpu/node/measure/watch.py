@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
@@ -86,6 +86,8 @@ class DeviceWatch:
         self._looked_s: float | None = None
         # Since when nobody held the device, as far as this process knows; and GPM's last word.
         self._free_since_s = -math.inf
+        # Until when somebody unwatched held it, whose part in what it did nobody can tell.
+        self._unwatched_until_s = -math.inf
         self._activity_s: float | None = None
         self._detailed_s: float | None = None
         self._skipped = False
@@ -105,6 +107,11 @@ class DeviceWatch:
             self._job_samples = JobSamples(self._to_us(tally.start_s))
         self._hold([*self._holders, _Holder(tally)])
         self.look_thoroughly()
+
+    def held_unwatched(self, until_s: float) -> None:
+        """Up to then somebody held the device, or may have, whom nobody watched: no holder was alone."""
+        self._unwatched_until_s = max(self._unwatched_until_s, until_s)
+        self._free_since_s = max(self._free_since_s, until_s)
 
     def recover(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
@@ -269,7 +276,7 @@ class DeviceWatch:
     ) -> None:
         deadline = self._settles_by(asked_s)
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
-        self._waiting.extend(spans)
+        self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
         if asked.process_ring_after_us is not None:
             now_s = self._clock.monotonic()
             offset_s = self._clock.wall() - now_s
@@ -294,6 +301,14 @@ class DeviceWatch:
             self._count(span, parts)
             self._settled_s = span.end_s
         self._settled_s = self._spans.covered_s
+
+    def _watched(self, span: Span) -> Span | None:
+        """What of the span lies after the time in which an unwatched holder may have had a part in it."""
+        if span.start_s >= self._unwatched_until_s:
+            return span
+        if span.end_s <= self._unwatched_until_s:
+            return None
+        return span._replace(start_s=self._unwatched_until_s)
 
     def _count(self, span: Span, parts: Mapping[Tally, Held]) -> None:
         if len(parts) == 1:
@@ -332,19 +347,22 @@ class DeviceWatch:
         whole: Look | None = None
         for holder in self._holders:
             tally = holder.tally
-            if several and self._shares(tally, asked_s):
+            shares = self._shares(tally, asked_s)
+            if several and shares:
                 own = None if by_job is None else by_job.get(tally.key.job_id, ())
                 look = ownlook.part(reading, own, detailed=asked.detailed)
             else:
                 if whole is None:
                     whole = ownlook.whole(reading, detailed=asked.detailed, free_after=not several)
-                look = whole
+                look = replace(whole, alone=False) if shares else whole
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
         since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
+        if since_s < self._unwatched_until_s:
+            return True
         until_s = now_s if tally.end_s is None else tally.end_s
         for holder in self._holders:
             other = holder.tally
