@@ -1,5 +1,7 @@
 """slurm-gpud killed, away or stopped, or the node rebooted, while jobs begin and end."""
 
+import shutil
+
 import pytest
 
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
@@ -194,3 +196,31 @@ def test_no_restart_adds_to_what_was_done(
     assert len(after) == 5 * len(jobs)
     for record in after:
         assert core(record) == pytest.approx(40, abs=0.02)
+
+
+@pytest.mark.parametrize("loss", ["gone", "rubbish"])
+def test_with_a_lost_spool_nobody_is_charged_with_what_was_done_before_the_restart(
+    machine: Machine, gpu: FakeGpu, loss: str
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 20, 80, 20 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 10)
+    machine.kill()
+    if loss == "gone":
+        shutil.rmtree(machine.directory / "spool")
+    else:
+        (machine.directory / "spool" / "log").write_bytes(b"rubbish\n")
+    machine.clock.advance(0.5)
+    machine.write_hook("prolog", 8, "0")
+    machine.clock.advance(9.5)
+    machine.write_hook("epilog", 7, "0")
+    machine.clock.advance(0.5)
+    machine.start()
+    machine.run_until(start + 30)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (idle,) = (record for record in machine.records() if record.job_id == 8)
+    assert idle.util_hist_ms is not None
+    assert sum(ms for percent, ms in idle.util_hist_ms.items() if percent > 0) == 0
+    assert idle.sampled_s == pytest.approx(9.5, abs=0.2)

@@ -52,7 +52,7 @@ class LifeCycle:
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
         self._granted: dict[int, int] = {}
-        # By device, until when a job held it that was not watched; None is a device that was not known.
+        # By device, until when a job held it, or may have, that was not watched; None is any device.
         self._unwatched_until_s: dict[str | None, float] = {}
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
@@ -83,6 +83,8 @@ class LifeCycle:
             elif allocation in restored:
                 self._spool.drop_allocation(allocation)
                 self._open(allocation.continued(now_s, wall_s), began_before=True)
+        if not self._spool.is_whole:  # who else held what until now is not known
+            self._unwatched_until_s[None] = now_s
         self._started = True
         self.watch_new()
 

@@ -41,7 +41,10 @@ _LENGTH_BITS = 32
 
 
 class Journal:
-    """str → JSON value. Changes count at once here, and on disk once `commit` has returned True."""
+    """str → JSON value. Changes count at once here, and on disk once `commit` has returned True.
+
+    `is_whole` is False where it was made anew, or damaged lines were left out.
+    """
 
     def __init__(self, directory: Path) -> None:
         """Open or create the log in `directory` (made with mode 0700).
@@ -57,6 +60,7 @@ class Journal:
         self._staged_bytes = 0
         # Of the log's lines that are not out of date, those that are once what is staged is written.
         self._outdated = 0
+        self.is_whole = self._path.exists()
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = self._live = 0
         self._load()
@@ -262,6 +266,7 @@ class Journal:
                     self._displace(change[0])
                 self._size += len(line)
         if damaged:
+            self.is_whole = False
             aside = self._directory / f"log.damaged-{checksum:08x}"
             self._path.rename(aside)
             log.error("%s: left out %d damaged lines; the whole is kept as %s", self._path, damaged, aside)

@@ -95,6 +95,11 @@ class Spool:
         return 0 if dropped is None else int(dropped)
 
     @property
+    def is_whole(self) -> bool:
+        """Is all here that an earlier process left? Not so in a new one, or where damage was left out."""
+        return self._journal.is_whole
+
+    @property
     def size_bytes(self) -> int:
         """Of all that is kept."""
         return self._journal.size_bytes
