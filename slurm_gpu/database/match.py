@@ -16,6 +16,8 @@ ORDERED_SLACK_S = 300
 UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
+# A job on 400 nodes of eight GPUs is looked at in full; of one with more records by far, order decides.
+_MAX_LOOKS = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
     The order and a clock that is off, or one run less and clocks that are right: of a single record nobody
     can tell. Order is believed as long as the clocks need not be off by more than MISSING_SLACK_S for it,
-    taken together over all restarts that were told of.
+    taken together over all restarts that were told of, and as long as there are not too many to look at.
     """
     if all(run.restart is not None for run in started):
         return 0
@@ -112,8 +114,11 @@ def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -
 
     if not cost_s(0):
         return 0
+    if len(told) * len(started) > _MAX_LOOKS:
+        return 0
     possible = {restart - index for restart in told for index in range(len(started)) if restart > index}
-    return min([0, *sorted(possible)[:_MAX_SHIFTS]], key=cost_s)
+    n_shifts = min(_MAX_SHIFTS, _MAX_LOOKS // len(records))
+    return min([0, *sorted(possible)[:n_shifts]], key=cost_s)
 
 
 def _off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:

@@ -1,9 +1,12 @@
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.database import match
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign
 from tests.database.samples import segment
 
@@ -90,6 +93,20 @@ def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
     """Of eight GPUs as of one: they have one clock."""
     late = [replace(_record(1005, 1015, restart=1), device=f"GPU-{n}") for n in range(8)]
     assert _all_found(REQUEUED, *late) == [2] * 8
+
+
+def test_a_flood_of_records_of_one_job_is_not_looked_at_in_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    n_looks, look = 0, match._off_s
+
+    def off_s(started: Sequence[RunSpan], record: RecordSpan, index: int) -> float:
+        nonlocal n_looks
+        n_looks += 1
+        return look(started, record, index)
+
+    monkeypatch.setattr(match, "_off_s", off_s)
+    flood = [_record(5000, 5010, restart=n % 1000) for n in range(20_000)]
+    assert match._missing_before(REQUEUED, flood) == 0
+    assert n_looks <= 300_000
 
 
 @given(
