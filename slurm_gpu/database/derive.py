@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -47,19 +48,20 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
     for _, same in groupby(sorted(records, key=place), key=place):
         # Ties go by name, so that the outcome does not depend on the order of arrival.
         longest_first = sorted(same, key=lambda record: (-record.sampled_s, record.segment))
-        chosen: list[Record] = []
+        # Those kept that are longer than a touch: none overlaps another by more, so both ends are in order.
+        in_time: list[Record] = []
         for record in longest_first:
-            rival = next((other for other in chosen if _overlap(other, record)), None)
-            if rival is None:
-                chosen.append(record)
+            if record.last_s - record.first_s <= _TOUCHING_S:
+                kept.append(record)
+                continue
+            index = bisect_right(in_time, record.first_s + _TOUCHING_S, key=lambda other: other.last_s)
+            rival = in_time[index] if index < len(in_time) else None
+            if rival is None or rival.first_s >= record.last_s - _TOUCHING_S:
+                kept.append(record)
+                in_time.insert(index, record)
             else:
                 doubled.append(DoubleWatch(rival, record))
-        kept.extend(chosen)
     return kept, doubled
-
-
-def _overlap(a: Record, b: Record) -> bool:
-    return min(a.last_s, b.last_s) - max(a.first_s, b.first_s) > _TOUCHING_S
 
 
 def derive(
