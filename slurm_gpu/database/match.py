@@ -7,7 +7,7 @@ arrived, and a wrong first guess (the next run was not imported yet) is mended b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_gpu.slurm.hostlist import expand
 
@@ -22,7 +22,10 @@ _MAX_LOOKS = 250_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpan:
-    """A run as matching sees it: where and when; `end_s` is None while it goes on."""
+    """A run as matching sees it: where and when; `end_s` is None while it goes on.
+
+    `resized`: it ended only for accounting, and the next one is the same run on other nodes.
+    """
 
     run_id: int
     restart: int | None
@@ -30,6 +33,7 @@ class RunSpan:
     start_s: int | None
     end_s: int | None
     nodes: frozenset[str]
+    resized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +62,40 @@ def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
     records = list(records)
-    missing = _missing_before(started, records)
-    return {(record.segment, record.device): _find(started, record, missing) for record in records}
+    parts = _parts(started)
+    wholes = [_whole(some) for some in parts]
+    parts_of = {whole.run_id: some for whole, some in zip(wholes, parts, strict=True)}
+    missing = _missing_before(wholes, records)
+    found: dict[tuple[str, str], int | None] = {}
+    for record in records:
+        run_id = _find(wholes, record, missing)
+        found[record.segment, record.device] = None if run_id is None else _part(parts_of[run_id], record)
+    return found
+
+
+def _parts(started: Iterable[RunSpan]) -> list[list[RunSpan]]:
+    """The rows of accounting that are one run: several where it was resized."""
+    parts: list[list[RunSpan]] = []
+    for run in started:
+        if parts and parts[-1][-1].resized:
+            parts[-1].append(run)
+        else:
+            parts.append([run])
+    return parts
+
+
+def _whole(parts: Sequence[RunSpan]) -> RunSpan:
+    if len(parts) == 1:
+        return parts[0]
+    nodes = frozenset[str]().union(*(part.nodes for part in parts))
+    return replace(parts[-1], submit_s=parts[0].submit_s, start_s=parts[0].start_s, nodes=nodes)
+
+
+def _part(parts: Sequence[RunSpan], record: RecordSpan) -> int:
+    """The last part of a run that the record saw, on a node that the run then had."""
+    there = [part for part in parts if record.node in part.nodes]
+    seen = [part for part in there if _overlap_s(part, record) > 0]
+    return (seen or there)[-1].run_id
 
 
 def _find(started: Sequence[RunSpan], record: RecordSpan, missing: int) -> int | None:

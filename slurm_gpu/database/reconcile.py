@@ -216,6 +216,7 @@ def _run_span(row: RowMapping) -> RunSpan:
         start_s=row["start_s"],
         end_s=row["end_s"],
         nodes=node_set(row["nodes"]),
+        resized=row["state"] == "RESIZING",
     )
 
 

@@ -127,6 +127,21 @@ def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing:
     assert _all_found(known, *records) == expected
 
 
+@pytest.mark.parametrize("restart", [None, 0])
+def test_a_job_that_shrinks_is_one_run_whose_records_go_on_with_it(restart: int | None) -> None:
+    """Accounting has a row for the time before, which ends as RESIZING, and one for the time after."""
+    before = replace(_run(1, 1000, 1900, "n1,n2", restart=restart), resized=True)
+    after = _run(2, 1900, 2000, "n1", restart=restart)
+    stayed, left = _record(1000, 2000), _record(1000, 1901, node="n2")
+    assert _all_found([before, after], stayed, left) == [2, 1]
+    assert _all_found([before], stayed, left) == [1, 1], "until the other row is there"
+    assert _all_found([before, after], _record(1000, 1850)) == [1], "a segment that was over before"
+    if restart is None:
+        again = _run(3, 2100, 2500)
+        found = _all_found([before, after, again], stayed, left, _record(2100, 2500, restart=1))
+        assert found == [2, 1, 3]
+
+
 def test_a_job_id_that_came_round_again_is_told_by_time() -> None:
     runs = [_run(1, 1000, 1010), _run(2, 90_000, 90_100)]
     assert _found(runs, _record(90_000, 90_100, restart=0)) == 2

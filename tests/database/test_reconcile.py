@@ -20,7 +20,7 @@ from slurm_gpu.database.store import store_records
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Record
-from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row, segment
+from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment
 
 
 def _told(database: Database) -> None:
@@ -76,6 +76,23 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
     assert _derived(database) == {1: 40.0, 7: None, 9: 40.0}
     with database.reading() as connection:
         assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
+
+
+def test_what_was_told_of_a_job_that_shrank_is_shown_with_the_row_that_goes_on(database: Database) -> None:
+    before = row(nodes="n[1-2]", state="RESIZING", end_s=T0 + 60, elapsed_s=60)
+    after = row(submit_s=T0 + 60, start_s=T0 + 60, end_s=T0 + 100, elapsed_s=40)
+    rows = [run_row(item, {}) for item in (before, after)]
+    told = [
+        record(last_s=T0 + 100, segment=segment(1)),
+        record(last_s=T0 + 60, segment=segment(2), node="n2", device="GPU-2"),
+    ]
+    database.write(partial(store_changed_runs, rows=rows))
+    database.write(partial(store_records, records=told))
+    reconcile(database)
+    query = select(run_device.c.node, run.c.state).join(run, run.c.run_id == run_device.c.run_id)
+    with database.reading() as connection:
+        states = {item.node: item.state for item in connection.execute(query)}
+    assert states == {"n1": "COMPLETED", "n2": "RESIZING"}
 
 
 def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
