@@ -11,12 +11,16 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.limits import flat_limits
+from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.luadata import Plain, to_lua
-from slurm_gpu.policy.model import Limits, Policy
+from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.units import format_memory_mib, format_mgpu
 
 RUN_DIRECTORY = Path("/run/slurm-gpu")
+SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
 DECISIONS_LOG_BYTES = 64 * 2**20
 """decisions.log is moved aside at this size: it lies in memory."""
@@ -46,7 +50,9 @@ class SiteFacts:
     """Where slurmctld saves its jobs."""
     run_directory: Path = RUN_DIRECTORY
     timezone: str = "UTC"
-    """In which a day such as `until:` ends."""
+    """In which a day such as `until:` ends, and the hours of `when:` are."""
+    year: int = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).year)
+    """From which on changes of the clock are told."""
 
     @classmethod
     def of(
@@ -78,7 +84,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     groups: list[Plain] = [
         {
             "name": group.name,
-            "until_s": None if group.until is None else _end_of(group.until, zone),
+            "until_s": None if group.until is None else end_of_day(group.until, zone),
             "uids": None if group.users is None else _number_set(names.uids[user] for user in group.users),
             "member_uids": None
             if group.unix_groups is None
@@ -93,8 +99,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     exceptions: dict[str, dict[int, Plain]] = {}
     for exception in policy.exceptions:
         exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
-            "until_s": _end_of(exception.until, zone),
-            "limits": _limits(exception.limits),
+            "until_s": end_of_day(exception.until, zone),
+            "limits": flat_limits(exception.limits),
             "why": exception.why,
         }
     rules: list[Plain] = [
@@ -105,7 +111,9 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "why": rule.why,
             "mode": str(rule.mode),
             "on_error": str(rule.on_error),
-            "limits": _limits(rule.limits),
+            "kind": None if rule.kind is None else str(rule.kind),
+            "when": None if rule.when is None else _when(rule.when),
+            "limits": flat_limits(rule.limits),
             "exceptions": exceptions.get(rule.id),
         }
         for rule in policy.rules
@@ -114,6 +122,13 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "contact": policy.contact,
         "groups": groups,
         "rules": rules,
+        "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
+        "utc_offsets": [
+            {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
+        ],
+        "chain_before": _path(policy.chain.before),
+        "chain_after": _path(policy.chain.after),
+        "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
         "partition_gpus": dict(sorted(facts.partition_gpus.items())),
@@ -160,13 +175,41 @@ def _modules(directory: Path) -> list[tuple[int, str, str]]:
     return [(int(file.stem[:2]), file.stem[3:], file.read_text(encoding="utf-8")) for file in files]
 
 
-def _limits(limits: Limits) -> dict[str, Plain]:
+def _when(when: Hours) -> dict[str, Plain]:
+    days: list[Plain] = [day in when.days for day in range(7)]
+    return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _bundle(bundle: Bundle) -> dict[str, Plain]:
     return {
-        "gpus": limits.gpus_mgpu,
-        "gpus_total": limits.gpus_total_mgpu,
-        "jobs_total": limits.jobs_total,
-        "walltime": limits.walltime_s,
+        "name": bundle.name,
+        "mgpu": bundle.mgpu,
+        "cpus": bundle.cpus,
+        "mib": bundle.memory_mib,
+        "partitions": _name_set(bundle.partitions),
+        "gpu_types": _name_set(bundle.gpu_types, lower=True),
+        "mode": str(bundle.mode),
+        "why": bundle_reason(bundle),
     }
+
+
+def bundle_reason(bundle: Bundle) -> str:
+    """Why there is the bundle: the reason given, or what it is in words."""
+    if bundle.why is not None:
+        return bundle.why
+    holder = f"{format_mgpu(bundle.mgpu)} GPU" if bundle.mgpu > 0 else "a job without GPUs"
+    parts = []
+    if bundle.cpus is not None:
+        parts.append(f"{bundle.cpus} CPUs")
+    if bundle.memory_mib is not None:
+        parts.append(f"{format_memory_mib(bundle.memory_mib)} of memory")
+    if not parts:
+        return f"Where {holder} belongs."
+    return f"What belongs to {holder}: {' and '.join(parts)}."
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, Plain] | None:
@@ -177,11 +220,3 @@ def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, 
 
 def _number_set(numbers: Iterable[int]) -> dict[int, Plain]:
     return dict.fromkeys(sorted(set(numbers)), True)
-
-
-def _end_of(day: dt.date, zone: ZoneInfo) -> int:
-    """Epoch second at which a day is over."""
-    if day == dt.date.max:
-        return 2**53
-    midnight = dt.datetime.combine(day + dt.timedelta(days=1), dt.time(), zone)
-    return int(midnight.timestamp())

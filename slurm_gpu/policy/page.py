@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from slurm_gpu.policy.limittext import limit_texts, limits_json
 from slurm_gpu.policy.model import Group, Limits, Mode, Per, Policy, Rule, RuleException
-from slurm_gpu.units import format_duration, format_mgpu
 
 _WIDTH = 88
 ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
@@ -39,7 +39,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "why": rule.why,
                 "mode": str(rule.mode),
                 "on_error": str(rule.on_error),
-                "limits": _limits_json(rule.limits),
+                "limits": limits_json(rule.limits),
             }
             for rule in policy.rules
         ],
@@ -47,7 +47,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
             {
                 "rule": exception.rule,
                 "user": exception.user,
-                "limits": _limits_json(exception.limits),
+                "limits": limits_json(exception.limits),
                 "until": exception.until.isoformat(),
                 "why": exception.why,
                 "granted_by": exception.granted_by,
@@ -121,23 +121,4 @@ def _conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
 
 def _limit_lines(limits: Limits, per: Per) -> list[str]:
     scope = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}[per]
-    lines = []
-    if limits.gpus_mgpu is not None:
-        lines.append(f"at most {format_mgpu(limits.gpus_mgpu)} GPUs{scope}")
-    if limits.gpus_total_mgpu is not None:
-        lines.append(f"at most {format_mgpu(limits.gpus_total_mgpu)} GPUs running and pending{scope}")
-    if limits.jobs_total is not None:
-        lines.append(f"at most {limits.jobs_total} jobs running and pending{scope}")
-    if limits.walltime_s is not None:
-        lines.append(f"time limit at most {format_duration(limits.walltime_s)}{scope}")
-    return lines
-
-
-def _limits_json(limits: Limits) -> dict[str, Any]:
-    values = {
-        "gpus": None if limits.gpus_mgpu is None else limits.gpus_mgpu / 1000,
-        "gpus_total": None if limits.gpus_total_mgpu is None else limits.gpus_total_mgpu / 1000,
-        "jobs_total": limits.jobs_total,
-        "walltime_s": limits.walltime_s,
-    }
-    return {key: value for key, value in values.items() if value is not None}
+    return [f"{text}{scope}" for text in limit_texts(limits)]

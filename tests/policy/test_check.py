@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.model import Limits, Mode, OnError, Per, Policy
+from slurm_gpu.policy.model import GpuLimit, Limits, Mode, OnError, Per, Policy, WalltimeStep
 from slurm_gpu.yamlsource import parse_yaml
 
 GOOD = """\
@@ -61,11 +61,11 @@ def test_a_whole_policy_is_read() -> None:
     assert policy.groups["course"].until == dt.date(2026, 12, 20)
     share, days = policy.rules
     assert (share.per, share.why, share.mode) == (Per.USER, "Sixteen each keeps waiting short.", Mode.ENFORCE)
-    assert share.limits == Limits(gpus_total_mgpu=2500, jobs_total=0)
+    assert share.limits == Limits(gpus_total=GpuLimit(2500), jobs_total=0)
     assert share.on_error is OnError.DENY  # the policy's, where the rule says nothing
-    assert days.limits == Limits(gpus_mgpu=16000, walltime_s=36 * 3600)
+    assert days.limits == Limits(gpus=GpuLimit(16000), walltime=(WalltimeStep(0, 36 * 3600),))
     assert (days.mode, days.on_error) == (Mode.ADVISE, OnError.ALLOW)
-    assert policy.exceptions[0].limits.gpus_total_mgpu == 32000
+    assert policy.exceptions[0].limits.gpus_total == GpuLimit(32000)
 
 
 def test_a_policy_without_rules_is_a_policy() -> None:
