@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -118,9 +119,11 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         }
         for rule in policy.rules
     ]
+    partition_gpus = dict(sorted(facts.partition_gpus.items()))
     return {
         "contact": policy.contact,
         "groups": groups,
+        "groups_id": _digest([groups, facts.shards_per_gpu, partition_gpus]),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "utc_offsets": [
@@ -131,7 +134,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
-        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
+        "partition_gpus": partition_gpus,
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),
@@ -173,6 +176,11 @@ def _modules(directory: Path) -> list[tuple[int, str, str]]:
     """Number, name and text of each module, in the order in which they run."""
     files = sorted(directory.glob("[0-9][0-9]_*.lua"))
     return [(int(file.stem[:2]), file.stem[3:], file.read_text(encoding="utf-8")) for file in files]
+
+
+def _digest(value: Plain) -> str:
+    """A name for what decides how jobs are counted: a snapshot taken by something else is not used."""
+    return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
 
 
 def _when(when: Hours) -> dict[str, Plain]:
