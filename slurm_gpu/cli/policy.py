@@ -1,38 +1,28 @@
-"""`slurm-gpu policy check|apply|show`."""
+"""`slurm-gpu policy check|show`; policyforce.py has the commands that put it into force."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
+from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
+from slurm_gpu.cli.policyforce import apply
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.errors import InputError, InvalidFileError, OutsideError, UsageError
-from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts, build_bundle, compile_policy
-from slurm_gpu.policy.check import FILE_NAME, load_policy
+from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
+from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import (
     SCRIPT_NAME,
-    STATE_DIRECTORY,
-    install_bundle,
-    prepare_run_directory,
-    try_bundle,
 )
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
 from slurm_gpu.policy.page import render_page, to_json
 from slurm_gpu.yamlsource import YamlSource
-
-_PATH = click.Path(path_type=Path, readable=False)  # whoever opens it says more than click
-
-
-def _file_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    return click.argument("file", type=_PATH, required=False, envvar="SLURM_GPU_POLICY")(command)
 
 
 @click.group()
@@ -40,15 +30,18 @@ def policy() -> None:
     """Limits that explain themselves: check policy.yaml, put it into force, show it."""
 
 
+policy.add_command(apply)
+
+
 @policy.command()
-@_file_argument
+@file_argument
 @with_site
 def check(site: Site, file: Path | None) -> None:
     """Check FILE (policy.yaml beside slurm-gpu.yaml); print every mistake with its place.
 
     Exit status 1 if there are any.
     """
-    path = _path(site, file)
+    path = policy_path(site, file)
     try:
         checked, source = load_policy(path)
     except InputError as error:
@@ -65,64 +58,12 @@ def check(site: Site, file: Path | None) -> None:
 
 
 @policy.command()
-@_file_argument
-@click.option("--dry-run", is_flag=True, help="Do everything but install.")
-@click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
-@click.option(
-    "--state-dir", type=_PATH, default=STATE_DIRECTORY, show_default=True, envvar="SLURM_GPU_POLICY_STATE",
-    help="Where replaced scripts are kept.",
-)  # fmt: skip
-@click.option(
-    "--run-dir", type=_PATH, default=RUN_DIRECTORY, show_default=True, envvar="SLURM_GPU_RUN_DIR",
-    help="Where slurmctld writes decisions.log.",
-)  # fmt: skip
-@with_site
-def apply(
-    site: Site, file: Path | None, dry_run: bool, replace: bool, state_dir: Path, run_dir: Path
-) -> None:
-    """Put FILE into force: check it, build job_submit.lua, try it, and swap it in beside slurm.conf.
-
-    Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes.
-    """
-    path = _path(site, file)
-    settings = site.slurm.settings()
-    if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
-        raise UsageError(
-            f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
-            "(SlurmUser), or try it with --dry-run"
-        )
-    checked, source = load_policy(path)
-    names = resolve_names(checked, source, SystemDirectory())
-    if names.unknown:
-        raise InvalidFileError(names.unknown)
-    facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir.absolute(), _timezone(site))
-    compiled = compile_policy(checked, names, facts)
-    bundle = build_bundle(compiled)
-    try_bundle(compiled, bundle)
-    if "lua" not in settings.raw.get("JobSubmitPlugins", "").split(","):
-        click.echo("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy", err=True)
-    directory = Path(settings.conf_path).parent
-    if dry_run:
-        click.echo(f"{path} would be installed as {directory / 'job_submit.lua'}; nothing was changed")
-        return
-    prepare_run_directory(run_dir, settings.slurm_user_uid)
-    done = install_bundle(
-        bundle, directory, state_dir, replace_foreign=replace, owner_uid=settings.slurm_user_uid
-    )
-    if not done.changed:
-        click.echo(f"{done.script} is up to date")
-        return
-    kept = f"; the previous one is kept as {done.previous}" if done.previous else ""
-    click.echo(f"{path} is in force: {done.script}, read by slurmctld at the next job{kept}")
-
-
-@policy.command()
-@_file_argument
+@file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
 @with_site
 def show(site: Site, file: Path | None, as_json: bool) -> None:
     """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
-    path = _path(site, file)
+    path = policy_path(site, file)
     checked, source = load_policy(path)
     found = _in_force(site, checked, source)
     if as_json:
@@ -145,19 +86,10 @@ def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None
     try:
         settings = site.slurm.settings()
         run_dir = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY).absolute()
-        facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir, _timezone(site))
+        facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir, timezone(site))
         return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
     except OutsideError:
         return None  # the page can be read without a Slurm
-
-
-def _path(site: Site, file: Path | None) -> Path:
-    return file if file is not None else site.config_path.parent / FILE_NAME
-
-
-def _timezone(site: Site) -> str:
-    """The site's, by which the last day of an exception ends; UTC where there is no site file."""
-    return site.config.timezone if site.config_path.exists() else "UTC"
 
 
 def _ended(checked: Policy) -> list[str]:
