@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import os
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
@@ -15,6 +16,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.deadrules import find_doubts
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import (
     SCRIPT_NAME,
@@ -48,12 +50,11 @@ def check(site: Site, file: Path | None) -> None:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(1) from None
     # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
-    for unknown in resolve_names(checked, source, SystemDirectory()).unknown:
-        click.echo(f"warning: {unknown}", err=True)
-    for unmanaged in unmanaged_accounts(checked, source):
-        click.echo(f"warning: {unmanaged}", err=True)
-    for warning in _ended(checked):
-        click.echo(f"warning: {path}: {warning}", err=True)
+    names = resolve_names(checked, source, SystemDirectory())
+    today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
+    doubts = find_doubts(checked, names, source, today)
+    for warning in (*names.unknown, *unmanaged_accounts(checked, source), *doubts):
+        click.echo(f"warning: {warning}", err=True)
     click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
 
 
@@ -90,17 +91,3 @@ def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None
         return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
     except OutsideError:
         return None  # the page can be read without a Slurm
-
-
-def _ended(checked: Policy) -> list[str]:
-    today = dt.datetime.now(tz=dt.UTC).date()
-    ended = [
-        f"group {group.name} ended on {group.until}: its rules bind nobody"
-        for group in checked.groups.values()
-        if group.until is not None and group.until < today
-    ]
-    return ended + [
-        f"the exception of {exception.user} to {exception.rule} ended on {exception.until}"
-        for exception in checked.exceptions
-        if exception.until < today
-    ]

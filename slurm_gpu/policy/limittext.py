@@ -14,7 +14,13 @@ _HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " ru
 
 def limit_texts(limits: Limits) -> list[str]:
     """Each limit that is set, such as "at most 12 GPUs running and pending"."""
-    return [text for kind, value in set_limits(limits) for text in _texts(kind, value)]
+    return [text for kind, value in set_limits(limits) for _, text in _texts(kind, value)]
+
+
+def flat_text(limits: Limits, key: str) -> str:
+    """One of them, by its key as in flat_limits."""
+    texts = [pair for kind, value in set_limits(limits) for pair in _texts(kind, value)]
+    return ", ".join(text for of_key, text in texts if of_key == key)
 
 
 def limits_json(limits: Limits) -> dict[str, Any]:
@@ -48,29 +54,30 @@ def _steps_json(steps: list[WalltimeStep]) -> Any:
     return [{"gpus": step.from_mgpu / 1000, "s": step.limit_s} for step in steps]
 
 
-def _texts(kind: LimitKind, value: LimitValue) -> Iterator[str]:
+def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
+    """(key as in flat_limits, text)."""
     held = _HELD[kind.scope]
     if isinstance(value, GpuLimit):
         if value.all_mgpu is not None:
-            yield f"at most {format_mgpu(value.all_mgpu)} GPUs{held}"
+            yield kind.key, f"at most {_gpus(value.all_mgpu)}{held}"
         for gpu_type, mgpu in value.by_type_mgpu.items():
-            yield f"at most {format_mgpu(mgpu)} GPUs of type {gpu_type}{held}"
+            yield f"{kind.key}:{gpu_type}", f"at most {_gpus(mgpu)} of type {gpu_type}{held}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
-            yield f"at most {hours:g} GPU-hours a {period}"
+            yield f"{kind.key}:{period}", f"at most {hours:g} GPU-hours a {period}"
     elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
-        yield from _walltime_texts(_steps(value))
+        yield from ((kind.key, text) for text in _walltime_texts(_steps(value)))
     elif isinstance(value, tuple):
-        yield f"only {kind.what} {', '.join(map(str, value))}"
+        yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif isinstance(value, int):
         amount = f"{format_memory_mib(value)} of" if kind.measure is Measure.MEMORY else str(value)
-        yield f"at most {amount} {kind.what}{held}"
+        yield kind.key, f"at most {amount} {kind.what}{held}"
 
 
 def _walltime_texts(steps: list[WalltimeStep]) -> Iterator[str]:
     for step in steps:
         limit = f"time limit at most {format_duration(step.limit_s)}"
-        yield limit if _plain(steps) else f"{limit} from {format_mgpu(step.from_mgpu)} GPUs on"
+        yield limit if _plain(steps) else f"{limit} from {_gpus(step.from_mgpu)} on"
 
 
 def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
@@ -79,3 +86,7 @@ def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
 
 def _plain(steps: list[WalltimeStep]) -> bool:
     return len(steps) == 1 and steps[0].from_mgpu == 0
+
+
+def _gpus(mgpu: int) -> str:
+    return f"{format_mgpu(mgpu)} GPU{'' if mgpu == 1000 else 's'}"
