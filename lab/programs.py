@@ -17,6 +17,7 @@ from lab.layout import REPOSITORY, Layout
 
 PROGRAMS = {
     "slurm-gpu": "slurm_gpu.cli.main",
+    "slurm-gpuctld": "slurm_gpu.controller.main",
     "slurm-gpud": "slurm_gpu.node.main",
     "slurm-gpudbd": "slurm_gpu.database.main",
 }

@@ -1,0 +1,147 @@
+"""What one task of a job counts for, as job_submit.lua counts it too. GPUs are thousandths (mgpu)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.tres import Gres, parse_gres, parse_tres
+
+_GRES = "gres/"
+_MGPU_OF_MPS = 10
+"""MPS is asked for in percent of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one task; `mgpu_by_type` is a part of `mgpu`, of what has a type."""
+
+    mgpu: int
+    cpus: int
+    mib: int
+    nodes: int
+    mgpu_by_type: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What must be known of the cluster to count."""
+
+    shards_per_gpu: int | None = None
+    """None where no node has shards: then they count for nothing."""
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    node_types: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that have GPUs of one type, where Slurm's totals name none."""
+
+
+def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
+    """What each task of the job takes, or would; a request that cannot be read counts as Slurm totals it."""
+    tres = _totals(job.tres)
+    if job.phase is Phase.PENDING:
+        return _requested(job, tres, facts)
+    gpus = _gpus(tres)
+    typed = {kind: count * 1000 for kind, count in _typed(tres).items()}
+    if gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
+        typed = {kind: gpus * 1000}
+    return Amounts(mgpu_of_total(tres, facts), _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
+
+
+def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
+    nodes = max(job.n_nodes, 1)
+    # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
+    times = nodes / max(_whole(tres, "node"), 1)
+    mgpu, typed = 0, dict[str, int]()
+    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
+        entries = _entries(text)
+        total = mgpu_of_total(_sums(entries, count), facts)
+        if total > mgpu:
+            mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
+    if mgpu == 0:  # by task or socket, of which Slurm's total knows the number
+        mgpu = _round(mgpu_of_total(tres, facts) * times)
+        typed = {kind: _round(count * 1000 * times) for kind, count in _typed(tres).items()}
+    if job.exclusive:
+        least = min((facts.partition_gpus.get(name, 0) for name in job.partition.split(",")), default=0)
+        mgpu = max(mgpu, least * nodes * 1000)
+    return Amounts(
+        mgpu=mgpu,
+        cpus=max(_round(_whole(tres, "cpu") * times), job.n_cpus),
+        mib=_round(_whole(tres, "mem") * times),
+        nodes=nodes,
+        mgpu_by_type=typed,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _totals(text: str) -> Mapping[str, float]:
+    try:
+        return parse_tres(text)
+    except ValueError:
+        return {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _entries(text: str) -> tuple[Gres, ...]:
+    try:
+        return tuple(parse_gres(text))
+    except ValueError:
+        return ()
+
+
+def _sums(entries: tuple[Gres, ...], times: int) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for entry in entries:
+        sums[_GRES + entry.name] = sums.get(_GRES + entry.name, 0) + entry.count * times
+    return sums
+
+
+def _types(entries: tuple[Gres, ...]) -> dict[str, int]:
+    types: dict[str, int] = {}
+    for entry in entries:
+        if entry.name == "gpu" and entry.type:
+            types[entry.type.lower()] = types.get(entry.type.lower(), 0) + entry.count
+    return types
+
+
+def _typed(tres: Mapping[str, float]) -> dict[str, int]:
+    prefix = f"{_GRES}gpu:"
+    return {name[len(prefix) :].lower(): int(n) for name, n in tres.items() if name.startswith(prefix)}
+
+
+def _gpus(tres: Mapping[str, float]) -> int:
+    """Slurm names typed GPUs in the untyped total too, but only where it tracks that."""
+    return max(_whole(tres, f"{_GRES}gpu"), sum(_typed(tres).values()))
+
+
+def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
+    """GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}."""
+    shards = tres.get(f"{_GRES}shard", 0)
+    part = 0.0 if facts.shards_per_gpu is None else shards * 1000 / facts.shards_per_gpu
+    return _gpus(tres) * 1000 + _round(part) + _round(tres.get(f"{_GRES}mps", 0) * _MGPU_OF_MPS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _hosts(expression: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(expression))
+    except ValueError:
+        return ()
+
+
+def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
+    """The one type of all these nodes."""
+    kinds = {node_types.get(name) for name in _hosts(nodes)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _whole(tres: Mapping[str, float], name: str) -> int:
+    return math.ceil(tres.get(name, 0))
+
+
+def _round(value: float) -> int:
+    """Halves upwards, as the Lua rounds; Python would round them to even."""
+    return math.floor(value + 0.5)

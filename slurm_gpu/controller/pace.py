@@ -1,0 +1,27 @@
+"""When slurmctld is asked next: each second while it answers at once, ever less often while it does not."""
+
+from __future__ import annotations
+
+INTERVAL_S = 1.0
+_SHARE = 0.1
+"""At most this part of the time a question may be under way."""
+_LONGEST_S = 15.0
+"""Between two looks while slurmctld answers: a snapshot is good for 30 s."""
+_LONGEST_AWAY_S = 60.0
+
+
+class Pace:
+    """The growing delay of one watcher."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+
+    def after_answer(self, took_s: float) -> float:
+        """Seconds to wait when the last question was answered after `took_s`."""
+        self._failures = 0
+        return max(INTERVAL_S - took_s, min(took_s * (1 / _SHARE - 1), _LONGEST_S))
+
+    def after_failure(self, took_s: float) -> float:
+        """Seconds to wait when there was no answer: twice as long each time."""
+        self._failures += 1
+        return max(INTERVAL_S - took_s, min(INTERVAL_S * 2.0**self._failures, _LONGEST_AWAY_S))
