@@ -62,31 +62,73 @@ local function mgpu(gpus, shards, mps)
   return sum
 end
 
+-- Whether an item counts for `only`: nil for everything, or {type = a100, untyped = whether what names no type
+-- may be of it}.
+local function counts(item, only)
+  if only == nil then
+    return true
+  elseif item.type == nil then
+    return only.untyped
+  end
+  return string.lower(item.type) == only.type
+end
+
 -- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
-function amounts.requested_mgpu(text, times)
+function amounts.requested_mgpu(text, times, only)
   local sum = { gpu = 0, shard = 0, mps = 0 }
   for _, item in ipairs(amounts.parse_tres(text)) do
-    sum[item.name] = sum[item.name] + item.count * times
+    if counts(item, only) then
+      sum[item.name] = sum[item.name] + item.count * times
+    end
   end
   return mgpu(sum.gpu, sum.shard, sum.mps)
 end
 
 -- The GPUs in a total as Slurm prints it ("cpu=4,gres/gpu=2,gres/gpu:a100=2"), where typed counts are
 -- part of the untyped one; nil where it names none.
-function amounts.total_mgpu(text)
-  local plain, typed, any = {}, {}, false
+function amounts.total_mgpu(text, only)
+  local plain, typed, wanted, any = {}, {}, {}, false
   for _, item in ipairs(amounts.parse_tres(text)) do
     local sums = item.type and typed or plain
     sums[item.name] = (sums[item.name] or 0) + item.count
+    if item.type and counts(item, only) then
+      wanted[item.name] = (wanted[item.name] or 0) + item.count
+    end
     any = true
   end
   if not any then
     return nil
   end
   local function count(name)
-    return math.max(plain[name] or 0, typed[name] or 0)
+    local untyped = math.max((plain[name] or 0) - (typed[name] or 0), 0)
+    return (wanted[name] or 0) + ((only == nil or only.untyped) and untyped or 0)
   end
   return mgpu(count("gpu"), count("shard"), count("mps"))
+end
+
+local TO_MIB = { [""] = 1, K = 1 / 1024, M = 1, G = 1024, T = 1024 ^ 2, P = 1024 ^ 3 }
+
+-- CPUs and MiB in a total as Slurm prints it; nil for what it does not name.
+function amounts.total_host(text)
+  local cpus = text:match("^cpu=(%d+)") or text:match(",cpu=(%d+)")
+  local memory, unit = text:match("mem=([%d.]+)([KMGTP]?)")
+  return tonumber(cpus), tonumber(memory) and tonumber(memory) * TO_MIB[unit]
+end
+
+-- MiB in a field of job_desc or of a record; nil where it is unset (Slurm marks that with 2^64 or so).
+function amounts.mib(value)
+  return type(value) == "number" and value < 1e12 and value or nil
+end
+
+-- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil where there is none.
+function amounts.per_gpu(text)
+  local most
+  for _, item in ipairs(type(text) == "string" and amounts.parse_tres(text) or {}) do
+    if item.name == "gpu" and (most == nil or item.count > most) then
+      most = item.count
+    end
+  end
+  return most
 end
 
 -- The fewest nodes that a request can mean.
@@ -108,7 +150,8 @@ end
 -- least that it can come to.
 -- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
 -- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
-function amounts.counted_mgpu(request)
+-- With `only`, GPUs of one type (see requested_mgpu).
+function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
   local times = {
@@ -117,17 +160,19 @@ function amounts.counted_mgpu(request)
     { "per_task", math.max(tasks, 1) },
     { "per_socket", nodes * math.max(request.sockets or 1, 1) },
   }
-  local most, form = 0, nil
+  local most, form, named = 0, nil, false
   for _, pair in ipairs(times) do
     local text = request[pair[1]]
     if text and text ~= "" then
-      local sum = amounts.requested_mgpu(text, pair[2])
+      named = named or #amounts.parse_tres(text) > 0
+      local sum = amounts.requested_mgpu(text, pair[2], only)
       if sum > most then
         most, form = sum, pair[1]
       end
     end
   end
-  if form == nil and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
+  local untyped = only == nil or (only.untyped and not named)
+  if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
     most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000, "tasks_per_gpu"
   end
   return most, form
@@ -228,6 +273,24 @@ end
 -- 2000 → "2", 250 → "0.25", for people.
 function amounts.format_mgpu(value)
   return (string.format("%.3f", value / 1000):gsub("0+$", ""):gsub("%.$", ""))
+end
+
+-- MiB as sbatch takes them: "64G", "1500M".
+function amounts.format_mib(value)
+  if value == math.huge then
+    return "UNLIMITED"
+  elseif value >= 1024 and value % 1024 == 0 then
+    return string.format("%.0fG", value / 1024)
+  end
+  return string.format("%.0fM", value)
+end
+
+-- A number for people, with as many decimals as it needs, three at most: 8, 0.5.
+function amounts.format_number(value)
+  if value == math.huge then
+    return "UNLIMITED"
+  end
+  return (string.format("%.3f", value):gsub("0+$", ""):gsub("%.$", ""))
 end
 
 -- Seconds as sbatch takes them: "7-00:00:00", "04:00:00".

@@ -1,5 +1,6 @@
--- One command that would be accepted, in the form in which the job asked: pure functions of the job and
--- of job.room, the room that the enforced rules leave: {gpus, gpus_total (mgpu), jobs_total, walltime (s), shards}.
+-- One command that would be accepted, in the form in which the job asked. Step by step one thing is made smaller,
+-- the smaller job is judged anew, and only what is then accepted is advised. Uses job.room, the room that the
+-- enforced limits leave, by their keys.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -90,9 +91,9 @@ end
 
 local SHAPES = { per_job = shape_per_job, per_node = shape_per_node, per_task = shape_per_task }
 
--- Options for as much of the request as fits `cap`, and what they come to; nil where nothing does.
+-- Options for as much of the request as fits `cap`; nil where nothing does.
 -- Only a request in a single form can be advised on: a second form would go on standing beside it.
-local function shape(job, cap, room)
+local function shape(job, cap)
   local forms = 0
   for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
     local text = job.request[form]
@@ -104,49 +105,300 @@ local function shape(job, cap, room)
   if forms ~= 1 or build == nil then
     return nil
   end
-  return build(job.request, cap, room)
+  return (build(job.request, cap, job.room))
 end
 
--- The command, or nil where no smaller job of the same kind would be accepted now.
-return function(job)
+local function whole(value)
+  return string.format("%.0f", value)
+end
+
+-- One of the allowed names, one that the job named itself if there is such; nil where none is known to exist.
+local function pick(allowed, named, exists)
+  local names = {}
+  for name in pairs(allowed) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  for _, name in ipairs(named) do
+    if allowed[name] then
+      return name
+    end
+  end
+  for _, name in ipairs(names) do
+    if exists(name) then
+      return name
+    end
+  end
+  return nil
+end
+
+-- The steps, each: nil where nothing is wrong in its respect, false where nothing can be advised, or options.
+
+local function another_partition(job, wrong)
+  local finding = wrong.partitions
+  if finding == nil then
+    return nil
+  end
+  local named = {}
+  for name in string.gmatch(job.partition, "[^,]+") do
+    named[#named + 1] = name
+  end
+  local name = pick(finding.allowed, named, function(candidate)
+    return job.parts and job.parts[candidate] ~= nil
+  end)
+  return name and { "--partition=" .. name } or false
+end
+
+local RETYPED = { per_job = "--gpus=", per_node = "--gres=gpu:", per_task = "--gpus-per-task=" }
+
+local function another_type(job, wrong)
+  if wrong.gpu_types == nil then
+    return nil
+  end
+  local items = amounts.parse_tres(job.request[job.form] or "")
+  local option = RETYPED[job.form]
+  local kind = pick(wrong.gpu_types.allowed, {}, function(candidate)
+    return lib.size.may_be(candidate, job.partition)
+  end)
+  if option == nil or kind == nil or #items ~= 1 or items[1].name ~= "gpu" then
+    return false
+  end
+  return { option .. kind .. ":" .. whole(items[1].count) }
+end
+
+-- The GPUs that one task of the job may have.
+local function gpu_cap(job)
   local room = job.room
-  local options = {}
-  local tasks = math.min(job.tasks, math.floor(room.jobs_total or math.huge))
-  if tasks < 1 then
+  local cap = math.min(room.gpus or math.huge, room.gpus_total or math.huge)
+  for kind, mgpu in pairs(job.size.types) do
+    if mgpu > 0 then
+      cap = math.min(cap, room["gpus:" .. kind] or math.huge, room["gpus_total:" .. kind] or math.huge)
+    end
+  end
+  return cap
+end
+
+local function fewer_gpus(job, wrong)
+  local cap = gpu_cap(job)
+  if job.mgpu > 0 and (job.mgpu > cap or wrong.shards) then
+    return shape(job, math.min(cap, job.mgpu)) or false
+  end
+  return nil
+end
+
+local function fewer_nodes(job)
+  local most, request = job.room.nodes, job.request
+  if most == nil or job.size.nodes <= most then
+    return nil
+  elseif most < 1 then
+    return false
+  end
+  local options = { "--nodes=" .. whole(most) }
+  if request.tasks and request.tasks_per_node and request.tasks > most * request.tasks_per_node then
+    options[2] = "--ntasks=" .. whole(most * request.tasks_per_node)
+  end
+  return options
+end
+
+local function fewer_tasks(job)
+  local most = job.room.tasks
+  if most == nil or job.size.tasks <= most then
     return nil
   end
-  if job.mgpu > 0 then
-    local total = room.gpus_total or math.huge
-    local size = job.mgpu
-    local cap = math.min(room.gpus or math.huge, total)
-    local too_many_shards = false
-    for _, finding in ipairs(job.findings) do
-      too_many_shards = too_many_shards or finding.key == "shards"
+  return most >= job.size.nodes and most >= 1 and { "--ntasks=" .. whole(most) } or false
+end
+
+-- The least of these limits' room.
+local function least(room, ...)
+  local cap = math.huge
+  for _, key in ipairs({ ... }) do
+    cap = math.min(cap, room[key] or math.huge)
+  end
+  return cap
+end
+
+local function fewer_cpus(job)
+  local cap, request = least(job.room, "cpus", "cpus_per_gpu", "cpus_total"), job.request
+  if job.size.cpus <= cap then
+    return nil
+  end
+  if request.cpus_per_gpu and job.mgpu > 0 and not job.writes.cpus_per_tres then
+    local each = math.floor(cap * 1000 / job.mgpu)
+    return each >= 1 and { "--cpus-per-gpu=" .. whole(each) } or false
+  end
+  local each = math.floor(cap / job.size.tasks)
+  if each >= 1 then
+    return { "--cpus-per-task=" .. whole(each) }
+  end
+  return cap >= job.size.nodes and cap >= 1 and { "--ntasks=" .. whole(cap) } or false
+end
+
+local function less_memory(job)
+  local cap, request, size = least(job.room, "memory", "memory_per_gpu", "memory_total"), job.request, job.size
+  if size.mib <= cap then
+    return nil
+  end
+  local option, each = "--mem=", math.floor(cap / size.nodes)
+  if request.mib_per_cpu then
+    option, each = "--mem-per-cpu=", math.floor(cap / size.cpus)
+  elseif request.mib_per_gpu and not job.writes.mem_per_tres then
+    option, each = "--mem-per-gpu=", math.floor(cap * 1000 / job.mgpu)
+  end
+  return each >= 1 and { option .. amounts.format_mib(each) } or false
+end
+
+-- Sums that each task of an array adds to, and the keys of their limits.
+local function fewer_array_tasks(job)
+  local room = job.room
+  local most = least(room, "array_tasks", "jobs_total")
+  local each = { gpus_total = job.mgpu, cpus_total = job.size.cpus, memory_total = job.size.mib }
+  for kind, mgpu in pairs(job.size.types) do
+    each["gpus_total:" .. kind] = mgpu
+  end
+  for key, one in pairs(each) do
+    if room[key] and one > 0 then
+      most = math.min(most, room[key] / one)
     end
-    if size > cap or too_many_shards then
-      local chosen
-      chosen, size = shape(job, math.min(cap, size), room)
-      if chosen == nil then
-        return nil
+  end
+  most = math.floor(most)
+  if job.tasks <= most then
+    return nil
+  end
+  return most >= 1 and job.array and { "--array=" .. (amounts.first_tasks(job.array, most) or "0") } or false
+end
+
+local function less_time(job)
+  local most, time = job.room.walltime or math.huge, job.walltime_s or 0
+  for _, period in ipairs({ "day", "week", "month" }) do
+    local hours = job.room["gpu_hours:" .. period]
+    if hours and job.mgpu > 0 then
+      most = math.min(most, hours * 3600 * 1000 / (job.mgpu * job.tasks))
+    end
+  end
+  if time <= most then
+    return nil
+  end
+  local minutes = math.floor(most / 60)
+  return minutes >= 1 and { "--time=" .. amounts.format_time(minutes * 60) } or false
+end
+
+local STEPS = {
+  another_partition,
+  another_type,
+  fewer_gpus,
+  fewer_nodes,
+  fewer_tasks,
+  fewer_cpus,
+  less_memory,
+  fewer_array_tasks,
+  less_time,
+}
+
+-- Fields of job_desc by the options that the steps give, as sbatch would fill them in.
+local FIELDS = {
+  ["--partition"] = function(value)
+    return { partition = value }
+  end,
+  ["--gpus"] = function(value)
+    return { tres_per_job = "gres:gpu:" .. value }
+  end,
+  ["--gres"] = function(value)
+    return { tres_per_node = "gres:" .. value }
+  end,
+  ["--gpus-per-task"] = function(value)
+    return { tres_per_task = "gres:gpu:" .. value }
+  end,
+  ["--nodes"] = function(value)
+    return { min_nodes = tonumber(value), max_nodes = tonumber(value) }
+  end,
+  ["--ntasks"] = function(value)
+    return { num_tasks = tonumber(value) }
+  end,
+  ["--cpus-per-task"] = function(value)
+    return { cpus_per_task = tonumber(value), pn_min_cpus = tonumber(value) }
+  end,
+  ["--cpus-per-gpu"] = function(value)
+    return { cpus_per_tres = "gres:gpu:" .. value }
+  end,
+  ["--array"] = function(value)
+    return { array_inx = value }
+  end,
+}
+local MEMORY = { ["--mem"] = "min_mem_per_node", ["--mem-per-cpu"] = "min_mem_per_cpu", ["--mem-per-gpu"] = "mem_per_tres" }
+
+local function mib_of(text)
+  local number, unit = text:match("^(%d+)([MG])$")
+  return tonumber(number) * (unit == "G" and 1024 or 1)
+end
+
+local function seconds_of(text)
+  local days, hours, minutes, seconds = text:match("^(%d*)%-?(%d%d):(%d%d):(%d%d)$")
+  return (tonumber(days) or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
+end
+
+-- Puts an option's fields into `fields`; CPUs that follow from it are as sbatch works them out.
+local function apply(fields, name, value, job)
+  if name == "--time" then
+    fields.time_limit = seconds_of(value) / 60
+  elseif MEMORY[name] then
+    local mib = mib_of(value)
+    fields[MEMORY[name]] = name == "--mem-per-gpu" and "gres:gpu:" .. whole(mib) or mib
+  else
+    for field, filled in pairs(FIELDS[name](value)) do
+      fields[field] = filled
+    end
+  end
+  if fields.num_tasks or fields.cpus_per_task or fields.min_nodes then
+    local tasks = fields.num_tasks or job.request.tasks or fields.min_nodes or job.size.nodes
+    fields.min_cpus = tasks * (fields.cpus_per_task or job.request.cpus_per_task or 1)
+  end
+end
+
+-- What enforced limits object to, by key; nil where they object to nothing.
+local function objections(job)
+  local wrong
+  for _, finding in ipairs(job.findings) do
+    if finding.mode == "enforce" then
+      wrong = wrong or {}
+      wrong[finding.key] = finding
+    end
+  end
+  return wrong
+end
+
+-- The command, or nil where no smaller job of the same kind would be accepted now. `judge` says what the modules
+-- find about the job with other fields in its job_desc.
+return function(job, judge)
+  local order, options, fields = {}, {}, {}
+  local current, wrong = job, objections(job)
+  local used = 0
+  while wrong do
+    local step
+    repeat
+      used = used + 1
+      step = STEPS[(used - 1) % #STEPS + 1](current, wrong)
+      if step == false or used > 4 * #STEPS then
+        return nil -- nothing of its kind fits
       end
-      options = chosen
+    until step and #step > 0
+    for _, option in ipairs(step) do
+      local name, value = option:match("^(%-%-[%l-]+)=(.*)$")
+      if options[name] == nil then
+        order[#order + 1] = name
+      end
+      options[name] = value
+      apply(fields, name, value, job)
     end
-    if size * tasks > total then
-      tasks = math.floor(total / size)
-    end
+    current = judge(fields)
+    wrong = objections(current)
   end
-  if tasks < 1 then
+  if #order == 0 then
     return nil
   end
-  if tasks < job.tasks then
-    options[#options + 1] = "--array=" .. (amounts.first_tasks(job.array, tasks) or "0")
-  end
-  if room.walltime and (job.walltime_s or 0) > room.walltime then
-    options[#options + 1] = "--time=" .. amounts.format_time(math.max(math.floor(room.walltime / 60), 1) * 60)
-  end
-  if #options == 0 then
-    return nil
+  local words = {}
+  for _, name in ipairs(order) do
+    words[#words + 1] = name .. "=" .. options[name]
   end
   local command = job.command()
-  return (command and command .. " " or "") .. table.concat(options, " ") .. " ..."
+  return (command and command .. " " or "") .. table.concat(words, " ") .. " ..."
 end
