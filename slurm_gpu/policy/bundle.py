@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -45,6 +46,15 @@ class SiteFacts:
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs that a node of each partition has."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest CPUs that a node of each partition has."""
+    partition_mib: Mapping[str, int] = field(default_factory=dict)
+    """The least memory that a node of each partition has."""
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` is there where it gets all
+    that a node has."""
     shards_span_gpus: bool = False
     """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
     job_state: Path | None = None
@@ -61,16 +71,20 @@ class SiteFacts:
     ) -> SiteFacts:
         """The facts that a running Slurm shows."""
         nodes = list(nodes)
-        partition_gpus: dict[str, int] = {}
+        types: dict[str, frozenset[str]] = {}
         for node in nodes:
-            for partition in node.partitions:
-                partition_gpus[partition] = min(partition_gpus.get(partition, node.n_gpus), node.n_gpus)
+            named = frozenset(kind.lower() for kind in node.gpus if kind)
+            types |= {name: types.get(name, frozenset()) | named for name in node.partitions}
         shards = [node.shards_per_gpu for node in nodes if node.shards_per_gpu is not None]
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
             shards_per_gpu=max(shards) if shards else None,
-            partition_gpus=partition_gpus,
+            partition_gpus=_least(nodes, lambda node: node.n_gpus),
+            partition_cpus=_least(nodes, lambda node: node.cpus),
+            partition_mib=_least(nodes, lambda node: node.memory_mib),
+            partition_gpu_types=types,
+            default_mib=_default_memory(settings.raw),
             shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
             job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
@@ -135,6 +149,12 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
         "partition_gpus": partition_gpus,
+        "partition_cpus": dict(sorted(facts.partition_cpus.items())),
+        "partition_mib": dict(sorted(facts.partition_mib.items())),
+        "partition_gpu_types": {
+            name: _name_set(types) for name, types in sorted(facts.partition_gpu_types.items())
+        },
+        "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),
@@ -170,6 +190,30 @@ def lua_directory() -> Path:
     raise OutsideError(
         f"the Lua modules of job_submit are missing: looked in {', '.join(map(str, candidates))}"
     )
+
+
+def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> dict[str, int]:
+    """The least that a node of each partition has."""
+    least: dict[str, int] = {}
+    for node in nodes:
+        for partition in node.partitions:
+            least[partition] = min(least.get(partition, amount(node)), amount(node))
+    return least
+
+
+def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
+    """What slurm.conf gives a job that asks for no memory, as scontrol shows it."""
+    found = {}
+    for key, text in (
+        ("per_gpu", raw.get("JobDefaults", "")),
+        ("per_cpu", f"DefMemPerCPU={raw.get('DefMemPerCPU', '')}"),
+        ("per_node", f"DefMemPerNode={raw.get('DefMemPerNode', '')}"),
+    ):
+        if match := re.search(r"DefMemPer(?:GPU|CPU|Node)=(\d+)", text):
+            found[key] = int(match[1])
+    if "MEMORY" in raw.get("SelectTypeParameters", "").upper() and not found.keys() & {"per_cpu", "per_node"}:
+        found["whole_node"] = 1
+    return found
 
 
 def _modules(directory: Path) -> list[tuple[int, str, str]]:

@@ -103,4 +103,10 @@ def partition_record(partition: Partition) -> ScalarFields:
 
 
 def _tres(amounts: Mapping[str, float]) -> str | None:
-    return ",".join(f"{name}={amount:.0f}" for name, amount in amounts.items() if "/" in name) or None
+    """A total as Slurm prints it; memory in MiB."""
+    shown = (
+        f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
+        for name, amount in amounts.items()
+        if "/" in name or name in ("cpu", "mem")
+    )
+    return ",".join(shown) or None

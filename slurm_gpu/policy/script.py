@@ -159,5 +159,6 @@ EMPTY_DESCRIPTION: ScalarFields = {
     "ntasks_per_tres": NO_VAL16,
     "sockets_per_node": NO_VAL16,
     "cpus_per_task": NO_VAL16,
+    "pn_min_cpus": NO_VAL16,
     "shared": NO_VAL16,
 }
