@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
-from slurm_gpu.cli.policyforce import apply
+from slurm_gpu.cli.policyforce import apply, plan, rollback, status
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
@@ -32,7 +32,8 @@ def policy() -> None:
     """Limits that explain themselves: check policy.yaml, put it into force, show it."""
 
 
-policy.add_command(apply)
+for _command in (plan, apply, rollback, status):
+    policy.add_command(_command)
 
 
 @policy.command()

@@ -14,6 +14,7 @@ import click
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.connect import connect
+from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
 
 if TYPE_CHECKING:
     from slurm_gpu.database.client import DatabaseClient
@@ -32,6 +33,7 @@ class Site:
 
     config_path: Path = field(default_factory=default_path)
     connect_slurm: Callable[[], SlurmClient] = connect
+    connect_limits: Callable[[], LimitStore] = Sacctmgr
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
 
@@ -44,6 +46,11 @@ class Site:
     def slurm(self) -> SlurmClient:
         """The Slurm of this host."""
         return self.connect_slurm()
+
+    @functools.cached_property
+    def limits(self) -> LimitStore:
+        """Slurm's own limits, in slurmdbd."""
+        return self.connect_limits()
 
     def database(self) -> DatabaseClient:
         """A fresh connection to slurm-gpudbd, a context manager."""

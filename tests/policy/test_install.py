@@ -9,7 +9,7 @@ import pytest
 
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.install import install_bundle, prepare_run_directory, try_bundle
+from slurm_gpu.policy.install import install, prepare_replacement, prepare_run_directory, restore, try_bundle
 
 from .model import RuleModel
 from .render import compiled
@@ -21,9 +21,14 @@ BUNDLE = build_bundle(POLICY)
 
 
 def put(bundle: str, tmp_path: Path, now: float = 1_000_000.5, **more: bool) -> Path | None:
-    return install_bundle(
+    """Install; give back where the previous script is kept."""
+    replacement = prepare_replacement(
         bundle, tmp_path / "etc", tmp_path / "state", owner_uid=os.getuid(), now=lambda: now, **more
-    ).previous
+    )
+    if replacement is None:
+        return None
+    install(replacement, lambda: now)
+    return replacement.previous
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +72,20 @@ def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
     kept = put(BUNDLE, tmp_path, replace_foreign=True)
     assert kept is not None
     assert kept.read_text() == "-- ours since 2019\n"
+
+
+def test_what_was_there_comes_back_and_is_newer(tmp_path: Path) -> None:
+    script = tmp_path / "etc" / "job_submit.lua"
+    script.write_bytes(b"-- caf\xe9, ours since 2009\n")
+    kept = put(BUNDLE, tmp_path, replace_foreign=True)
+    before = script.stat().st_mtime
+    restore(kept, script, "-- no rules\n", lambda: 5.0)
+    assert script.read_bytes() == b"-- caf\xe9, ours since 2009\n"
+    assert script.stat().st_mtime == before + 1
+    restore(None, script, "-- no rules\n", lambda: 5.0)
+    assert script.read_text() == "-- no rules\n"
+    with pytest.raises(OutsideError, match="stays as it is"):
+        restore(tmp_path / "gone.lua", script, "")
 
 
 def test_nothing_is_left_beside_the_script(tmp_path: Path) -> None:

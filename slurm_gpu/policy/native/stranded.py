@@ -46,16 +46,12 @@ def stranded(
             limits.pop(step.limit, None)
         else:
             limits[step.limit] = step.new
-    kept_back = []
-    for job in jobs:
-        if job.state == "PENDING":
-            had = {(entity, limit) for entity, limit, _, _ in _exceeded(job, found)}
-            kept_back += [
-                Stranded(job, entity, limit, value, asked)
-                for entity, limit, value, asked in _exceeded(job, after)
-                if (entity, limit) not in had
-            ]
-    return tuple(kept_back)
+    return tuple(
+        Stranded(job, *exceeded)
+        for job in jobs
+        if job.state == "PENDING" and not any(_exceeded(job, found))
+        for exceeded in _exceeded(job, after)
+    )
 
 
 def _exceeded(
