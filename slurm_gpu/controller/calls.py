@@ -11,7 +11,7 @@ from slurm_gpu.slurm.commands import Run, run_command
 
 @dataclass(slots=True)
 class Calls:
-    """Of one of Slurm's commands; each asks a daemon once."""
+    """Of one of Slurm's commands; each asks a daemon once, but squeue asks for jobs and for partitions."""
 
     n: int = 0
     failed: int = 0

@@ -7,7 +7,8 @@ _SHARE = 0.1
 """At most this part of the time a question may be under way."""
 _LONGEST_S = 15.0
 """Between two looks while slurmctld answers: a snapshot is good for 30 s."""
-_LONGEST_AWAY_S = 60.0
+_LONGEST_AWAY_S = 20.0
+"""Between two questions that are not answered: a snapshot is missed as soon as slurmctld is back."""
 
 
 class Pace:
@@ -22,6 +23,9 @@ class Pace:
         return max(INTERVAL_S - took_s, min(took_s * (1 / _SHARE - 1), _LONGEST_S))
 
     def after_failure(self, took_s: float) -> float:
-        """Seconds to wait when there was no answer: twice as long each time."""
+        """Seconds to wait when there was no answer: twice as long each time.
+
+        Slurm's commands may themselves try for many seconds before they give up.
+        """
         self._failures += 1
-        return max(INTERVAL_S - took_s, min(INTERVAL_S * 2.0**self._failures, _LONGEST_AWAY_S))
+        return max(INTERVAL_S, min(INTERVAL_S * 2.0**self._failures, _LONGEST_AWAY_S) - took_s)

@@ -107,7 +107,7 @@ def test_a_slurmctld_that_is_away_is_asked_ever_less_often_and_said_once(
     for _ in range(8):
         assert site.turn() == before
         pauses.append(round(site.pause_s))
-    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert pauses == [2, 4, 8, 16, 20, 20, 20, 20]
     assert read_fresh(site.watcher.path, site.clock.wall() + FRESH_S + 1) is None
     site.slurm.away = False
     site.turn()
