@@ -38,6 +38,8 @@ TOP = (
 )  # fmt: skip
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
+_UNREAD = ("owners",)
+"""What belongs to the format, and nothing here reads yet."""
 _EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
 
 
@@ -52,7 +54,7 @@ def check_policy(source: YamlSource, refused: Collection[str] = NOT_ENFORCED_YET
 
     `refused` is what belongs to the format and is a mistake all the same: nothing would enforce it.
     """
-    return _Check(source, refused).policy()
+    return _Check(source, {*refused, *_UNREAD}).policy()
 
 
 class _Check(LimitsCheck, HoursCheck, BundlesCheck):

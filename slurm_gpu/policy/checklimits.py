@@ -131,7 +131,7 @@ class LimitsCheck(ValueCheck):
 
     def _walltime(self, location: Location, value: Any) -> tuple[WalltimeStep, ...] | None:
         if not isinstance(value, dict):
-            seconds = self.duration(location, value)
+            seconds = self.duration(location, value, "walltime")
             return None if seconds is None else (WalltimeStep(0, seconds),)
         if not value:
             self.fail(location, "walltime is empty; write 7d, or by GPUs {1: 7d, 8: 2d}")
@@ -149,7 +149,7 @@ class LimitsCheck(ValueCheck):
                     key=True,
                 )
                 continue
-            seconds = self.duration(place, item)
+            seconds = self.duration(place, item, f"walltime from {gpus} GPU{'' if gpus == 1 else 's'} on")
             if seconds is not None:
                 steps.append(WalltimeStep(round(gpus * 1000), seconds))
         return tuple(sorted(steps, key=lambda step: step.from_mgpu))

@@ -103,16 +103,17 @@ class ValueCheck(YamlCheck):
         return tuple(names)
 
     def date(self, location: Location, value: Any) -> dt.date:
-        """A day; the last of all where it is none."""
+        """A day, in quotes or not; the last of all where it is none."""
         if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
             return value
-        text = self.source.texts.get(location, repr(value))
         if isinstance(value, str) and re.fullmatch(r"\d{4}-\d\d?-\d\d?", value):
-            self.fail(
-                location, f"{name_of(location)}: {text} is not in the calendar; write a day as 2026-12-31"
-            )
+            try:
+                return dt.datetime.strptime(value, "%Y-%m-%d").date()
+            except ValueError:
+                problem = f"{value} is not in the calendar; write a day as 2026-12-31"
         else:
-            self.fail(location, f"{name_of(location)}: {shown(value)} must be a day written as 2026-12-31")
+            problem = f"{shown(value)} must be a day written as 2026-12-31"
+        self.fail(location, f"{name_of(location)}: {problem}")
         return dt.date.max
 
     def mgpu(self, location: Location, value: Any) -> int | None:
@@ -168,9 +169,8 @@ class ValueCheck(YamlCheck):
             return round(mib)
         return None
 
-    def duration(self, location: Location, value: Any) -> int | None:
-        """A time limit in whole minutes, as seconds."""
-        name = name_of(location)
+    def duration(self, location: Location, value: Any, name: str) -> int | None:
+        """A time limit in whole minutes, as seconds; `name` is what messages call it."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             text = self.source.texts.get(location, str(value))
             if re.fullmatch(r"\d+(:\d\d){1,2}", text):

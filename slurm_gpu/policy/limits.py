@@ -12,7 +12,7 @@ from slurm_gpu.policy.model import GpuLimit, Limits, Per, Rule, WalltimeStep
 
 NOT_ENFORCED_YET: tuple[str, ...] = (
     # Of the whole policy and of a rule.
-    "bundles", "owners", "chain", "when", "kind",
+    "bundles", "chain", "when", "kind",
     # Limits, and the two forms that are more than a number.
     "nodes", "cpus", "memory", "cpus_per_gpu", "memory_per_gpu", "array_tasks", "tasks", "partitions",
     "gpu_types", "gpus_running", "jobs_running", "cpus_total", "cpus_running", "memory_total",
