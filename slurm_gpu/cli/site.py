@@ -13,6 +13,7 @@ import click
 
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.slurm.commands import Run, run_command
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
 
@@ -36,6 +37,8 @@ class Site:
     connect_limits: Callable[[], LimitStore] = Sacctmgr
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
+    run: Run = run_command
+    """Runs what is asked of Slurm besides."""
 
     @functools.cached_property
     def config(self) -> SiteConfig:

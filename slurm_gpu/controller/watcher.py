@@ -110,7 +110,7 @@ class Watcher:
         jobs = self._queue.read()
         self._asked_s = self._clock.monotonic() - asked_at
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
-        facts = _facts(policy, nodes)
+        facts = facts_of(policy, nodes)
         self._generation = max(self._generation + 1, int(now_s * 1000))
         hours = None
         if policy.counts_gpu_hours and _has_accounting(settings):
@@ -190,7 +190,8 @@ def _has_accounting(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
-def _facts(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
+def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
+    """What must be known to count."""
     types = {}
     for node in nodes:
         kinds = [kind for kind, count in node.gpus.items() if count]

@@ -60,6 +60,10 @@ class RuleInForce:
     mode: str
     limits: Mapping[str, Any]
     exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    kind: str | None = None
+    """interactive or batch, where the rule is not for both."""
+    when: Mapping[str, Any] | None = None
+    """Days and minutes of the day at which a submission meets the rule; None for always."""
 
     def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
         """The limits that bind this user now, with an exception in place of what it replaces."""
@@ -173,4 +177,6 @@ def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInF
         mode=table["mode"],
         limits=table["limits"],
         exceptions=table.get("exceptions", {}),
+        kind=table.get("kind"),
+        when=table.get("when"),
     )
