@@ -17,14 +17,20 @@ from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.deadrules import find_doubts
+from slurm_gpu.policy.htmlpage import render_html
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import (
     SCRIPT_NAME,
 )
+from slurm_gpu.policy.markdownpage import render_markdown
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
-from slurm_gpu.policy.page import render_page, to_json
+from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.textpage import render_text
 from slurm_gpu.yamlsource import YamlSource
+
+_PAGES = {"text": render_text, "markdown": render_markdown, "html": render_html}
 
 
 @click.group()
@@ -61,9 +67,13 @@ def check(site: Site, file: Path | None) -> None:
 
 @policy.command()
 @file_argument
+@click.option(
+    "--format", "style", type=click.Choice(["text", "markdown", "html"]), default="text", show_default=True,
+    help="For a terminal, a wiki, or a web page of its own.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a page.")
 @with_site
-def show(site: Site, file: Path | None, as_json: bool) -> None:
+def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
     """Show the rules of FILE, with their reasons; says so where slurmctld goes by something else."""
     path = policy_path(site, file)
     checked, source = load_policy(path)
@@ -72,15 +82,19 @@ def show(site: Site, file: Path | None, as_json: bool) -> None:
         in_force = None if found in (None, InForce.MISSING) else found is InForce.SAME
         click.echo(json.dumps(to_json(checked) | {"in_force": in_force}, indent=2))
         return
+    warning = _warning(found, path)
+    if warning is not None:
+        # A page may be published: what is said to whoever prints it does not belong into the file.
+        click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
+    click.echo(_PAGES[style](make_page(checked)))
+
+
+def _warning(found: InForce | None, path: Path) -> str | None:
     if found is InForce.DIFFERENT:
-        click.echo(
-            f"Not in force as shown: {SCRIPT_NAME} differs; `slurm-gpu policy apply` installs {path}.\n"
-        )
-    elif found is InForce.FOREIGN:
-        click.echo(
-            f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `slurm-gpu policy apply --replace`.\n"
-        )
-    click.echo(render_page(checked))
+        return f"Not in force as shown: {SCRIPT_NAME} differs; `slurm-gpu policy apply` installs {path}."
+    if found is InForce.FOREIGN:
+        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `slurm-gpu policy apply --replace`."
+    return None
 
 
 def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:

@@ -12,9 +12,16 @@ from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
 _HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 
 
-def limit_texts(limits: Limits) -> list[str]:
-    """Each limit that is set, such as "at most 12 GPUs running and pending"."""
-    return [text for kind, value in set_limits(limits) for _, text in _texts(kind, value)]
+def limit_texts(limits: Limits, over: str = "") -> list[str]:
+    """Each limit that is set, such as "at most 12 GPUs running and pending".
+
+    `over` is written after each that is an amount: " per user".
+    """
+    return [
+        text if kind.measure in (Measure.NAMES, Measure.WALLTIME) else f"{text}{over}"
+        for kind, value in set_limits(limits)
+        for _, text in _texts(kind, value)
+    ]
 
 
 def flat_text(limits: Limits, key: str) -> str:

@@ -30,8 +30,10 @@ def rule(name: str, group: str, per: str, limits: str, more: str = "") -> str:
     return f"  - {{id: {name}, for: {group}, per: {per}, why: w, limits: {{{limits}}}{more}}}\n"
 
 
-def doubts(*rules: str, tail: str = "", head: str = HEAD) -> list[str]:
-    text = head + "".join(rules) + tail if rules else head.replace("rules:\n", "") + tail
+def doubts(
+    *rules: str, tail: str = "", head: str = HEAD, manages: str = "manages: {qos: [sg-a]}\n"
+) -> list[str]:
+    text = (head if rules else head.replace("rules:\n", "")) + "".join(rules) + tail + manages
     source = parse_yaml(text, "p.yaml")
     policy = check_policy(source, refused=())
     return [
@@ -126,6 +128,15 @@ def test_where_someone_is_excepted_from_the_tighter_rule_the_looser_one_binds() 
     exception = "exceptions: [{rule: a, user: bob, limits: {gpus_total: 32}, until: 2026-12-05, why: w}]\n"
     assert len(doubts(*rules)) == 1
     assert doubts(*rules, tail=exception) == []
+
+
+def test_a_limit_on_what_runs_needs_something_of_slurms_to_hold_it() -> None:
+    running = rule("a", "all", "user", "gpus_running: 8")
+    (told,) = doubts(running, manages="")
+    assert told.startswith(
+        "p.yaml:9:51: nothing holds gpus_running: a job may wait, so job_submit.lua cannot"
+    )
+    assert doubts(running) == []
 
 
 def test_of_two_equal_limits_the_later_is_told() -> None:
