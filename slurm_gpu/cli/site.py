@@ -34,9 +34,9 @@ class Site:
 
     config_path: Path = field(default_factory=default_path)
     connect_slurm: Callable[[], SlurmClient] = connect
-    connect_limits: Callable[[], LimitStore] = Sacctmgr
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
+    connect_limits: Callable[[], LimitStore] = Sacctmgr
     run: Run = run_command
     """Runs what is asked of Slurm besides."""
 
