@@ -17,10 +17,13 @@ class Pace:
     def __init__(self) -> None:
         self._failures = 0
 
-    def after_answer(self, took_s: float) -> float:
-        """Seconds to wait when the last question was answered after `took_s`."""
+    def after_answer(self, asked_s: float, took_s: float) -> float:
+        """Seconds to wait after a look that took `took_s`, for `asked_s` of which slurmctld was asked.
+
+        Our own sums are no burden to slurmctld, but may not keep a core busy for more than half of the time.
+        """
         self._failures = 0
-        return max(INTERVAL_S - took_s, min(took_s * (1 / _SHARE - 1), _LONGEST_S))
+        return max(INTERVAL_S - took_s, took_s, min(asked_s * (1 / _SHARE - 1), _LONGEST_S))
 
     def after_failure(self, took_s: float) -> float:
         """Seconds to wait when there was no answer: twice as long each time.

@@ -80,7 +80,7 @@ class Watcher:
         self._generation = snapshots.last_generation(self.path)
         self._trouble: str | None = None
         self._asked_s = 0.0
-        """What the last answer cost slurmctld at most; our own sums are no burden to it."""
+        """What the last answer cost slurmctld at most."""
         self.written = 0
         """Snapshots so far."""
 
@@ -100,7 +100,7 @@ class Watcher:
         else:
             self.written += 1
             self._tell(None)
-        return self._pace.after_answer(self._asked_s)
+        return self._pace.after_answer(self._asked_s, self._clock.monotonic() - began)
 
     def look(self) -> Snapshot:
         """The cluster as it is now; raises SlurmError where slurmctld does not answer."""

@@ -88,6 +88,7 @@ def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
 
 
 def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
+    site.turn()  # asks for configuration and nodes besides
     pauses = []
     for answers_after_s in (0.05, 0.5, 1.0, 5.0):
         site.slurm.answers_after_s = answers_after_s
