@@ -16,6 +16,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.clusternames import unknown_to_cluster
 from slurm_gpu.policy.deadrules import find_doubts
 from slurm_gpu.policy.htmlpage import render_html
 from slurm_gpu.policy.inforce import InForce, compare_installed
@@ -59,8 +60,12 @@ def check(site: Site, file: Path | None) -> None:
     # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
     names = resolve_names(checked, source, SystemDirectory())
     today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()
-    doubts = find_doubts(checked, names, source, today)
-    for warning in (*names.unknown, *unmanaged_accounts(checked, source), *doubts):
+    doubts = (
+        *unmanaged_accounts(checked, source),
+        *_unknown_to_cluster(site, checked, source),
+        *find_doubts(checked, names, source, today),
+    )
+    for warning in (*names.unknown, *doubts):
         click.echo(f"warning: {warning}", err=True)
     click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
 
@@ -95,6 +100,13 @@ def _warning(found: InForce | None, path: Path) -> str | None:
     if found is InForce.FOREIGN:
         return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `slurm-gpu policy apply --replace`."
     return None
+
+
+def _unknown_to_cluster(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    try:
+        return unknown_to_cluster(checked, source, site.slurm.nodes())
+    except OutsideError:
+        return ()  # a policy can be checked far from its cluster
 
 
 def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:

@@ -27,7 +27,8 @@ ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for 
 """Why job_submit refuses by the rule one-gpu, which no policy holds."""
 CLOSING = (
     "A job must fit every rule that is for it. Each task of a job array counts as one job; shards count as "
-    "their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit."
+    "their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit, `slurm-gpu quota` what "
+    "you have in use."
 )
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")

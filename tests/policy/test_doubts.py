@@ -7,12 +7,19 @@ import datetime as dt
 import pytest
 
 from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.clusternames import unknown_to_cluster
 from slurm_gpu.policy.deadrules import find_doubts
 from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.yamlsource import parse_yaml
 
 from .users import Directory
 
+NODE = SlurmNode(
+    name="n1", address="n1", state="idle", reason=None, cpus=8, cpus_allocated=0, memory_mib=1,
+    memory_allocated_mib=0, gpus={"A100": 2, "v100": 2}, gpus_allocated={}, shards=0, shards_allocated=0,
+    features=(), partitions=("gpu", "cpu"),
+)  # fmt: skip
 TODAY = dt.date(2026, 11, 21)
 HEAD = """\
 version: 1
@@ -173,6 +180,22 @@ def test_a_group_that_nobody_is_in_is_told() -> None:
         "p.yaml:4:3: no user is in UNIX group empty: group none is empty",
         "p.yaml:5:3: none of its users is in UNIX group undergrad: group few is empty",
     ]
+
+
+def test_a_name_that_no_node_bears_is_told() -> None:
+    text = (
+        HEAD + rule("a", "gpu", "job", "gpus: {A100: 1, v10: 2}, gpu_types: [a100], partitions: [gpuu]")
+        + "bundles: {b: {gpus: 1, cpus: 8, partitions: [gpu], gpu_types: [h100]}}\n"
+    )  # fmt: skip
+    source = parse_yaml(text, "p.yaml")
+    policy = check_policy(source, refused=())
+    assert [str(error) for error in unknown_to_cluster(policy, source, [NODE])] == [
+        "p.yaml:6:27: no node is in partition 'long'; see sinfo",
+        "p.yaml:9:66: no node has a GPU of type 'v10'; did you mean v100?",
+        "p.yaml:9:107: no node is in partition 'gpuu'; did you mean gpu?",
+        "p.yaml:10:64: no node has a GPU of type 'h100'; did you mean v100?",
+    ]
+    assert unknown_to_cluster(policy, source, []) == ()
 
 
 def test_a_bundle_behind_one_that_takes_all_is_told() -> None:

@@ -207,6 +207,15 @@ def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert len(told) == 1, told
 
 
+def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
+    policy = check(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
+        "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
+    )
+    assert policy.rules[1].limits == Limits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
+
+
 @pytest.mark.parametrize("name", NOT_ENFORCED_YET)
 def test_what_is_not_enforced_yet_is_refused_by_name(name: str) -> None:
     forms = {"GPUs by type": "gpus by type of GPU", "walltime by GPUs": "walltime by number of GPUs"}
