@@ -8,10 +8,10 @@ local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
 
 -- A 32-bit field as a number, nil where it is unset, math.huge where it is unlimited.
 function amounts.u32(value)
-  if type(value) ~= "number" or value == UNSET_32 then
+  if type(value) ~= "number" or value == UNSET_32 or value > UNLIMITED_32 then
     return nil
   end
-  return value == UNLIMITED_32 and math.huge or value
+  return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on integers wrap around
 end
 
 -- A 16-bit field as a number, nil where it is unset or unlimited.
@@ -19,7 +19,7 @@ function amounts.u16(value)
   if type(value) ~= "number" or value >= UNSET_16 then
     return nil
   end
-  return value
+  return value + 0.0
 end
 
 local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
@@ -117,7 +117,7 @@ end
 
 -- MiB in a field of job_desc or of a record; nil where it is unset (Slurm marks that with 2^64 or so).
 function amounts.mib(value)
-  return type(value) == "number" and value < 1e12 and value or nil
+  return type(value) == "number" and value < 1e12 and value + 0.0 or nil
 end
 
 -- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil where there is none.

@@ -68,10 +68,24 @@ local function cpus_of(request, found, partitions)
   return cpus
 end
 
+-- Whether a request is for parts of GPUs (shards, MPS) alone: what Slurm gives by the GPU is not for these.
+local function only_parts(request)
+  local parts = false
+  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
+    for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
+      if item.name == "gpu" then
+        return false
+      end
+      parts = true
+    end
+  end
+  return parts
+end
+
 -- Memory that Slurm gives where a job says nothing: the partition's default, else that of slurm.conf.
-local function default_mib(found, partitions, parts)
+local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
-  if defaults.per_gpu and found.mgpu >= 1000 then
+  if defaults.per_gpu and found.mgpu > 0 and not only_parts(request) then
     return found.mgpu / 1000 * defaults.per_gpu
   end
   local least
@@ -113,7 +127,7 @@ local function mib_of(request, found, partitions, parts)
   if request.mib_in_all then
     at_least(request.mib_in_all)
   end
-  return most or default_mib(found, partitions, parts)
+  return most or default_mib(request, found, partitions, parts)
 end
 
 -- The size of a request in these partitions. `before` is the size of the job that is being updated if its GPUs

@@ -16,7 +16,7 @@ from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .model import Request, RuleModel
 from .render import PARTITIONS, compiled, description, record
-from .test_agreement import limits_of, requests
+from .strategies import limits_of, requests
 
 MARK = "Would be accepted, in place of your options: "
 
