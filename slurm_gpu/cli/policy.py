@@ -12,6 +12,7 @@ import click
 
 from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
 from slurm_gpu.cli.policyforce import apply, plan, rollback, status
+from slurm_gpu.cli.policyreplay import replay
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
@@ -39,7 +40,7 @@ def policy() -> None:
     """Limits that explain themselves: check policy.yaml, put it into force, show it."""
 
 
-for _command in (plan, apply, rollback, status):
+for _command in (plan, apply, rollback, status, replay):
     policy.add_command(_command)
 
 

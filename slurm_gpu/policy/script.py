@@ -90,6 +90,7 @@ class PolicyScript:
     ) -> None:
         runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
         self._lua = runtime_type(register_eval=False, register_builtins=False)
+        self._records: dict[str, Any] = {}
         self._said: list[str] = []
         self._logged: list[tuple[str, str]] = []
         self._lua.execute(
@@ -106,8 +107,17 @@ class PolicyScript:
 
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
-        jobs = {str(record["job_id"]): self._table(record) for record in records}
-        self._lua.globals().slurm.jobs = self._lua.table_from(jobs)
+        self._records = {str(record["job_id"]): self._table(record) for record in records}
+        self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
+
+    def change_jobs(self, changes: Mapping[int, Mapping[str, Any] | None]) -> None:
+        """The last table with these records in place of theirs, and without the jobs that are None now."""
+        for job_id, record in changes.items():
+            if record is None:
+                self._records.pop(str(job_id), None)
+            else:
+                self._records[str(job_id)] = self._table(record)
+        self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def submit(
         self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
