@@ -348,11 +348,14 @@ def test_what_somebody_changed_by_hand_is_drift_and_what_is_gone_is_not() -> Non
     assert drift(found((account("nlp"),)), [own(4)]) == ()
 
 
-def test_what_is_no_longer_managed_is_not_touched() -> None:
-    now = (account("vision", MaxJobs=4),)
-    change = difference(wish(NONE.replace("[vision, nlp]", "[nlp]"), now), found(now), [own(4)])
-    assert (change.steps, change.owned) == ((), ())
-    assert change.remarks[-1].startswith("account vision is no longer managed, and keeps MaxJobs=4")
+def test_what_is_no_longer_managed_becomes_what_it_was_and_is_not_touched_again() -> None:
+    unmanaged = NONE.replace("[vision, nlp]", "[nlp]")
+    now = (account("vision", MaxJobs=4, GrpJobs=9),)
+    change = difference(wish(unmanaged, now), found(now), [own(4)])
+    assert [str(step) for step in change.steps] == [
+        "account vision: MaxJobs=none (was 4; no rule wants it any more)"
+    ]
+    assert change.owned == ()
 
 
 def test_a_users_own_looser_limit_is_told() -> None:

@@ -1,7 +1,8 @@
 """What has to change so that Slurm's own limits are as a policy wants them; a pure comparison.
 
 Only what a policy ever set is its own (`Owned`). A limit that somebody set by hand, and that no rule names,
-stays; one that no rule names any more becomes what it was before the policy set it.
+stays; one that no rule names any more, or whose account is no longer managed, becomes what it was before the
+policy set it.
 """
 
 from __future__ import annotations
@@ -92,11 +93,7 @@ def difference(wanted: Wanted, found: Mapping[Entity, Limits], owned: Iterable[O
         if entity not in found:
             continue  # it is gone, and its limits with it
         value = found[entity].get(limit)
-        if entity not in wanted.managed:
-            remarks.append(
-                f"{entity} is no longer managed, and keeps {limit.show(value)}: sacctmgr can change it"
-            )
-        elif value != one.value:
+        if value != one.value:
             remarks.append(f"{Drift(one, value)}; no rule wants it any more, so it stays as it is")
         elif value != one.before:
             steps.append(Step(entity, limit, value, one.before))
