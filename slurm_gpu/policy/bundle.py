@@ -53,8 +53,8 @@ class SiteFacts:
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Types of GPUs, in lower case, that the nodes of each partition have."""
     default_mib: Mapping[str, int] = field(default_factory=dict)
-    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` is there where it gets
-    all that a node has."""
+    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` where it gets all
+    that a node has."""
     shards_span_gpus: bool = False
     """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
     job_state: Path | None = None

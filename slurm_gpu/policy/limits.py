@@ -10,14 +10,7 @@ from types import MappingProxyType
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.model import GpuLimit, Limits, Per, Rule, WalltimeStep
 
-NOT_ENFORCED_YET: tuple[str, ...] = (
-    # Of the whole policy and of a rule.
-    "bundles", "chain", "when", "kind",
-    # Limits, and the two forms that are more than a number.
-    "nodes", "cpus", "memory", "cpus_per_gpu", "memory_per_gpu", "array_tasks", "tasks", "partitions",
-    "gpu_types", "gpus_running", "jobs_running", "cpus_total", "cpus_running", "memory_total",
-    "memory_running", "nodes_running", "gpu_hours", "GPUs by type", "walltime by GPUs",
-)  # fmt: skip
+NOT_ENFORCED_YET: tuple[str, ...] = ()
 """What belongs to the format and is refused by name, since nothing would hold jobs to it."""
 
 
