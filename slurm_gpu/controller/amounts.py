@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_gpu.slurm.hostlist import expand
@@ -35,6 +35,9 @@ class Facts:
     """None where no node has shards: then they count for nothing."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What types of GPUs each partition has."""
     node_types: Mapping[str, str] = field(default_factory=dict)
     """Nodes that have GPUs of one type, where Slurm's totals name none."""
 
@@ -61,19 +64,25 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
         total = mgpu_of_total(_sums(entries, count), facts)
         if total > mgpu:
             mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
-    if mgpu == 0:  # by task or socket, of which Slurm's total knows the number
-        mgpu = _round(mgpu_of_total(tres, facts) * times)
-        typed = {kind: _round(count * 1000 * times) for kind, count in _typed(tres).items()}
+    if mgpu == 0:  # by task or by socket, of which Slurm's total knows the number
+        gpu_times = times if job.per_socket else 1
+        mgpu = _round(mgpu_of_total(tres, facts) * gpu_times)
+        typed = {kind: _round(count * 1000 * gpu_times) for kind, count in _typed(tres).items()}
+    cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
+    partitions = job.partition.split(",")
     if job.exclusive:
-        least = min((facts.partition_gpus.get(name, 0) for name in job.partition.split(",")), default=0)
-        mgpu = max(mgpu, least * nodes * 1000)
-    return Amounts(
-        mgpu=mgpu,
-        cpus=max(_round(_whole(tres, "cpu") * times), job.n_cpus),
-        mib=_round(_whole(tres, "mem") * times),
-        nodes=nodes,
-        mgpu_by_type=typed,
-    )
+        mgpu = max(mgpu, min(facts.partition_gpus.get(name, 0) for name in partitions) * nodes * 1000)
+        cpus = max(cpus, min(facts.partition_cpus.get(name, 0) for name in partitions) * nodes)
+    if mgpu and not typed and (kind := _only_type(partitions, facts)):
+        typed = {kind: mgpu}
+    return Amounts(mgpu, cpus, _round(_whole(tres, "mem") * times), nodes, typed)
+
+
+def _only_type(partitions: Iterable[str], facts: Facts) -> str | None:
+    """The type that the GPUs of a job must get in these partitions; None where there is a choice."""
+    sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
+    kinds = frozenset[str]().union(*sets)
+    return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
 
 
 @functools.lru_cache(maxsize=4096)

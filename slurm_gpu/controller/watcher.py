@@ -197,7 +197,13 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
         kinds = [kind for kind, count in node.gpus.items() if count]
         if len(kinds) == 1 and kinds[0]:
             types[node.name] = kinds[0].lower()
-    return Facts(policy.shards_per_gpu, policy.partition_gpus, types)
+    return Facts(
+        shards_per_gpu=policy.shards_per_gpu,
+        partition_gpus=policy.partition_gpus,
+        partition_cpus=policy.partition_cpus,
+        partition_types=policy.partition_gpu_types,
+        node_types=types,
+    )
 
 
 def _tokens(jobs: Sequence[CountedJob], now_s: float) -> list[str]:

@@ -133,11 +133,18 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         }
         for rule in policy.rules
     ]
-    partition_gpus = dict(sorted(facts.partition_gpus.items()))
+    partitions: dict[str, Plain] = {
+        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
+        "partition_cpus": dict(sorted(facts.partition_cpus.items())),
+        "partition_mib": dict(sorted(facts.partition_mib.items())),
+        "partition_gpu_types": {
+            name: _name_set(types) for name, types in sorted(facts.partition_gpu_types.items())
+        },
+    }
     return {
         "contact": policy.contact,
         "groups": groups,
-        "groups_id": _digest([groups, facts.shards_per_gpu, partition_gpus]),
+        "groups_id": _digest([groups, facts.shards_per_gpu, *partitions.values()]),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "utc_offsets": [
@@ -148,12 +155,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
-        "partition_gpus": partition_gpus,
-        "partition_cpus": dict(sorted(facts.partition_cpus.items())),
-        "partition_mib": dict(sorted(facts.partition_mib.items())),
-        "partition_gpu_types": {
-            name: _name_set(types) for name, types in sorted(facts.partition_gpu_types.items())
-        },
+        **partitions,
         "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),

@@ -84,6 +84,9 @@ class PolicyInForce:
     shards_per_gpu: int | None = None
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
 
     @property
     def counts_gpu_hours(self) -> bool:
@@ -146,6 +149,8 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         groups_id=table.get("groups_id"),
         shards_per_gpu=table.get("shards_per_gpu"),
         partition_gpus=table.get("partition_gpus", {}),
+        partition_cpus=table.get("partition_cpus", {}),
+        partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
     )
 
 

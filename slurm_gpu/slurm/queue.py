@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -47,6 +48,7 @@ class CountedJob:
     n_cpus: int
     per_job: str
     per_node: str
+    per_socket: str
     tres: str
     """What was allocated; of a job that never started the total that it asks for, with the fewest nodes."""
     exclusive: bool
@@ -62,8 +64,8 @@ class CountedJob:
 
 _COLUMNS = (
     "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
-    "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-alloc", "OverSubscribe", "SubmitTime",
-    "StartTime", "EndTime", "NodeList", "admin_comment",
+    "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
+    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment",
 )  # fmt: skip
 
 _PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
@@ -76,8 +78,13 @@ _UNLIMITED_NODES = 2**31
 class QueueReader:
     """Asks squeue; of a job that did not change since the last answer, the same object is returned."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
-        self._run, self._environ = run, query_environment(environ)
+    def __init__(
+        self,
+        run: Run = run_command,
+        environ: Mapping[str, str] = os.environ,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._run, self._environ, self._wall = run, query_environment(environ), wall
         self._before: dict[str, tuple[tuple[str, ...], CountedJob]] = {}
 
     def read(self) -> list[CountedJob]:
@@ -86,10 +93,10 @@ class QueueReader:
         columns = ",".join(f"{column}:0{mark}" for column in _COLUMNS)
         argv = ["squeue", "--all", "--noheader", "--states=all", f"--Format={columns}"]
         rows = _rows(self._run(argv, self._environ, QUERY_TIMEOUT_S), mark)
-        before, self._before = self._before, {}
+        before, self._before, now_s = self._before, {}, self._wall()
         for row in rows:
             known = before.get(row[0])
-            self._before[row[0]] = known if known is not None and known[0] == row else (row, _job(row))
+            self._before[row[0]] = known if known is not None and known[0] == row else (row, _job(row, now_s))
         return [job for _, job in self._before.values()]
 
 
@@ -103,10 +110,10 @@ def _rows(text: str, mark: str) -> list[tuple[str, ...]]:
     ]
 
 
-def _job(row: Sequence[str]) -> CountedJob:
+def _job(row: Sequence[str], now_s: float) -> CountedJob:
     value = dict(zip(_COLUMNS, row, strict=True))
     try:
-        task = _text(value["ArrayTaskID"])
+        task, end_s = _text(value["ArrayTaskID"]), _epoch(value["EndTime"])
         return CountedJob(
             job_id=int(value["JobID"]),
             user=value["UserName"],
@@ -114,17 +121,18 @@ def _job(row: Sequence[str]) -> CountedJob:
             account=_text(value["Account"]),
             qos=_text(value["QOS"]),
             partition=_text(value["Partition"]),
-            phase=_phase(value["State"]),
+            phase=_phase(value["State"], end_s, now_s),
             n_tasks=count_tasks(task) if task and not task.isdigit() else 1,
             n_nodes=max(_number(value["NumNodes"]), _number(value["MaxNodes"])),
             n_cpus=_number(value["NumCPUs"]),
             per_job=_text(value["tres-per-job"]),
             per_node=_text(value["tres-per-node"]),
+            per_socket=_text(value["tres-per-socket"]),
             tres=_text(value["tres-alloc"]),
             exclusive=value["OverSubscribe"] == "NO",
             submit_s=_epoch(value["SubmitTime"]),
             start_s=_epoch(value["StartTime"]),
-            end_s=_epoch(value["EndTime"]),
+            end_s=end_s,
             nodes=_text(value["NodeList"]),
             admin_comment=_text(value["admin_comment"]),
         )
@@ -132,8 +140,10 @@ def _job(row: Sequence[str]) -> CountedJob:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
 
 
-def _phase(state: str) -> Phase:
-    if state in _PENDING:
+def _phase(state: str, end_s: int | None, now_s: float) -> Phase:
+    # A job that was requeued is shown as completing until its nodes are clean, with an end yet to come.
+    requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
+    if state in _PENDING or requeued:
         return Phase.PENDING
     return Phase.RUNNING if state in _RUNNING else Phase.ENDED
 

@@ -36,7 +36,7 @@ rules:
   - {id: theirs, for: nlp, per: user, why: "Others.", limits: {jobs_total: 1}}
 """
 JOB = (
-    f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|0|1|N/A|gres:gpu:2|cpu=2,node=2,gres/gpu=4|OK"
+    f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|0|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
     "|1795285306|N/A|N/A||"
 )
 

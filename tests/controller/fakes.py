@@ -39,8 +39,8 @@ def make_job(job_id: int = 1, phase: Phase = Phase.RUNNING, **changes: Any) -> C
     job = CountedJob(
         job_id=job_id, user="alice", uid=1001, account="vision", qos="normal", partition="gpu", phase=phase,
         n_tasks=1, n_nodes=1, n_cpus=8, per_job="", per_node="gres:gpu:2",
-        tres="cpu=8,mem=64G,node=1,billing=8,gres/gpu=2", exclusive=False, submit_s=NOON_S - 7200,
-        start_s=NOON_S - 3600, end_s=NOON_S + 3600, nodes="n1", admin_comment="",
+        per_socket="", tres="cpu=8,mem=64G,node=1,billing=8,gres/gpu=2", exclusive=False,
+        submit_s=NOON_S - 7200, start_s=NOON_S - 3600, end_s=NOON_S + 3600, nodes="n1", admin_comment="",
     )  # fmt: skip
     return dataclasses.replace(job, **changes)
 

@@ -40,9 +40,10 @@ def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() ->
         ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
         ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
         ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),
-        # By task: Slurm knows the number of tasks, and its total is of the fewest nodes.
+        # By task or socket: Slurm knows the number of tasks, and that of sockets on the fewest nodes.
         ({"tres": "cpu=4,node=1,gres/gpu=4"}, 4000),
-        ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 8000),
+        ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 4000),
+        ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2, "per_socket": "gres:gpu:2"}, 8000),
         ({"exclusive": True}, 4000),
         ({"exclusive": True, "partition": "small,gpu", "n_nodes": 2}, 4000),
         ({"exclusive": True, "partition": "unknown"}, 0),
@@ -59,6 +60,18 @@ def test_a_range_of_nodes_counts_cpus_and_memory_with_its_upper_end() -> None:
     job = make_job(phase=Phase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
     amounts = amounts_of(job, FACTS)
     assert (amounts.cpus, amounts.mib, amounts.nodes) == (6, 3 * 4096, 3)
+
+
+def test_an_exclusive_job_counts_all_cpus_of_its_nodes() -> None:
+    facts = Facts(partition_cpus={"gpu": 32})
+    assert amounts_of(make_job(phase=Phase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
+
+
+def test_untyped_gpus_are_of_the_only_type_that_their_partitions_have() -> None:
+    facts = Facts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
+    for partition, types in (("gpu", {"a100": 2000}), ("gpu,both", {}), ("gpu,unknown", {})):
+        job = make_job(phase=Phase.PENDING, partition=partition)
+        assert amounts_of(job, facts).mgpu_by_type == types
 
 
 def test_shards_count_for_nothing_where_no_node_has_any() -> None:

@@ -11,15 +11,15 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.queue import Phase, QueueReader
 
 RUNNING = (
-    "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|1|N/A|gres:shard:2|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
+    "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
     "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job"
 )
 RANGE = (
-    "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|3|1|N/A|gres:gpu:a100:1|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
+    "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
     "|1795285306|1795288906|1795292506||"
 )
 ARRAY = (
-    "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|0|1|gres:gpu:2|N/A|cpu=1,node=1,gres/gpu=2|NO"
+    "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|0|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
     "|1795285306|N/A|N/A||"
 )
 TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
@@ -63,6 +63,16 @@ def test_one_call_tells_what_is_counted() -> None:
 def test_a_suspended_job_keeps_its_gpus_and_a_completing_one_counts_no_more(state: str, phase: Phase) -> None:
     (job,) = QueueReader(Squeue(RUNNING.replace("RUNNING", state)), {}).read()
     assert job.phase is phase
+
+
+def test_a_requeued_job_waits_although_it_is_completing() -> None:
+    """Its end is yet to come; that of a job that is over is not."""
+    row = RUNNING.replace("RUNNING", "COMPLETING")
+    for now_s, phase in ((1795285900, Phase.PENDING), (1795285907, Phase.ENDED)):
+        (job,) = QueueReader(Squeue(row), {}, lambda now_s=now_s: now_s).read()  # type: ignore[misc]
+        assert job.phase is phase
+    (endless,) = QueueReader(Squeue(row.replace("1795285907", "N/A")), {}).read()
+    assert endless.phase is Phase.PENDING
 
 
 def test_what_did_not_change_is_not_read_again() -> None:
