@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.coverage import covered_limits, holds_whenever
-from slurm_gpu.policy.limits import Scope, flat_limits, set_limits
+from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.limittext import flat_text
 from slurm_gpu.policy.model import Bundle, Mode, Policy, Rule, RuleException
 from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.unheld import unheld_limits
 from slurm_gpu.units import format_duration, format_mgpu
 from slurm_gpu.yamlsource import Location, YamlSource
 
@@ -25,7 +26,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_empty_groups(policy, names),
         *_needless_exceptions(policy),
         *_needless_limits(policy),
-        *_unheld_limits(policy),
+        *_unheld_limits(policy, names, today),
         *_odd_walltimes(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
@@ -85,18 +86,9 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
         yield _place(covered.rule, covered.key), message
 
 
-def _unheld_limits(policy: Policy) -> Iterator[_Doubt]:
-    """What no submission can be refused for, where Slurm's own limits are not ours to set."""
-    if policy.manages.qos or policy.manages.accounts:
-        return  # `policy plan` says which of them Slurm can hold
-    for rule in policy.rules:
-        for kind, _ in set_limits(rule.limits):
-            if kind.scope is Scope.RUNNING:
-                message = (
-                    f"nothing holds {kind.key}: a job may wait, so job_submit.lua cannot refuse it, and "
-                    "Slurm's own limits are set only on what manages: names"
-                )
-                yield (*rule.location, "limits", kind.key), message
+def _unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
+    for rule, key, why in unheld_limits(policy, names, today):
+        yield (*rule.location, "limits", key), f"nothing holds {key} of rule {rule.id}: {why}"
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:

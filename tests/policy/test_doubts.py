@@ -137,13 +137,42 @@ def test_where_someone_is_excepted_from_the_tighter_rule_the_looser_one_binds() 
     assert doubts(*rules, tail=exception) == []
 
 
-def test_a_limit_on_what_runs_needs_something_of_slurms_to_hold_it() -> None:
-    running = rule("a", "all", "user", "gpus_running: 8")
-    (told,) = doubts(running, manages="")
-    assert told.startswith(
-        "p.yaml:9:51: nothing holds gpus_running: a job may wait, so job_submit.lua cannot"
-    )
-    assert doubts(running) == []
+ALL_OF_IT = "manages: {qos: [sg-*], accounts: [vision, nlp]}\n"
+
+
+@pytest.mark.parametrize(
+    ("running", "manages", "why"),
+    [
+        (rule("a", "all", "user", "gpus_running: 8"), "", "Slurm's own limits are set only on what manages:"),
+        (rule("a", "vision", "user", "gpus_running: 8"), "manages: {accounts: [nlp]}\n",
+         "account vision: not managed (manages: accounts), or not in slurmdbd"),
+        (rule("a", "gpu", "user", "jobs_running: 8"), ALL_OF_IT, "Slurm limits a partition through a QOS"),
+        (rule("a", "all", "user", "jobs_running: 8", ", kind: batch"), ALL_OF_IT, "not tell interactive"),
+        (rule("a", "all", "user", "jobs_running: 8", ", mode: advise"), ALL_OF_IT, "with mode: enforce"),
+        (rule("a", "bob", "group", "nodes_running: 8"), ALL_OF_IT, "no sum over some users of an account"),
+    ],
+)  # fmt: skip
+def test_a_limit_on_what_runs_that_slurm_cannot_hold_is_told(running: str, manages: str, why: str) -> None:
+    (told,) = doubts(running, manages=manages)
+    assert why in told
+    assert told.startswith("p.yaml:9:")
+
+
+@pytest.mark.parametrize(
+    "running",
+    [
+        rule(
+            "a",
+            "all",
+            "user",
+            "gpus_running: {a100: 8}, cpus_running: 8, memory_running: 1T, nodes_running: 2",
+        ),
+        rule("a", "vision", "group", "jobs_running: 8"),
+        rule("a", "bob", "user", "jobs_running: 8"),
+    ],
+)
+def test_a_limit_on_what_runs_that_slurm_can_hold_is_left_alone(running: str) -> None:
+    assert doubts(running, manages=ALL_OF_IT) == []
 
 
 def test_of_two_equal_limits_the_later_is_told() -> None:
