@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from slurm_gpu.policy.checkbundles import BundlesCheck
 from slurm_gpu.policy.checkhours import HoursCheck
 from slurm_gpu.policy.checklimits import LimitsCheck
 from slurm_gpu.policy.checkvalues import CONTROL, ID, name_of
-from slurm_gpu.policy.limits import NOT_ENFORCED_YET, flat_limits
+from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.model import (
     Chain,
     Group,
@@ -32,14 +32,13 @@ from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 FILE_NAME = "policy.yaml"
 """It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
-TOP = (
-    "version", "contact", "manages", "chain", "on_error", "bundles", "owners", "groups", "rules",
-    "exceptions",
+_TOP = (
+    "version", "contact", "manages", "chain", "on_error", "bundles", "groups", "rules", "exceptions",
 )  # fmt: skip
+_LATER_TOP = ("owners",)
+"""In the format, and not enforced by this version: said, never silently passed over."""
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
-_UNREAD = ("owners",)
-"""What belongs to the format, and nothing here reads yet."""
 _EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
 
 
@@ -49,12 +48,9 @@ def load_policy(path: Path) -> tuple[Policy, YamlSource]:
     return check_policy(source), source
 
 
-def check_policy(source: YamlSource, refused: Collection[str] = NOT_ENFORCED_YET) -> Policy:
-    """Turn a parsed policy.yaml into a Policy; raises InvalidFileError with every mistake in it.
-
-    `refused` is what belongs to the format and is a mistake all the same: nothing would enforce it.
-    """
-    return _Check(source, {*refused, *_UNREAD}).policy()
+def check_policy(source: YamlSource) -> Policy:
+    """Turn a parsed policy.yaml into a Policy; raises InvalidFileError with every mistake in it."""
+    return _Check(source).policy()
 
 
 class _Check(LimitsCheck, HoursCheck, BundlesCheck):
@@ -67,7 +63,7 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
                     )
                 ]
             )
-        top = self.table((), self.source.value, TOP, TOP)
+        top = self.table((), self.source.value, _TOP, _LATER_TOP)
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
             if "version" in top:
                 self.fail(("version",), f"version: {shown(top['version'])} must be 1")
@@ -148,7 +144,7 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
         return tuple(rules)
 
     def rule(self, location: Location, value: Any, groups: Mapping[str, Group], on_error: OnError) -> Rule:
-        table = self.table(location, value, _RULE, _RULE)
+        table = self.table(location, value, _RULE)
         self.require(location, value, ("id", "for", "per", "why", "limits"))
         rule_id = ""
         if "id" in table:

@@ -12,10 +12,6 @@ from slurm_gpu.policy.model import GpuLimit, Limits, Per, Period, WalltimeStep
 from slurm_gpu.yamlcheck import did_you_mean, shown
 from slurm_gpu.yamlsource import Location
 
-BY_TYPE = "GPUs by type"
-BY_GPUS = "walltime by GPUs"
-"""What NOT_ENFORCED_YET calls the two forms of a limit that are more than one value."""
-
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 _COUNT_EXAMPLES = {"cpus_per_gpu": "8", "nodes": "4", "nodes_running": "4"}
 _NAME_EXAMPLES = {"partitions": "[gpu, long]", "gpu_types": "[a100, h100]"}
@@ -27,7 +23,7 @@ class LimitsCheck(ValueCheck):
 
     def limits(self, location: Location, value: Any, per: Per | None) -> Limits:
         """The limits of a rule with this `per:`; None where it has no valid one."""
-        table = self.table(location, value, tuple(LIMITS), tuple(LIMITS))
+        table = self.table(location, value, tuple(LIMITS))
         if isinstance(value, dict) and not value:
             allowed = [key for key, kind in LIMITS.items() if per is None or kind.allowed_per(per)]
             self.fail(location, f"limits is empty; allowed: {', '.join(allowed)}")
@@ -110,8 +106,6 @@ class LimitsCheck(ValueCheck):
                 location, f"{name_of(location)} is empty; write a number of GPUs, or {{a100: 4}} by type"
             )
             return None
-        if BY_TYPE in self.refused:
-            self.not_enforced(location, f"{name_of(location)} by type of GPU")
         by_type: dict[str, int] = {}
         for gpu_type, item in value.items():
             place = (*location, gpu_type if isinstance(gpu_type, str | int) else str(gpu_type))
@@ -136,8 +130,6 @@ class LimitsCheck(ValueCheck):
         if not value:
             self.fail(location, "walltime is empty; write 7d, or by GPUs {1: 7d, 8: 2d}")
             return None
-        if BY_GPUS in self.refused:
-            self.not_enforced(location, "walltime by number of GPUs")
         steps = []
         for gpus, item in value.items():
             place = (*location, gpus if isinstance(gpus, str | int) else str(gpus))

@@ -8,10 +8,9 @@ from collections.abc import Collection
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from slurm_gpu.policy.limits import NOT_ENFORCED_YET
 from slurm_gpu.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
 from slurm_gpu.yamlcheck import YamlCheck, did_you_mean, shown
-from slurm_gpu.yamlsource import Location, YamlSource
+from slurm_gpu.yamlsource import Location
 
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
@@ -30,33 +29,22 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class ValueCheck(YamlCheck):
-    """The values from which a policy is made; each method notes what is wrong and goes on with a stand-in.
-
-    `refused` names what belongs to the format and nothing would enforce: it is refused by name.
-    """
-
-    def __init__(self, source: YamlSource, refused: Collection[str] = NOT_ENFORCED_YET) -> None:
-        super().__init__(source)
-        self.refused = frozenset(refused)
+    """The values from which a policy is made; each method notes what is wrong and goes on with a stand-in."""
 
     def table(
         self, location: Location, value: Any, known: Collection[str], later: Collection[str] = ()
     ) -> dict[str, Any]:
-        """A mapping with these keys; those of `later` that are not enforced yet are refused by name."""
+        """A mapping with these keys; those of `later` belong to the format too, and are refused by name."""
         if isinstance(value, dict):
-            for key in later:
-                if key in self.refused and key in value:
-                    self.not_enforced((*location, key), repr(key), key=True)
+            for key in value.keys() & set(later):
+                self.fail(
+                    (*location, key),
+                    f"{key!r} belongs to the policy format, but this version does not enforce it yet; "
+                    "take it out (or comment it out) until it does",
+                    key=True,
+                )
+            value = {key: item for key, item in value.items() if key not in later}
         return self.mapping(location, value, known, name_of(location) or "the policy")
-
-    def not_enforced(self, location: Location, what: str, *, key: bool = False) -> None:
-        """Refuse a part of the format."""
-        self.fail(
-            location,
-            f"{what} belongs to the policy format, but this version does not enforce it yet; "
-            "take it out (or comment it out) until it does",
-            key=key,
-        )
 
     def require(self, location: Location, value: Any, keys: tuple[str, ...]) -> None:
         """Note which of the keys a mapping lacks."""

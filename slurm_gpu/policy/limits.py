@@ -8,10 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.model import GpuLimit, Limits, Per, Rule, WalltimeStep
-
-NOT_ENFORCED_YET: tuple[str, ...] = ()
-"""What belongs to the format and is refused by name, since nothing would hold jobs to it."""
+from slurm_gpu.policy.model import GpuLimit, Limits, Per, WalltimeStep
 
 
 class Measure(Enum):
@@ -118,11 +115,6 @@ def flat_limits(limits: Limits) -> dict[str, Plain]:
         else:
             flat[kind.key] = value
     return flat
-
-
-def not_enforced(rule: Rule) -> tuple[LimitKind, ...]:
-    """Limits of a rule that no submission can be refused for: Slurm's own limits have to hold them."""
-    return tuple(kind for kind, _ in set_limits(rule.limits) if kind.scope is Scope.RUNNING)
 
 
 def _listed(value: tuple[WalltimeStep, ...] | tuple[str, ...]) -> Plain:

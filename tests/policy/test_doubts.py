@@ -42,7 +42,7 @@ def doubts(
 ) -> list[str]:
     text = (head if rules else head.replace("rules:\n", "")) + "".join(rules) + tail + manages
     source = parse_yaml(text, "p.yaml")
-    policy = check_policy(source, refused=())
+    policy = check_policy(source)
     return [
         str(error) for error in find_doubts(policy, resolve_names(policy, source, Directory()), source, TODAY)
     ]
@@ -217,7 +217,7 @@ def test_a_name_that_no_node_bears_is_told() -> None:
         + "bundles: {b: {gpus: 1, cpus: 8, partitions: [gpu], gpu_types: [h100]}}\n"
     )  # fmt: skip
     source = parse_yaml(text, "p.yaml")
-    policy = check_policy(source, refused=())
+    policy = check_policy(source)
     assert [str(error) for error in unknown_to_cluster(policy, source, [NODE])] == [
         "p.yaml:6:27: no node is in partition 'long'; see sinfo",
         "p.yaml:9:66: no node has a GPU of type 'v10'; did you mean v100?",

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.checklimits import BY_GPUS, BY_TYPE
 from slurm_gpu.policy.limits import LIMITS, flat_limits
 from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.model import (
@@ -80,7 +79,7 @@ exceptions:
 
 
 def check(text: str) -> Policy:
-    return check_policy(parse_yaml(text, "p.yaml"), refused=())
+    return check_policy(parse_yaml(text, "p.yaml"))
 
 
 def mistakes(text: str) -> list[str]:
@@ -215,15 +214,6 @@ def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
         "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
     )
     assert policy.rules[1].limits == Limits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
-
-
-@pytest.mark.parametrize("name", [*LIMITS, "bundles", "chain", "when", "kind", BY_TYPE, BY_GPUS])
-def test_what_is_not_enforced_is_refused_by_name(name: str) -> None:
-    forms = {BY_TYPE: "gpus by type of GPU", BY_GPUS: "walltime by number of GPUs"}
-    with pytest.raises(InvalidFileError) as caught:
-        check_policy(parse_yaml(WHOLE, "p.yaml"), refused=(name,))
-    shown = forms.get(name, repr(name))
-    assert f"{shown} belongs to the policy format, but this version does not enforce it" in str(caught.value)
 
 
 def test_a_plain_walltime_is_one_number_to_the_lua() -> None:

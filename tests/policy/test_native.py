@@ -39,7 +39,7 @@ ASSOCIATIONS = (
 
 def load(text: str):
     source = parse_yaml(textwrap.dedent(text), "policy.yaml")
-    policy = check_policy(source, refused=())
+    policy = check_policy(source)
     return policy, resolve_names(policy, source, Directory())
 
 

@@ -72,7 +72,7 @@ prep  (jobs without GPUs)
 
 
 def page_of(text: str) -> Page:
-    return make_page(check_policy(parse_yaml(text, "p.yaml"), refused=()))
+    return make_page(check_policy(parse_yaml(text, "p.yaml")))
 
 
 def one_rule(name: str, why: str, contact: str | None = None) -> Page:
@@ -157,7 +157,7 @@ def test_each_rule_has_a_place_to_link_to() -> None:
 
 
 def test_json_has_every_part() -> None:
-    told = to_json(check_policy(parse_yaml(WHOLE, "p.yaml"), refused=()))
+    told = to_json(check_policy(parse_yaml(WHOLE, "p.yaml")))
     job, total = told["rules"]
     assert job["limits"]["gpus"] == {"a100": 4.0, "v100": 0.5}
     assert job["limits"]["memory_mib"] == 1536 * 1024

@@ -49,7 +49,7 @@ def mistakes(text: str) -> tuple[list[str], list[str]]:
     """(of the check, of the schema)."""
     source = parse_yaml(text, "p.yaml")
     try:
-        check_policy(source, refused=())
+        check_policy(source)
         found: list[str] = []
     except InvalidFileError as error:
         found = [one.message for one in error.errors]
