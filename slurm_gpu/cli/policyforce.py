@@ -5,20 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policyfile import PATH, file_argument, policy_path, timezone
 from slurm_gpu.cli.policytext import plan_json, plan_lines, step_lines, warning_lines
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InvalidFileError, OutsideError, UsageError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.decisions import DecisionCounts, count_decisions
 from slurm_gpu.policy.force import Force, TakenBack
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import (
@@ -215,13 +216,14 @@ def rollback(site: Site, state_dir: Path, run_dir: Path) -> None:
 def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path) -> None:
     """Compare what is in force with FILE, and show what somebody changed by hand.
 
-    Exit status 1 where anything differs.
+    Exit status 1 where anything differs. Decisions are counted as far as decisions.log still holds them.
     """
     loaded = _Loaded.read(site, file, run_dir)
     journal = Journal(state_dir)
     native = loaded.native(site, journal.owned(loaded.settings.cluster))
     found = loaded.in_force()
     last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
+    counts = count_decisions(run_dir)
     differs = bool(native.difference.steps or native.drift or begun) or found is not InForce.SAME
     if as_json:
         print_json(
@@ -231,6 +233,7 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
                 "script": found.value,
                 "native": plan_json(native),
                 "differs": differs,
+                "decisions": None if counts is None else asdict(counts),
             }
         )
     else:
@@ -240,8 +243,23 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
         click.echo(f"{loaded.script}: {_SCRIPTS[found]}")
         for line in plan_lines(native):
             click.echo(line)
+        if counts is not None and counts.since_s is not None:
+            _print_counts(counts, counts.since_s)
     if differs:
         raise click.exceptions.Exit(1)
+
+
+def _print_counts(counts: DecisionCounts, since_s: int) -> None:
+    since = dt.datetime.fromtimestamp(since_s, dt.UTC)
+    failed = f", {counts.failed} in which a rule failed" if counts.failed else ""
+    click.echo(
+        f"Decisions since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{counts.accepted} accepted, {counts.refused} refused{failed}"
+    )
+    if counts.rules:
+        columns = ("RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS")
+        rows = [(rule, *map(str, astuple(count))) for rule, count in counts.rules.items()]
+        print_table(columns, rows, right=columns[1:])
 
 
 def _no_rules(run_dir: Path) -> str:

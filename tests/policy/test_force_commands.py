@@ -129,6 +129,25 @@ def test_status_names_what_somebody_changed_and_exits_1(
     assert cluster.store.associations("c")[0].limits == fields(MaxWall=1440)
 
 
+def test_status_counts_what_was_decided_rule_by_rule(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    (cluster.root / "run" / "decisions.log").write_text(
+        "slurm-gpu/1 1795263342 submit allow t uid=1 rules=-\n"
+        "slurm-gpu/1 1795263343 submit deny - uid=1 rules=share:gpus_total:enforce\n"
+    )
+    capsys.readouterr()
+    assert cluster.run("status") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
+    assert told[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
+    assert told[-1].split() == ["share", "1", "0", "0", "0"]
+    cluster.run("status", "--json")
+    decisions = json.loads(capsys.readouterr().out)["decisions"]
+    assert (decisions["accepted"], decisions["rules"]["share"]["refused"]) == (1, 1)
+
+
 def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert cluster.run("rollback") == 2
     cluster.run("apply")
