@@ -161,7 +161,7 @@ def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
         ({}, "sbatch --gpus=2 ..."),
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
-        ({"script": None}, "--gpus=2 ..."),  # better none than a wrong one
+        ({"script": None, "argc": None}, "--gpus=2 ..."),  # better none than a wrong one
     ],
 )
 def test_the_remedy_begins_with_the_command_that_was_typed(fields: dict[str, Any], advised: str) -> None:
