@@ -62,8 +62,12 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     for version in LUA_VERSIONS:
         try:
-            script = PolicyScript(bundle, lua=version)
-            results[version] = [result for owner in owners for result in _trial(script, owner)]
+            results[version] = [
+                result
+                for script in (PolicyScript(bundle, lua=version, files=files) for files in _told(compiled))
+                for owner in owners
+                for result in _trial(script, owner)
+            ]
         except ScriptError as error:
             raise OutsideError(f"the bundle fails its trial and is not installed: {error}") from error
     first, *others = results.items()
@@ -72,6 +76,27 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
             raise OutsideError(
                 f"the bundle decides differently in Lua {first[0]} and {version}: not installed"
             )
+
+
+def _told(compiled: Mapping[str, Plain]) -> list[dict[str, str | None]]:
+    """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
+
+    Without a word of slurm-gpuctld's a limit on GPU-hours cannot be checked, and rightly says so.
+    """
+    path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
+    if not isinstance(path, str):
+        return [{}]
+    header = f"slurm-gpu-snapshot 1 1 {int(time.time())}"
+    told: dict[str, str | None] = {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
+    limits = [_keys(rule) for rule in _tables(compiled["rules"])]
+    counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
+    return [told] if counts_hours else [told, {path: None}]
+
+
+def _keys(rule: Mapping[str, Any]) -> list[str]:
+    """Of all that a rule, or an exception to it, limits."""
+    exceptions = rule.get("exceptions") or {}
+    return [key for limits in (rule, *exceptions.values()) for key in limits["limits"]]
 
 
 _STRANGER_OWNER: dict[str, str | int] = {

@@ -23,7 +23,7 @@ ScalarFields = Mapping[str, str | int | float | bool | None]
 
 # What slurmctld gives a script. log_user passes its text through string.format, as the real one does.
 _PRELUDE = """
-local say, log, writes, now = ...
+local say, log, writes, now, read = ...
 local function logger(level)
   return function(format, ...) log(level, string.format(format, ...)) end
 end
@@ -36,6 +36,18 @@ slurm = {
   jobs = {},
 }
 slurm.user_msg = slurm.log_user
+if read then
+  local open = io.open
+  io.open = function(path, mode)
+    local text = read(path)
+    if text == nil then return open(path, mode) end
+    if text == false then return nil end
+    local file = io.tmpfile()
+    file:write(text)
+    file:seek("set", 0)
+    return file
+  end
+end
 if not writes then
   local open = io.open
   local sink = {
@@ -81,12 +93,19 @@ class Verdict:
 class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
-    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away.
-    `now` replaces Lua's os.time. Raises ScriptError where slurmctld would refuse to load the script.
+    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now`
+    replaces Lua's os.time; of the paths in `files` it reads these texts, and None is no such file.
+    Raises ScriptError where slurmctld would refuse to load the script.
     """
 
     def __init__(
-        self, text: str, *, lua: str = "5.4", writes: bool = False, now: Callable[[], int] | None = None
+        self,
+        text: str,
+        *,
+        lua: str = "5.4",
+        writes: bool = False,
+        now: Callable[[], int] | None = None,
+        files: Mapping[str, str | None] | None = None,
     ) -> None:
         runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
         self._lua = runtime_type(register_eval=False, register_builtins=False)
@@ -94,7 +113,12 @@ class PolicyScript:
         self._said: list[str] = []
         self._logged: list[tuple[str, str]] = []
         self._lua.execute(
-            _PRELUDE, self._said.append, lambda level, line: self._logged.append((level, line)), writes, now
+            _PRELUDE,
+            self._said.append,
+            lambda level, line: self._logged.append((level, line)),
+            writes,
+            now,
+            None if files is None else _reader(files),
         )
         self._pairs = self._lua.execute(_DUMP)
         try:
@@ -156,6 +180,18 @@ class PolicyScript:
 
     def _partitions(self, partitions: Iterable[ScalarFields]) -> Any:
         return self._lua.table_from({str(part["name"]): self._table(part) for part in partitions})
+
+
+def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
+    """For the prelude: the text of a path, false where it is not there, nil where it is none of these."""
+
+    def read(path: str) -> str | bool | None:
+        if path not in files:
+            return None
+        text = files[path]
+        return False if text is None else text
+
+    return read
 
 
 EMPTY_DESCRIPTION: ScalarFields = {

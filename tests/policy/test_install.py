@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.install import install, prepare_replacement, prepare_run_directory, restore, try_bundle
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.yamlsource import parse_yaml
 
 from .model import RuleModel
 from .render import compiled
+from .users import Directory
 
 POLICY = compiled(
     [RuleModel("r", "job", accounts=frozenset({"vision"}), limits={"gpus": 1000})], "/nonexistent/d"
@@ -125,3 +130,23 @@ def test_the_decision_log_is_slurmctlds_alone(tmp_path: Path) -> None:
     prepare_run_directory(tmp_path / "run", os.getuid())
     prepare_run_directory(tmp_path / "run", os.getuid())
     assert (tmp_path / "run" / "decisions.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_limit_on_gpu_hours_passes_before_slurm_gpuctld_counts_them() -> None:
+    policy = bundle_table("limits: {gpu_hours: {week: 100}}")
+    try_bundle(policy, build_bundle(policy))
+
+
+def test_the_trial_looks_at_no_snapshot_of_the_clusters(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.txt").write_text("slurm-gpu-snapshot 1 nonsense")
+    policy = bundle_table("limits: {gpus_total: 4}", tmp_path)
+    try_bundle(policy, build_bundle(policy))
+
+
+def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dict[str, Plain]:
+    text = f"version: 1\ngroups: {{g: {{}}}}\nrules: [{{id: r, for: g, per: user, why: W., {limits}}}]\n"
+    source = parse_yaml(text, "policy.yaml")
+    policy = check_policy(source)
+    return compile_policy(
+        policy, resolve_names(policy, source, Directory()), SiteFacts(run_directory=run_directory)
+    )
