@@ -143,7 +143,7 @@ end
 -- The nodes that a request counts for: of a range such as 1-3 Slurm gives as many as it can.
 function amounts.counted_nodes(request)
   local most = math.min(request.most_nodes or 1, UNLIMITED_32)
-  return math.max(amounts.least_nodes(request), most)
+  return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
 -- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
@@ -204,7 +204,7 @@ local function parse_array(text)
 end
 
 local function range_size(range)
-  return math.floor((range[2] - range[1]) / range[3]) + 1
+  return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
 -- What of a request cannot be counted: a TRES string or an array expression; nil where all can.
@@ -230,7 +230,7 @@ function amounts.array_tasks(text)
   end
   local sum = 0
   for _, range in ipairs(ranges) do
-    sum = sum + range_size(range)
+    sum = sum + range_size(range) -- a float, so that no sum of sums can wrap around
   end
   if #ranges == 1 or sum > 10000 then
     return sum -- beyond that, counting each index would hold up slurmctld

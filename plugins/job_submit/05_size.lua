@@ -134,7 +134,7 @@ end
 -- stay as they are.
 function size.of_request(request, partitions, parts, before)
   local found = { nodes = amounts.counted_nodes(request) }
-  found.tasks = tasks_of(request, found.nodes)
+  found.tasks = tasks_of(request, found.nodes) + 0.0
   if before then
     found.mgpu, found.form, found.types = before.mgpu, before.form, before.types
   else
@@ -147,7 +147,7 @@ function size.of_request(request, partitions, parts, before)
       found.mgpu, found.form = whole, "whole_nodes"
     end
   end
-  found.cpus = cpus_of(request, found, partitions)
+  found.cpus = cpus_of(request, found, partitions) + 0.0 -- from Lua 5.3 on integers wrap around
   found.mib = mib_of(request, found, partitions, parts)
   return found
 end
