@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from slurm_gpu.policy.page import CLOSING, TITLE, Page, Section
 
-# All that begins markup somewhere in a line; a text from policy.yaml is to be read, not to be markup.
-_MARKUP = re.compile(r"([\\`*_{}\[\]<>#|~&!+-])")
-_NUMBERED = re.compile(r"^(\d+)([.)])")
+# What is markup anywhere in a line, and what is at its beginning; a text from policy.yaml is only to be read.
+_MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
+_OPENING = re.compile(r"^(\d*)([-+=.)])")
 
 
 def render_markdown(page: Page) -> str:
@@ -49,4 +49,4 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    return _NUMBERED.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", " ".join(text.split())))
+    return _OPENING.sub(r"\1\\\2", _MARKUP.sub(r"\\\1", " ".join(text.split())))
