@@ -33,7 +33,7 @@ from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import ResolvedNames, SystemDirectory, resolve_names
-from slurm_gpu.policy.native.difference import Owned
+from slurm_gpu.policy.native.difference import Difference, Owned
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.yamlsource import YamlSource
@@ -124,11 +124,20 @@ def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir:
 @file_argument
 @click.option("--dry-run", is_flag=True, help="Do everything but change anything.")
 @click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
+@click.option(
+    "--lua-only", is_flag=True, help="Leave Slurm's own limits alone, as while slurmdbd is away."
+)
 @_state_option
 @_run_option
 @with_site
 def apply(
-    site: Site, file: Path | None, dry_run: bool, replace: bool, state_dir: Path, run_dir: Path
+    site: Site,
+    file: Path | None,
+    dry_run: bool,
+    replace: bool,
+    lua_only: bool,
+    state_dir: Path,
+    run_dir: Path,
 ) -> None:
     """Put FILE into force: Slurm's own limits first, job_submit.lua last, and neither if anything fails.
 
@@ -147,7 +156,8 @@ def apply(
     if "lua" not in settings.raw.get("JobSubmitPlugins", "").split(","):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
-        for line in plan_lines(loaded.native(site, _owned(Journal(state_dir), settings.cluster))):
+        owned = _owned(Journal(state_dir), settings.cluster)
+        for line in plan_lines(_left_alone(owned) if lua_only else loaded.native(site, owned)):
             click.echo(line)
         click.echo(f"{loaded.path} would be installed as {loaded.script}; nothing was changed")
         return
@@ -159,7 +169,7 @@ def apply(
         if recovered is not None:
             _tell_taken_back(recovered, "was cut short, and is undone")
         owned = journal.owned(settings.cluster)
-        native = loaded.native(site, owned)
+        native = _left_alone(owned) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(
             bundle, loaded.script.parent, state_dir, replace_foreign=replace,
             owner_uid=settings.slurm_user_uid, now=site.wall,
@@ -220,10 +230,17 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
     """
     loaded = _Loaded.read(site, file, run_dir)
     journal = Journal(state_dir)
-    native = loaded.native(site, journal.owned(loaded.settings.cluster))
     found = loaded.in_force()
     last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
     counts = count_decisions(run_dir)
+    if not as_json:  # at once: slurmdbd may be away
+        click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
+        if begun is not None:
+            click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
+        click.echo(f"{loaded.script}: {_SCRIPTS[found]}")
+        if counts is not None and counts.since_s is not None:
+            _print_counts(counts, counts.since_s)
+    native = loaded.native(site, journal.owned(loaded.settings.cluster))
     differs = bool(native.difference.steps or native.drift or begun) or found is not InForce.SAME
     if as_json:
         print_json(
@@ -237,14 +254,8 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
             }
         )
     else:
-        click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
-        if begun is not None:
-            click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
-        click.echo(f"{loaded.script}: {_SCRIPTS[found]}")
         for line in plan_lines(native):
             click.echo(line)
-        if counts is not None and counts.since_s is not None:
-            _print_counts(counts, counts.since_s)
     if differs:
         raise click.exceptions.Exit(1)
 
@@ -284,6 +295,10 @@ def _owned(journal: Journal, cluster: str) -> tuple[Owned, ...]:
         remark(f"warning: {journal.directory} is for SlurmUser: what was applied before is not known here")
         return ()
     return journal.owned(cluster)
+
+
+def _left_alone(owned: tuple[Owned, ...]) -> NativePlan:
+    return NativePlan(Difference(owned=owned), absent="left as they are (--lua-only)")
 
 
 def _tell_native(native: NativePlan) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
 from .limitstore import MemoryStore, account, fields, qos, user
@@ -139,7 +140,7 @@ def test_status_counts_what_was_decided_rule_by_rule(
     )
     capsys.readouterr()
     assert cluster.run("status") == 0
-    told = capsys.readouterr().out.splitlines()
+    told = capsys.readouterr().out.splitlines()[:-1]
     assert told[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
     assert told[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
     assert told[-1].split() == ["share", "1", "0", "0", "0"]
@@ -189,6 +190,30 @@ def test_a_slurmdbd_that_fails_is_told_and_nothing_is_changed(
     assert "sacctmgr gave no answer" in capsys.readouterr().err
     assert not cluster.script.exists()
     assert cluster.store.associations("c")[0].limits == {}
+
+
+def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    before = cluster.store.associations("c")
+    cluster.write("1d", "2d")
+
+    def away(*_: object) -> None:
+        raise SlurmError("slurmdbd is away")
+
+    cluster.store.associations = away  # type: ignore[method-assign, assignment]
+    capsys.readouterr()
+    assert cluster.run("status") == 3
+    assert "not as policy.yaml says" in capsys.readouterr().out
+    assert cluster.run("apply") == 3
+    assert cluster.run("apply", "--lua-only") == 0
+    assert "is in force" in capsys.readouterr().out
+    del cluster.store.associations
+    assert cluster.store.associations("c") == before
+    assert cluster.run("status") == 1
+    assert cluster.run("apply") == 0
+    assert cluster.store.associations("c")[0].limits == fields(MaxWall=2880)
 
 
 def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
