@@ -101,8 +101,10 @@ class Journal:
 
     def owned(self, cluster: str) -> tuple[Owned, ...]:
         """Limits of Slurm's that the policy in force has set."""
-        entry = self.newest(State.DONE)
-        return entry.owned if entry is not None and entry.cluster == cluster else ()
+        for entry in reversed(self.entries()):
+            if entry.state is State.DONE and entry.cluster == cluster:
+                return entry.owned
+        return ()
 
     def begin(self, entry: Entry) -> Entry:
         """Write an apply down before it is carried out; the entry comes back with its name."""
