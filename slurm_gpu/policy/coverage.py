@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.policy.limits import flat_limits
@@ -41,11 +41,21 @@ class Covered:
 
 def covered_limits(policy: Policy) -> Iterator[Covered]:
     """Limits that another limit makes needless; of two equal ones the later."""
+    flat = [flat_limits(rule.limits) for rule in policy.rules]
+    excepted = {exception.rule for exception in policy.exceptions}  # for someone the rule gives way
     for position, rule in enumerate(policy.rules):
-        for key in flat_limits(rule.limits):
-            covering = _covering(policy, position, key)
-            if covering is not None:
-                yield Covered(rule, key, *covering)
+        for key in flat[position]:
+            wider = _wider_keys(key)
+            candidates = (
+                (other_position, other_key)
+                for other_position, other in enumerate(policy.rules)
+                for other_key in wider
+                if other_key in flat[other_position] and other.id not in excepted
+            )
+            for other_position, other_key in candidates:
+                if _covers(policy, flat, (other_position, other_key), (position, key)):
+                    yield Covered(rule, key, policy.rules[other_position], other_key)
+                    break
 
 
 def holds_whenever(policy: Policy, wider: Rule, rule: Rule) -> bool:
@@ -58,25 +68,24 @@ def holds_whenever(policy: Policy, wider: Rule, rule: Rule) -> bool:
     )
 
 
-def _covering(policy: Policy, position: int, key: str) -> tuple[Rule, str] | None:
-    rule = policy.rules[position]
-    for other_position, other in enumerate(policy.rules):
-        if other.per not in _WITHIN[rule.per] or not holds_whenever(policy, other, rule):
-            continue
-        if any(exception.rule == other.id for exception in policy.exceptions):
-            continue  # for someone the other gives way
-        for other_key in _wider_keys(key):
-            same = other_key == key
-            if other is rule and same:
-                continue
-            first, second = flat_limits(other.limits).get(other_key), flat_limits(rule.limits)[key]
-            if first is None or not _at_most(first, second, rule, other):
-                continue
-            mutual = same and _at_most(second, first, other, rule) and rule.per == other.per
-            if mutual and other_position > position and holds_whenever(policy, rule, other):
-                continue  # they are equal, and the later one will be told
-            return other, other_key
-    return None
+def _covers(
+    policy: Policy, flat: Sequence[Mapping[str, object]], wider: tuple[int, str], limit: tuple[int, str]
+) -> bool:
+    """Whether the limit `wider` (position of its rule, key) leaves `limit` nothing to refuse."""
+    if wider == limit:
+        return False
+    other, rule = policy.rules[wider[0]], policy.rules[limit[0]]
+    first, second = flat[wider[0]][wider[1]], flat[limit[0]][limit[1]]
+    if not _at_most(first, second, rule, other) or not _precedes(policy, other, rule):
+        return False
+    # Of two that cover one another the later is needless.
+    mutual = wider[1] == limit[1] and _at_most(second, first, other, rule) and _precedes(policy, rule, other)
+    return not mutual or wider[0] < limit[0]
+
+
+def _precedes(policy: Policy, wider: Rule, rule: Rule) -> bool:
+    """Whether `wider` sums over no less than `rule`, whenever that binds."""
+    return wider.per in _WITHIN[rule.per] and holds_whenever(policy, wider, rule)
 
 
 def _wider_keys(key: str) -> tuple[str, ...]:
