@@ -26,7 +26,7 @@ local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
 
 -- What a TRES string asks for: a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
 -- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
-function amounts.parse_tres(text)
+local function parse_tres(text)
   local items = {}
   for item in string.gmatch(text, "[^,]+") do
     item = item:gsub("%s+", ""):gsub("%b()", ""):gsub("^gres[:/]", "")
@@ -49,6 +49,22 @@ function amounts.parse_tres(text)
         count = tonumber(digits) * SUFFIX[string.lower(suffix)] + 0.0, -- from Lua 5.3 on integers wrap around
       }
     end
+  end
+  return items
+end
+
+-- Jobs ask for the same again and again; what was parsed is kept, and never changed.
+local MOST_PARSED = 1000
+local parsed, n_parsed = {}, 0
+
+function amounts.parse_tres(text)
+  local items = parsed[text]
+  if items == nil then
+    if n_parsed >= MOST_PARSED then
+      parsed, n_parsed = {}, 0
+    end
+    items = parse_tres(text)
+    parsed[text], n_parsed = items, n_parsed + 1
   end
   return items
 end
@@ -164,7 +180,7 @@ function amounts.counted_mgpu(request, only)
   for _, pair in ipairs(times) do
     local text = request[pair[1]]
     if text and text ~= "" then
-      named = named or #amounts.parse_tres(text) > 0
+      named = named or (only ~= nil and #amounts.parse_tres(text) > 0)
       local sum = amounts.requested_mgpu(text, pair[2], only)
       if sum > most then
         most, form = sum, pair[1]

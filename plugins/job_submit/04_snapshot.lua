@@ -76,9 +76,10 @@ end
 -- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …}.
 -- GPUs whose type is not known yet count for every type.
 function snapshot.use(found, group, user)
-  local key = user and "user:" .. encode(user) .. "@" .. encode(group) or "group:" .. encode(group)
-  local use = found.uses[key]
+  local place = user and group .. "@" .. user or group -- groups have no @ in their names
+  local use = found.uses[place]
   if use == nil then
+    local key = user and "user:" .. encode(user) .. "@" .. encode(group) or "group:" .. encode(group)
     local fields = fields_of(found, key)
     local function both(name)
       return (fields[name .. "_run"] or 0) + (fields[name .. "_pend"] or 0)
@@ -97,7 +98,7 @@ function snapshot.use(found, group, user)
     for kind in pairs(lib.size.watched) do
       use["mgpu:" .. kind] = (typed[kind] or 0) + math.max(use.mgpu - sum, 0)
     end
-    found.uses[key] = use
+    found.uses[place] = use
   end
   return use
 end

@@ -42,6 +42,11 @@ local TOKEN = "slurm%-gpu/1 t=(%w+)"
 -- What is kept of a job that has ended.
 local ENDED = { base = -1 }
 
+local MEASURES = { "mgpu", "cpus", "mib" }
+for kind in pairs(lib.size.watched) do
+  MEASURES[#MEASURES + 1] = "mgpu:" .. kind
+end
+
 local function add(into, vector, times)
   for measure, value in pairs(vector) do
     into[measure] = (into[measure] or 0) + value * times
@@ -53,7 +58,7 @@ local function classify(state, uid, account, qos, partition, kind)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", uid, account, qos, partition, kind)
   local class = state.classes[key]
   if class == nil then
-    class = { uid = uid, scopes = lib.scopes.matching(uid, account, qos, partition, kind), sum = { jobs = 0 } }
+    class = { uid = uid, scopes = lib.scopes.matching(uid, account, qos, partition, kind), sum = { jobs = 0 }, alike = {} }
     state.classes[key] = class
   end
   return class
@@ -86,7 +91,7 @@ local function kind_of_record(record)
   return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
 end
 
--- What a job record says that does not change while its state does not.
+-- What a job record says that does not change while its state does not. `each` is what one task counts for.
 local function describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
   local account, qos = string.lower(record.account or ""), string.lower(record.qos or "")
@@ -97,6 +102,15 @@ local function describe(state, record, base)
     each = lib.size.vector(lib.size.of_record(record, base ~= 0), 1),
     class = classify(state, record.user_id, account, qos, record.partition or "", kind),
   }
+end
+
+-- Jobs of one class that count for the same are added up as one: thousands of jobs come in a few shapes.
+local function give_shape(job)
+  local each, parts = job.each, {}
+  for index, measure in ipairs(MEASURES) do
+    parts[index] = each[measure] or 0
+  end
+  job.shape = table.concat(parts, " ")
 end
 
 -- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
@@ -121,7 +135,7 @@ local function read_table(state, jobs, now)
     state.delay = 0
   end
   for _, class in pairs(state.classes) do
-    class.sum, class.pending = { jobs = 0 }, nil
+    class.sum, class.alike, class.pending = { jobs = 0 }, {}, nil
   end
   local known = {}
   for id, record in pairs(jobs) do
@@ -139,6 +153,7 @@ local function read_table(state, jobs, now)
             job.each[measure] = math.max(job.each[measure] or 0, value / entry.sum.jobs)
           end
         end
+        give_shape(job)
       end
       known[id] = job
       local tasks = 1
@@ -146,7 +161,12 @@ local function read_table(state, jobs, now)
         tasks = math.max(record.array_task_cnt or 1, 1)
       end
       local class = job.class
-      add(class.sum, job.each, tasks)
+      local alike = class.alike[job.shape]
+      if alike == nil then
+        class.alike[job.shape] = { each = job.each, tasks = tasks }
+      else
+        alike.tasks = alike.tasks + tasks
+      end
       if base == 0 then
         class.pending = math.max(class.pending or 0, tonumber(id))
       end
@@ -155,6 +175,10 @@ local function read_table(state, jobs, now)
   state.known = known
   state.use = fresh_use()
   for key, class in pairs(state.classes) do
+    for _, alike in pairs(class.alike) do
+      add(class.sum, alike.each, alike.tasks)
+    end
+    class.alike = {}
     if class.sum.jobs > 0 then
       count(state, class, class.sum, 1)
     else
@@ -307,23 +331,27 @@ end
 
 state_module.kind_of_record = kind_of_record
 
--- What a rule's jobs use by measure: all of its group, or one user's among them. `user` is the name behind uid,
--- nil where it is not known.
-function state_module.used(state, rule, uid, user)
+-- What a rule's jobs use of one measure: all of its group, or one user's among them. `user` is the name behind
+-- uid, nil where it is not known.
+function state_module.used(state, rule, measure, uid, user)
   local own = state.use[rule.scope]
-  own = rule.per == "user" and own.users[uid] or rule.per ~= "user" and own.all or {}
-  if state.counting ~= "snapshot" then
-    return own
-  end
-  local name
   if rule.per == "user" then
-    name = user or lib.snapshot.user_name(state.counted, uid)
+    own = own.users[uid]
+  else
+    own = own.all
   end
-  local sum = {}
-  if name or rule.per ~= "user" then
-    add(sum, lib.snapshot.use(state.counted, policy.groups[rule.group].name, name), 1)
+  local sum = own and own[measure] or 0
+  if state.counting == "snapshot" then
+    local name
+    if rule.per == "user" then
+      name = user or lib.snapshot.user_name(state.counted, uid)
+      if name == nil then
+        return sum
+      end
+    end
+    local use = lib.snapshot.use(state.counted, policy.groups[rule.group].name, name)
+    sum = sum + (use[measure] or 0)
   end
-  add(sum, own, 1)
   return sum
 end
 

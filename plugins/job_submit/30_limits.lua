@@ -56,7 +56,7 @@ local function check(rule, limit, value, job, state, room)
       return nil -- an update that does not ask for more
     end
     local user = rule.per == "user" and job.uid or nil
-    used = math.max((lib.state.used(state, rule, user, job.user)[limit.sum] or 0) - before, 0)
+    used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
   else
     requested = limit.of(job.size, job)
     bound = requested and limit.bound and limit.bound(value, job.size) or value
