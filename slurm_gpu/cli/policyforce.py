@@ -124,9 +124,7 @@ def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir:
 @file_argument
 @click.option("--dry-run", is_flag=True, help="Do everything but change anything.")
 @click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
-@click.option(
-    "--lua-only", is_flag=True, help="Leave Slurm's own limits alone, as while slurmdbd is away."
-)
+@click.option("--lua-only", is_flag=True, help="Leave Slurm's own limits alone, as while slurmdbd is away.")
 @_state_option
 @_run_option
 @with_site

@@ -89,8 +89,8 @@ NUMBERS = [
 ]
 ODD_TEXT = st.text(max_size=12) | st.sampled_from(
     ["%s%d%", "gres:gpu:", "gres/gpu:999999999999999999999", "gpu:a100:2K", "gres:gpu:2(S:0-1),,", ",", "0-",
-     "5-1", "0-4294967294", "0-2200000000", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50", "\n", "%", "%1",
-     "gpu:0", "cpu=,mem=", "mem=1.5.5G", "gres:gpu:-1"]
+     "5-1", "0-4294967294", "0-2200000000", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50",
+     "\n", "%", "%1", "gpu:0", "cpu=,mem=", "mem=1.5.5G", "gres:gpu:-1"]
 )  # fmt: skip
 ODD_NUMBER = st.sampled_from(
     [0, 1, 65534, 65535, 4294967294, 4294967295, float(2**63), float(2**64), None]
