@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.checkbundles import BundlesCheck
@@ -33,7 +33,7 @@ FILE_NAME = "policy.yaml"
 """It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
 _TOP = (
-    "version", "contact", "manages", "chain", "on_error", "bundles", "groups", "rules", "exceptions",
+    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "groups", "rules", "exceptions",
 )  # fmt: skip
 _LATER_TOP = ("owners",)
 """In the format, and not enforced by this version: said, never silently passed over."""
@@ -53,6 +53,13 @@ def check_policy(source: YamlSource) -> Policy:
     return _Check(source).policy()
 
 
+class _Defaults(NamedTuple):
+    """What a rule has that does not say otherwise."""
+
+    mode: Mode
+    on_error: OnError
+
+
 class _Check(LimitsCheck, HoursCheck, BundlesCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
@@ -70,14 +77,17 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
             else:
                 self.fail((), "version is missing; the first line should be version: 1")
         contact = self.text(("contact",), top["contact"]) if "contact" in top else None
-        on_error = self.choice(("on_error",), top.get("on_error", OnError.ALLOW), OnError)
+        defaults = _Defaults(
+            self.choice(("mode",), top.get("mode", Mode.ENFORCE), Mode),
+            self.choice(("on_error",), top.get("on_error", OnError.ALLOW), OnError),
+        )
         groups = self.groups(top.get("groups", {}))
-        rules = self.rules(top.get("rules", []), groups, on_error)
+        rules = self.rules(top.get("rules", []), groups, defaults)
         policy = Policy(
             contact=contact,
             manages=self.manages(top["manages"]) if "manages" in top else Manages(),
             chain=self.chain(top["chain"]) if "chain" in top else Chain(),
-            on_error=on_error,
+            on_error=defaults.on_error,
             bundles=self.bundles(top.get("bundles", {})),
             groups=groups,
             rules=rules,
@@ -129,13 +139,13 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
         until = self.date((*location, "until"), table["until"]) if "until" in table else None
         return Group(str(name), **conditions, until=until)
 
-    def rules(self, value: Any, groups: Mapping[str, Group], on_error: OnError) -> tuple[Rule, ...]:
+    def rules(self, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> tuple[Rule, ...]:
         if not isinstance(value, list):
             self.fail(
                 ("rules",), f"rules must be a list, each rule beginning with `- id: …`, not {shown(value)}"
             )
             return ()
-        rules = [self.rule(("rules", index), item, groups, on_error) for index, item in enumerate(value)]
+        rules = [self.rule(("rules", index), item, groups, defaults) for index, item in enumerate(value)]
         seen: set[str] = set()
         for index, rule in enumerate(rules):
             if rule.id and rule.id in seen:
@@ -143,7 +153,7 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
             seen.add(rule.id)
         return tuple(rules)
 
-    def rule(self, location: Location, value: Any, groups: Mapping[str, Group], on_error: OnError) -> Rule:
+    def rule(self, location: Location, value: Any, groups: Mapping[str, Group], defaults: _Defaults) -> Rule:
         table = self.table(location, value, _RULE)
         self.require(location, value, ("id", "for", "per", "why", "limits"))
         rule_id = ""
@@ -174,8 +184,8 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
             per=per,
             why=self.text((*location, "why"), table["why"]) if "why" in table else "",
             limits=limits,
-            mode=self.choice((*location, "mode"), table.get("mode", Mode.ENFORCE), Mode),
-            on_error=self.choice((*location, "on_error"), table.get("on_error", on_error), OnError),
+            mode=self.choice((*location, "mode"), table.get("mode", defaults.mode), Mode),
+            on_error=self.choice((*location, "on_error"), table.get("on_error", defaults.on_error), OnError),
             when=self.when((*location, "when"), table["when"]) if "when" in table else None,
             kind=self.choice((*location, "kind"), table["kind"], Kind) if "kind" in table else None,
             adjust=self.adjust((*location, "adjust"), table["adjust"], limits) if "adjust" in table else {},

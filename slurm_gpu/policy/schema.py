@@ -48,6 +48,7 @@ def policy_schema() -> Schema:
                 "chain": _table({"before": _ref("path"), "after": _ref("path")})
                 | {"description": "A site's own job_submit.lua, asked before or after this policy."},
                 "on_error": _told(_choice(OnError), "What happens to a job when our own code fails."),
+                "mode": _told(_choice(Mode), "Of rules that say nothing of it; enforce is the default."),
                 "bundles": _by_name(_bundle(), "What so many GPUs may take along."),
                 "groups": _by_name(_group(), "Jobs that rules are for: all conditions that are given match."),
                 "rules": {"type": "array", "items": _rule(), "description": "All that match a job apply."},
@@ -145,7 +146,7 @@ def _rule() -> Schema:
             "per": _told(_choice(Per), "Over what its limits are taken."),
             "why": _told(_ref("text"), "The reason, as a refusal tells it."),
             "limits": {"type": "object"},
-            "mode": _told(_choice(Mode), "Write it down, tell the user, or refuse the job (the default)."),
+            "mode": _told(_choice(Mode), "Write it down, tell the user, or refuse the job."),
             "on_error": _told(_choice(OnError), "What happens to a job when our own code fails."),
             "when": _table({"days": _ref("days"), "hours": _ref("hours")})
             | {"minProperties": 1, "description": "When it holds, by the moment of submission."},

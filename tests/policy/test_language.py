@@ -22,6 +22,8 @@ from slurm_gpu.policy.model import (
     Hours,
     Kind,
     Limits,
+    Mode,
+    OnError,
     Period,
     Policy,
     WalltimeStep,
@@ -205,6 +207,20 @@ def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     told = mistakes(WHOLE.replace(old, new, 1))
     assert any(message in line for line in told), told
     assert len(told) == 1, told
+
+
+def test_a_rule_has_the_policys_mode_unless_it_says_otherwise() -> None:
+    text = (
+        "version: 1\nmode: observe\non_error: deny\ngroups: {all: {}}\nrules:\n"
+        "  - {id: a, for: all, per: job, why: w, limits: {gpus: 1}}\n"
+        "  - {id: b, for: all, per: job, why: w, limits: {gpus: 1}, mode: enforce, on_error: allow}\n"
+    )
+    first, second = check(text).rules
+    assert (first.mode, first.on_error) == (Mode.OBSERVE, OnError.DENY)
+    assert (second.mode, second.on_error) == (Mode.ENFORCE, OnError.ALLOW)
+    assert mistakes(text.replace("mode: observe", "mode: fit")) == [
+        "p.yaml:2:7: mode: 'fit' is not possible; allowed: observe, advise, enforce"
+    ]
 
 
 def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:

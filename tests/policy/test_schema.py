@@ -169,6 +169,7 @@ POLICY = some(
         "manages": some({}, {"qos": NAMES, "accounts": NAMES}),
         "chain": some({}, dict.fromkeys(("before", "after"), st.sampled_from(["/etc/a.lua", "a.lua"]))),
         "on_error": ON_ERROR,
+        "mode": MODE,
         "bundles": st.dictionaries(mostly(st.sampled_from(["train", "prep"])), BUNDLE, max_size=2),
         "groups": st.dictionaries(mostly(st.sampled_from(["g", "h"])), GROUP, max_size=2),
         "rules": st.lists(RULE, max_size=2),
