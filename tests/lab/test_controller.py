@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from lab.daemons import Daemon
 from lab.polling import wait_for
 from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import Snapshot, parse
+from tests.lab import test_limits
 
 POLICY = """\
 version: 1
@@ -107,10 +109,7 @@ def test_gpu_hours_are_those_of_slurms_accounting(lab: Lab) -> None:
     policy = lab.layout.root / "controller-hours.yaml"
     hours = POLICY.replace("gpus_total: 64", "gpu_hours: {day: 1000}")
     policy.write_text(hours)
-    applied = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)], check=False)
-    if applied.returncode == 2 and "gpu_hours" in applied.stderr:
-        pytest.skip("limits on GPU-hours are not enforced yet")
-    assert applied.returncode == 0, applied.stderr
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
     before = hours_of_bob(lab)
     job = lab.submit("bob", "--gpus=2", "--time=10", "--output=/dev/null", "--wrap=sleep 4")
     wait_for(lambda: state(lab, job) == "COMPLETED", 30, "the job ends")
@@ -182,6 +181,44 @@ def test_a_new_policy_is_counted_by_within_a_look(lab: Lab) -> None:
     assert snapshot.groups_id not in (None, before)
     assert snapshot.usage.of(None, "vision").pending.jobs == 0
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
+
+
+def test_parallel_submitters_never_exceed_a_limit_that_is_counted_by_the_snapshot(
+    lab: Lab, daemon: Daemon, tmp_path: Path
+) -> None:
+    """Also while the policy is applied anew, and slurmctld or slurm-gpuctld is restarted."""
+    test_limits.apply(lab, tmp_path / "policy.yaml", "Five each.")
+    try:
+        with test_limits.Submitters(lab, test_limits.PENDING):
+            test_limits.exactly_five(lab)
+            make_room(lab)
+            test_limits.apply(lab, tmp_path / "policy.yaml", "Five each, as ever.")
+            test_limits.exactly_five(lab)
+            daemon.kill9()  # what it told last goes on counting for half a minute
+            test_limits.exactly_five(lab)
+            daemon.start()
+            make_room(lab)
+            test_limits.exactly_five(lab)
+            make_room(lab)
+            lab.daemons["slurmctld"].restart()
+            test_limits.exactly_five(lab)
+    finally:
+        lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
+
+
+def make_room(lab: Lab) -> None:
+    lab.run_as("root", ["scancel", *test_limits.queued(lab)[:3]])
+
+
+def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> None:
+    lab.submit("alice", "--gpus=2", *LATER)
+    lab.submit("bob", "--gpus=3", *LATER)
+    snapshot_after(lab)
+    found = json.loads(lab.output(["slurm-gpu", "quota", "--json"], user="alice"))
+    assert found["from"] == "snapshot"
+    assert [(line["rule"], line["used"], line["limit"]) for line in found["limits"]] == [("share", 2.0, 64.0)]
+    refused = lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False)
+    assert "used 2, limit 64, requested 64" in refused.stderr
 
 
 def test_there_is_only_one(lab: Lab) -> None:
