@@ -8,10 +8,12 @@ for how many seconds kernels ran, by CUDA's own events.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import time
 
+import arguments
 import torch
 
 PERIOD_S = 2.0
@@ -68,4 +70,8 @@ def say(**values: object) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("duty", type=arguments.part, help="part of the time in which kernels run, 0 to 1")
+    parser.add_argument("seconds", type=arguments.seconds(1))
+    parser.add_argument("memory_mib", type=arguments.number(1))
+    main(**vars(parser.parse_args()))

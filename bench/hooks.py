@@ -16,6 +16,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import arguments
+
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = {
     "SLURM_JOB_UID": "1001",
@@ -48,8 +50,10 @@ def milliseconds(command: Sequence[str], environment: Mapping[str, str]) -> floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Latency of the prolog and epilog hooks.")
-    parser.add_argument("--runs", type=int, default=200, help="runs of each (default 200)")
-    parser.add_argument("--shell", default="/bin/sh", help="the shell to run them with (default /bin/sh)")
+    parser.add_argument("--runs", type=arguments.number(2), default=200, help="runs of each (default 200)")
+    parser.add_argument(
+        "--shell", type=arguments.program, default="/bin/sh", help="what runs them (default /bin/sh)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
 
@@ -71,7 +75,7 @@ def main() -> None:
 
     print(f"{'':8}{'median':>10}{'p95':>10}{'max':>10}   ms, {options.runs} runs, {options.shell}")
     for name, values in times.items():
-        p95 = statistics.quantiles(values, n=20)[-1]
+        p95 = statistics.quantiles(values, n=20, method="inclusive")[-1]
         print(f"{name:8}{statistics.median(values):10.2f}{p95:10.2f}{max(values):10.2f}")
     if options.json:
         print(json.dumps({f"{n}_ms_median": round(statistics.median(times[n]), 3) for n in commands}))

@@ -19,10 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import arguments
+
 from slurm_gpu.node.application.recognition import PROCESSES_PER_LOOK, Recognition
 from slurm_gpu.node.application.rules import SHIPPED, load_rules
 from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.host.hostbook import HostBook, Places
+from slurm_gpu.node.host.hostbook import HostBook, Mounts
 from slurm_gpu.node.host.hostwatch import PAUSE_S
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.procfs import Processes
@@ -38,13 +40,13 @@ MAPPED = 4000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--jobs", type=int, default=8)
-    parser.add_argument("--processes", type=int, default=10)
+    parser.add_argument("--jobs", type=arguments.number(1), default=8, help="default 8")
+    parser.add_argument("--processes", type=arguments.number(1), default=10, help="of each (default 10)")
     options = parser.parse_args()
     with jobs(options.jobs, options.processes) as running, tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
-        grouped = Places(cgroup=cgroups(root, running))
-        ungrouped = Places(cgroup=root / "none")
+        grouped = Mounts(cgroup=cgroups(root, running))
+        ungrouped = Mounts(cgroup=root / "none")
         print(
             json.dumps(
                 {
@@ -93,8 +95,8 @@ def cgroups(root: Path, running: Sequence[Sequence[int]]) -> Path:
     return root / "v2"
 
 
-def percent_core(places: Places, count: int, rounds: int = 40) -> float:
-    book = HostBook("n1", load_rules(SHIPPED[0]), places=places, worker=AtOnce())
+def percent_core(mounts: Mounts, count: int, rounds: int = 40) -> float:
+    book = HostBook("n1", load_rules(SHIPPED[0]), mounts=mounts, worker=AtOnce())
     for job in range(1, count + 1):
         book.begin(allocation(job))
     now_s = 10_000.0

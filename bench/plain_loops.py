@@ -91,4 +91,11 @@ class Fork:
 
 
 if __name__ == "__main__":
-    each_second(Poll() if sys.argv[1] == "poll" else Fork(sys.argv[2:]))
+    match sys.argv[1:]:
+        case ["poll"]:
+            each_second(Poll())
+        case ["fork", *command] if command:
+            each_second(Fork(command))
+        case _:
+            print(f"usage: {sys.argv[0]} poll | fork COMMAND …", file=sys.stderr)
+            sys.exit(2)

@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import arguments
+
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "n1"
 UTIL_POINTS, MEMORY_POINTS, ENERGY_PART = 2.0, 1.0, 0.05
@@ -349,9 +351,10 @@ def as_json(phase: Phase) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="slurm-gpud against independent sources on a real GPU.")
-    parser.add_argument("--gpu", type=int, default=0, help="NVML's index (default 0)")
-    parser.add_argument("--seconds", type=float, default=12, help="of each load (default 12)")
-    parser.add_argument("--idle-seconds", type=float, default=30, help="of measuring the daemon (default 30)")
+    parser.add_argument("--gpu", type=arguments.number(0), default=0, help="NVML's index (default 0)")
+    parser.add_argument("--seconds", type=arguments.seconds(2), default=12, help="of each load (default 12)")
+    idle_help = "of measuring the daemon (default 30)"
+    parser.add_argument("--idle-seconds", type=arguments.seconds(1), default=30, help=idle_help)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     found = the_gpus()
@@ -361,6 +364,8 @@ def main() -> int:
             print(json.dumps({"skipped": True, "why": found}))
         return 0
     pynvml, gpus = found
+    if options.gpu >= len(gpus):
+        parser.error(f"--gpu {options.gpu}: NVML shows {len(gpus)} GPUs here, numbered from 0")
     import nvml_calls
 
     gpu = gpus[options.gpu]

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import arguments
 import long_job
 import processes
 from simulated_node import ROOT, SimulatedNode, simulated_node
@@ -30,6 +31,7 @@ from simulated_node import ROOT, SimulatedNode, simulated_node
 from lab.nvml.call_times import FILE as CALL_TIMES
 from lab.nvml.call_times import call_times
 from lab.simgpu.calls import set_times
+from lab.simgpu.layout import MAX_DEVICES
 
 WARM_UP_S = 6.0
 YOUNG_S = 10.0
@@ -101,8 +103,8 @@ class Bench:
             time.sleep(WARM_UP_S)
             self.node.hooks("prolog")
             self.windows["young"].append(watch(self.node, daemon.pid, YOUNG_S))
-        for name, arguments in (("poll", ["poll"]), ("fork", ["fork", str(self._query)])):
-            with self._loop(arguments) as process:
+        for name, words in (("poll", ["poll"]), ("fork", ["fork", str(self._query)])):
+            with self._loop(words) as process:
                 time.sleep(WARM_UP_S)
                 self.windows[name].append(watch(self.node, process.pid, self.window_s))
 
@@ -122,8 +124,8 @@ class Bench:
             time.sleep(0.1)
 
     @contextlib.contextmanager
-    def _loop(self, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, str(ROOT / "bench" / "plain_loops.py"), *arguments]
+    def _loop(self, words: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+        command = [sys.executable, str(ROOT / "bench" / "plain_loops.py"), *words]
         process = subprocess.Popen(command, env=self.node.environment)
         try:
             yield process
@@ -192,12 +194,20 @@ def show(bench: Bench, result: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="CPU, memory and bytes of slurm-gpud, beside plain loops.")
-    parser.add_argument("--seconds", type=float, default=60, help="measured time of each (default 60)")
-    parser.add_argument("--turns", type=int, default=3, help="split over so many turns (default 3)")
-    parser.add_argument("--gpus", type=int, default=8, help="GPUs, with a job each (default 8)")
+    parser.add_argument(
+        "--seconds", type=arguments.seconds(1), default=60, help="measured time of each (default 60)"
+    )
+    parser.add_argument(
+        "--turns", type=arguments.number(1), default=3, help="split over so many turns (default 3)"
+    )
+    parser.add_argument(
+        "--gpus", type=arguments.number(1, MAX_DEVICES), default=8, help="GPUs, with a job each (default 8)"
+    )
     parser.add_argument("--nvml", choices=("usual", "upper", "none"), default="usual", help=NVML_HELP)
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
+    if options.seconds < options.turns:
+        parser.error(f"--seconds {options.seconds:g}: each of the {options.turns} turns takes at least 1 s")
     with (
         tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory,
         simulated_node(Path(directory), options.gpus) as node,

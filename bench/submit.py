@@ -21,14 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lab.cluster import Lab  # noqa: E402
+from lab.errors import LabError  # noqa: E402
 from lab.options import Options  # noqa: E402
 
 ALTERNATIVES = ("none", "noop", "table", "ours")
@@ -181,10 +183,10 @@ def copy_owned(source: str, target: str) -> str:
     return target
 
 
-def measure(bench: Bench, sizes: Sequence[int], options: argparse.Namespace) -> dict[str, Any]:
+def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     results: dict[str, Any] = {"queued": {}, "decision_ms": {}}
     every_decision: list[float] = []
-    for size in sizes:
+    for size in options.queued:
         print(f"queueing {size} jobs ...", file=sys.stderr)
         bench.fill(size)
         rates: dict[str, list[float]] = {name: [] for name in ALTERNATIVES}
@@ -212,13 +214,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description="Submissions per second, with and without our job_submit.lua."
     )
-    parser.add_argument("--queued", default="0,10000", help="sizes of the queue (default 0,10000)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns of each alternative (default 3)")
-    parser.add_argument("--jobs", type=int, default=400, help="jobs of each submitter (default 400)")
-    parser.add_argument("--submitters", type=int, default=4, help="processes that submit (default 4)")
+    parser.add_argument(
+        "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
+    )
+    parser.add_argument(
+        "--rounds", type=arguments.number(1), default=3, help="turns of each alternative (default 3)"
+    )
+    parser.add_argument(
+        "--jobs", type=arguments.number(1), default=400, help="jobs of each submitter (default 400)"
+    )
+    parser.add_argument(
+        "--submitters", type=arguments.number(1), default=4, help="processes that submit (default 4)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
-    sizes = sorted(int(size) for size in options.queued.split(","))
 
     lab = Lab(options=Options(services=False, native_limits=False, controller=True))
     if any(lab.status().values()):
@@ -228,7 +237,7 @@ def main() -> None:
             lab.up()
             bench = Bench(lab, Path(directory))
             bench.prepare_scripts()
-            results = measure(bench, sizes, options)
+            results = measure(bench, options)
         finally:
             lab.down()
 
@@ -247,4 +256,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LabError as error:
+        sys.exit(str(error))

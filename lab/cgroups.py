@@ -100,7 +100,7 @@ def thaw(groups: Sequence[Path]) -> None:
                 continue
 
 
-def remove(groups: Sequence[Path], deadline_s: float = 5.0) -> None:
+def remove(groups: Sequence[Path], deadline_s: float = 30.0) -> None:
     """Remove these groups with all below them; their processes must be dead."""
     end = time.monotonic() + deadline_s
     for directory in _deepest_first(groups):

@@ -35,7 +35,7 @@ from lab.polling import wait_for
 from lab.processes import kill_all, lab_processes
 from lab.truth import GpuShare, of_job
 
-_LOCK_DEADLINE_S = 60.0
+_LOCK_DEADLINE_S = 120.0
 PORT_RANGES, PORT_RANGE_SIZE = 5, 1000
 Report = Callable[[str], None]
 
@@ -131,7 +131,7 @@ class Lab:
         """Start with cgroup v2, which no probe can vouch for: if a job does not run, do without."""
         try:
             self._start_all()
-            self.run_as("alice", ["srun", "--gpus=1", "--time=1", "--quiet", "true"], timeout_s=20)
+            self.run_as("alice", ["srun", "--gpus=1", "--time=1", "--quiet", "true"], timeout_s=40)
         except (LabError, subprocess.TimeoutExpired) as error:
             self._say_unfenced(f"Slurm cannot use cgroup v2 here ({str(error).strip().splitlines()[-1]})")
             for name, daemon in self.daemons.items():
@@ -186,7 +186,7 @@ class Lab:
         with self._phase(name):
             self.daemons[name].start()
 
-    def wait_until_idle_nodes(self, deadline_s: float = 30.0) -> None:
+    def wait_until_idle_nodes(self, deadline_s: float = 60.0) -> None:
         """Wait until every node has registered and can take jobs."""
         wanted = set(self.nodes)
 
@@ -289,7 +289,7 @@ class Lab:
         result = self.run_as(user, ["sbatch", "--parsable", *arguments], stdin=script)
         return int(result.stdout.strip().partition(";")[0])
 
-    def cancel_all_jobs(self, deadline_s: float = 30.0) -> None:
+    def cancel_all_jobs(self, deadline_s: float = 60.0) -> None:
         """Cancel every job and wait until none is left in the queue."""
 
         def none_left() -> bool:

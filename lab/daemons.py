@@ -31,7 +31,7 @@ class Daemon:
     is_ready: Callable[[], bool]
     user: str | None = None
     other_logs: Sequence[Path] = field(default=())
-    deadline_s: float = 20.0
+    deadline_s: float = 60.0
 
     @property
     def pid(self) -> int | None:
@@ -91,7 +91,7 @@ class Daemon:
                 parts.append(f"{path}:\n  " + "\n  ".join(text.splitlines()[-_TAIL_LINES:]))
         return "\n".join(parts) or f"{self.log} is empty"
 
-    def stop(self, grace_s: float = 10.0) -> None:
+    def stop(self, grace_s: float = 30.0) -> None:
         """End the daemon with SIGTERM, after ``grace_s`` with SIGKILL."""
         if (pid := self.pid) is None:
             return
@@ -105,7 +105,7 @@ class Daemon:
         """Kill the daemon at once, as a crash would; its children are left alone."""
         if (pid := self.pid) is not None:
             os.kill(pid, signal.SIGKILL)
-            wait_for(self._gone, 10.0, f"{self.name} dies of SIGKILL", interval_s=0.01)
+            wait_for(self._gone, 30.0, f"{self.name} dies of SIGKILL", interval_s=0.01)
 
     def restart(self) -> None:
         """Stop and start again."""

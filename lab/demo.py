@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,10 +76,12 @@ def demo(console: Console, *, setup_s: float | None = None) -> bool:
 
 def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
     """Submit every job of the scenario; LabError where the policy decided otherwise than expected."""
-    outcomes = [scenario.submit(lab, job) for job in (*scenario.ACCEPTED, *scenario.REFUSED)]
+    # User by user: what one is refused for the share that the jobs before take, comes while they all run.
+    jobs = sorted((*scenario.ACCEPTED, *scenario.REFUSED), key=lambda job: job.user)
+    outcomes = [scenario.submit(lab, job) for job in jobs]
     accepted = [outcome for outcome in outcomes if isinstance(outcome, Submitted)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refusal)]
-    if [entry.job for entry in accepted] != list(scenario.ACCEPTED):
+    if {entry.job for entry in accepted} != set(scenario.ACCEPTED):
         surprises = {o.job for o in outcomes if isinstance(o, Refusal)} ^ set(scenario.REFUSED)
         texts = [f"{job.user}$ {job.typed}" for job in surprises] + [entry.message for entry in refused]
         raise LabError("the policy decided otherwise than the demo expects:\n" + "\n".join(texts))
@@ -88,15 +91,14 @@ def submit_all(lab: Lab) -> tuple[list[Submitted], list[Refusal]]:
 def wait_for_runs(
     lab: Lab, accepted: Sequence[Submitted], progress: Any = None, deadline_s: float = DEADLINE_S
 ) -> list[Mapping[str, Any]]:
-    """Return the rows of `slurm-gpu jobs --json` once every run has ended and every GPU has its record."""
+    """Return the rows of `slurm-gpu jobs --json` once every run has ended and they tell of whole records."""
     expected = sum(entry.job.n_runs for entry in accepted)
     ids = {entry.job_id for entry in accepted}
     end = time.monotonic() + deadline_s
+    whole: dict[str, Mapping[str, Any]] = {}
     while True:
         rows = [row for row in rows_of(lab) if (row["array_job_id"] or row["job_id"]) in ids]
-        done = [
-            row for row in rows if row["state"] in _FINAL and (not row["nGPU"] or row["coverage"] is not None)
-        ]
+        done = [row for row in rows if row["state"] in _FINAL and _is_of_whole_records(lab, row, whole)]
         if progress is not None:
             progress(len(done), expected)
         if len(done) == expected:
@@ -109,6 +111,28 @@ def wait_for_runs(
                 f"waiting for: {', '.join(waiting) or 'rows that slurm-gpudbd has not read from Slurm yet'}"
             )
         time.sleep(_POLL_S)
+
+
+def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapping[str, Any]]) -> bool:
+    """Whether a row agrees with its run's records, and all of these are final; `whole` keeps such runs.
+
+    A run's first record comes while it runs, and rows follow the records within a pass of the import.
+    """
+    if not row["nGPU"]:
+        return True
+    if row["coverage"] is None:
+        return False
+    if row["id"] not in whole:
+        shown = lab.run_as("carol", ["slurm-gpu", "job", row["id"], "--json"], check=False)
+        (run,) = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else ({"devices": []},)
+        final = [device for device in run["devices"] if device["final"]]
+        if len(final) < max(1, row["nGPU"]) or len(final) < len(run["devices"]):
+            return False
+        whole[row["id"]] = run
+    run = whole[row["id"]]
+    return run["coverage"] is not None and all(
+        math.isclose(row[name], run[name], abs_tol=1e-6) for name in ("uGPUcore", "uGPUmem", "coverage")
+    )
 
 
 def rows_of(lab: Lab) -> list[Mapping[str, Any]]:

@@ -116,7 +116,7 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
     return {pid for pid in found - spared if start_ticks(pid) is not None}
 
 
-def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 20.0) -> int:
+def kill_all(find: Callable[[], Collection[int]], deadline_s: float = 60.0) -> int:
     """SIGKILL what ``find`` returns until it returns nothing; return how many were killed."""
     killed: set[int] = set()
     end = time.monotonic() + deadline_s

@@ -5,14 +5,14 @@ Nothing here was measured by slurm-gpu or read through NVML, so records can be c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lab import hooks
 from lab.layout import Layout
 from lab.options import Gpu, Node
 from lab.simgpu import truth
-from lab.simgpu.truth import Usage
+from lab.simgpu.truth import ProcessTruth, Usage
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
     A job without GPUs has none; a GPU that was held idle has usage 0.
     """
     by_name = {node.name: node for node in nodes}
-    processes = truth.load(layout.truth)
+    processes = list(_all_ended(layout))
     shares = []
     for held in hooks.held(layout, job_id):
         if held.end_s is None:
@@ -44,6 +44,22 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
             )
             shares.append(GpuShare(gpu, held.restart, held.start_s, held.end_s, usage))
     return shares
+
+
+def _all_ended(layout: Layout) -> Iterator[ProcessTruth]:
+    """Every process; of one that was killed the lab knows only that its job's epilog found it dead.
+
+    ``scancel`` does that to what is no direct child of Slurm's: say ``exec simgpu`` for an end that is told.
+    """
+    for process in truth.load(layout.truth):
+        ended = process
+        if process.end_ns is None and process.job_id is not None:
+            begin_s = process.points[0].time_ns / 1e9
+            for held in hooks.held(layout, process.job_id):
+                end_s = held.end_s
+                if held.node == process.node and end_s is not None and held.start_s <= begin_s < end_s:
+                    ended = process.killed_at(end_s)
+        yield ended
 
 
 def mean_pct(shares: Sequence[GpuShare]) -> tuple[float, float] | None:

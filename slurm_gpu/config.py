@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 from slurm_gpu.units import parse_duration, parse_memory_mib
 from slurm_gpu.yamlcheck import YamlCheck
@@ -57,6 +56,7 @@ class Retention:
 
     timelines_s: float = 90 * 86400.0
     windows_s: float = 7 * 86400.0
+    events_s: float = 365 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_DURATIONS = {"timelines": "timelines_s", "windows": "windows_s"}
+_DURATIONS = {"timelines": "timelines_s", "windows": "windows_s", "events": "events_s"}
 
 
 class _Check(YamlCheck):
@@ -180,6 +180,9 @@ class _Check(YamlCheck):
         return ""
 
     def zone_name(self, location: Location, value: Any) -> str:
+        # Only here, since a daemon on each node reads this file, and its memory counts.
+        from zoneinfo import ZoneInfo
+
         try:
             ZoneInfo(value)
         except (KeyError, ValueError, TypeError, OSError):
@@ -258,7 +261,7 @@ class _Check(YamlCheck):
         return Sampling(**values)
 
     def retention(self, value: Any) -> Retention:
-        table = self.mapping(("retention",), value, ("timelines", "windows"))
+        table = self.mapping(("retention",), value, tuple(_DURATIONS))
         return Retention(**{_DURATIONS[k]: self.duration(("retention", k), v) for k, v in table.items()})
 
     def spool(self, value: Any) -> Spool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection
 from typing import Any
 
@@ -50,6 +49,9 @@ class YamlCheck:
 
 def did_you_mean(value: Any, allowed: Collection[object]) -> str:
     """The end of a message on a value that is not among those allowed."""
+    # Only here: most files have no mistakes, and the memory of who reads them counts.
+    import difflib
+
     names = [str(name) for name in allowed]
     close = difflib.get_close_matches(str(value), names, 1)
     if close:

@@ -55,6 +55,12 @@ local function tasks_of(request, nodes)
   return math.max(request.tasks or nodes * math.max(request.tasks_per_node or 1, 1), 1)
 end
 
+-- GPUs, in thousandths, and CPUs that a job gets at least with each node that it has to itself; 0 where that is
+-- not known.
+function size.of_whole_node(partitions)
+  return 1000 * least_of(policy.partition_gpus, partitions), least_of(policy.partition_cpus, partitions)
+end
+
 local function cpus_of(request, found, partitions)
   local cpus = math.max(
     request.cpus or 0,
@@ -63,7 +69,8 @@ local function cpus_of(request, found, partitions)
     math.ceil(found.mgpu / 1000 * (request.cpus_per_gpu or 0))
   )
   if request.whole_nodes then
-    cpus = math.max(cpus, found.nodes * least_of(policy.partition_cpus, partitions))
+    local _, each = size.of_whole_node(partitions)
+    cpus = math.max(cpus, found.nodes * each)
   end
   return cpus
 end
@@ -139,7 +146,7 @@ function size.of_request(request, partitions, parts, before)
     found.mgpu, found.form, found.types = before.mgpu, before.form, before.types
   else
     found.mgpu, found.form = amounts.counted_mgpu(request)
-    local whole = request.whole_nodes and 1000 * found.nodes * least_of(policy.partition_gpus, partitions) or 0
+    local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
     found.types = types_of(partitions, function(only)
       return math.max((amounts.counted_mgpu(request, only)), only.untyped and whole or 0)
     end)

@@ -58,11 +58,24 @@ function remembered.admissions(now, seconds)
   return found
 end
 
+-- Whether slurmctld is at home where its jobs are missing, and so has never had one to save: at its first start
+-- it writes the cluster's name there.
+local function never_had_a_job()
+  local name = io.open((policy.job_state:gsub("[^/]+$", "clustername")), "r")
+  if name then
+    name:close()
+  end
+  return name ~= nil
+end
+
 -- What slurmctld last saved of its jobs; nil where it cannot be read or is too long to be searched.
 function remembered.saved_jobs()
-  local file = policy.job_state and io.open(policy.job_state, "rb")
-  if not file then
+  if not policy.job_state then
     return nil
+  end
+  local file, _, code = io.open(policy.job_state, "rb")
+  if not file then
+    return code == 2 and never_had_a_job() and "" or nil -- 2 is ENOENT
   end
   local size = file:seek("end")
   local text

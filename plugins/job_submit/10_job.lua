@@ -1,6 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
 -- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
--- walltime_s walltime_from resized command.
+-- walltime_s walltime_from resized command asked_whole_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -34,14 +34,15 @@ local function default_walltime(parts, names)
   return longest and longest * 60, from
 end
 
--- Whether the job has its nodes to itself: Slurm then gives it all their GPUs and CPUs, asked for or not.
+-- Whether the job has its nodes to itself: Slurm then gives it all their GPUs and CPUs, asked for or not. And
+-- whether it asked for that itself, and would not have it without.
 local function whole_nodes(shared, parts, names)
+  local every, any = names ~= "", false
   for name in string.gmatch(names, "[^,]+") do
-    if shared ~= 0 and not (parts[name] and parts[name].max_share == 0) then
-      return false
-    end
+    local exclusive = parts[name] ~= nil and parts[name].max_share == 0
+    every, any = every and exclusive, any or exclusive
   end
-  return names ~= ""
+  return names ~= "" and (shared == 0 or every), shared == 0 and not any
 end
 
 -- Whether some rule tells jobs with a script from jobs without one. Reading the script copies the whole of it.
@@ -120,8 +121,11 @@ return function(job, state)
     cpus_per_task = amounts.u16(desc.cpus_per_task),
     node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),
     cpus_per_gpu = amounts.per_gpu(merged("cpus_per_tres")),
-    whole_nodes = job.record == nil and whole_nodes(desc.shared, parts, job.partition),
+    whole_nodes = false,
   }
+  if job.record == nil then
+    job.request.whole_nodes, job.asked_whole_nodes = whole_nodes(desc.shared, parts, job.partition)
+  end
   local memory = {
     mib_per_node = amounts.mib(desc.min_mem_per_node),
     mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),

@@ -1,112 +1,8 @@
 -- One command that would be accepted, in the form in which the job asked. Step by step one thing is made smaller,
 -- the smaller job is judged anew, and only what is then accepted is advised. Uses job.room, the room that the
 -- enforced limits leave, by their keys.
-local policy, lib = ...
+local _, lib = ...
 local amounts = lib.amounts
-
-local OPTION = { gpu = "gpu", shard = "shard", mps = "mps" }
-
-local function unit_mgpu(name)
-  if name == "shard" then
-    return policy.shards_per_gpu and 1000 / policy.shards_per_gpu or 0
-  end
-  return name == "mps" and 10 or 1000
-end
-
-local function typed(item, count)
-  return (item.type and item.type .. ":" or "") .. string.format("%.0f", count)
-end
-
--- Options for at most `cap` thousandths of a GPU asked for per job.
-local function shape_per_job(request, cap)
-  local items = amounts.parse_tres(request.per_job)
-  local count = math.floor(cap / 1000)
-  if count < 1 then
-    return nil
-  end
-  local item = #items == 1 and items[1] or {}
-  return { "--gpus=" .. typed(item, count) }, count * 1000
-end
-
--- … per node: fewer nodes first, then fewer on one node.
-local function shape_per_node(request, cap, room)
-  local items = amounts.parse_tres(request.per_node)
-  local item = items[1]
-  local unit = unit_mgpu(item.name)
-  local count = item.name == "shard" and room.shards and math.min(item.count, room.shards) or item.count
-  if #items > 1 or unit == 0 then
-    return nil
-  end
-  local options = {}
-  local nodes = amounts.counted_nodes(request)
-  -- Sums are rounded once, as requested_mgpu does it, so that the advice is never a rounding error too large.
-  local function sum(times)
-    return math.floor(times * unit + 0.5)
-  end
-  local wanted = nodes
-  while wanted > 1 and sum(count * wanted) > cap do
-    wanted = math.min(wanted - 1, math.max(math.floor(cap / (count * unit)), 1))
-  end
-  while count > 0 and sum(count * wanted) > cap do
-    count = math.min(count - 1, math.floor(cap / unit + 0.5))
-  end
-  if count < 1 then
-    return nil
-  end
-  if wanted < nodes then
-    options[#options + 1] = string.format("--nodes=%.0f", wanted)
-    if request.tasks and wanted < amounts.least_nodes(request) then
-      local tasks = wanted * math.max(request.tasks_per_node or 1, 1)
-      options[#options + 1] = string.format("--ntasks=%.0f", math.min(tasks, request.tasks))
-    end
-  end
-  if count < item.count then
-    options[#options + 1] = "--gres=" .. OPTION[item.name] .. ":" .. typed(item, count)
-  end
-  return options, sum(count * wanted)
-end
-
--- … per task: fewer tasks first, then fewer GPUs in one task.
-local function shape_per_task(request, cap)
-  local items = amounts.parse_tres(request.per_task)
-  if #items > 1 or items[1].name ~= "gpu" then
-    return nil
-  end
-  local item = items[1]
-  local tasks = math.floor(cap / (item.count * 1000))
-  local options, count = {}, item.count
-  if tasks < 1 then
-    tasks, count = 1, math.floor(cap / 1000)
-    if count < 1 then
-      return nil
-    end
-    options[1] = "--gpus-per-task=" .. typed(item, count)
-  end
-  table.insert(options, 1, string.format("--ntasks=%.0f", tasks))
-  if request.nodes and request.nodes > tasks then
-    table.insert(options, 1, string.format("--nodes=%.0f", tasks))
-  end
-  return options, tasks * count * 1000
-end
-
-local SHAPES = { per_job = shape_per_job, per_node = shape_per_node, per_task = shape_per_task }
-
--- Options for as much of the request as fits `cap`; nil where nothing does.
--- Only a request in a single form can be advised on: a second form would go on standing beside it.
-local function shape(job, cap)
-  local forms = 0
-  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
-    local text = job.request[form]
-    if text and #amounts.parse_tres(text) > 0 then
-      forms = forms + 1
-    end
-  end
-  local build = SHAPES[job.form]
-  if forms ~= 1 or build == nil then
-    return nil
-  end
-  return (build(job.request, cap, job.room))
-end
 
 local function whole(value)
   return string.format("%.0f", value)
@@ -132,7 +28,8 @@ local function pick(allowed, named, exists)
   return nil
 end
 
--- The steps, each: nil where nothing is wrong in its respect, false where nothing can be advised, or options.
+-- The steps, each: nil where nothing is wrong in its respect, false where nothing can be advised, or options; a
+-- second result is an option that the command must not have.
 
 local function another_partition(job, wrong)
   local finding = wrong.partitions
@@ -149,14 +46,19 @@ local function another_partition(job, wrong)
   return name and { "--partition=" .. name } or false
 end
 
-local RETYPED = { per_job = "--gpus=", per_node = "--gres=gpu:", per_task = "--gpus-per-task=" }
+local RETYPED = {
+  per_job = "--gpus=",
+  per_node = "--gres=gpu:",
+  per_task = "--gpus-per-task=",
+  per_socket = "--gpus-per-socket=",
+}
 
 local function another_type(job, wrong)
   if wrong.gpu_types == nil then
     return nil
   end
-  local items = amounts.parse_tres(job.request[job.form] or "")
   local option = RETYPED[job.form]
+  local items = option and amounts.parse_tres(job.request[job.form])
   local kind = pick(wrong.gpu_types.allowed, {}, function(candidate)
     return lib.size.may_be(candidate, job.partition)
   end)
@@ -178,26 +80,62 @@ local function gpu_cap(job)
   return cap
 end
 
+-- The least of these limits' room.
+local function least(room, ...)
+  local cap = math.huge
+  for _, key in ipairs({ ... }) do
+    cap = math.min(cap, room[key] or math.huge)
+  end
+  return cap
+end
+
+-- For a job that has its nodes to itself: fewer nodes, or, where that does not help, not --exclusive.
+local function fewer_whole_nodes(job)
+  local request, size, cap = job.request, job.size, gpu_cap(job)
+  local mgpu_each, cpus_each = lib.size.of_whole_node(job.partition)
+  local cpu_cap, per_gpu = least(job.room, "cpus", "cpus_total"), least(job.room, "cpus_per_gpu")
+  local too_many_gpus = mgpu_each > 0 and size.mgpu > cap
+  local cpus = size.nodes * cpus_each
+  local too_many_cpus = cpus > math.min(cpu_cap, per_gpu)
+  if not request.whole_nodes or not (too_many_gpus or too_many_cpus) then
+    return nil
+  end
+  local among_others = setmetatable({ whole_nodes = false }, { __index = request })
+  local shared = lib.size.of_request(among_others, job.partition, job.parts)
+  if (shared.form == nil or shared.form == "per_node") and cpus <= per_gpu then
+    local nodes = size.nodes
+    if too_many_gpus then
+      nodes = math.min(nodes, math.floor(cap / math.ceil(size.mgpu / size.nodes)))
+    end
+    if too_many_cpus then
+      nodes = math.min(nodes, math.floor(cpu_cap / cpus_each))
+    end
+    if nodes >= 1 then
+      return lib.shapes.fewer_nodes(request, nodes)
+    end
+  end
+  if not job.asked_whole_nodes then
+    return false
+  end
+  -- Where its nodes were to bring the GPUs along, it asks for them now.
+  local instead = shared.form == nil and lib.shapes.per_job(request, math.min(cap, size.mgpu))
+  return instead or {}, "--exclusive"
+end
+
 local function fewer_gpus(job, wrong)
   local cap = gpu_cap(job)
   if job.mgpu > 0 and (job.mgpu > cap or wrong.shards) then
-    return shape(job, math.min(cap, job.mgpu)) or false
+    return lib.shapes.fit(job.request, job.form, math.min(cap, job.mgpu), job.room) or false
   end
   return nil
 end
 
 local function fewer_nodes(job)
-  local most, request = job.room.nodes, job.request
+  local most = job.room.nodes
   if most == nil or job.size.nodes <= most then
     return nil
-  elseif most < 1 then
-    return false
   end
-  local options = { "--nodes=" .. whole(most) }
-  if request.tasks and request.tasks_per_node and request.tasks > most * request.tasks_per_node then
-    options[2] = "--ntasks=" .. whole(most * request.tasks_per_node)
-  end
-  return options
+  return most >= 1 and lib.shapes.fewer_nodes(job.request, most) or false
 end
 
 local function fewer_tasks(job)
@@ -206,15 +144,6 @@ local function fewer_tasks(job)
     return nil
   end
   return most >= job.size.nodes and most >= 1 and { "--ntasks=" .. whole(most) } or false
-end
-
--- The least of these limits' room.
-local function least(room, ...)
-  local cap = math.huge
-  for _, key in ipairs({ ... }) do
-    cap = math.min(cap, room[key] or math.huge)
-  end
-  return cap
 end
 
 local function fewer_cpus(job)
@@ -285,6 +214,7 @@ end
 local STEPS = {
   another_partition,
   another_type,
+  fewer_whole_nodes,
   fewer_gpus,
   fewer_nodes,
   fewer_tasks,
@@ -307,6 +237,12 @@ local FIELDS = {
   end,
   ["--gpus-per-task"] = function(value)
     return { tres_per_task = "gres:gpu:" .. value }
+  end,
+  ["--gpus-per-socket"] = function(value)
+    return { tres_per_socket = "gres:gpu:" .. value }
+  end,
+  ["--sockets-per-node"] = function(value)
+    return { sockets_per_node = tonumber(value) }
   end,
   ["--nodes"] = function(value)
     return { min_nodes = tonumber(value), max_nodes = tonumber(value) }
@@ -366,21 +302,27 @@ local function objections(job)
   return wrong
 end
 
--- The command, or nil where no smaller job of the same kind would be accepted now. `judge` says what the modules
--- find about the job with other fields in its job_desc.
+-- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
+local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
+
+-- The command, or nil where no smaller job of the same kind would be accepted now; and an option that it must not
+-- have. `judge` says what the modules find about the job with other fields in its job_desc.
 return function(job, judge)
   local order, options, fields = {}, {}, {}
-  local current, wrong = job, objections(job)
+  local current, wrong, without = job, objections(job), nil
   local used = 0
   while wrong do
-    local step
+    local step, left_out
     repeat
       used = used + 1
-      step = STEPS[(used - 1) % #STEPS + 1](current, wrong)
+      step, left_out = STEPS[(used - 1) % #STEPS + 1](current, wrong)
       if step == false or used > 4 * #STEPS then
         return nil -- nothing of its kind fits
       end
-    until step and #step > 0
+    until step and #step > 0 or left_out
+    for field, value in pairs(WITHOUT[left_out] or {}) do
+      without, fields[field] = left_out, value
+    end
     for _, option in ipairs(step) do
       local name, value = option:match("^(%-%-[%l-]+)=(.*)$")
       if options[name] == nil then
@@ -392,13 +334,14 @@ return function(job, judge)
     current = judge(fields)
     wrong = objections(current)
   end
-  if #order == 0 then
+  if #order == 0 and without == nil then
     return nil
   end
   local words = {}
   for _, name in ipairs(order) do
     words[#words + 1] = name .. "=" .. options[name]
   end
+  words[#words + 1] = "..."
   local command = job.command()
-  return (command and command .. " " or "") .. table.concat(words, " ") .. " ..."
+  return (command and command .. " " or "") .. table.concat(words, " "), without
 end

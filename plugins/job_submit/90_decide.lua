@@ -123,7 +123,8 @@ local function explain_finding(lines, finding, job, before)
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end
   wrap(lines, numbers .. ".", "  ")
-  if finding.label:find("GPUs ") and job.form == "whole_nodes" then
+  local said = before and before.label:find("GPUs ")
+  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
     wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
   end
   if finding.key == "walltime" and job.walltime_from then
@@ -135,12 +136,12 @@ local function remedy_lines(lines, job, state, findings)
   if job.record then
     return
   end
-  local fine, command = pcall(lib.remedy, job, function(fields)
+  local fine, command, without = pcall(lib.remedy, job, function(fields)
     return lib.judge.instead(job, state, fields)
   end)
   if fine and command then
     -- A command is to be copied: it is never wrapped.
-    local line = "  Would be accepted, in place of your options: "
+    local line = "  Would be accepted" .. (without and " without " .. without or "") .. ", in place of your options: "
     if width(line .. command) > WIDTH then
       lines[#lines + 1] = line:sub(1, -2)
       line = "    "

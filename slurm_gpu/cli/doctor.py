@@ -25,19 +25,15 @@ _PATH = click.Path(path_type=Path, file_okay=False)
     "--node-state-dir", type=_PATH, default=Path("/var/lib/slurm-gpu"), show_default=True,
     help="Where this node's spool lies.",
 )  # fmt: skip
-@click.option(
-    "--run-dir", type=_PATH, default=Path("/run/slurm-gpu"), show_default=True, envvar="SLURM_GPU_RUN_DIR",
-    help="Where slurmctld writes decisions.log.",
-)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
-def doctor(site: Site, node_run_dir: Path, node_state_dir: Path, run_dir: Path, as_json: bool) -> int:
+def doctor(site: Site, node_run_dir: Path, node_state_dir: Path, as_json: bool) -> int:
     """Check what is installed, end to end, and say what to type where something is wrong.
 
     Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
     host and on a GPU node. Exit code 1 if anything failed.
     """
-    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, controller_run_dir=run_dir)
+    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir)
     results = []
     for result in run_checks(at):
         results.append(result)

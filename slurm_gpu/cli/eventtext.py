@@ -30,6 +30,7 @@ _KINDS = {
     "epilog_missing": "the job ended without an epilog on this node",
     "gres_order_assumed": "Slurm did not name the GPUs' files; their order was assumed",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
+    "device_elsewhere": "another node says that it has this GPU too",
 }
 
 

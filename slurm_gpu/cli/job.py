@@ -23,6 +23,9 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.client import DeviceTimeline, Run, RunTimeline
 from slurm_gpu.errors import UsageError
 
+_AGREES_S = 3
+"""So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
+
 
 @click.command()
 @click.argument("job_id", metavar="ID")
@@ -102,6 +105,10 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         click.echo(f"  has run   {span(run.elapsed_s)} so far{suspended}")
     else:
         click.echo(f"  ended     {moment(run.end_s, zone)}  having run {span(run.elapsed_s)}{suspended}")
+        let_go_s = _let_go_s(run)
+        if let_go_s is not None:
+            click.echo("            as Slurm has it, which takes the last suspension for the end;")
+            click.echo(f"            its GPUs were held until {moment(let_go_s, zone)}")
     if not run.full:
         click.echo("  GPU use is shown to the job's owner and to operators.")
         return
@@ -139,6 +146,20 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
         click.echo(f"\n  {advice}")
+
+
+def _let_go_s(run: Run) -> int | None:
+    """When the nodes saw its GPUs let go, where that is not what Slurm calls its end; else None.
+
+    Of a job that ends while it is suspended Slurm writes that it ended when it was suspended, and does not
+    count that suspension. (An epilog may come late, too; but then both agree on how long it was suspended.)
+    """
+    if run.end_s is None or not run.devices:
+        return None
+    last = max(run.devices, key=lambda record: record.last_s)
+    uncounted_s = max(use.suspended_s for use in device_uses(run.devices)) - run.suspended_s
+    odd = last.final and uncounted_s > _AGREES_S and last.last_s - run.end_s > _AGREES_S
+    return last.last_s if odd else None
 
 
 def _print_application(run: Run) -> None:

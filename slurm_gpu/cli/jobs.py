@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import count, hours, number, text
+from slurm_gpu.cli.cells import count, hours, moment, number, text
 from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
@@ -28,6 +28,9 @@ COLUMNS = (
     "coverage",
 )
 _NAMES = ("user", "account")
+_SPARE = ("nNODE", "WAIT_h", "account", "coverage", "user", "uGPUmem", "state")
+"""What is left out first where a terminal has no room for all; `*` goes on marking a thin coverage."""
+
 _SHORT_STATES = {
     "BOOT_FAIL": "BF",
     "CANCELLED": "CA",
@@ -83,6 +86,13 @@ def jobs(
     check_format(as_json=as_json, as_csv=as_csv)
     states = _states(state)
     zone, now_s = ZoneInfo(site.config.timezone), site.wall()
+    since_s = parse_moment("--since", since, zone, now_s)
+    until_s = parse_moment("--until", until, zone, now_s)
+    if since_s is not None and until_s is not None and until_s <= since_s:
+        raise UsageError(
+            f"--until {until} is {moment(until_s, zone)}, and --since {since} is {moment(since_s, zone)}: "
+            "--until has to be later"
+        )
     with site.database() as database:
         found = list(
             itertools.islice(
@@ -90,8 +100,8 @@ def jobs(
                     user=user,
                     account=account,
                     states=states,
-                    since_s=parse_moment("--since", since, zone, now_s),
-                    until_s=parse_moment("--until", until, zone, now_s),
+                    since_s=since_s,
+                    until_s=until_s,
                     limit=min(limit + 1, 1000),
                 ),
                 limit + 1,
@@ -113,7 +123,7 @@ def jobs(
 def _print_table(found: list[Run], min_coverage: float) -> None:
     thin = [run.coverage is not None and run.coverage < min_coverage for run in found]
     rows = (_row(run, is_thin) for run, is_thin in zip(found, thin, strict=True))
-    print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES)
+    print_table(COLUMNS, rows, right=COLUMNS[4:], whole=("JobID",), cut=_NAMES, spare=_SPARE)
     if any(thin):
         remark(f"* measured for less than {min_coverage:.0%} of the time; nothing should be judged by it")
 

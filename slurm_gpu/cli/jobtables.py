@@ -12,7 +12,7 @@ from slurm_gpu.cli.cells import GAP, energy, memory, moment, number, percent, sp
 from slurm_gpu.cli.deviceuse import DeviceUse
 from slurm_gpu.cli.eventtext import event_text
 from slurm_gpu.cli.hostuse import HostUse
-from slurm_gpu.cli.output import is_narrow, print_table
+from slurm_gpu.cli.output import console, is_narrow, print_table
 from slurm_gpu.cli.sparkline import GAP as NO_SIGN
 from slurm_gpu.cli.sparkline import sparkline, values_per_sign
 from slurm_gpu.database.client import DeviceTimeline
@@ -20,7 +20,15 @@ from slurm_gpu.records import Event, Timeline
 from slurm_gpu.records.timeline import common_bins
 
 _USE_COLUMNS = ("node", "GPU", "util", "p5", "p50", "p95", "memory", "max", "power", "energy", "sampled")
+_USE_SPARE = ("p5", "p95", "energy", "p50", "max", "power", "sampled", "node")
+_HARDWARE_SPARE = ("occup.", "DRAM", "max W", "MHz", "held back", "NVLink in/out", "node")
+_HOST_SPARE = ("read", "written", "InfiniBand in/out", "network in/out", "CPU time")
+"""What each table leaves out first where a terminal has no room for all."""
+
 _SHORT_UUID = 12
+_LEAST_SIGNS, _MOST_SIGNS = len("utilisation"), 40
+"""The width of a course, as far as the terminal gives it."""
+
 _MAX_EVENTS = 20
 _LEAST_THROTTLED_S = 1.0
 _REASONS = {
@@ -65,7 +73,7 @@ def print_use(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> N
         ]
         for use in uses
     ]
-    print_table(_USE_COLUMNS, rows, right=_USE_COLUMNS[2:], whole=("GPU",))
+    print_table(_USE_COLUMNS, rows, right=_USE_COLUMNS[2:], whole=("node", "GPU"), spare=_USE_SPARE)
 
 
 def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float) -> None:
@@ -97,7 +105,7 @@ def print_hardware(uses: Sequence[DeviceUse], names: Names, min_coverage: float)
     heads = [(use.node, names[use.device]) for use in uses]
     for columns in (busy, links) if is_narrow() else ({**busy, **links},):
         cells = {name: [cell(use) for use in uses] for name, cell in columns.items()}
-        _print_measured(heads, cells, ("node", "GPU"), left=("held back",))
+        _print_measured(heads, cells, ("node", "GPU"), _HARDWARE_SPARE, left=("held back",))
 
 
 def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo) -> None:
@@ -106,22 +114,20 @@ def print_course(courses: Sequence[DeviceTimeline], names: Names, zone: ZoneInfo
     if not known:
         return
     width_s, first_s, n_bins = common_bins([timeline for _, timeline in known])
-    width = 26 if is_narrow() else 40
+    columns = ("node", "GPU", "utilisation", "memory")
+    heads = [(course.node, names.get(course.device, course.device)) for course, _ in known]
+    taken = sum(max(map(len, cells)) for cells in zip(columns, *heads, strict=False)) + len(columns)
+    width = max(_LEAST_SIGNS, min(_MOST_SIGNS, (console().width - taken) // 2))
 
     def line(timeline: Timeline, series: str) -> str:
         return sparkline(_means(timeline, series, first_s, width_s, n_bins), width)
 
     rows = [
-        [
-            course.node,
-            names.get(course.device, course.device),
-            line(timeline, "util"),
-            line(timeline, "mem_used"),
-        ]
-        for course, timeline in known
+        [*head, line(timeline, "util"), line(timeline, "mem_used")]
+        for head, (_, timeline) in zip(heads, known, strict=True)
     ]
     click.echo()
-    print_table(("node", "GPU", "utilisation", "memory"), rows, whole=("GPU", "utilisation", "memory"))
+    print_table(columns, rows, whole=columns, spare=("node",))
     sign_s = width_s * values_per_sign(n_bins, width)
     click.echo(f"from {moment(first_s, zone)}, {span(sign_s)} per block; {NO_SIGN} was not measured")
 
@@ -155,7 +161,7 @@ def print_hosts(uses: Sequence[HostUse], n_cpus: float | None) -> None:
         "InfiniBand in/out": lambda use: _in_out(use.ib_rx_bytes, use.ib_tx_bytes),
     }
     cells = {name: [cell(use) for use in uses] for name, cell in columns.items()}
-    _print_measured([(use.node,) for use in uses], cells, ("node",))
+    _print_measured([(use.node,) for use in uses], cells, ("node",), _HOST_SPARE)
 
 
 def print_events(events: Sequence[Event], names: Names, zone: ZoneInfo) -> None:
@@ -171,6 +177,7 @@ def _print_measured(
     heads: Sequence[Sequence[str]],
     columns: Mapping[str, Sequence[str]],
     head_names: Sequence[str],
+    spare: Sequence[str],
     left: Sequence[str] = (),
 ) -> None:
     measured = {name: cells for name, cells in columns.items() if any(cell != GAP for cell in cells)}
@@ -179,7 +186,7 @@ def _print_measured(
     rows = [[*head, *(cells[index] for cells in measured.values())] for index, head in enumerate(heads)]
     right = [name for name in measured if name not in left]
     click.echo()
-    print_table((*head_names, *measured), rows, right=right, whole=head_names[1:])
+    print_table((*head_names, *measured), rows, right=right, whole=head_names, spare=spare)
 
 
 def _in_out(received: float | None, sent: float | None) -> str:

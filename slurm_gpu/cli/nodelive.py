@@ -11,7 +11,7 @@ from slurm_gpu.cli.cells import number, percent
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.records import Live, LiveDevice
 
-LIVE_COLUMNS = ("util now", "memory now", "W now")
+LIVE_COLUMNS = ("util % now", "memory % now", "W now")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,9 @@ from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
+_SPARE = ("shards", "memory", "CPUs", "state", "W now", "memory % now", "used by")
+"""What is left out first where a terminal has no room for all."""
+
 _CSV_COLUMNS = (
     *("node", "state", "reason", "in_service", "partitions", "features", "gpu_types"),
     *("gpus", "gpus_allocated", "gpus_free", "shards", "shards_free", "cpus", "cpus_free"),
@@ -61,7 +64,8 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
     elif as_csv:
         print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))
     elif now is None:
-        print_table(_COLUMNS, (_row(entry, now_s) for entry in shown), right=_COLUMNS[2:6], whole=("node",))
+        rows = [_row(entry, now_s) for entry in shown]
+        print_table(_COLUMNS, rows, right=_COLUMNS[2:6], whole=("node",), spare=_SPARE)
     else:
         silent_cells = [GAP] * len(LIVE_COLUMNS)
         rows = []
@@ -69,7 +73,7 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
             row, node_live = _row(entry, now_s), now.get(entry.node.name)
             rows.append([*row[:3], *(silent_cells if node_live is None else node_live.cells()), row[-1]])
         columns = (*_COLUMNS[:3], *LIVE_COLUMNS, _COLUMNS[-1])
-        print_table(columns, rows, right=("GPUs free", *LIVE_COLUMNS), whole=("node",))
+        print_table(columns, rows, right=("GPUs free",), lists=LIVE_COLUMNS, whole=("node",), spare=_SPARE)
 
 
 def _live(site: Site) -> Mapping[str, NodeLive]:
@@ -101,7 +105,9 @@ def _used_by(holder: Holder, now_s: float) -> str:
 
 
 def job_label(job: QueuedJob) -> str:
-    """The job id as users know it: 17, 17_3 for an array task."""
+    """The job id as users know it: 17, 17_3 for an array task, 17+1 for a het component."""
+    if job.het_job_id is not None and job.het_offset is not None:
+        return f"{job.het_job_id}+{job.het_offset}"
     if job.array_job_id is not None and job.array_task is not None:
         return f"{job.array_job_id}_{job.array_task}"
     return str(job.job_id)

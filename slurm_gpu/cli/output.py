@@ -6,10 +6,11 @@ import csv
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +20,8 @@ from slurm_gpu.errors import UsageError
 _PIPE_WIDTH = 100_000
 """In a pipe nothing is wrapped or cut, however long a row."""
 _WIDE = 100
+_NAME_WIDTH = 6
+"""So much of a name is always shown, its … included."""
 # DEL and the C1 controls, and what turns the direction of writing.
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -39,34 +42,82 @@ def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    right: Iterable[str] = (),
-    whole: Iterable[str] = (),
-    cut: Iterable[str] = (),
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    cut: Collection[str] = (),
+    lists: Collection[str] = (),
+    spare: Sequence[str] = (),
 ) -> None:
-    """A table without lines; `right` names the columns of numbers. Long values wrap.
+    """A table without lines; `right` names the columns of numbers. Long values wrap between words.
 
-    Numbers and the columns in `whole` do not even wrap. Those in `cut`, such as names, end in … where a
-    terminal has no room for them.
+    Numbers and the columns in `whole` do not even wrap; `lists` of numbers do, into two lines. Those in
+    `cut`, such as names, end in … where a terminal has no room for them. Where that is not enough, columns
+    are left out in the order of `spare`, and a remark says which.
     """
-    numbers, unbroken, names = set(right), {*right, *whole}, set(cut)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        table.add_column(
-            column,
-            justify="right" if column in numbers else "left",
-            overflow="ellipsis" if column in names else "fold",
-            no_wrap=column in unbroken,
-        )
-    for row in rows:
-        # As Text, so that nothing in a value is taken for a style.
-        table.add_row(*(Text(cell) for cell in row))
+    numbers, names, unbroken = {*right, *lists}, set(cut), {*right, *whole}
+    table_rows = list(rows)
+    natural = {
+        name: max(cell_len(line) for cell in (name, *cells) for line in cell.splitlines() or [""])
+        for name, *cells in zip(columns, *table_rows, strict=True)
+    }
+    least = {
+        name: natural[name] if name in unbroken else _least_width((name, *cells), is_name=name in names)
+        for name, *cells in zip(columns, *table_rows, strict=True)
+    }
+    # A list takes two lines at most.
+    least |= {name: max(least[name], natural[name] // 2 + 1) for name in lists}
     screen = console()
-    if screen.measure(table).maximum >= screen.width:
-        table.padding = (0, 1, 0, 0)
+    shown, left_out = list(columns), []
+    for name in spare:
+        if _width(least, shown) <= screen.width:
+            break
+        if name in shown:
+            shown.remove(name)
+            left_out.append(name)
+    widths = natural
+    gap = 2
+    if _width(natural, shown, gap) >= screen.width:
+        gap = 1
+        widths = _shared_out(screen.width, {name: least[name] for name in shown}, natural)
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
+    for name in shown:
+        table.add_column(
+            name,
+            justify="right" if name in numbers else "left",
+            overflow="ellipsis" if name in names else "fold",
+            width=widths[name],
+        )
+    for row in table_rows:
+        # As Text, so that nothing in a value is taken for a style.
+        table.add_row(*(Text(cell) for name, cell in zip(columns, row, strict=True) if name in shown))
     # Rich fills the last column with spaces, which only get in a reader's way.
     with screen.capture() as captured:
         screen.print(table)
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
+    if left_out:
+        remark(f"no room for {', '.join(left_out)}: a wider terminal or --json shows all")
+
+
+def _least_width(cells: Iterable[str], *, is_name: bool) -> int:
+    """The column's narrowest: room for its longest word, or for its heading and the beginning of a name."""
+    heading, *values = cells
+    if is_name:
+        return max(cell_len(heading), min(_NAME_WIDTH, max(map(cell_len, values), default=0)))
+    return max((cell_len(word) for cell in (heading, *values) for word in cell.split()), default=0)
+
+
+def _width(widths: Mapping[str, int], columns: Sequence[str], gap: int = 1) -> int:
+    return sum(widths[name] for name in columns) + gap * (len(columns) - 1)
+
+
+def _shared_out(room: int, least: Mapping[str, int], natural: Mapping[str, int]) -> dict[str, int]:
+    """Widths that fill the room: what the least leaves goes to the last columns first; they tell the most."""
+    widths, left = dict(least), room - _width(least, list(least))
+    for name in reversed(widths):
+        more = max(0, min(left, natural[name] - widths[name]))
+        widths[name] += more
+        left -= more
+    return widths
 
 
 def print_json(value: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -114,8 +113,7 @@ def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None
     """How the script of this host's slurm.conf stands to the policy; None where that cannot be told."""
     try:
         settings = site.slurm.settings()
-        run_dir = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY).absolute()
-        facts = SiteFacts.of(settings, site.slurm.nodes(), run_dir, timezone(site))
+        facts = SiteFacts.of(settings, site.slurm.nodes(), RUN_DIRECTORY, timezone(site))
         return compare_installed(Path(settings.conf_path).parent / SCRIPT_NAME, checked, source, facts)
     except OutsideError:
         return None  # the page can be read without a Slurm

@@ -9,7 +9,7 @@ import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,8 @@ LIVE_EVERY_S = 5.0
 LIVE_STREAM_S = 600.0
 LIVE_STREAMS_OF_A_USER = 16
 """Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
+SHIPMENTS_OF_AN_ADDRESS = 4
+"""A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 WINDOW_WITHIN_S = 10
 """A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
@@ -109,6 +111,7 @@ class _Answers:
         # What is checked and let go again may take 30 times the room that it came in.
         self._parsing = threading.Lock()
         self._streams: Counter[int] = Counter()
+        self._shipments: Counter[str] = Counter()
 
     async def post_node(self, request: Request) -> Response:
         caller, body = await self._authenticated(request)
@@ -126,7 +129,23 @@ class _Answers:
                 self._services.arrivals.heard(shipment.node, shipment.version)
             return answer
 
-        return JSONResponse(await run_in_threadpool(take))
+        if address is None:
+            return JSONResponse(await run_in_threadpool(take))
+        with self._one_shipment_more(address):
+            return JSONResponse(await run_in_threadpool(take))
+
+    @contextlib.contextmanager
+    def _one_shipment_more(self, address: str) -> Iterator[None]:
+        if self._shipments[address] >= SHIPMENTS_OF_AN_ADDRESS:
+            why = f"{SHIPMENTS_OF_AN_ADDRESS} shipments from {address} are still being taken in"
+            raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
+        self._shipments[address] += 1
+        try:
+            yield
+        finally:
+            self._shipments[address] -= 1
+            if not self._shipments[address]:
+                del self._shipments[address]
 
     async def get_runs(self, request: Request) -> Response:
         caller, _ = await self._authenticated(request)
@@ -183,8 +202,8 @@ class _Answers:
             raise HTTPException(
                 403, f"job {job} is another user's; its owner and operators may see its window"
             )
-        for job_id, nodes in found.missing.items():
-            self._services.wants.ask(job_id, nodes)
+        for node, job_id in found.missing:
+            self._services.wants.ask(node, job_id)
         if found.windows:
             return JSONResponse({"windows": [item.to_json() for item in found.windows]})
         if found.missing:
@@ -322,7 +341,8 @@ async def _not_authenticated(_: Request, error: NotAuthenticatedError) -> Respon
 
 
 async def _bad_shipment(_: Request, error: ShipmentError) -> Response:
-    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status)
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)
 
 
 async def _bad_usage(_: Request, error: UsageError) -> Response:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.derive import SHIPPED_WITHIN_S
 from slurm_gpu.database.slurmview import Queue
 
-SILENT_AFTER_S = 720.0
-"""Two shipments of a running job, which come each 300 ± 60 s."""
+SILENT_AFTER_S = SHIPPED_WITHIN_S
 
 
 @dataclass(frozen=True, slots=True)

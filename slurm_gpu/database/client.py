@@ -38,6 +38,8 @@ __all__ = [
 
 _TIMEOUT_S = 30.0
 _PROBE_S = 1.0
+_NO_ROOM = "Service Unavailable"
+"""What uvicorn says instead of reading a request where there are too many; all else is answered in JSON."""
 
 
 class MungeAuth(httpx.Auth):
@@ -171,9 +173,10 @@ class DatabaseClient:
         try:
             value = response.json()
         except ValueError as error:
-            if response.status_code == 503:  # before it reads a request, it says so in plain text
+            if response.status_code == 503 and response.text == _NO_ROOM:
                 raise DatabaseError(
-                    f"slurm-gpudbd at {self.where} has too much to do just now; try again in a minute"
+                    f"slurm-gpudbd at {self.where} has as many connections as it takes; "
+                    "try again in a minute, and if that lasts, see there who holds them: ss -tnp"
                 ) from error
             raise DatabaseError(
                 f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
@@ -185,6 +188,12 @@ class DatabaseClient:
         why = value.get("error") if isinstance(value, dict) else None
         if response.status_code == 400:
             raise UsageError(str(why))
+        if (retry_after_s := response.headers.get("retry-after")) is not None:
+            # What is in the way comes last: `slurm-gpu doctor` names the daemon to start by it.
+            raise DatabaseError(
+                f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
+                f"and if that lasts, run slurm-gpu doctor: {why}"
+            )
         raise DatabaseError(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
 
 

@@ -12,6 +12,8 @@ from slurm_gpu.records import Host, Record, histogram_mean, merge_histograms, me
 
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
+SHIPPED_WITHIN_S = 720.0
+"""Two shipments of a running job, which come each 300 ± 60 s: as long as a node is not called silent."""
 CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
 
 
@@ -72,20 +74,15 @@ def derive(
 
     `allocated_mgpu` is what Slurm's accounting tells, None where it cannot (shards of nodes that are gone);
     0 means that no GPU was granted, and then there is nothing to derive. `elapsed_s` is None while the run
-    goes on: then coverage counts up to the newest record, as what was not shipped yet is not lost.
+    goes on: then coverage counts up to the newest record, as what was not shipped yet is not lost. Without
+    records it is None: whether any can still come is a matter of the time at which somebody asks
+    (coverage_at).
     Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
     pass for the whole, and is a gap.
     """
     granted_mgpu = allocated_mgpu if allocated_mgpu is not None else _granted_by_nodes(records)
     if granted_mgpu == 0 or not records:
-        gap = elapsed_s is None or elapsed_s <= 0 or granted_mgpu in (None, 0)
-        return Derived(
-            granted_mgpu=granted_mgpu,
-            ugpucore=None,
-            ugpumem=None,
-            coverage=None if gap else 0.0,
-            energy_j=None,
-        )
+        return Derived(granted_mgpu=granted_mgpu, ugpucore=None, ugpumem=None, coverage=None, energy_j=None)
     if elapsed_s is None and start_s is not None:
         elapsed_s = max(record.last_s for record in records) - start_s - round(_suspended_s(records))
     memory = merge_means(record.mem_used_frac for record in records)
@@ -103,6 +100,18 @@ def derive(
         coverage=_coverage(sampled_s, records, devices, elapsed_s),
         energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
     )
+
+
+def coverage_at(
+    now_s: float, *, coverage: float | None, granted_mgpu: int | None, end_s: int | None, elapsed_s: int
+) -> float | None:
+    """The derived `coverage` as it is to be read at `now_s`: 0 where nothing came, and nothing will any more.
+
+    A gap for SHIPPED_WITHIN_S from the end of a run, while its records may be under way.
+    """
+    if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s <= 0:
+        return coverage
+    return 0.0 if now_s - end_s > SHIPPED_WITHIN_S else None
 
 
 def _suspended_s(records: Sequence[Record]) -> float:

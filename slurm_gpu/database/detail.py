@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, and_, func, or_, select
@@ -44,15 +44,19 @@ def details(connection: Connection, rows: Sequence[RowMapping]) -> dict[int, Det
     for row in connection.execute(query.order_by(run_host.c.node, run_host.c.first_s)).mappings():
         if (host := readable(read_host, row)) is not None:
             hosts[row["run_id"]].append(host)
-    uuids = {record.device for some in records.values() for record in some}
-    facts = _facts(connection, uuids)
+    places = {(record.node, record.device) for some in records.values() for record in some}
+    facts = _facts(connection, places)
     events = _events(connection, rows, records)
     return {
         run_id: Detail(
             records[run_id],
             hosts[run_id],
             events[run_id],
-            {record.device: facts[record.device] for record in records[run_id] if record.device in facts},
+            {
+                record.device: facts[record.node, record.device]
+                for record in records[run_id]
+                if (record.node, record.device) in facts
+            },
         )
         for run_id in run_ids
     }
@@ -71,9 +75,12 @@ def _records(
     return records
 
 
-def _facts(connection: Connection, uuids: set[str]) -> dict[str, DeviceFacts]:
-    rows = connection.execute(select(device).where(device.c.uuid.in_(uuids))).mappings()
-    return {row["uuid"]: DeviceFacts.from_wire(dict(row)) for row in rows}
+def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[tuple[str, str], DeviceFacts]:
+    """By (node, UUID): what a node tells of a GPU says nothing of the one that another node had."""
+    nodes, uuids = {node for node, _ in places}, {uuid for _, uuid in places}
+    query = select(device).where(device.c.node.in_(nodes), device.c.uuid.in_(uuids))
+    rows = connection.execute(query).mappings()
+    return {(row["node"], row["uuid"]): DeviceFacts.from_wire(dict(row)) for row in rows}
 
 
 def _events(

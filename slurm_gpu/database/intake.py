@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
@@ -17,14 +18,16 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.hostruns import host_run_row
 from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
-from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
 from slurm_gpu.database.schema import run
-from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment
+from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import (
     Watch,
+    device_elsewhere_event,
     foreign_segments,
     foreign_windows,
+    nodes_with,
     store_devices,
     store_events,
     store_hosts,
@@ -40,7 +43,8 @@ log = logging.getLogger(__name__)
 # Accounting knows all of a job's runs only some time after the fact, and clocks differ.
 _DENIAL_MARGIN_S = 300
 _RUNS_PER_QUERY = 500
-# Of a device the newest word counts: one from the future would silence all that follow.
+# Of a device the newest word counts: one from the future would silence all that follow. An event from there
+# would be kept for ever.
 _AHEAD_S = 86400
 
 T = TypeVar("T")
@@ -61,18 +65,25 @@ class Intake:
         self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
+        self._allowances = Allowances(clock)
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
 
-        The answer comes after the commit. Raises DatabaseError when nothing could be stored, and SlurmError
-        when only Slurm could tell whether the sender may say this, and it is away: the node tries again.
+        The answer comes after the commit. Raises DatabaseError when nothing could be stored, SlurmError when
+        only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
+        the node has sent more than its allowance: it tries again.
         """
+        if (wait_s := self._allowances.wait_s(shipment.node)) > 0:
+            why = f"{shipment.node} has sent more than {AT_ONCE_ITEMS} items, and {ITEMS_PER_S:g} a second"
+            log.warning("%s; it has to wait for %.0f s", why, wait_s)
+            raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
         goods = self._admitted(shipment, address)
         stored, stale = 0, 0
-        if goods.to_store:
+        if goods.n_to_store:
             stored, stale = self._database.write(partial(self._store, goods, queue))
+            self._allowances.spend(shipment.node, goods.n_to_store)
         if goods.live is not None:
             self._board.put(shipment.node, goods.live)
         for window in goods.windows.values():
@@ -124,10 +135,8 @@ class Intake:
         slurms = self._view.nodes() or {}
         invented = {index: _not_told(told) for index, told in goods.runs.items() if told.node in slurms}
         goods.reject("runs", invented)
-        for index, item in list(goods.devices.items()):
-            if item.at_s > goods.at_s + _AHEAD_S:
-                why = f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
-                goods.reject("devices", {index: why})
+        goods.reject("devices", _from_the_future(goods.devices, goods.at_s))
+        goods.reject("events", _from_the_future(goods.events, goods.at_s))
         return goods
 
     def _store(self, goods: _Goods, queue: Queue | None, connection: Connection) -> tuple[int, int]:
@@ -139,10 +148,23 @@ class Intake:
         stored, stale = store_records(connection, goods.records.values())
         stored_hosts, stale_hosts = store_hosts(connection, goods.hosts.values())
         store_devices(connection, goods.devices.values())
+        self._tell_of_doubles(connection, goods)
         store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
         store_events(connection, goods.events.values())
         store_told_runs(connection, list(map(host_run_row, goods.runs.values())))
         return stored + stored_hosts, stale + stale_hosts
+
+    def _tell_of_doubles(self, connection: Connection, goods: _Goods) -> None:
+        """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
+        if not goods.devices:
+            return
+        nodes_of = nodes_with(connection, goods.devices.values())
+        for item in goods.devices.values():
+            others = nodes_of.get(item.uuid, set()) - {item.node}
+            if others and item.node in nodes_of[item.uuid]:
+                told = ", ".join(sorted(others))
+                log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
+                store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, goods.at_s)])
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
         with self._database.reading() as connection:
@@ -236,9 +258,11 @@ class _Goods:
     live: Live | None = None
 
     @property
-    def to_store(self) -> bool:
-        """Whether there is anything for the database."""
-        return any((self.records, self.hosts, self.devices, self.events, self.runs, self.windows))
+    def n_to_store(self) -> int:
+        """How many items there are for the database."""
+        stored: tuple[Sized, ...] = (self.records, self.hosts, self.devices)
+        stored += (self.events, self.runs, self.windows)
+        return sum(map(len, stored))
 
     def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
         """Move items to the rejected ones."""
@@ -249,6 +273,14 @@ class _Goods:
 
 def _not_its(item: Record | Host | Window, node: str) -> str:
     return f"segment {item.segment} is not one of job {item.job_id} on {node}"
+
+
+def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now_s: int) -> dict[int, str]:
+    return {
+        index: f"at_s: {item.at_s} lies more than a day ahead; set the clock of {item.node}"
+        for index, item in items.items()
+        if item.at_s > now_s + _AHEAD_S
+    }
 
 
 def _not_told(told: HostRun) -> str:

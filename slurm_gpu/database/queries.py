@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
-from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.derive import coverage_at, resolve_double_watches
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
@@ -157,17 +157,17 @@ def find_timelines(connection: Connection, cluster: str, job: str, caller: Calle
 class WindowsFound:
     """Windows of a job: of `runs` runs the caller may see `visible`.
 
-    `windows` are at most FRESH_S old while the job runs. `missing` are, by job id, nodes to be asked.
+    `windows` are at most FRESH_S old while the job runs. `missing` are nodes to be asked, and for which job.
     """
 
     runs: int
     visible: int
     windows: Sequence[NodeWindow]
-    missing: Mapping[int, Collection[str]]
+    missing: Collection[tuple[str, int]]
 
     def asked(self) -> list[str]:
         """All nodes that are to be asked."""
-        return sorted({node for nodes in self.missing.values() for node in nodes})
+        return sorted({node for node, _ in self.missing})
 
 
 def find_windows(
@@ -180,12 +180,14 @@ def find_windows(
     there = windows(connection, running or visible)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
-    missing = {row["job_id"]: nodes_without_window(row, there) for row in running[:_MAX_ASKED]}
+    missing = {
+        (node, row["job_id"]) for row in running[:_MAX_ASKED] for node in nodes_without_window(row, there)
+    }
     return WindowsFound(
         runs=len(rows),
         visible=len(visible),
         windows=there,
-        missing={job_id: nodes for job_id, nodes in missing.items() if nodes},
+        missing=missing,
     )
 
 
@@ -225,6 +227,13 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         elapsed_s = None
     elif end_s is None and row["state"] == "RUNNING":
         elapsed_s = max(0, int(now_s) - start_s - row["suspended_s"])
+    coverage = coverage_at(
+        now_s,
+        coverage=row["coverage"],
+        granted_mgpu=row["granted_mgpu"],
+        end_s=end_s,
+        elapsed_s=row["elapsed_s"],
+    )
     full = caller.may_see(row["uid"], row["user"])
     private = (
         "name",
@@ -235,7 +244,6 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         "admin_comment",
         "ugpucore",
         "ugpumem",
-        "coverage",
         "energy_j",
         "app",
         "app_field",
@@ -266,6 +274,7 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
         id=job_name(row),
         full=full,
         elapsed_s=elapsed_s,
+        coverage=coverage if full else None,
         n_gpus=_gpus(row["granted_mgpu"]),
         n_gpus_requested=_requested(row["tres_requested"]),
         wait_h=_hours(eligible_s, start_s),

@@ -127,7 +127,9 @@ def _reconcile_job(
 ) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
     spans = [_run_span(row) for row in runs]
-    found = assign(spans, [_record_span(row, row["device"]) for row in rows])
+    # Both at once, so that they do not go to different runs.
+    of_devices = [_record_span(row, row["device"]) for row in rows]
+    found = assign(spans, of_devices + [_record_span(row, _NO_DEVICE) for row in host_rows])
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
@@ -136,7 +138,7 @@ def _reconcile_job(
         if row["match_due"] or row["run_id"] != run_id:
             key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
             changes.placed.append({**key, "run_id": run_id, "match_due": False})
-    hosts_of_run = _place_hosts(spans, host_rows, changes)
+    hosts_of_run = _place_hosts(found, host_rows, changes)
     submits = first_submits([(row["submit_s"], row["state"]) for row in runs])
     for row, first_submit_s in zip(runs, submits, strict=True):
         kept, doubled = resolve_double_watches(of_run[row["run_id"]])
@@ -154,10 +156,9 @@ def _reconcile_job(
 
 
 def _place_hosts(
-    spans: Sequence[RunSpan], rows: Sequence[RowMapping], changes: _Changes
+    found: Mapping[tuple[str, str], int | None], rows: Sequence[RowMapping], changes: _Changes
 ) -> Mapping[int, Sequence[Host]]:
-    """Give each host record its run; returns those of each run."""
-    found = assign(spans, [_record_span(row, _NO_DEVICE) for row in rows])
+    """Give each host record the run that was found for it; returns those of each run."""
     of_run: dict[int, list[Host]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], _NO_DEVICE]

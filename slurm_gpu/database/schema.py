@@ -215,8 +215,9 @@ run_window = Table(
 device = Table(
     "device",
     metadata,
+    # The node comes first, as in events: what one node tells takes no other's place.
+    Column("node", String(NAME_LENGTH), primary_key=True),
     Column("uuid", String(NAME_LENGTH), primary_key=True),
-    Column("node", String(NAME_LENGTH), nullable=False),
     Column("at_s", BigInteger, nullable=False),
     Column("name", String(NAME_LENGTH)),
     Column("minor", BigInteger),

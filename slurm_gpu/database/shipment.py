@@ -16,21 +16,32 @@ MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
 MAX_ITEMS = 1000
 """Records, hosts, devices, events, steps and windows of one shipment."""
+MAX_VALUES = 400_000
+MAX_GROUPS = 100_000
+"""Values, and lists and objects, of one shipment: a record has at most 340 of the one and 30 of the other.
+
+Memory and time go by these: 16 MiB of [] would take seconds, for which all others wait.
+"""
 KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")
 """What may be rejected item by item; `live` is one item."""
 _LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
 _MAX_VERSION = 64
+# As many as the greatest float has. Reading a number takes the square of its length.
+_MAX_DIGITS = 309
 _MAX_JOB_ID = 2**32 - 1
 
 T = TypeVar("T")
 
 
 class ShipmentError(Exception):
-    """The shipment as a whole cannot be taken: `status` is the HTTP answer."""
+    """The shipment as a whole cannot be taken: `status` is the HTTP answer.
 
-    def __init__(self, status: int, message: str) -> None:
+    It may be taken after `retry_after_s`, where that is not None.
+    """
+
+    def __init__(self, status: int, message: str, retry_after_s: int | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +79,21 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
         body = _inflate(body)
     elif encoding not in ("", "identity"):
         raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not understood; send gzip")
+    _check_effort(body)
     try:
-        value = json.loads(body, parse_constant=_no_constant)
+        value = json.loads(body, parse_constant=_no_constant, parse_int=_whole)
     except (ValueError, RecursionError) as error:
         raise ShipmentError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ShipmentError(400, "the body must be an object {wire, node, boot_id, records, …}")
     wire = value.get("wire")
     if isinstance(wire, bool) or not isinstance(wire, int):
-        raise ShipmentError(400, f"wire: {wire!r} must be the version of the wire, such as {WIRE_VERSION}")
+        raise ShipmentError(
+            400, f"wire: {fields.shown(wire)} must be the version of the wire, such as {WIRE_VERSION}"
+        )
     if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
-        raise ShipmentError(426, f"wire {wire} is not spoken here, but {WIRE_RANGE[0]} to {WIRE_RANGE[1]}")
+        spoken = f"{WIRE_RANGE[0]} to {WIRE_RANGE[1]}"
+        raise ShipmentError(426, f"wire {fields.shown(wire)} is not spoken here, but {spoken}")
     try:
         node = fields.word("node", value.get("node"))
     except RecordError as error:
@@ -117,8 +132,25 @@ def _inflate(body: bytes) -> bytes:
     return inflated
 
 
+def _check_effort(body: bytes) -> None:
+    """Refuse what would take long to parse, before it is parsed; what stands in texts is counted too."""
+    counted = (
+        ("values", body.count(b",") + 1, MAX_VALUES),
+        ("lists and objects", body.count(b"[") + body.count(b"{"), MAX_GROUPS),
+    )
+    for what, count, most in counted:
+        if count > most:
+            raise ShipmentError(413, f"{count} {what} are more than {most}; send less at once")
+
+
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits is longer than {_MAX_DIGITS}")
+    return int(digits)
 
 
 def _list(name: str, shipment: Mapping[str, Any]) -> list[Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, and_, func, select
 
 from slurm_gpu.database.derive import DoubleWatch
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
@@ -39,9 +39,10 @@ RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "time
 """The columns of `run_device` for those who read records and not their course."""
 _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("run_id",))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
-_DEVICES = Newest(device, ("uuid",), "at_s")
+_DEVICES = Newest(device, ("node", "uuid"), "at_s")
 _TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
-_WINDOWS = Newest(run_window, ("segment", "device"), "start_s", ("node", "job_id"))
+# By its arrival: a window begins with its segment for as long as that is younger than ten minutes.
+_WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
 OWN_BOOT_ID = "slurm-gpudbd"
 
@@ -62,9 +63,20 @@ def store_hosts(connection: Connection, hosts: Iterable[Host]) -> tuple[int, int
 
 
 def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> tuple[int, int]:
-    """Keep what each device was told to be last; returns how many were (stored, stale)."""
+    """Keep what each node told last of each device; returns how many were (stored, stale)."""
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
+
+
+def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict[str, set[str]]:
+    """Of these devices by UUID, all nodes among whose devices, by their newest words, it is."""
+    newest = select(device.c.node, func.max(device.c.at_s).label("at_s")).group_by(device.c.node).subquery()
+    same = and_(device.c.node == newest.c.node, device.c.at_s == newest.c.at_s)
+    columns = select(device.c.uuid, device.c.node).join(newest, same)
+    nodes: dict[str, set[str]] = {}
+    for uuid, node in connection.execute(columns.where(device.c.uuid.in_({item.uuid for item in devices}))):
+        nodes.setdefault(uuid, set()).add(node)
+    return nodes
 
 
 def store_windows(connection: Connection, windows: Iterable[Window], node: str, at_s: int) -> None:
@@ -142,6 +154,20 @@ def double_watch_event(doubled: DoubleWatch) -> Event:
         device=kept.device,
         job_id=kept.job_id,
         data={"segments": segments},
+    )
+
+
+def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: int) -> Event:
+    """The event that tells that `node` and others tell of one device; the same one as long as they do."""
+    name = ":".join((uuid, node, *sorted(others))).encode()
+    return Event(
+        node=node,
+        boot_id=OWN_BOOT_ID,
+        n=int.from_bytes(hashlib.sha256(name).digest()[:8], "big") >> 1,
+        at_s=at_s,
+        kind="device_elsewhere",
+        device=uuid,
+        data={"nodes": sorted(others)},
     )
 
 

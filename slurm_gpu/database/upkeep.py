@@ -12,7 +12,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import Retention
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.nodeperiods import Places, is_unheard, store_node_periods
-from slurm_gpu.database.schema import run_device, run_window
+from slurm_gpu.database.schema import event, run_device, run_window
 from slurm_gpu.database.slurmview import SlurmView
 
 log = logging.getLogger(__name__)
@@ -65,15 +65,17 @@ class Upkeep:
         before_s = now_s - int(self._retention.timelines_s)
         after_s = 0 if self._pruned_before_s is None else self._pruned_before_s - _LATE_S
         windows_before_s = now_s - int(self._retention.windows_s)
+        events_before_s = now_s - int(self._retention.events_s)
 
-        def work(connection: Connection) -> tuple[int, int]:
+        def work(connection: Connection) -> tuple[int, int, int]:
             old = run_device.c.last_s >= after_s, run_device.c.last_s < before_s
             with_timeline = update(run_device).where(*old, run_device.c.timeline.is_not(None))
             timelines = connection.execute(with_timeline.values(timeline=null()))
             windows = connection.execute(delete(run_window).where(run_window.c.at_s < windows_before_s))
-            return timelines.rowcount, windows.rowcount
+            events = connection.execute(delete(event).where(event.c.at_s < events_before_s))
+            return timelines.rowcount, windows.rowcount, events.rowcount
 
-        n_timelines, n_windows = self._database.write(work)
+        dropped = self._database.write(work)
         self._pruned_before_s = before_s
-        if n_timelines or n_windows:
-            log.info("dropped %d timelines and %d windows that were too old", n_timelines, n_windows)
+        if any(dropped):
+            log.info("dropped %d timelines, %d windows and %d events that were too old", *dropped)

@@ -91,8 +91,8 @@ class Node:
                 self._spool.save_host(replace(host, seq=host.seq + 1, final=True))
         self._commit(self._clock.monotonic())
 
-    def step(self) -> float:
-        """Do all that is due; returns when to call again (Clock.monotonic())."""
+    def step(self) -> None:
+        """Do all that is due; `due_s` tells when to call again."""
         for event in self._hooks.take():
             self._life.apply(event)
             if self._hosts is not None and event.kind is Kind.PROLOG:
@@ -101,7 +101,8 @@ class Node:
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
         self._life.watch_new()
-        self._suspensions.look(self._life.segments, now_s)
+        # What came before may have taken a while, as a first look at a GPU does.
+        self._suspensions.look(self._life.segments, self._clock.monotonic())
         if now_s >= self._checkpoint_at_s:
             for watch in self._looking():
                 watch.look_thoroughly()
@@ -113,7 +114,6 @@ class Node:
             self._checkpoint()
         self._tell_clock_step()
         self._commit(now_s)
-        return self.due_s()
 
     def stop(self) -> None:
         """Write down all that is known; the allocations stay open for the next process."""
@@ -156,7 +156,7 @@ class Node:
         return [window for tally in tallies if (window := tally.window()) is not None]
 
     def due_s(self) -> float:
-        """When to call `step` again, which may be sooner after `learn`."""
+        """When to call `step` again (Clock.monotonic()), which may be sooner after `learn`."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
         due.extend(watch.next_look_s(now_s) for watch in self._looking())

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.gpu.reading import Facts, Request
+from slurm_gpu.node.gpu.reading import Facts, Reading, Request
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.live import LastSeen, NodeSource
@@ -25,6 +25,8 @@ from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HOST_CLUSTER, HostRun
 
 POLL_S = 1.0
+# Processes are listed, which is dear, where memory or a process changed, and as often anyhow.
+LIST_S = 10.0
 SETTLE_S = 3.0
 # Nobody is there who was not seen for so long: a program may end and start its next part.
 LEFT_S = 2.5
@@ -104,6 +106,8 @@ class HostJobs:
         self._processes, self._spool = processes, spool
         self._stays: dict[int, _Stay] = {}
         self._pids: Mapping[int, frozenset[int]] = {}
+        # The last list of each device's processes, with its memory then.
+        self._listed: dict[str, Reading] = {}
         self.due_s = 0.0
         for allocation in spool.allocations():
             self._take_up(allocation)
@@ -120,7 +124,8 @@ class HostJobs:
         now_s = self._clock.monotonic()
         if now_s < self.due_s:
             return []
-        self.due_s = now_s + POLL_S
+        # At whole multiples, so that it comes together with the looks at what is held.
+        self.due_s = (now_s // POLL_S + 1) * POLL_S
         self._look(now_s)
         self._pids = {uid: frozenset().union(*stay.pids.values()) for uid, stay in self._stays.items()}
         events: list[HookEvent] = []
@@ -148,9 +153,12 @@ class HostJobs:
             self._order.position(uuid)
 
     def _look(self, now_s: float) -> None:
-        requests = [Request(uuid=facts.uuid, processes=True) for facts in self._reader.facts]
+        requests = [Request(uuid=facts.uuid) for facts in self._reader.facts]
         readings = self._reader.glance(requests)
-        shown = {uuid: r.processes for uuid, r in readings.items() if r.processes is not None}
+        changed = [Request(uuid, processes=True) for uuid, r in readings.items() if self._may_differ(uuid, r)]
+        self._listed = {uuid: listed for uuid, listed in self._listed.items() if uuid in readings}
+        self._listed |= self._reader.glance(changed)
+        shown = {uuid: r.processes for uuid, r in self._listed.items() if r.processes is not None}
         for stay in self._stays.values():
             if not requests and not stay.pids:
                 # After a restart, the driver is not there yet.
@@ -165,6 +173,15 @@ class HostJobs:
                 if origin is not None:
                     stay = self._stays.setdefault(origin.uid, _Stay(origin.uid))
                     stay.saw(uuid, process.pid, now_s)
+
+    def _may_differ(self, uuid: str, now: Reading) -> bool:
+        """May other processes be on that device than were listed last? One that comes takes memory."""
+        then = self._listed.get(uuid)
+        if then is None or then.processes is None or now.at_s - then.at_s >= LIST_S:
+            return True
+        if then.memory is None or then.memory != now.memory:
+            return True
+        return any(self._processes.origin(process.pid) is None for process in then.processes)
 
     def _follow(self, stay: _Stay, now_s: float) -> Iterator[HookEvent]:
         if not stay.last_s:

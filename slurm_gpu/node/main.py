@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import logging
 import os
 import signal
@@ -79,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         default=Path("/var/lib/slurm-gpu"),
         help="where the spool lies (default %(default)s)",
     )
-    add("--source-address", metavar="IP", help="send from this address of the node")
+    add("--source-address", type=_address, metavar="IP", help="send from this address of the node")
     add("--no-slurm", action="store_true", help="this machine has no Slurm: each user's processes are a job")
     add("--once", action="store_true", help="take one look, ship, show what was seen, and exit")
     add("--foreground", action="store_true", help="log for a person instead of for systemd's journal")
@@ -91,6 +92,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--version", action="version", version=f"slurm-gpud {__version__}")
     return parser
+
+
+def _address(text: str) -> str:
+    """One address, as written; the system would also take 1.2.3, and mean 1.2.0.3."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an address such as 192.0.2.17") from None
+    return text
 
 
 def _log_to_stderr(*, for_people: bool) -> None:

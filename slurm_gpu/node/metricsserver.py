@@ -1,6 +1,6 @@
-"""Answers GET /metrics, in a thread of its own so that a slow client holds up nothing.
+"""Answers GET /metrics, each client in a thread of its own, so that a slow one holds up nothing.
 
-The thread does not look at the daemon's data: it asks for the text, wakes the loop, and sends what the loop
+The threads do not look at the daemon's data: they ask for the text, wake the loop, and send what the loop
 has written. Nothing is prepared that nobody asks for. http.server would cost 7 MB.
 """
 
@@ -19,8 +19,10 @@ from slurm_gpu.errors import OutsideError
 log = logging.getLogger(__name__)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# A client may take so long to ask, and as long to take the answer: the next one waits meanwhile.
+# A client may take so long to ask, and as long to take the answer.
 _CLIENT_WITHIN_S = 2.0
+# So many at once; the next one waits until one of them is through.
+_CLIENTS = 8
 _LEAST_WAIT_S = 1e-3
 # A loop that does not turn has no metrics.
 _TEXT_WITHIN_S = 10.0
@@ -41,10 +43,9 @@ class MetricsServer:
                 f"metrics: cannot listen on {host}:{port}: {error.strerror or error}"
             ) from error
         self._wake = wake
-        # Requests by number, and texts with the number of the request that they are for.
-        self._asked: queue.SimpleQueue[int] = queue.SimpleQueue()
-        self._texts: queue.SimpleQueue[tuple[int, str | None]] = queue.SimpleQueue()
-        self._number = 0
+        # Where each of those who asked waits for the text; None says that there is none.
+        self._asked: queue.SimpleQueue[queue.SimpleQueue[str | None]] = queue.SimpleQueue()
+        self._places = threading.BoundedSemaphore(_CLIENTS)
         threading.Thread(target=self._run, name="metrics", daemon=True).start()
 
     @property
@@ -54,17 +55,19 @@ class MetricsServer:
 
     def answer(self, text: Callable[[], str]) -> None:
         """Hand out the text if somebody asked for it."""
-        number = None
+        waiting = []
         with contextlib.suppress(queue.Empty):
             while True:
-                number = self._asked.get_nowait()
-        if number is None:
+                waiting.append(self._asked.get_nowait())
+        if not waiting:
             return
         try:
-            self._texts.put((number, text()))
+            written = text()
         except Exception:  # whoever looks on must not end the accounting
             log.exception("/metrics could not be written")
-            self._texts.put((number, None))
+            written = None
+        for place in waiting:
+            place.put(written)
 
     def close(self) -> None:
         """Listen no more."""
@@ -78,13 +81,19 @@ class MetricsServer:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            try:
-                with client:
-                    response = self._response(_request_line(client))
-                    client.settimeout(_CLIENT_WITHIN_S)
-                    client.sendall(response)
-            except OSError as error:
-                log.debug("a client of /metrics went away: %s", error)
+            self._places.acquire()
+            threading.Thread(target=self._serve, args=(client,), name="scrape", daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client:
+                response = self._response(_request_line(client))
+                client.settimeout(_CLIENT_WITHIN_S)
+                client.sendall(response)
+        except OSError as error:
+            log.debug("a client of /metrics went away: %s", error)
+        finally:
+            self._places.release()
 
     def _response(self, request: str) -> bytes:
         method, _, rest = request.partition(" ")
@@ -92,13 +101,11 @@ class MetricsServer:
             return _http("404 Not Found", "there is only /metrics\n")
         if method not in ("GET", "HEAD"):
             return _http("405 Method Not Allowed", "only GET\n")
-        self._number += 1
-        self._asked.put(self._number)
+        place: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._asked.put(place)
         self._wake()
         try:
-            number, text = self._texts.get(timeout=_TEXT_WITHIN_S)
-            while number != self._number:  # it came too late for whoever asked then
-                number, text = self._texts.get(timeout=_TEXT_WITHIN_S)
+            text = place.get(timeout=_TEXT_WITHIN_S)
         except queue.Empty:
             return _http("503 Service Unavailable", "slurm-gpud is busy\n")
         if text is None:

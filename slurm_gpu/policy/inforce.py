@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,8 @@ from slurm_gpu.policy.localtime import YEARS
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import Directory, SystemDirectory, resolve_names
 from slurm_gpu.yamlsource import YamlSource
+
+_IN_RUN_DIRECTORY = re.compile(r'\["(decisions_log|snapshot)"\] = "[^"]*"')
 
 
 class InForce(Enum):
@@ -46,7 +49,12 @@ def compare_installed(
         return InForce.DIFFERENT
     # One of an earlier year tells fewer future changes of the clock, and still those of this year.
     years = range(facts.year, facts.year - YEARS, -1)
-    same = any(
-        text == build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years
-    )
+    now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
+    installed = _without_run_directory(text)
+    same = any(installed == _without_run_directory(bundle) for bundle in now)
     return InForce.SAME if same else InForce.DIFFERENT
+
+
+def _without_run_directory(bundle: str) -> str:
+    """But for where decisions are logged and the snapshot lies: `policy apply --run-dir` chose that."""
+    return _IN_RUN_DIRECTORY.sub("", bundle)

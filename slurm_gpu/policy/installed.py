@@ -87,6 +87,8 @@ class PolicyInForce:
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Types of GPUs, in lower case, that the nodes of each partition have."""
+    snapshot: Path | None = None
+    """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
 
     @property
     def counts_gpu_hours(self) -> bool:
@@ -151,6 +153,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         partition_gpus=table.get("partition_gpus", {}),
         partition_cpus=table.get("partition_cpus", {}),
         partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
+        snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
     )
 
 

@@ -104,6 +104,8 @@ class QueuedJob:
     """Upper end of the range of nodes (--nodes=1-3) that a pending job asks for; None without a range."""
     tres_per_node: str = ""
     """TresPerNode as printed, such as gres:gpu:2."""
+    het_offset: int | None = None
+    """Which component of the heterogeneous job `het_job_id` this is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,9 @@ class AccountingRun:
 
 class SlurmClient(Protocol):
     """Read access to a running Slurm; every method raises SlurmError, with the reason, when it fails."""
+
+    def ping(self) -> None:
+        """Return where a slurmctld answers; raises SlurmError within seconds, while others wait long."""
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""

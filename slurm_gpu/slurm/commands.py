@@ -13,6 +13,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm import sacct, scontrol
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
 
+PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
 ACCOUNTING_TIMEOUT_S = 600.0
 
@@ -82,6 +83,14 @@ class CommandClient:
     def version(self) -> str:
         """The version of the commands on this host, such as 22.05.8; asks no daemon."""
         return self._query("scontrol", "--version").split()[-1]
+
+    def ping(self) -> None:
+        """Return where a slurmctld answers; the others would try for half a minute where none does."""
+        try:
+            self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S)
+        except SlurmError as error:
+            if " is UP" not in str(error):  # a backup controller may answer for a primary that is down
+                raise
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""

@@ -237,6 +237,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             work_dir=fields.line("WorkDir"),
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
+            het_offset=fields.number("HetJobOffset"),
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None

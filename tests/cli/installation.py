@@ -47,7 +47,6 @@ class Installation:
             site,
             run_dir=self.root / "run",
             state_dir=self.root / "state",
-            controller_run_dir=self.root / "run",
             host=host,
             proc=self.root / "proc",
         )

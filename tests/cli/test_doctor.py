@@ -12,7 +12,6 @@ import pytest
 from slurm_gpu.cli.checks import applications, job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok
-from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import load_policy
@@ -137,6 +136,28 @@ def test_gpus_without_type(installed: Installation):
     assert "GPUs without a type on n1" in worst(slurm_conf.gres_types(at)).message
 
 
+@pytest.mark.parametrize(
+    ("kind", "gres_conf", "types", "level"),
+    [
+        ("a100_3g.20gb", "", "gpu,shard", "warn"),
+        ("a100_3g.20gb", "", "gpu", "ok"),
+        ("small", "Name=gpu Type=small MultipleFiles=/dev/nvidia0,/dev/cap21", "gpu,shard", "warn"),
+        ("a100", "Name=gpu Type=a100 File=/dev/nvidia0  # no MultipleFiles=", "gpu,shard", "ok"),
+    ],
+)  # fmt: skip
+def test_slurm_22_05_cannot_have_mig_and_shards(
+    installed: Installation, kind: str, gres_conf: str, types: str, level: str
+):
+    (installed.root / "slurm" / "gres.conf").write_text(f"# instances\n{gres_conf}\n")
+    installed.conf["GresTypes"] = types
+    at = installed.at()
+    at.nodes = [dataclasses.replace(_gpu_node(at), gpus={kind: 4})]
+    finding = worst(slurm_conf.gres_types(at))
+    assert finding.level.value == level
+    if level == "warn":
+        assert "GresTypes has shard beside MIG instances: Slurm 22.05.8 takes" in finding.message
+
+
 def test_memory_per_gpu(installed: Installation):
     assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
     installed.conf |= {"JobDefaults": "(null)", "DefMemPerCPU": "0", "DefMemPerNode": "UNLIMITED"}
@@ -177,7 +198,7 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     foreign = worst(job_submit.script(at))
     assert (foreign.level, foreign.remedy) == (Level.FAIL, "slurm-gpu policy apply --replace")
     policy, source = load_policy(policy_file)
-    facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir, "UTC")
+    facts = SiteFacts.of(at.settings, at.nodes, Path("/where/apply/was/told"), "UTC")
     script.write_text(
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
@@ -269,51 +290,6 @@ def test_records_that_wait(installed: Installation):
     rejected.mkdir()
     (rejected / "x.json").write_text("{}")
     assert levels(node.spool(installed.at())) == ["warn", "ok"]
-
-
-# Daemons that are down
-
-PERSISTENT = (
-    "`sacct --allusers …` failed (1): sacct: error: slurm_persist_conn_open_without_init: failed to open "
-    "persistent connection to host:dbhost:6819: Connection refused\n"
-    "sacct: error: Sending PersistInit msg: Connection refused\n"
-    "Problem talking to the database: Connection refused"
-)
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "remedy"),
-    [
-        (
-            "`scontrol show config` failed (1): slurm_load_ctl_conf error: Unable to contact slurm "
-            "controller (connect failure)",
-            "slurmctld does not answer",
-            "systemctl start slurmctld",
-        ),
-        (
-            "`scontrol show node` gave no answer within 60 s",
-            "slurmctld does not answer",
-            "systemctl start slurmctld",
-        ),
-        (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
-        (
-            'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
-            'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
-            "systemctl start mariadb",
-        ),
-        (
-            "MUNGE: Socket communication error; is munged running?",
-            "munged does not answer on this host",
-            "systemctl start munge",
-        ),
-        ("something else", "something else", "look"),
-    ],
-)
-def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
-    finding = trouble(error, "look")
-    assert (finding.level, finding.message) == (Level.FAIL, message)
-    assert finding.remedy is not None
-    assert finding.remedy.startswith(remedy)
 
 
 # Together

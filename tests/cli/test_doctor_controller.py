@@ -25,7 +25,8 @@ def install(installed: Installation, limits: str) -> str:
     )
     source = parse_yaml(text, "policy.yaml")
     policy = check_policy(source)
-    table = compile_policy(policy, resolve_names(policy, source, SystemDirectory()), SiteFacts())
+    facts = SiteFacts(run_directory=installed.root / "run")
+    table = compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts)
     script = installed.root / "slurm" / "job_submit.lua"
     script.write_text(build_bundle(table))
     found = read_policy_in_force(script)

@@ -9,7 +9,7 @@ from slurm_gpu.database.client import NodeReport
 from slurm_gpu.records import DeviceFacts
 from tests.cli.conftest import make_health
 from tests.cli.installation import Installation, levels, worst
-from tests.cli.test_doctor import PERSISTENT
+from tests.cli.test_doctor_outages import PERSISTENT
 from tests.slurm.recorded import NOW_S
 
 

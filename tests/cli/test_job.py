@@ -47,6 +47,24 @@ def test_what_lies_between_submission_and_end_is_told(slurm_gpu: CommandLine):
     assert not any(word in slurm_gpu.out for word in ("eligible", "  ended"))
 
 
+@pytest.mark.parametrize(
+    ("counted_s", "after_s", "is_odd"),
+    [(0, 600, True), (120, 600, True), (602, 600, False), (0, 2, False)],
+)
+def test_of_a_job_cancelled_while_suspended_the_end_of_the_hold_is_told(
+    slurm_gpu: CommandLine, counted_s: int, after_s: int, is_odd: bool
+):
+    """Slurm takes the suspension for the end, and counts only those before; an epilog may be late, too."""
+    end_s = START_S + 3000
+    record = _idle(_A, last_s=end_s + after_s, held_s=3000.0 + after_s, suspended_s=600.0)
+    slurm_gpu.database.runs = [
+        make_run(state="CANCELLED", end_s=end_s, elapsed_s=3000, suspended_s=counted_s, devices=(record,))
+    ]
+    slurm_gpu("job", "17")
+    assert ("its GPUs were held until 2026-11-21 20:15:42" in slurm_gpu.out) == is_odd
+    assert ("which takes the last suspension for the end" in slurm_gpu.out) == is_odd
+
+
 def test_a_suspension_is_not_time_that_was_missed(slurm_gpu: CommandLine):
     record = _idle(_A, sampled_s=1800.0, suspended_s=1800.0)
     slurm_gpu.database.runs = [make_run(devices=(record,))]

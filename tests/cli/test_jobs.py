@@ -93,6 +93,16 @@ def test_a_time_that_is_none_is_quoted(slurm_gpu: CommandLine, when: str):
     assert slurm_gpu.err.startswith(f"slurm-gpu: --since {when}: write a day")
 
 
+def test_a_time_that_ends_before_it_begins_is_wrong_usage(slurm_gpu: CommandLine):
+    assert slurm_gpu("jobs", "--since", "2026-11-02", "--until", "2026-11-01T12:00") == 2
+    assert slurm_gpu.err == (
+        "slurm-gpu: --until 2026-11-01T12:00 is 2026-11-01 12:00:00, and --since 2026-11-02 is "
+        "2026-11-02 00:00:00: --until has to be later\n"
+    )
+    assert slurm_gpu("jobs", "--since", "2d", "--until", "1d") == 0
+    assert slurm_gpu("jobs", "--since", "1d", "--until", "2d") == 2
+
+
 def test_a_state_that_slurm_does_not_have_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("jobs", "--state", "FAILED,foo") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --state FOO: Slurm has no such state; it has BOOT_FAIL, ")
@@ -125,6 +135,27 @@ def test_at_80_columns_a_long_name_is_cut_and_every_run_keeps_its_line(
     assert max(map(len, lines)) <= 80
     assert re.match(r"1234567_12 alice depart\w*… CD ", lines[1])
     assert lines[1].endswith("0.99")
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "left_out"),
+    [
+        (60, "1234567_12 department-of… CD 12.25 1.00 42.2 10.0", "nNODE, WAIT_h, account, coverage"),
+        (40, "1234567_12 CD 12.25 1.00 42.2", "nNODE, WAIT_h, account, coverage, user, uGPUmem"),
+    ],
+)
+def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int, row: str, left_out: str
+):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    slurm_gpu.database.runs = [make_run(user="department-of-vision", id="1234567_12", n_gpus=12.25)]
+    slurm_gpu("jobs")
+    table = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out)
+    assert max(map(len, table.splitlines())) <= columns
+    assert " ".join(table.splitlines()[1].split()) == row
+    assert slurm_gpu.err == f"no room for {left_out}: a wider terminal or --json shows all\n"
 
 
 def test_a_cut_list_says_so(slurm_gpu: CommandLine):

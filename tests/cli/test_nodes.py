@@ -50,6 +50,14 @@ def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     assert "mixed+drain: disk is full" in slurm_gpu.out
 
 
+def test_components_of_a_heterogeneous_job_are_called_as_slurm_calls_them(slurm_gpu: CommandLine):
+    slurm_gpu("nodes")
+    assert "GPU 0 bob 35+0 (" in slurm_gpu.out
+    slurm_gpu("nodes", "--json")
+    ids = {job["id"]: job["job_id"] for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]}
+    assert (ids["35+0"], ids["35+1"]) == (35, 36)
+
+
 def test_filters(slurm_gpu: CommandLine):
     slurm_gpu("nodes", "--free", "--csv")
     assert [row["node"] for row in csv.DictReader(io.StringIO(slurm_gpu.out))] == ["n2", "n3"]
@@ -91,7 +99,7 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     lines = {
         line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
     }
-    assert lines["node"] == "node state GPUs free util now memory now W now used by"
+    assert lines["node"] == "node state GPUs free util % now memory % now W now used by"
     assert lines["n1"].startswith("n1 mixed 0/4 a100 97 0 – 40 0 – 312 GPU")
     assert lines["n2"].split("a100")[1].split()[:3] == ["–", "–", "–"]
     slurm_gpu("nodes", "--live", "--json")
@@ -104,6 +112,23 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
     }
     assert nodes["n2"]["live"] is None
     assert slurm_gpu("nodes", "--live", "--csv") == 2
+
+
+def test_on_a_narrow_terminal_the_values_of_many_gpus_take_two_lines(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    devices = {f"GPU-{n}": LiveDevice(util_pct=100.0 - n, mem_used_frac=0.5) for n in range(8)}
+    slurm_gpu.database.lives = {"n1": Live(at_s=5.0, devices=devices, host={})}
+    slurm_gpu("nodes", "--live")
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("n1"))
+    assert max(map(len, lines)) <= 60
+    assert "100 99 98 97 50 50 50 50" in " ".join(lines[at].split())
+    assert "96 95 94 93 50 50 50 50" in " ".join(lines[at + 1].split())
+    assert slurm_gpu.err == "no room for state: a wider terminal or --json shows all\n"
 
 
 def test_without_live_slurm_gpudbd_is_not_asked(slurm_gpu: CommandLine):
@@ -166,8 +191,25 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
-    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "is full"):
+    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "disk", "full"):
         assert value in " ".join(printed.split())
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"), [(40, "shards, memory, CPUs"), (50, "shards, memory"), (60, None)]
+)
+def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
+    environ: dict[str, str], columns: int, left_out: str | None
+):
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal({**environ, "NO_COLOR": "1"}, columns))
+    table, _, said = printed.partition("no room for ")
+    assert said.strip() == (f"{left_out}: a wider terminal or --json shows all" if left_out else "")
+    assert max(map(len, table.splitlines())) <= columns
+    words = set(table.split())
+    assert {"0/4", "2/4", "alice", "GPU", "1-2", "25"} <= words
+    assert ("29/32" in words) == (columns > 40)
+    assert ("81.7G/97.7G" in words) == (columns == 60)
+    assert "…" not in table
 
 
 def test_colour_on_a_terminal_unless_the_user_wants_none(environ: dict[str, str]):

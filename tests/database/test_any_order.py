@@ -69,8 +69,10 @@ def _story() -> list[Told]:
             told.append(host(**watch, last_s=T0 + seconds, rss_max_mib=100.0 * seconds))
             told.append(Event(node=f"n{n}", boot_id="b", n=seq, at_s=T0 + seq, kind="xid", data={"code": 79}))
         told.append(record(job_id=3, segment=segment(30), seq=seq, last_s=T0 + seconds))
-        told.append(window(job_id=3, segment=segment(30), start_s=float(T0 + seconds)))
-        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n1" if seq < 3 else "n2"))
+        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq)))
+        told.append(gpu(at_s=T0 + 100 * seq, driver=str(seq), node="n2", uuid="GPU-2"))
+    # Of a window's versions the last to arrive counts: a node has only one at a time, and repeats none.
+    told.append(window(job_id=3, segment=segment(30)))
     alone = {"cluster": "host:ws1", "node": "ws1", "job_id": 1}
     begun = HostRun(**alone, seq=1, uid=1001, user="alice", start_s=T0, devices=("GPU-7",))
     told += [begun, begun.ended(T0 + 5), begun.ended(T0 + 5).resumed().ended(T0 + 10)]
@@ -95,7 +97,7 @@ def _key(item: Told) -> tuple[Any, ...]:
         case Host():
             return type(item), item.segment
         case DeviceFacts():
-            return type(item), item.uuid
+            return type(item), item.node, item.uuid
         case Event():
             return type(item), item.node, item.n
         case HostRun():
@@ -179,7 +181,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     assert [r["app"] for r in state["run"]] == [None, "App0", "App1", "GROMACS", None]
     assert [r["coverage"] for r in state["run"]] == [1.0] * 5
     assert len(state["event"]) == 7
-    assert ["n2" in text for text in state["device"]] == [True]
+    assert ["n2" in text for text in state["device"]] == [False, True]
     return state
 
 

@@ -1,7 +1,9 @@
 """DatabaseClient against the real server, and against what is none."""
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.engine import head_revision
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from tests.database.running import Running
@@ -29,7 +32,7 @@ def test_the_client_reads_the_same_by_socket_and_by_munge(server: Running, reach
             str(reached.database_socket) if reached is server.config else reached.database
         )
         health = client.health()
-        assert (health.cluster, health.schema, health.wire) == (CLUSTER, "0002", (1, 1))
+        assert (health.cluster, health.schema, health.wire) == (CLUSTER, head_revision(), (1, 1))
         assert [item.name for item in client.all_runs(limit=1)] == ["secret"]
         assert client.runs(user="bob").runs == ()
         assert [item.id for item in client.run("1")] == ["1"]
@@ -68,23 +71,59 @@ def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, shor
 
 
 @pytest.mark.parametrize(
-    ("status", "complaint"),
-    [(200, "is that slurm-gpudbd"), (503, "has too much to do just now; try again in a minute")],
+    ("status", "headers", "body", "complaint"),
+    [
+        (200, {}, b"<html>", "answered 200 and no JSON; is that slurm-gpudbd?"),
+        (503, {}, b"<html>", "answered 503 and no JSON; is that slurm-gpudbd?"),
+        (503, {}, b"Service Unavailable", "has as many connections as it takes; try again in a minute"),
+        (
+            503,
+            {b"retry-after": b"10"},
+            b'{"error": "the database does not answer: gone"}',
+            "cannot answer just now; try again in 10 s, and if that lasts, run slurm-gpu doctor: "
+            "the database does not answer: gone$",
+        ),
+        (500, {}, b'{"error": "odd"}', "answered 500: odd$"),
+    ],
 )
-def test_an_answer_that_is_no_json_is_an_error(short_path: Path, status: int, complaint: str) -> None:
+def test_an_answer_that_is_none_says_what_to_do(
+    short_path: Path, status: int, headers: dict[bytes, bytes], body: bytes, complaint: str
+) -> None:
     async def other(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": status, "headers": []})
-        await send({"type": "http.response.body", "body": b"<html>"})
+        await send({"type": "http.response.start", "status": status, "headers": list(headers.items())})
+        await send({"type": "http.response.body", "body": body})
 
-    path = short_path / "other.sock"
-    uvicorn = make_server(other)
+    with (
+        answering(short_path / "other.sock", other) as config,
+        DatabaseClient(config) as client,
+        pytest.raises(DatabaseError, match=complaint),
+    ):
+        client.health()
+
+
+def test_a_server_without_room_for_more_is_said_so(short_path: Path) -> None:
+    async def other(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("it is never asked")
+
+    with (
+        answering(short_path / "full.sock", other, limit=0) as config,
+        DatabaseClient(config) as client,
+        pytest.raises(DatabaseError, match="has as many connections as it takes"),
+    ):
+        client.health()
+
+
+@contextlib.contextmanager
+def answering(path: Path, app: Any, limit: int | None = None) -> Iterator[SiteConfig]:
+    """A site whose slurm-gpudbd is this ASGI application, which takes `limit` connections at once."""
+    uvicorn = make_server(app)
+    if limit is not None:
+        uvicorn.config.limit_concurrency = limit
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
     thread.start()
     try:
-        config = SiteConfig(cluster="x", database_socket=path)
-        with DatabaseClient(config) as client, pytest.raises(DatabaseError, match=complaint):
-            client.health()
+        yield SiteConfig(cluster="x", database_socket=path)
     finally:
         uvicorn.should_exit = True
         thread.join()

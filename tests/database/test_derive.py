@@ -1,8 +1,16 @@
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.derive import derive, first_submits, resolve_double_watches
+from slurm_gpu.database.derive import (
+    SHIPPED_WITHIN_S,
+    coverage_at,
+    derive,
+    first_submits,
+    resolve_double_watches,
+)
 from slurm_gpu.records import Mean, Record, Total
 from tests.database.samples import T0, idle, record, segment
 
@@ -45,7 +53,25 @@ def test_a_cpu_only_run_has_no_gpu_columns_at_all() -> None:
 
 def test_devices_without_any_record_lower_the_coverage() -> None:
     assert _derive([record()], 4000)["coverage"] == 0.25
-    assert _derive([], 4000)["coverage"] == 0.0
+
+
+def test_without_any_record_the_coverage_is_0_once_none_can_come_any_more() -> None:
+    derived = _derive([], 4000)["coverage"]
+    assert derived is None
+
+    def at(after_s: float, **given: Any) -> float | None:
+        known = {"coverage": derived, "granted_mgpu": 4000, "end_s": T0 + 10, "elapsed_s": 10}
+        return coverage_at(T0 + 10 + after_s, **{**known, **given})
+
+    assert at(0) is None
+    assert at(SHIPPED_WITHIN_S) is None
+    assert at(SHIPPED_WITHIN_S + 1) == 0.0
+    late = SHIPPED_WITHIN_S + 1
+    assert at(late, coverage=0.5) == at(0, coverage=0.5) == 0.5
+    assert at(late, end_s=None) is None, "it goes on"
+    assert at(late, granted_mgpu=0) is None, "no GPU"
+    assert at(late, granted_mgpu=None) is None, "nobody knows of how many"
+    assert at(late, elapsed_s=0) is None, "there was nothing to measure"
 
 
 def test_coverage_of_a_running_job_counts_up_to_its_newest_record() -> None:

@@ -19,7 +19,8 @@ from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.store import store_events
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.records import Event, Mean
+from slurm_gpu.records import Event, HostRun, Mean
+from slurm_gpu.records.window import pack
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, running_server
 from tests.database.samples import T0, gpu, host, node, queued, record, requeued, row, segment, timeline
 from tests.database.test_node_shipment import window
@@ -179,6 +180,30 @@ def test_a_window_is_asked_for_and_comes(site: Running) -> None:
         site.clock.now += FRESH_S
         assert client.windows("1") == (), "what a running job did then is not what it does now"
         assert ship(site)["want"] == [1]
+        grown = window(series={"util_pct": pack([0.0, None, 50.0, 60.0])})
+        ship(site, windows=[grown])
+        assert [item.window for item in client.windows("1")] == [grown]
+
+
+def test_a_machine_without_slurm_has_jobs_of_the_same_number(site: Running) -> None:
+    """Both run, and each node is asked for the window of its own."""
+    account(site, row(nodes="n2", end_s=None, state="RUNNING"))
+    told = HostRun(
+        cluster="host:ws1", job_id=1, node="ws1", seq=1, uid=1, user="alice", start_s=T0, devices=["GPU-0"]
+    )
+
+    def tell(node: str, **lists: Any) -> Any:
+        with DatabaseClient(site.config) as client:
+            body = {"wire": 1, "node": node, "boot_id": "b", **lists}
+            return client._http.post("/v1/node", json=body).json()["want"]
+
+    assert tell("ws1", runs=[told.to_wire()]) == []
+    with DatabaseClient(site.config) as client:
+        assert client.windows("1") == ()
+        assert (tell("n2"), tell("ws1")) == ([1], [1])
+        assert tell("ws1", windows=[window(segment=segment(7)).to_wire()]) == []
+        assert tell("n2") == [1], "it is still waited for"
+        assert [item.node for item in client.windows("1")] == ["ws1"]
 
 
 def test_the_window_of_a_job_that_ended_is_there_as_long_as_it_is_kept(site: Running) -> None:

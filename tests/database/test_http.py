@@ -5,6 +5,7 @@ import gzip
 import http.client
 import json
 import socket
+import threading
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,9 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_gpu.database import app as app_module
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
-from slurm_gpu.database.shipment import MAX_BODY_BYTES
+from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
 from tests.database.samples import CLUSTER, record, segment
 
@@ -221,6 +223,31 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
     status, answer = server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body))
     assert status in (200, 400, 413, 426), answer
     assert status != 200 or answer["stored"] == 0
+
+
+def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    body, gzipped = shipment(), {"Content-Encoding": "gzip"}
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def slowly(*given: Any) -> Any:
+        under_way.set()
+        assert go_on.wait(20)
+        return parse_shipment(*given)
+
+    def ship() -> tuple[int, Any]:
+        return server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body, **gzipped))
+
+    monkeypatch.setattr(app_module, "SHIPMENTS_OF_AN_ADDRESS", 1)
+    monkeypatch.setattr(app_module, "parse_shipment", slowly)
+    first: list[int] = []
+    thread = threading.Thread(target=lambda: first.append(ship()[0]))
+    thread.start()
+    assert under_way.wait(20)
+    assert ship() == (429, {"error": "1 shipments from 127.0.0.1 are still being taken in"})
+    go_on.set()
+    thread.join()
+    assert first == [200]
+    assert ship()[0] == 200
 
 
 def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:

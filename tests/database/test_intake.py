@@ -1,5 +1,7 @@
+import dataclasses
 import gzip
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.schema import run_device
 from slurm_gpu.database.shipment import (
+    MAX_GROUPS,
     MAX_INFLATED_BYTES,
+    MAX_ITEMS,
+    MAX_VALUES,
     Shipment,
     ShipmentError,
     parse_shipment,
@@ -21,7 +26,7 @@ from slurm_gpu.database.shipment import (
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import read_record, store_records
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.records import Event, Record
+from slurm_gpu.records import Event, Mean, Record, Total
 from slurm_gpu.slurm.client import AccountingRun
 from tests.database.samples import (
     CLUSTER,
@@ -33,6 +38,7 @@ from tests.database.samples import (
     requeued,
     row,
     segment,
+    timeline,
 )
 
 N1, N2 = "127.0.1.1", "127.0.1.2"
@@ -209,7 +215,7 @@ def test_a_gzipped_shipment_is_the_same_shipment() -> None:
         (400, b'{"wire": 1, "node": "n1", "records": NaN}', ""),
         (400, b'{"wire": Infinity, "node": "n1"}', ""),
         (400, b'{"wire": 1, "node": "n1", "x": ' + b"9" * 5000 + b"}", ""),
-        (400, b'{"wire": 1, "node": "n1", "x": ' + b"[" * 100_000, ""),
+        (400, b'{"wire": 1, "node": "n1", "x": ' + b"[" * 90_000, ""),
         (400, body(wire="1"), ""),
         (400, body(wire=True), ""),
         (400, body(wire=None), ""),
@@ -227,6 +233,12 @@ def test_a_gzipped_shipment_is_the_same_shipment() -> None:
         (400, gzip.compress(body(), mtime=0)[:-4], "gzip"),
         (400, gzip.compress(body(), mtime=0) + b"more", "gzip"),
         (413, gzip.compress(b" " * (MAX_INFLATED_BYTES + 1)), "gzip"),
+        (413, body(x=[0] * MAX_VALUES), ""),
+        (413, body(x=[[]] * MAX_GROUPS), ""),
+        (413, body(x=[{}] * MAX_GROUPS), ""),
+        (413, body(x="[" * (MAX_GROUPS + 1)), ""),
+        (413, gzip.compress(b"[" * MAX_INFLATED_BYTES), "gzip"),
+        (400, b'{"wire": 1, "node": "n1", "x": ' + b"9" * 310 + b"}", ""),
     ],
 )
 def test_what_is_no_shipment_is_refused_as_a_whole(status: int, sent: bytes, encoding: str) -> None:
@@ -244,6 +256,29 @@ def test_an_event_that_cannot_be_stored_is_rejected(data: Any) -> None:
     shipment = parse_shipment(sent, "")
     assert not shipment.events
     assert [item.index for item in shipment.rejected] == [0]
+
+
+@pytest.mark.parametrize("before", [b'{"wire": ', b'{"wire": 1, "node": '])
+def test_what_is_only_just_not_too_deep_to_parse_is_not_too_deep_to_be_named(before: bytes) -> None:
+    for depth in range(sys.getrecursionlimit()):
+        with pytest.raises(ShipmentError, match=r"must be|not JSON"):
+            parse_shipment(before + b"[" * depth + b"]" * depth + b"}", "")
+
+
+def test_a_thousand_records_that_are_full_of_values_are_no_bomb() -> None:
+    seconds = 1010.0
+    full = record(
+        last_s=T0 + 1010,
+        util_hist_ms=dict.fromkeys(range(101), 10_000),
+        mem_hist_ms=dict.fromkeys(range(101), 10_000),
+        throttle_s={f"reason_{n}": 1.0 for n in range(10)},
+        timeline=timeline(*[50.0] * 256),
+        **{f.name: Mean(seconds, 0.5, 0.25, 1.0) for f in dataclasses.fields(Record) if "Mean" in f.type},
+        **{f.name: Total(seconds, 1.5) for f in dataclasses.fields(Record) if "Total" in f.type},
+    )
+    sent = [{**full.to_wire(), "segment": segment(n)} for n in range(MAX_ITEMS)]
+    parsed = parse_shipment(body(records=sent), "")
+    assert (len(parsed.records), parsed.rejected) == (MAX_ITEMS, [])
 
 
 json_values = st.recursive(

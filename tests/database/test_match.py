@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,6 +52,62 @@ def test_the_restart_count_of_accounting_decides_where_there_is_one() -> None:
 
 def test_time_decides_where_old_runs_are_missing() -> None:
     assert _found([_run(7, 5000, 5100)], _record(5000, 5100, restart=2)) == 7
+
+
+def _all_found(runs: list[RunSpan], *records: RecordSpan) -> list[int | None]:
+    """The run of each of these records of one job."""
+    named = [replace(record, segment=segment(n)) for n, record in enumerate(records)]
+    found = assign(runs, named)
+    return [found[record.segment, record.device] for record in named]
+
+
+def test_the_records_of_a_first_run_that_is_missing_are_no_other_runs() -> None:
+    """Accounting has the second and the third run: what was told of the first is nobody's for now."""
+    first, second, third = _record(1000, 1800), _record(1830, 2600, restart=1), _record(2630, 3400, restart=2)
+    runs = [_run(2, 1830, 2600), _run(3, 2630, 3400)]
+    assert _all_found(runs, first, second, third) == [None, 2, 3]
+    assert _all_found(runs, third, second) == [3, 2]
+    assert _all_found([_run(1, 1000, 1800), *runs], first, second, third) == [1, 2, 3]
+
+
+def test_all_that_a_run_was_watched_by_goes_to_it_though_the_first_is_missing() -> None:
+    parts = [_record(2000, 3900, restart=1), _record(3950, 3990, restart=1)]
+    runs = [_run(2, 2000, 4000), _run(3, 4120, 4130)]
+    assert _all_found(runs, *parts) == [2, 2]
+    many = [replace(part, device=f"GPU-{n}") for n in range(8) for part in parts]
+    assert _all_found(runs, *many) == [2] * 16
+
+
+def test_a_last_run_that_is_not_there_yet_is_no_missing_first_one() -> None:
+    records = [_record(1000, 1800), _record(1830, 2600, restart=1), _record(2630, 3400, restart=2)]
+    runs = [_run(1, 1000, 1800), _run(2, 1830, 2600)]
+    assert _all_found(runs, *records[:2]) == [1, 2]
+    assert _all_found(runs, *records) == [1, 2, None]
+    assert _all_found(runs, records[1], records[2]) == [2, None]
+
+
+def test_a_clock_that_is_off_by_less_than_a_minute_hides_no_run() -> None:
+    """Of eight GPUs as of one: they have one clock."""
+    late = [replace(_record(1005, 1015, restart=1), device=f"GPU-{n}") for n in range(8)]
+    assert _all_found(REQUEUED, *late) == [2] * 8
+
+
+@given(
+    st.lists(st.integers(1, 3000), min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(-20, 20),
+)
+def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing: int, off_s: int) -> None:
+    """Whatever first runs are missing, as long as clocks are about right and runs last a while."""
+    runs, records, began = [], [], 10_000
+    for n, length in enumerate(lengths):
+        ended = began + 100 + length
+        runs.append(_run(n, began, ended))
+        records.append(_record(began + off_s, ended + off_s, restart=n))
+        began = ended + 100
+    known = runs[n_missing:]
+    expected = [run if run >= n_missing else None for run in range(len(runs))]
+    assert _all_found(known, *records) == expected
 
 
 def test_a_job_id_that_came_round_again_is_told_by_time() -> None:

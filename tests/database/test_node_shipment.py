@@ -1,21 +1,27 @@
 """What a node ships besides records and events, what it may say of others, and what it is told."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from sqlalchemy import func, select
 
+from slurm_gpu.database import nodememory
 from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S, LiveBoard, Wants
-from slurm_gpu.database.schema import device, run_device, run_host, run_window
+from slurm_gpu.database.queries import find_job
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.records import Window
+from slurm_gpu.records import Event, Window
 from slurm_gpu.records.window import pack
 from tests.database.samples import (
     CLUSTER,
@@ -140,13 +146,90 @@ def test_slurm_denies_a_host_record_as_it_denies_a_record(database: Database) ->
     assert whys(gate.ship(hosts=[host()]), "hosts") == {0: "job 1 was never on n1, says Slurm"}
 
 
-def test_a_gpu_that_was_moved_belongs_to_who_says_so_last(database: Database) -> None:
-    gate = Gate(database)
-    gate.ship(devices=[gpu()])
-    gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 60)])
-    gate.ship(devices=[gpu()])
+def _nodes_and_events(database: Database) -> tuple[dict[str, set[str]], list[dict[str, Any]]]:
     with database.reading() as connection:
-        assert connection.execute(select(device.c.node)).scalars().all() == ["n2"]
+        reports = node_reports(connection, {})
+        events = [dict(row) for row in connection.execute(select(event)).mappings()]
+    return {report.node: {item.uuid for item in report.devices} for report in reports}, events
+
+
+def test_no_node_takes_away_another_nodes_gpu_unseen(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(database)
+    gate.ship(devices=[gpu(), gpu(uuid="GPU-2")])
+    claimed = gpu(node="n2", at_s=T0 + 3600, name="a cheap one")
+    for _ in range(2):
+        gate.ship(node="n2", address=N2, devices=[claimed])
+    nodes, events = _nodes_and_events(database)
+    assert nodes == {"n1": {"GPU-1", "GPU-2"}, "n2": {"GPU-1"}}
+    (told,) = events
+    assert (told["kind"], told["node"], told["device"], told["at_s"]) == (
+        "device_elsewhere",
+        "n2",
+        "GPU-1",
+        T0,
+    )
+    assert told["data"] == {"nodes": ["n1"]}
+    assert "n2 tells of the device GPU-1, as does n1" in caplog.text
+    gate.ship(records=[record()])
+    accounted = [run_row(row(), {})]
+    database.write(lambda connection: store_changed_runs(connection, accounted))
+    reconcile(database)
+    with database.reading() as connection:
+        (run,) = find_job(connection, CLUSTER, "1", Caller(0, "root", True, True), T0).runs
+    assert run.device_facts == {"GPU-1": gpu()}, "its own node's word counts"
+
+
+def test_a_gpu_that_was_moved_is_where_it_was_put(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(database)
+    gate.ship(devices=[gpu(), gpu(uuid="GPU-2")])
+    gate.ship(devices=[gpu(uuid="GPU-2", at_s=T0 + 60)])
+    gate.ship(node="n2", address=N2, devices=[gpu(node="n2", at_s=T0 + 90)])
+    assert _nodes_and_events(database) == ({"n1": {"GPU-2"}, "n2": {"GPU-1"}}, [])
+    assert not caplog.records
+
+
+def test_an_event_from_the_future_is_not_kept_for_ever(database: Database) -> None:
+    gate = Gate(database)
+    happened = Event(node="n1", boot_id="b", n=1, at_s=T0 + 86_401, kind="gpu_lost")
+    answer = gate.ship(events=[happened, replace(happened, n=2, at_s=T0 + 86_400)])
+    assert whys(answer, "events") == {
+        0: f"at_s: {T0 + 86_401} lies more than a day ahead; set the clock of n1"
+    }
+    assert gate.count(event) == 1
+
+
+def test_a_node_cannot_fill_the_database(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 3)
+    gate = Gate(database)
+
+    def ship(first: int, node: str = "n1", address: str = N1) -> int:
+        some = [host(node=node, segment=segment(first + n)) for n in range(3)]
+        return int(gate.ship(node=node, address=address, hosts=some)["stored"])
+
+    assert [ship(0), ship(10)] == [3, 3], "some are left until there are none"
+    with pytest.raises(ShipmentError, match="n1 has sent more than") as caught:
+        ship(20)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 1)
+    assert ship(30, "n2", N2) == 3, "the others have their own"
+    assert gate.count(run_host) == 9
+    gate.clock.now += 3 / nodememory.ITEMS_PER_S
+    assert ship(20) == 3
+    gate.clock.now += 60
+    assert [ship(40), ship(50)] == [3, 3]
+
+
+def test_who_speaks_for_another_node_does_not_use_up_what_that_may_send(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodememory, "AT_ONCE_ITEMS", 0)
+    gate = Gate(database)
+    for _ in range(3):
+        assert gate.ship(address=N2, hosts=[host()])["stored"] == 0
+    assert gate.ship(hosts=[host()])["stored"] == 1
 
 
 def test_a_word_from_the_future_does_not_silence_the_others(database: Database) -> None:
@@ -180,7 +263,8 @@ def test_live_values_are_kept_for_a_minute_and_late_ones_not_at_all(database: Da
 def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> None:
     gate = Gate(database)
     assert gate.ship()["want"] == []
-    gate.wants.ask(1, ["n1", "n2"])
+    for node in ("n1", "n2"):
+        gate.wants.ask(node, 1)
     assert gate.ship()["want"] == [1]
     assert gate.ship(windows=[window()])["want"] == []
     assert gate.ship(node="n2", address=N2)["want"] == [1]
@@ -191,12 +275,15 @@ def test_a_window_is_wanted_until_each_node_has_sent_it(database: Database) -> N
 
 def test_the_newest_window_stays(database: Database) -> None:
     gate = Gate(database)
-    newer = window(start_s=T0 + 60.0)
-    for sent in (window(), newer, window()):
+    grown = window(series={"util_pct": pack([0.0, None, 50.0, 60.0])})
+    moved = window(start_s=T0 + 1.0)
+    set_back = window(start_s=T0 - 3600.0)
+    for sent in (window(), grown, moved, set_back):
         gate.ship(windows=[sent])
-    with database.reading() as connection:
-        stored = connection.execute(select(run_window)).mappings().one()
-    assert Window.from_wire(dict(stored)) == newer
+        with database.reading() as connection:
+            stored = connection.execute(select(run_window)).mappings().one()
+        assert (Window.from_wire(dict(stored)), stored["at_s"]) == (sent, gate.clock.now)
+        gate.clock.now += 10
 
 
 def test_a_node_is_told_which_of_its_open_jobs_are_over(database: Database) -> None:

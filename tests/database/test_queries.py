@@ -5,6 +5,7 @@ import pytest
 from sqlalchemy import select
 
 from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.derive import SHIPPED_WITHIN_S
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
@@ -34,9 +35,9 @@ def runs(database: Database, caller: Caller = ROOT, **query: str) -> RunPage:
         return find_runs(connection, CLUSTER, RunFilter.from_query(query), caller, NOW_S)
 
 
-def job(database: Database, name: str, caller: Caller = ROOT) -> list[Run]:
+def job(database: Database, name: str, caller: Caller = ROOT, now_s: float = NOW_S) -> list[Run]:
     with database.reading() as connection:
-        return list(find_job(connection, CLUSTER, name, caller, NOW_S).runs)
+        return list(find_job(connection, CLUSTER, name, caller, now_s).runs)
 
 
 def ids(page: RunPage) -> list[str]:
@@ -62,6 +63,14 @@ def test_a_running_job_runs_up_to_now_and_a_pending_one_not_at_all(database: Dat
     assert [by_id[n].elapsed_s for n in "123"] == [80, None, 33]
     pending = by_id["2"]
     assert (pending.wait_h, pending.run_h, pending.n_gpus, pending.n_gpus_requested) == (None, None, 0.0, 1.0)
+
+
+def test_records_that_may_be_under_way_are_a_gap_and_no_0(database: Database) -> None:
+    fill(database, row())
+    assert job(database, "1", now_s=T0 + 15)[0].coverage is None
+    assert runs(database).runs[0].coverage is None
+    assert job(database, "1", now_s=T0 + 10 + SHIPPED_WITHIN_S + 1)[0].coverage == 0.0
+    assert job(database, "1", BOB, T0 + 86400)[0].coverage is None
 
 
 def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None:

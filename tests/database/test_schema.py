@@ -13,10 +13,10 @@ from slurm_gpu.database import engine as engine_module
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision, upgrade_database
 from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import metadata, run, run_device
+from slurm_gpu.database.schema import device, metadata, run, run_device
 from slurm_gpu.database.store import read_record
-from slurm_gpu.records import Mean
-from tests.database.samples import record, row
+from slurm_gpu.records import DeviceFacts, Mean
+from tests.database.samples import gpu, record, row
 
 
 def test_migrations_make_the_tables_that_queries_expect(fresh_database: Database) -> None:
@@ -69,6 +69,24 @@ def test_an_upgrade_keeps_what_an_older_version_stored(url: str) -> None:
         assert read_record(stored) == sent
         shown = connection.execute(select(run)).mappings().one()
         assert (shown["ugpucore"], shown["app"], shown["name"]) == (40.0, None, "train")
+        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+    database.dispose()
+
+
+def test_an_upgrade_keeps_which_devices_a_node_has(url: str) -> None:
+    database = Database(url)
+    if database.is_sqlite:
+        Path(str(database.url.database)).parent.mkdir()
+    with database.engine.connect() as connection:
+        alembic.command.upgrade(engine_module._alembic(connection), "0002")
+    old = MetaData()
+    old.reflect(database.engine)
+    with database.engine.begin() as connection:
+        connection.execute(old.tables["device"].insert(), gpu().to_wire())
+    database.upgrade()
+    with database.reading() as connection:
+        (stored,) = connection.execute(select(device)).mappings()
+        assert DeviceFacts.from_wire(dict(stored)) == gpu()
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
     database.dispose()
 

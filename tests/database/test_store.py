@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,13 +12,13 @@ from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.queries import find_job
+from slurm_gpu.database.queries import count_unmatched, find_job
 from slurm_gpu.database.reconcile import reconcile
-from slurm_gpu.database.schema import event, run, run_device
-from slurm_gpu.database.store import read_record, store_events, store_records
+from slurm_gpu.database.schema import event, run, run_device, run_host
+from slurm_gpu.database.store import read_record, store_events, store_hosts, store_records
 from slurm_gpu.records import Event, Mean, Record
 from slurm_gpu.slurm.client import AccountingRun
-from tests.database.samples import CLUSTER, T0, record, requeued, row, segment
+from tests.database.samples import CLUSTER, T0, host, record, requeued, row, segment
 
 
 def ship(database: Database, *records: Record) -> tuple[int, int]:
@@ -139,10 +140,32 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
     account(database, first)
     ship(database, record(restart=1, segment=segment(2), first_s=T0 + 40, last_s=T0 + 50))
     reconcile(database)
+    assert [r["run_id"] for r in table(database)["records"]] == [None], "it is none of the first run's"
     account(database, second)
     reconcile(database)
     assert [r["run_id"][2] for r in table(database)["records"]] == [second.submit_s]
     assert table(database)["runs"][0]["ugpucore"] is None
+
+
+def test_what_a_run_did_that_accounting_lacks_counts_for_no_other(database: Database) -> None:
+    """Records of the first of three runs, each followed by the next within seconds, and its host record."""
+    runs = [row(submit_s=T0 + n, start_s=T0 + 110 * n, end_s=T0 + 110 * n + 100) for n in range(3)]
+    runs = [replace(item, state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
+    for n in range(3):
+        span = {"first_s": T0 + 110 * n, "last_s": T0 + 110 * n + 100, "restart": n, "segment": segment(n)}
+        ship(database, record(**span, util_hist_ms={30 * n: 100_000}))
+        database.write(lambda connection, span=span: store_hosts(connection, [host(**span)]))
+    account(database, *runs[1:])
+    reconcile(database)
+    second, third = table(database)["runs"]
+    assert (second["ugpucore"], third["ugpucore"]) == (30.0, 60.0)
+    with database.reading() as connection:
+        assert count_unmatched(connection) == 1
+        of_hosts = select(run_host.c.run_id).order_by(run_host.c.segment)
+        assert connection.execute(of_hosts).scalars().all()[0] is None
+    account(database, runs[0])
+    reconcile(database)
+    assert [r["ugpucore"] for r in table(database)["runs"]] == [0.0, 30.0, 60.0]
 
 
 def test_a_double_watch_counts_once_and_is_told(database: Database) -> None:

@@ -8,12 +8,12 @@ from sqlalchemy import select
 from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.schema import node_period, run_device, run_window
+from slurm_gpu.database.schema import event, node_period, run_device, run_window
 from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
-from slurm_gpu.database.store import store_records, store_windows
+from slurm_gpu.database.store import store_events, store_records, store_windows
 from slurm_gpu.database.upkeep import PRUNE_EVERY_S, Upkeep
 from slurm_gpu.errors import UsageError
-from slurm_gpu.records import Window
+from slurm_gpu.records import Event, Window
 from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, segment, timeline
 
 _DAY_S = 86400
@@ -26,7 +26,7 @@ class World:
         self.database, self.clock, self.slurm = database, FakeClock(), MemorySlurm()
         self.slurm.node_list = [node(1)]
         view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
-        retention = Retention(timelines_s=90.0 * _DAY_S, windows_s=7.0 * _DAY_S)
+        retention = Retention(timelines_s=90.0 * _DAY_S, windows_s=7.0 * _DAY_S, events_s=365.0 * _DAY_S)
         self.upkeep = Upkeep(database, view, self.clock, places, retention)
 
     def later(self, seconds: float, *nodes: Any) -> list[tuple[Any, ...]]:
@@ -156,3 +156,21 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
     assert kept() == (["3"], [])
     with database.reading() as connection:
         assert len(connection.execute(select(run_device.c.statistics)).all()) == 4
+
+
+def test_events_go_when_they_are_too_old(database: Database) -> None:
+    def kept() -> list[int]:
+        with database.reading() as connection:
+            return sorted(connection.execute(select(event.c.n)).scalars())
+
+    days_ago = {1: 366, 2: 364, 3: 0}
+    events = [
+        Event(node="n1", boot_id="b", n=n, at_s=T0 - days * _DAY_S, kind="gpu_lost")
+        for n, days in days_ago.items()
+    ]
+    database.write(lambda connection: store_events(connection, events))
+    world = World(database)
+    world.later(0)
+    assert kept() == [2, 3]
+    world.later(2 * _DAY_S)
+    assert kept() == [3]

@@ -42,6 +42,7 @@ def lab_with(_host: None) -> Iterator[LabWith]:
             wanted.down()
         if not all(wanted.status().values()):
             wanted.up()
+        wanted.cancel_all_jobs()  # of a test that failed, and would fail others
         last[:] = [wanted]
         return wanted
 

@@ -59,7 +59,8 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     lab, directory = training
     work = f"python3 {directory}/train.py --batch-size 64 --model {directory}/resnet50 --token SECRET"
     job = lab.submit("alice", "--time=5", "--mem=1G", "--gpus=1", f"--wrap={work}")
-    pid = wait_for(lambda: (directory / "pid").exists() and (directory / "pid").read_text(), 30, "it loads")
+    told = directory / "pid"
+    pid = wait_for(lambda: told.read_text() if told.exists() else "", 90, "it loads")
 
     shown = subprocess.run(
         [str(lab.layout.bin / "slurm-gpud"), "applications", "--pid", pid],
@@ -82,12 +83,12 @@ def test_a_training_is_recognised_and_its_cpu_time_and_memory_are_right(training
     assert f"{pid}  PyTorch (deep learning)" in shown.stdout
 
     logs = [lab.layout.node(node).state / "spool" / "log" for node in lab.nodes]
-    wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 60, "slurm-gpud recognises it")
-    wait_for((directory / "worked").exists, 60, "it has done its work")
+    wait_for(lambda: any(b'"PyTorch"' in log.read_bytes() for log in logs), 120, "slurm-gpud recognises it")
+    wait_for((directory / "worked").exists, 180, "it has done its work")
     lab.run_as("alice", ["touch", str(directory / "enough")])
-    wait_for(lambda: any(held.end_s for held in lab.held(job)), 60, f"job {job} ends")
+    wait_for(lambda: any(held.end_s for held in lab.held(job)), 120, f"job {job} ends")
     (host,) = wait_for(
-        lambda: [host for host in hosts(lab, job) if host["final"]], 60, f"job {job} has a final host record"
+        lambda: [host for host in hosts(lab, job) if host["final"]], 120, f"job {job} has a final host record"
     )
 
     used_s = json.loads((directory / "used").read_text())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -42,7 +44,7 @@ def recorded(database: DatabaseClient, job: int | str, n_runs: int = 1, n_device
         )
         return runs if done and len(runs) == n_runs else []
 
-    return wait_for(found, 60, f"the records of job {job} arrive", interval_s=0.3)
+    return wait_for(found, 120, f"the records of job {job} arrive", interval_s=0.3)
 
 
 def test_a_three_second_job_has_one_run_with_one_record(lab: Lab, database: DatabaseClient) -> None:
@@ -53,7 +55,10 @@ def test_a_three_second_job_has_one_run_with_one_record(lab: Lab, database: Data
     (share,) = lab.truth(job)
     assert run.ugpucore == pytest.approx(share.usage.util_pct, abs=1.0)
     assert run.coverage is not None
-    assert run.coverage > 0.6
+    assert run.elapsed_s is not None
+    # Of Slurm's whole seconds, in which the job may have waited for its prolog.
+    held_share = min(1.0, (share.end_s - share.start_s) / run.elapsed_s)
+    assert run.coverage == pytest.approx(held_share, abs=0.05)
     assert run.wait_h is not None
     assert run.run_h == (run.elapsed_s or 0) / 3600
 
@@ -84,17 +89,21 @@ def test_shards_count_as_parts_of_a_gpu(lab: Lab, database: DatabaseClient) -> N
 
 
 def test_a_job_that_ended_while_slurmdbd_was_away_gets_its_end(lab: Lab, database: DatabaseClient) -> None:
-    job = lab.submit("alice", "--gpus=1", "--time=5", script=WORK)
-    wait_for(lambda: database.run(str(job)), 30, f"job {job} is imported")
+    enough = lab.layout.home / "alice" / "enough"
+    until_told = f"#!/bin/sh\nsimgpu --util 60 --seconds 1\nwhile [ ! -e {enough} ]; do sleep 0.2; done\n"
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=until_told)
+    wait_for(lambda: [run for run in database.run(str(job)) if run.start_s], 60, f"job {job} is imported")
     lab.daemons["slurmdbd"].kill9()
     try:
+        lab.run_as("alice", ["touch", str(enough)])
         wait_for(lambda: lab.held(job) and lab.held(job)[0].end_s, 60, f"job {job} ends")
-        wait_for(lambda: database.health().import_error, 30, "slurm-gpudbd notices")
+        wait_for(lambda: database.health().import_error, 90, "slurm-gpudbd notices")
     finally:
+        enough.unlink(missing_ok=True)
         lab.daemons["slurmdbd"].start()
     (run,) = recorded(database, job)
     assert run.state == "COMPLETED"
-    wait_for(lambda: database.health().import_error is None, 30, "slurm-gpudbd is content again")
+    wait_for(lambda: database.health().import_error is None, 90, "slurm-gpudbd is content again")
 
 
 def test_others_see_the_occupancy_of_a_job_and_no_more(lab: Lab, database: DatabaseClient) -> None:
@@ -107,8 +116,11 @@ def test_others_see_the_occupancy_of_a_job_and_no_more(lab: Lab, database: Datab
         assert (run["uGPUcore"] is not None) is sees
 
 
-def ship(lab: Lab, record: Record, address: str, **headers: str) -> httpx.Response:
-    """What slurm-gpudbd answers root at `address`, who has the site's MUNGE key."""
+def ship(lab: Lab, record: Record, address: str, **headers: str) -> dict[str, Any]:
+    """What slurm-gpudbd answers root at `address`, who has the site's MUNGE key.
+
+    As a node does, it is asked again while it cannot tell, because slurmctld does not answer in time.
+    """
     config = load_config(lab.layout.site_file)
     with httpx.Client(
         base_url=config.database,
@@ -117,7 +129,15 @@ def ship(lab: Lab, record: Record, address: str, **headers: str) -> httpx.Respon
         trust_env=False,
     ) as client:
         shipment = {"wire": 1, "node": record.node, "boot_id": record.boot_id, "records": [record.to_wire()]}
-        return client.post("/v1/node", json=shipment, headers=headers)
+
+        def answer() -> httpx.Response | None:
+            reply = client.post("/v1/node", json=shipment, headers=headers)
+            return None if reply.status_code == 503 else reply
+
+        reply = wait_for(answer, 60, "slurm-gpudbd can tell", interval_s=0.5)
+        assert reply is not None
+        told: dict[str, Any] = reply.json()
+        return told
 
 
 def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: DatabaseClient) -> None:
@@ -125,17 +145,19 @@ def test_a_node_speaks_for_itself_and_for_jobs_that_it_had(lab: Lab, database: D
     (run,) = recorded(database, job)
     (true,) = run.devices or ()
     forged = replace(true, seq=true.seq + 1, util_hist_ms={100: 1000})
-    elsewhere = ship(lab, forged, lab.nodes["n2"].address).json()
+    elsewhere = ship(lab, forged, lab.nodes["n2"].address)
     assert elsewhere["rejected"][0]["why"].startswith("127.0.1.2 is not an address of n1")
-    foreign = ship(lab, replace(forged, node="n2"), lab.nodes["n2"].address).json()
+    foreign = ship(lab, replace(forged, node="n2"), lab.nodes["n2"].address)
     assert foreign["rejected"] == [{"index": 0, "why": f"job {job} was never on n2, says Slurm"}]
     assert (foreign["stored"], foreign["stale"]) == (0, 0)
     (after,) = database.run(str(job))
-    assert after == run
+    # Its host record and what Slurm tells may arrive meanwhile.
+    for name in ("devices", "events", "ugpucore", "ugpumem", "coverage", "energy_j"):
+        assert getattr(after, name) == getattr(run, name), name
 
 
 def test_a_malformed_or_unauthenticated_request_changes_nothing(lab: Lab, database: DatabaseClient) -> None:
-    before = [run.to_json() for run in database.all_runs()], database.health().unmatched
+    before = _settled(database)
     config: SiteConfig = load_config(lab.layout.site_file)
     body = json.dumps({"wire": 1, "node": "n1", "records": []})
     with httpx.Client(base_url=config.database, trust_env=False) as client:
@@ -145,7 +167,23 @@ def test_a_malformed_or_unauthenticated_request_changes_nothing(lab: Lab, databa
         for content in ("", "[", "{}", '{"wire": 1}', '{"wire": 1, "node": "n1", "records": NaN}'):
             answer = client.post("/v1/node", content=content, auth=MungeAuth(config.munge_socket))
             assert answer.status_code == 400
-    assert ([run.to_json() for run in database.all_runs()], database.health().unmatched) == before
+    assert _told(database) == before
+
+
+def _told(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
+    return [run.to_json() for run in database.all_runs()], database.health().unmatched
+
+
+def _settled(database: DatabaseClient) -> tuple[list[dict[str, Any]], int]:
+    """What is told once a pass of the import, and what nodes sent late, have changed nothing of it."""
+
+    def unchanged() -> list[tuple[list[dict[str, Any]], int]]:
+        before, last_s = _told(database), database.health().last_import_s
+        wait_for(lambda: database.health().last_import_s != last_s, 60, "a pass ends", interval_s=0.5)
+        return [before] if _told(database) == before else []
+
+    (told,) = wait_for(unchanged, 120, "nothing more arrives")
+    return told
 
 
 def test_no_file_that_a_node_reads_holds_a_database_password(lab: Lab) -> None:
@@ -164,13 +202,17 @@ def test_no_file_that_a_node_reads_holds_a_database_password(lab: Lab) -> None:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for path in root.rglob("*"):
-        # MariaDB's tables hold hashes; view/ is the interpreter.
-        inside = path.relative_to(root).parts[0]
-        if inside not in {"view", "mariadb"} and path.is_file() and not path.is_symlink():
-            yield path
+    for directory, directories, names in os.walk(root):
+        if Path(directory) == root:
+            # MariaDB's tables hold hashes; view/ is the interpreter.
+            directories[:] = sorted(set(directories) - {"view", "mariadb"})
+        paths = (Path(directory) / name for name in names)
+        yield from (path for path in paths if path.is_file() and not path.is_symlink())
     yield root / "mariadb" / "init.sql"
 
 
 def _holds(path: Path, password: str) -> bool:
-    return password.encode() in path.read_bytes()
+    try:
+        return password.encode() in path.read_bytes()
+    except FileNotFoundError:  # daemons write, rename and remove meanwhile
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -33,7 +34,9 @@ def with_running_jobs(lab: Lab) -> None:
     lab.wait_until_idle_nodes()
     jobs = [lab.submit("alice", "--gpus=1", "-wn1", script=STUBBORN_JOB) for _ in range(2)]
     jobs.append(lab.submit("bob", "-N2", "--gpus-per-node=1", script=STUBBORN_JOB))
-    wait_for(lambda: all(lab.held(job) for job in jobs), 20, "the jobs start")
+    # A job cannot be suspended before its prolog has ended.
+    states = ["squeue", "--noheader", f"--jobs={','.join(map(str, jobs))}", "--format=%T"]
+    wait_for(lambda: lab.output(states).split() == ["RUNNING"] * len(jobs), 60, "the jobs start")
     lab.output(["scontrol", "suspend", str(jobs[1])])
 
 
@@ -59,7 +62,8 @@ def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     if victim == "slurmstepd":
         pids = subprocess.run(["pgrep", "-x", "slurmstepd"], capture_output=True, text=True, check=True)
         for pid in pids.stdout.split():
-            os.kill(int(pid), signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
     else:
         for name in no_lab.daemons if victim == "all" else [victim]:
             no_lab.daemons[name].kill9()
@@ -118,7 +122,7 @@ def test_processes_of_others_survive(no_lab: Lab) -> None:
     """A shell that has eval'ed lab/env, and what it started, is not the lab's to kill."""
     no_lab.up()
     environment = no_lab.output([str(REPOSITORY / "lab" / "env")])
-    bystander = subprocess.Popen(["sh", "-c", f"{environment}\ncd {no_lab.layout.root}; exec sleep 100"])
+    bystander = subprocess.Popen(["sh", "-c", f"{environment}\ncd {no_lab.layout.root}; exec sleep 1000"])
     try:
         no_lab.down()
         assert bystander.poll() is None
@@ -162,10 +166,10 @@ def test_a_lab_in_a_chroot_on_the_same_host_survives(no_lab: Lab, tmp_path: Path
         for link in ("bin", "lib", "lib64"):
             (root / link).symlink_to(f"usr/{link}")
         other = subprocess.Popen(
-            ["chroot", str(root), "sleep", "100"], env=no_lab.environment_of("alice") | os.environ
+            ["chroot", str(root), "sleep", "1000"], env=no_lab.environment_of("alice") | os.environ
         )
         try:
-            wait_for(lambda: Path(f"/proc/{other.pid}/root").readlink() == root, 5, "chroot")
+            wait_for(lambda: Path(f"/proc/{other.pid}/root").readlink() == root, 30, "chroot")
             no_lab.down()
             assert other.poll() is None
         finally:

@@ -24,7 +24,7 @@ cd / && {lab}/as alice srun --gpus=1 true
 def test_without_cgroups_jobs_run_unfenced(no_lab: Lab) -> None:
     script = WITHOUT_CGROUPS.format(lab=REPOSITORY / "lab")
     result = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=60
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, check=False, timeout=300
     )
     assert result.returncode == 0, result.stderr
     said = [line for line in result.stderr.splitlines() if "not fenced" in line]
@@ -41,9 +41,10 @@ def test_a_host_that_gives_too_few_controllers_of_cgroup_v2_is_not_taken(tmp_pat
 
 
 def test_the_probe_leaves_nothing(no_lab: Lab) -> None:
-    before = {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()}
     probe()
-    assert {path for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()} == before
+    # Other groups of this host may come and go meanwhile.
+    groups = [path for depth in ("*", "*/*") for path in Path("/sys/fs/cgroup").glob(depth)]
+    assert [path for path in groups if "slurm-gpu" in path.name] == []
 
 
 def test_where_slurm_cannot_use_cgroup_v2_the_lab_goes_on_without(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,9 +37,11 @@ class Workstation:
         (directory / "nodes" / "ws1").mkdir(parents=True)
         world = directory / "nodes" / "ws1" / "gpus.world"
         create(world, [GpuSpec("GPU-a", minor=0), GpuSpec("GPU-b", minor=1)])
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
         self.site = directory / "site.yaml"
         self.site.write_text(
-            "cluster: host:ws1\nimport_interval: 1s\ndatabase: http://127.0.0.1:6899\n"
+            f"cluster: host:ws1\nimport_interval: 1s\ndatabase: http://{self.address}\n"
             f"database_socket: {directory}/db.sock\n"
         )
         (directory / "db.yaml").write_text(f"url: sqlite:///{directory}/slurm-gpu.db\n")
@@ -62,7 +67,9 @@ class Workstation:
             "SIMGPU_DEVICES": "/nowhere",
         }
         command = [str(SIMGPU), *arguments]
-        return subprocess.Popen(command, env=environment, user=uid, group=uid, extra_groups=[], cwd="/")
+        process = subprocess.Popen(command, env=environment, user=uid, group=uid, extra_groups=[], cwd="/")
+        self.processes.append(process)
+        return process
 
     def say(self, *arguments: str) -> str:
         command = [sys.executable, "-m", "slurm_gpu.cli.main", *arguments]
@@ -72,8 +79,22 @@ class Workstation:
         assert done.returncode == 0, done.stderr + self.log()
         return done.stdout
 
-    def runs(self) -> Sequence[dict[str, object]]:
+    def runs(self) -> Sequence[dict[str, Any]]:
         return list(json.loads(self.say("jobs", "--json"))["runs"])
+
+    def both(self) -> Sequence[dict[str, Any]]:
+        """Both users' runs, () while not both are known."""
+        runs = self.runs()
+        return runs if len(runs) == 2 else ()
+
+    def recorded(self) -> Sequence[dict[str, Any]]:
+        """Both users' runs with their records, () until both are over and all records are final."""
+        runs = [json.loads(self.say("job", run["id"], "--json"))["runs"][0] for run in self.both()]
+        for run in runs:
+            final = [record["final"] for record in (*run["devices"], *run["hosts"])]
+            if run["state"] != "COMPLETED" or final != [True] * (int(run["nGPU"] or 0) + 1):
+                return ()
+        return runs
 
     def log(self) -> str:
         return (self.directory / "log").read_text()
@@ -82,7 +103,7 @@ class Workstation:
         for process in self.processes:
             process.send_signal(signal.SIGTERM)
         for process in self.processes:
-            process.wait(20)
+            process.wait(60)
 
 
 @pytest.fixture
@@ -91,13 +112,22 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
     for parent in (directory.parent, directory.parent.parent):
         parent.chmod(0o755)
     workstation = Workstation(directory)
+    try:
+        _start(workstation)
+        yield workstation
+    finally:
+        workstation.end()
+
+
+def _start(workstation: Workstation) -> None:
+    directory = workstation.directory
     workstation.start(
         "slurm_gpu.database.main",
         f"--config={workstation.site}",
         f"--database-config={directory}/db.yaml",
-        "--listen=127.0.0.1:6899",
+        f"--listen={workstation.address}",
     )
-    wait_for((directory / "db.sock").exists, 20, "slurm-gpudbd listens", workstation.log)
+    wait_for((directory / "db.sock").exists, 60, "slurm-gpudbd listens", workstation.log)
     workstation.start(
         "slurm_gpu.node.main",
         "--no-slurm",
@@ -106,28 +136,26 @@ def workstation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workstatio
         f"--run-dir={directory}/run",
         f"--state-dir={directory}/state",
     )
-    yield workstation
-    workstation.end()
 
 
 def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -> None:
-    alice = workstation.work(ALICE, "--util=30", "--mem-mib=4096", "--seconds=25", "--gpus=0")
-    bob = workstation.work(BOB, "--util=60", "--mem-mib=8192", "--seconds=20", "--gpus=0,1")
-    wait_for(lambda: len(workstation.runs()) == 2, 20, "both are seen", workstation.log, 0.5)
-    assert {run["state"] for run in workstation.runs()} == {"RUNNING"}
-    alice.wait(40)
-    bob.wait(40)
+    alice = workstation.work(ALICE, "--util=30", "--mem-mib=4096", "--seconds=250", "--gpus=0")
+    bob = workstation.work(BOB, "--util=60", "--mem-mib=8192", "--seconds=250", "--gpus=0,1")
+    seen = wait_for(workstation.both, 60, "both are seen", workstation.log, 0.5)
+    assert {run["state"] for run in seen} == {"RUNNING"}
+    seen_s = time.time()
+    wait_for(lambda: time.time() > seen_s + 12, 60, "they have worked for 12 s")
+    for process in (bob, alice):
+        process.terminate()
+        process.wait(60)
 
-    def over() -> bool:
-        runs = workstation.runs()
-        return all(run["state"] == "COMPLETED" and run["uGPUcore"] is not None for run in runs)
-
-    wait_for(over, 30, "both are over and have their records", workstation.log, 0.5)
-    by_user = {run["user"]: run for run in workstation.runs()}
+    over = wait_for(workstation.recorded, 90, "both are over and have their records", workstation.log, 0.5)
+    by_user = {run["user"]: run for run in over}
     assert set(by_user) == {str(ALICE), str(BOB)}
     assert [by_user[str(uid)]["nGPU"] for uid in (ALICE, BOB)] == [1, 2]
     assert by_user[str(ALICE)]["uGPUcore"] == pytest.approx(30, abs=6)
     assert by_user[str(BOB)]["uGPUcore"] == pytest.approx(60, abs=10)
     assert "GPU-a" in workstation.say("job", "1")
-    assert json.loads(workstation.say("job", "1", "--json"))["runs"][0]["hosts"][0]["cpu_s"] > 0
+    (first,) = json.loads(workstation.say("job", "1", "--json"))["runs"]
+    assert first["hosts"][0]["cpu_s"] > 0
     assert "sacct" not in workstation.log()

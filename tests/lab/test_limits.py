@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -55,9 +56,15 @@ def lab(bare: Lab) -> Iterator[Lab]:
     yield bare
     # slurmctld renews the table of jobs once a second at most: what is cancelled in the second of the last
     # renewal shows only when another job changes, and here no other would.
-    time.sleep(1.1)
+    next_second()
     bare.cancel_all_jobs()
-    time.sleep(1)
+    next_second()
+
+
+def next_second() -> None:
+    """Wait until slurmctld, which tells times in whole seconds, tells what comes from what was."""
+    before = int(time.time())
+    wait_for(lambda: int(time.time()) > before, 10, "a second passes")
 
 
 def apply(lab: Lab, policy: Path, why: str) -> None:
@@ -111,7 +118,7 @@ class Submitters:
 
 def exactly_five(lab: Lab) -> None:
     """Five get in, and for a second no sixth."""
-    wait_for(lambda: len(queued(lab)) >= LIMIT, 20, "the limit is reached", interval_s=0.05)
+    wait_for(lambda: len(queued(lab)) >= LIMIT, 60, "the limit is reached")
     end = time.monotonic() + 1.0
     while time.monotonic() < end:
         jobs = queued(lab)
@@ -139,9 +146,10 @@ def test_parallel_submitters_never_exceed_the_limit(lab: Lab, tmp_path: Path, ru
 
 def test_array_tasks_are_counted_in_parallel_too(lab: Lab) -> None:
     with Submitters(lab, ("--array=0-1", *PENDING)):
-        wait_for(lambda: len(queued(lab)) >= LIMIT - 1, 20, "the limit is reached", interval_s=0.05)
-        time.sleep(1.5)
-        assert len(queued(lab)) == LIMIT - 1
+        wait_for(lambda: len(queued(lab)) >= LIMIT - 1, 60, "the limit is reached")
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            assert len(queued(lab)) == LIMIT - 1
 
 
 def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) -> None:
@@ -193,9 +201,11 @@ def test_every_way_to_ask_is_understood(lab: Lab, arguments: tuple[str, ...], ru
 
 def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
     lab.submit("bob", *PENDING)  # slurmctld saves no jobs before there has been one
-    time.sleep(6)
-    for _ in range(3):
-        assert "reservation is invalid" in sbatch(lab, "--reservation=nope", "--gpus=2", *PENDING).stderr
+    wait_for((lab.layout.slurmctld / "job_state").exists, 60, "slurmctld saves its jobs")
+    next_second()
+    with ThreadPoolExecutor() as pool:  # side by side, as the first is forgotten after some seconds
+        tries = [pool.submit(sbatch, lab, "--reservation=nope", "--gpus=2", *PENDING) for _ in range(3)]
+    assert all("reservation is invalid" in each.result().stderr for each in tries)
     refused = sbatch(lab, "--gpus=2", *PENDING).stderr
     assert "used 6 (6 just submitted), limit 6, requested 2" in refused
     seconds = re.search(
@@ -209,11 +219,11 @@ def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
 def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path) -> None:
     """Read from Slurm's own record: the script that let the job in is gone."""
     lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
-    time.sleep(1.1)
+    next_second()
     apply(lab, tmp_path / "policy.yaml", "Five each, read anew.")
     time.sleep(2)
     lab.submit("bob", *PENDING)  # brings a new table, late enough that nothing is remembered
-    time.sleep(1.1)
+    next_second()
     refused = sbatch(lab, "--gpus=4", *PENDING)
     assert "used 3, limit 6, requested 4" in refused.stderr
     explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=4", "--time=10", "--wrap=true"]
@@ -272,16 +282,17 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
 
 def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
     """What slurmctld saved shows that they led to no job, though no job changes meanwhile."""
+
+    def passes(*options: str) -> bool:
+        return sbatch(lab, *options, *PENDING).returncode == 0
+
     for _ in range(2 * LIMIT):
-        sbatch(lab, "--test-only", *PENDING)
-    wait_for(
-        lambda: sbatch(lab, "--test-only", *PENDING).returncode == 0,
-        20,
-        "tries are forgotten",
-        interval_s=1.0,
-    )
-    for _ in range(LIMIT - 1):
-        lab.submit("alice", *PENDING)
-    assert sbatch(lab, *PENDING).returncode == 1  # the last try still counts
-    time.sleep(12)
-    assert [sbatch(lab, *PENDING).returncode for _ in range(2)] == [0, 1]
+        passes("--test-only")
+    wait_for(lambda: passes("--test-only"), 60, "tries are forgotten", interval_s=1.0)
+    lab.submit("alice", f"--array=1-{LIMIT - 1}", *PENDING)
+    next_second()
+    # The table that the next try brings is the last: no job changes from then on.
+    wait_for(lambda: passes("--test-only"), 60, "the last of them is forgotten, too", interval_s=1.0)
+    assert not passes()
+    wait_for(passes, 60, "the try after the last change is forgotten", interval_s=1.0)
+    assert not passes()

@@ -26,32 +26,38 @@ def database(lab: Lab) -> Iterator[DatabaseClient]:
 
 
 def nodes_live(lab: Lab, user: str) -> dict[str, Any]:
-    shown = json.loads(lab.run_as(user, ["slurm-gpu", "nodes", "--live", "--json"]).stdout)
-    return {node["node"]: node["live"] for node in shown["nodes"]}
+    """What `user` sees of each node now, {} while Slurm or slurm-gpudbd does not answer in time."""
+    shown = lab.run_as(user, ["slurm-gpu", "nodes", "--live", "--json"], check=False)
+    if shown.returncode != 0:
+        return {}
+    return {node["node"]: node["live"] for node in json.loads(shown.stdout)["nodes"]}
 
 
 def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: DatabaseClient) -> None:
     job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
-    (held,) = wait_for(lambda: lab.held(job), 30, "the job starts")
+    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
     uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
 
     def live(user: str) -> dict[str, Any]:
-        node: dict[str, Any] = nodes_live(lab, user)[held.node] or {"devices": {}}
+        node: dict[str, Any] = nodes_live(lab, user).get(held.node) or {"devices": {}}
         values: dict[str, Any] = node["devices"].get(uuid, {})
-        return values if values.get("jobs") == [job] and (user == "bob" or "util_pct" in values) else {}
+        return values if values.get("jobs") == [job] else {}
 
-    values = wait_for(lambda: live("carol"), 30, "an operator sees what it does now", interval_s=1.0)
-    assert values["util_pct"] == pytest.approx(60, abs=2)
-    own = wait_for(lambda: live("alice"), 30, "its owner sees it too", interval_s=1.0)
-    assert own["util_pct"] == pytest.approx(60, abs=2)
-    assert live("bob") == {"jobs": [job]}
+    def works(user: str) -> bool:
+        """The values are at most ten seconds old, and the first may be of before it began to work."""
+        return "util_pct" in (values := live(user)) and abs(values["util_pct"] - 60) <= 2
+
+    wait_for(lambda: works("carol"), 60, "an operator sees what it does now", interval_s=1.0)
+    wait_for(lambda: works("alice"), 60, "its owner sees it too", interval_s=1.0)
+    assert wait_for(lambda: live("bob"), 60, "others see who holds it", interval_s=1.0) == {"jobs": [job]}
 
     def window() -> list[NodeWindow]:
         # Who asks also keeps the wish alive; accounting tells of the job after some seconds.
         known = bool(database.run(str(job)))
-        return list(database.windows(str(job))) if known else []
+        found = list(database.windows(str(job))) if known else []
+        return [item for item in found if any(value is not None for value in item.window.values("util_pct"))]
 
-    (seen,) = wait_for(window, 60, "its node sends the window", interval_s=2.0)
+    (seen,) = wait_for(window, 120, "its node sends the window", interval_s=2.0)
     measured = [value for value in seen.window.values("util_pct") if value is not None]
     assert (seen.node, seen.window.device) == (held.node, uuid)
     assert measured[-1] == pytest.approx(60, abs=2)
@@ -59,9 +65,16 @@ def test_a_job_is_seen_while_it_runs_and_afterwards(lab: Lab, database: Database
     lab.run_as("alice", ["scancel", "--full", str(job)])
 
     def over() -> list[Run]:
-        return [run for run in database.run(str(job)) if run.end_s and run.devices and run.hosts and run.app]
+        return [
+            run
+            for run in database.run(str(job))
+            if run.end_s
+            and run.app
+            and any(device.final for device in run.devices or ())
+            and any(host.final for host in run.hosts or ())
+        ]
 
-    (run,) = wait_for(over, 60, "its records arrive", interval_s=0.5)
+    (run,) = wait_for(over, 120, "its records arrive", interval_s=0.5)
     assert (run.app, run.device_facts is not None and uuid in run.device_facts) == ("Python", True)
     (course,) = database.timelines(str(job))
     assert course.devices is not None

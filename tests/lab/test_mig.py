@@ -12,6 +12,7 @@ from lab.cluster import Lab
 from lab.options import JobSubmit, NodeGpus
 from lab.polling import wait_for
 from tests.lab.conftest import LabWith
+from tests.lab.test_node import late_looks_pct
 
 CUT = NodeGpus(minors=(2, 0, 3, 1), mig={0: ("3g.20gb", "1g.5gb", "1g.5gb"), 3: ("7g.40gb",)})
 WORK = """#!/bin/sh
@@ -29,12 +30,14 @@ def test_a_job_is_charged_with_the_instance_that_it_held(lab_with: LabWith) -> N
     jobs = {_submit(lab, kind): kind for kind in wanted}
     held = set()
     for job, kind in jobs.items():
-        recorded = wait_for(partial(_recorded, lab, job), 60, f"the records of job {job} arrive")
+        recorded = wait_for(
+            partial(_recorded, lab, job), 120, f"the records of job {job} arrive", interval_s=0.5
+        )
         (share,) = lab.truth(job)
         held.add(share.gpu.uuid)
         assert (share.gpu.slurm_type, list(recorded)) == (kind, [share.gpu.uuid])
-        memory_frac, util_pct = recorded[share.gpu.uuid]
-        assert memory_frac == pytest.approx(share.usage.mem_used_frac, abs=0.01)
+        memory_frac, util_pct, late_pct = recorded[share.gpu.uuid]
+        assert memory_frac == pytest.approx(share.usage.mem_used_frac, abs=0.01 + late_pct / 100)
         assert memory_frac > 0.02
         assert (
             util_pct is None if share.gpu.profile else util_pct == pytest.approx(share.usage.util_pct, abs=1)
@@ -51,12 +54,15 @@ def _submit(lab: Lab, kind: str) -> int:
     return lab.submit("alice", "-wn1", f"--gres=gpu:{kind}:1", "--mem=1G", "--time=5", output, script=WORK)
 
 
-def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None]]:
-    """UUID → mean of memory as a fraction, and of utilisation, once all records are final; {} until then."""
+def _recorded(lab: Lab, job: int) -> dict[str, tuple[float, float | None, float]]:
+    """UUID → means of memory (as a fraction) and utilisation, late_looks_pct; {} until records are final."""
     shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
     if shown.returncode != 0:
         return {}
     (run,) = json.loads(shown.stdout)["runs"]
-    if run["state"] != "COMPLETED" or not all(device["final"] for device in run["devices"]):
+    final = [device["final"] for device in run["devices"]]
+    if run["state"] != "COMPLETED" or final != [True]:
         return {}
-    return {gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"]) for gpu in run["gpus"]}
+    (record,) = run["devices"]
+    late_pct = late_looks_pct(record)
+    return {gpu["device"]: (gpu["mem_mean_pct"] / 100, gpu["util_mean_pct"], late_pct) for gpu in run["gpus"]}

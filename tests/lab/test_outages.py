@@ -106,4 +106,4 @@ def _wait_for_devices(lab: Lab, job: int, gpus: int) -> list[dict[str, object]]:
         last = {device["device"] for device in devices if device["final"]}
         return devices if len(last) == gpus else []
 
-    return wait_for(found, 120.0, f"job {job} has the records of {gpus} GPUs", interval_s=0.5)
+    return wait_for(found, 180.0, f"job {job} has the records of {gpus} GPUs", interval_s=0.5)

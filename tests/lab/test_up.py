@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_a_job_of_one_gpu_opens_only_its_own_device(lab: Lab) -> None:
         pytest.skip(f"no fencing on this host: {cgroups.probe().reason}")
     output = lab.layout.home / "alice" / "opened"
     job = lab.submit("alice", "--gpus=1", f"--output={output}", script=OPEN_EVERY_DEVICE)
-    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+    wait_for(lambda: finished(lab, job), 60, f"job {job} ends")
     (held,) = lab.held(job)
     denied = [line for line in output.read_text().splitlines() if "Operation not permitted" in line]
     without_driver = [line for line in output.read_text().splitlines() if "No such device" in line]
@@ -73,17 +74,22 @@ def test_a_job_of_one_gpu_opens_only_its_own_device(lab: Lab) -> None:
 
 
 def test_each_interval_in_which_a_job_holds_gpus_is_stamped(lab: Lab) -> None:
+    submitted_s = time.time()
     job = lab.submit("alice", "-N2", "--gpus-per-node=2", script="#!/bin/sh\nsleep 1\n")
-    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+    wait_for(lambda: finished(lab, job), 60, f"job {job} ends")
 
     def closed() -> bool:
         return all(held.end_s is not None for held in lab.held(job))
 
-    wait_for(closed, 10, "both epilogs ran")
+    wait_for(closed, 60, "both epilogs ran")
+    now_s = time.time()
     intervals = lab.held(job)
     assert [len(held.positions) for held in intervals] == [2, 2]
     assert len({held.node for held in intervals}) == 2
-    assert all(held.end_s is not None and 1.0 <= held.end_s - held.start_s < 10 for held in intervals)
+    for held in intervals:
+        assert held.end_s is not None
+        # The stamps have the kernel's hundredths of a second.
+        assert submitted_s - 0.02 <= held.start_s < held.start_s + 1 <= held.end_s <= now_s + 0.02
 
 
 def test_no_secret_is_readable_by_users(lab: Lab) -> None:
@@ -109,7 +115,8 @@ def test_commands_work_from_any_directory(lab: Lab, tmp_path: Path) -> None:
 def test_the_truth_about_a_job_is_known_per_gpu(lab: Lab) -> None:
     work = "#!/bin/sh\nsimgpu --gpus 0 --util 40 --mem-mib 4096 --seconds 3\n"
     job = lab.submit("alice", "--gpus=2", "-N1", script=work)
-    wait_for(lambda: finished(lab, job), 20, f"job {job} ends")
+    wait_for(lambda: finished(lab, job), 60, f"job {job} ends")
+    wait_for(lambda: len(lab.truth(job)) == 2, 60, "its epilog ran")
     busy, idle = sorted(lab.truth(job), key=lambda share: share.usage.util_pct, reverse=True)
     assert idle.usage.util_pct == 0
     assert idle.usage.mem_used_frac == 0

@@ -11,6 +11,8 @@ _PROGRAMS = re.compile(r"slurm|munged|mariadb|mysqld|simgpu")
 _NAMES = re.compile(r"slurm|munge|maria|mysql|simgpu|alice|bob|carol|undergrad|gpuops")
 _TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home", "/tmp")
 _LAB_UIDS = range(60901, 60904)
+# Python keeps compiled modules beside its sources, which may lie in one of the trees.
+_REPOSITORY = str(Path(__file__).resolve().parents[2])
 # Of other tests that run on this host meanwhile; the lab makes none.
 _TEMPORARY = re.compile(r"/tmp/(pytest-of-|tmp)")
 
@@ -84,6 +86,7 @@ def _paths() -> frozenset[str]:
         str(path)
         for tree in _TREES
         for directory, directories, files in os.walk(tree)
+        if not directory.startswith(_REPOSITORY)
         for name in (*directories, *files)
         if _NAMES.search(str(path := Path(directory) / name))
     )

@@ -1,8 +1,11 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.node.fakes import FakeClock, FakeGpu, Machine
+from tests.node.posting import Post
+from tests.node.wired import Wired
 
 
 @pytest.fixture
@@ -21,3 +24,17 @@ def machine(tmp_path: Path, gpu: FakeGpu) -> Machine:
     machine = Machine(tmp_path, gpu)
     machine.start()
     return machine
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Post:
+    return Post(tmp_path)
+
+
+@pytest.fixture
+def wired(tmp_path: Path, gpu: FakeGpu) -> Iterator[Wired]:
+    machine = Wired(tmp_path, gpu)
+    machine.start()
+    yield machine
+    if machine.spool is not None:
+        machine.kill()

@@ -304,7 +304,8 @@ class Machine:
             hosts=self.hosts(),
         )
         self.node.start()
-        self.due_s = self.node.step()
+        self.node.step()
+        self.due_s = self.node.due_s()
 
     def hosts(self) -> HostBook | None:
         """What looks at the processes of jobs: nothing, unless a test says otherwise."""
@@ -334,7 +335,8 @@ class Machine:
         self.write_hook(kind, job_id, gpus, restart=restart, uid=uid)
         self.clock.advance(seen_after_s)
         if self.node is not None:
-            self.due_s = self.node.step()
+            self.node.step()
+            self.due_s = self.node.due_s()
 
     def write_hook(
         self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, uid: int = 1001
@@ -363,7 +365,8 @@ class Machine:
         """Let time go by, waking slurm-gpud whenever it asked to be."""
         while self.node is not None and self.due_s <= at_s:
             self.clock.now_s = max(self.clock.now_s, self.due_s)
-            self.due_s = self.node.step()
+            self.node.step()
+            self.due_s = self.node.due_s()
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def run(self, seconds: float) -> None:

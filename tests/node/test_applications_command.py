@@ -59,11 +59,14 @@ def test_why_a_process_is_what(rules: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_what_is_not_recognised_says_what_there_is(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with subprocess.Popen(["sleep", "60"]) as run:
-        try:
-            assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
-        finally:
-            run.kill()
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as run:
+        assert run.stdin is not None
+        assert run.stdout is not None
+        # Once it answers, its libraries are mapped.
+        run.stdin.write(b"?")
+        assert run.stdout.read(1) == b"?"
+        assert main(["applications", "--rules", str(rules), "--pid", str(run.pid)]) == 1
+        run.kill()
     told = capsys.readouterr().out
     assert "not recognised" in told
     assert "libc.so.6" in told
@@ -124,3 +127,20 @@ def test_wrong_usage(words: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["applications", *words])
     assert caught.value.code == 2
+
+
+@pytest.mark.parametrize("job", ["10_1", "3+0"])
+def test_an_array_tasks_own_number_can_be_found(job: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["applications", "--job", job])
+    assert stopped.value.code == 2
+    told = capsys.readouterr().err
+    assert f"'{job}' has a number of its own on a node: `squeue -j {job} -o '%i %A'` shows it" in told
+
+
+@pytest.mark.parametrize("address", ["1.2.3", "n1", ""])
+def test_an_address_to_send_from_is_a_whole_one(address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["--source-address", address])
+    assert stopped.value.code == 2
+    assert f"'{address}' is not an address such as 192.0.2.17" in capsys.readouterr().err

@@ -44,6 +44,16 @@ def gpm(index: int) -> Gpm:
     return Gpm(Calls(handle, f"GPU {index}", lambda *_: None), None)
 
 
+def test_a_gpu_without_gpm_is_told_of_in_words(world: World) -> None:
+    told: list[str] = []
+    calls = Calls(pynvml.nvmlDeviceGetHandleByIndex(1), "GPU-a", lambda _, text: told.append(text))
+    assert Gpm(calls, None).read(0.0) is None
+    assert told == [
+        "GPU GPU-a does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, "
+        "sm_occupancy_frac, tensor_frac and dram_frac are gaps; nvmlGpmQueryDeviceSupport: Not Supported"
+    ]
+
+
 def test_it_tells_of_the_time_since_the_sample_before(world: World) -> None:
     begin_ns = world.now_ns()
     world.register(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES
-from slurm_gpu.node.host.hostbook import HostBook, Places
+from slurm_gpu.node.host.hostbook import HostBook, Mounts
 from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from tests.node.fakeproc import FakeProc, write
@@ -24,8 +24,8 @@ class WholeMachine(Machine):
 
     def hosts(self) -> HostBook:
         root = self.directory
-        places = Places(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        return HostBook("n1", NO_RULES, places=places, worker=AtOnce())
+        mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
+        return HostBook("n1", NO_RULES, mounts=mounts, worker=AtOnce())
 
     def received(self, count: int) -> None:
         write(self.directory / "proc/net/dev", f"eth0: {count} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")

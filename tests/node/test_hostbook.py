@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.node.application.rules import NO_RULES, Rules, check_rules
 from slurm_gpu.node.held.allocations import Allocation
-from slurm_gpu.node.host.hostbook import STUCK_S, HostBook, Places
+from slurm_gpu.node.host.hostbook import STUCK_S, HostBook, Mounts
 from slurm_gpu.node.host.hostwatch import HostWatch
 from slurm_gpu.node.host.workthread import Task, Worker, WorkThread
 from slurm_gpu.node.measure.tally import SegmentKey
@@ -51,8 +51,8 @@ class Node:
 
     def __init__(self, root: Path, rules: Rules = NO_RULES, worker: Worker | None = None) -> None:
         self.root, self.proc = root, FakeProc(root / "proc")
-        places = Places(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
-        self.book = HostBook("n1", rules, places=places, worker=worker or AtOnce())
+        mounts = Mounts(proc=root / "proc", cgroup=root / "cgroup", sys=root / "sys")
+        self.book = HostBook("n1", rules, mounts=mounts, worker=worker or AtOnce())
         self.now_s = START_S
         self.on_gpu: Mapping[int, Sequence[int]] = {}
         write(root / "sys/class/net/eth0/type", "1\n")
@@ -270,7 +270,7 @@ def test_a_look_that_does_not_come_back_costs_that_job_alone(
 ) -> None:
     worker = Hanging()
     book = HostBook(
-        "n1", NO_RULES, places=Places(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
+        "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
     book.begin(allocation(4))
     now_s = START_S
@@ -311,7 +311,7 @@ def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
     monkeypatch.setattr(HostWatch, "look", look)
     worker = Late()
     book = HostBook(
-        "n1", NO_RULES, places=Places(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
+        "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
     )
     of_alice, of_bob = (replace(allocation(job), uid=uid) for job, uid in ((4, 1001), (5, 1002)))
     book.sync([of_alice, of_bob], START_S)

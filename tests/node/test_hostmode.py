@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.gpu.reading import Request, Results
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.hosttree import HostTree
 from slurm_gpu.node.live import LastSeen
@@ -60,12 +61,14 @@ class HostMachine(Machine):
         )
         self.source = HostSource("ws1", self.clock, self.node, seen, NodeCounters())
         self.node.start()
-        self.due_s = self.node.step()
+        self.node.step()
+        self.due_s = self.node.due_s()
 
     def run_until(self, at_s: float) -> None:
         while self.node is not None and (due_s := min(self.due_s, self.jobs.due_s)) <= at_s:
             self.clock.now_s = max(self.clock.now_s, due_s)
-            self.due_s = self.node.step()
+            self.node.step()
+            self.due_s = self.node.due_s()
         self.clock.now_s = max(self.clock.now_s, at_s)
 
     def runs(self) -> list[HostRun]:
@@ -118,6 +121,37 @@ def test_a_process_of_two_seconds_is_a_job_too(host: HostMachine, gpus: list[Fak
     assert record.held_s < 6
     assert record.util_hist_ms is not None
     assert core(record) == pytest.approx(90 * 2 / record.held_s, abs=25)
+
+
+def test_who_takes_over_a_gpu_with_as_much_memory_is_seen_at_once(
+    host: HostMachine, gpus: list[FakeGpu]
+) -> None:
+    start = host.clock.now_s
+    gpus[0].work.append(work(ALICE, start + 10, start + 60.5))
+    gpus[0].work.append(work(BOB, start + 60.5, start + 110))
+    host.run_until(start + 200)
+    alice, bob = host.records()
+    assert alice.held_s == pytest.approx(50.5 + 2.5, abs=1.1)  # LEFT_S
+    assert bob.held_s == pytest.approx(49.5 + 2.5, abs=2.1)
+
+
+def test_processes_are_listed_only_where_something_changed(
+    host: HostMachine, gpus: list[FakeGpu], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n, gpu in enumerate(gpus):
+        gpu.work.append(work(ALICE, host.clock.now_s, host.clock.now_s + 1000, n=n))
+    host.run(300)
+    asked: list[str] = []
+    read = host.reader.read
+
+    def counted(requests: Sequence[Request]) -> Results:
+        asked.extend(request.uuid for request in requests if request.processes)
+        return read(requests)
+
+    monkeypatch.setattr(host.reader, "read", counted)
+    host.run(100)
+    # Each 10 s by the looks at what is held, and as often by those for who is there.
+    assert len(asked) <= 2 * len(gpus) * 11
 
 
 def test_one_program_on_several_gpus_is_one_job_however_slowly_it_starts(

@@ -261,7 +261,9 @@ def test_a_gpu_is_not_tried_again_while_the_driver_holds_the_killed_reader(
     wait_for(lambda: "GPU-b" in uuids(reader))
 
 
-@pytest.mark.parametrize("says", ["garbage", "[]", '["gpu", "x"]', '["end", [], 1]', '["log"]'])
+@pytest.mark.parametrize(
+    "says", ["garbage", "[]", "[[]]", '["end"]', '[["gpu", "x"]]', '[["end", [], 1]]', '[["log"]]']
+)
 def test_nonsense_on_the_pipe_is_a_crash(
     start: Callable[..., ReaderProcess], monkeypatch: pytest.MonkeyPatch, says: str
 ) -> None:
@@ -280,16 +282,16 @@ def test_a_device_at_which_the_reader_crashes_again_and_again_is_left_out(
     fake = """import json, mmap, sys
 leave_out = json.loads(sys.argv[2])
 progress = mmap.mmap(int(sys.argv[4]), 2)
-print('["count", 2]', *(f'["gpu", {i}, [["GPU-{i}", {i}]]]' for i in (0, 1) if i not in leave_out), '["end"]',
-      sep="\\n", flush=True)
+found = [["gpu", i, [[f"GPU-{i}", i]]] for i in (0, 1) if i not in leave_out]
+print(json.dumps([["count", 2], *found, ["end"]]), flush=True)
 for line in sys.stdin:
     for number, (uuid, *_) in enumerate(json.loads(line)[1]):
         progress[1] = number
         progress[0] = 0
         if uuid == "GPU-1":
             sys.exit(1)
-        print(json.dumps(["reading", uuid, [1.0] + 18 * [None]]), flush=True)
-    print('["end", []]', flush=True)"""
+        print(json.dumps([["reading", uuid, [1.0] + 18 * [None]]]), flush=True)
+    print('[["end", []]]', flush=True)"""
     monkeypatch.setattr(readerchild, "COMMAND", (sys.executable, "-c", fake))
     reader = start()
     assert uuids(reader) == ["GPU-0", "GPU-1"]

@@ -1,5 +1,6 @@
 """What Slurm says mends what the hooks could not tell, and never overrules what they told."""
 
+import json
 from typing import Any
 
 import pytest
@@ -227,7 +228,7 @@ def record(held_s: float) -> Record:
 def test_of_any_moment_a_record_is_kept_that_is_not_much_older(checkpoints: int, data: st.DataObject) -> None:
     history = History()
     for number in range(1, checkpoints + 1):
-        history.add(10.0 * number, record(10.0 * number))
+        history.add(10.0 * number, json.dumps(record(10.0 * number).to_wire()).encode())
     age = data.draw(st.integers(0, checkpoints - 1))
     kept = history.at(10.0 * (checkpoints - age))
     if kept is not None:

@@ -2,141 +2,20 @@
 
 import gzip
 import json
-import random
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import shipment
-from slurm_gpu.node.shipping.post import DirectSender, Reply
-from slurm_gpu.node.shipping.ship import Courier, Source
-from slurm_gpu.node.shipping.shipment import JobFacts
+from slurm_gpu.node.shipping.post import Reply
+from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
-from slurm_gpu.records import DeviceFacts, Event, Host, Record
+from slurm_gpu.records import Host, Record
 from tests.node.fakes import FakeClock
-
-
-def record(job_id: int, seq: int = 1, *, final: bool = True) -> Record:
-    return Record(
-        cluster="lab",
-        job_id=job_id,
-        restart=0,
-        prolog_s=100,
-        node="n1",
-        boot_id="b",
-        segment=f"{job_id:016x}",
-        device="GPU-0",
-        seq=seq,
-        final=final,
-        first_s=100,
-        last_s=110,
-        held_s=10.0,
-        sampled_s=10.0,
-        util_hist_ms={40: 10_000},
-    )
-
-
-def host(job_id: int, seq: int = 1, *, final: bool = True) -> Host:
-    key = {
-        name: getattr(record(job_id, seq, final=final), name)
-        for name in Host.__dataclass_fields__
-        if name in Record.__dataclass_fields__
-    }
-    return Host(**key, cpu_s=12.5)
-
-
-EVENT = Event(node="n1", boot_id="b", n=5, at_s=100, kind="gpu_lost", device="GPU-0")
-
-
-class Database:
-    """Answers as slurm-gpudbd would, or as it is told to."""
-
-    def __init__(self) -> None:
-        self.shipments: list[dict[str, Any]] = []
-        self.sizes: list[int] = []
-        self.replies: list[Reply] = []
-        self.poison: int | None = None  # the job whose record makes a request a 400
-        self.too_many: int | None = None
-        self.answer: dict[str, Any] = {}
-
-    def __call__(self, body: bytes) -> Reply:
-        if self.replies:
-            return self.replies.pop(0)
-        shipment = json.loads(gzip.decompress(body))
-        jobs = [item["job_id"] for item in shipment["records"]]
-        if self.poison in jobs:
-            return Reply(400, b"no")
-        if self.too_many is not None and len(jobs) > self.too_many:
-            return Reply(413)
-        self.shipments.append(shipment)
-        self.sizes.append(len(body))
-        return Reply(200, json.dumps(self.answer).encode())
-
-    def jobs(self) -> list[list[int]]:
-        return [[item["job_id"] for item in shipment["records"]] for shipment in self.shipments]
-
-
-class Telling(Source):
-    """A node that says what the test wants, and remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.jobs: list[int] = []
-        self.now: dict[str, Any] | None = None
-        self.here: Sequence[DeviceFacts] = ()
-        self.asked_windows: list[list[int]] = []
-        self.window_bytes = 10
-        self.learnt: list[JobFacts] = []
-        self.over: list[JobFacts] = []
-
-    def open_jobs(self) -> Sequence[int]:
-        return self.jobs
-
-    def devices(self) -> Sequence[DeviceFacts]:
-        return self.here
-
-    def live(self) -> Mapping[str, Any] | None:
-        return self.now
-
-    def windows(self, job_ids: Collection[int]) -> Sequence[Mapping[str, Any]]:
-        self.asked_windows.append(list(job_ids))
-        noise = random.Random(1)
-        return [{"job_id": job, "noise": noise.randbytes(self.window_bytes).hex()} for job in job_ids]
-
-    def learn(self, jobs: JobFacts) -> None:
-        self.learnt.append(jobs)
-
-    def ended(self, jobs: JobFacts) -> None:
-        self.over.append(jobs)
-
-
-class Post:
-    def __init__(self, directory: Path, seed: int = 1) -> None:
-        self.clock, self.database, self.node = FakeClock(), Database(), Telling()
-        self.spool = Spool(directory)
-        self.courier = Courier(
-            self.spool,
-            DirectSender(self.database),
-            self.clock,
-            "n1",
-            self.node,
-            random_source=random.Random(seed),
-        )
-
-    def run(self, seconds: float) -> None:
-        end = self.clock.now_s + seconds
-        while (due := self.courier.step()) <= end:
-            self.clock.now_s = max(self.clock.now_s + 0.01, due)
-        self.clock.now_s = end
-
-
-@pytest.fixture
-def post(tmp_path: Path) -> Post:
-    return Post(tmp_path)
+from tests.node.posting import EVENT, Post, host, record
 
 
 def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
@@ -322,102 +201,6 @@ def test_hosts_are_kept_and_shipped_like_records(post: Post, tmp_path: Path) -> 
     post.run(360)
     assert [item["job_id"] for item in post.database.shipments[-1]["hosts"]] == [7]
     assert Host.from_wire(post.database.shipments[0]["hosts"][0]) == host(8)
-
-
-DEVICES = [DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=100, index=n, driver="550.1") for n in range(2)]
-
-
-def test_devices_are_told_all_at_once_at_the_start_and_when_anything_changes(post: Post) -> None:
-    post.database.replies = [Reply(500)]
-    post.node.here = DEVICES
-    post.run(60)
-    later = [replace(facts, at_s=160) for facts in DEVICES]
-    post.node.here = later
-    post.run(60)
-    gone = [replace(later[1], at_s=220)]
-    post.node.here = gone
-    post.run(60)
-    shipped = [s["devices"] for s in post.database.shipments]
-    assert shipped == [[facts.to_wire() for facts in DEVICES], [gone[0].to_wire()]]
-
-
-def test_the_last_values_go_each_ten_seconds_with_the_open_jobs_and_are_never_kept(post: Post) -> None:
-    post.node.jobs, post.node.now = [7, 8], {"at_s": 1}
-    post.run(100)
-    assert 9 <= len(post.database.shipments) <= 12
-    assert all((s["live"], s["open"]) == ({"at_s": 1}, [7, 8]) for s in post.database.shipments)
-    sent = len(post.database.shipments)
-    post.database.replies = [Reply(503)] * 1000
-    for second in range(300):
-        post.node.now = {"at_s": second}
-        post.run(1)
-    post.database.replies = []
-    post.node.now = {"at_s": 1000}
-    post.run(100)
-    assert {s["live"]["at_s"] for s in post.database.shipments[sent:]} == {1000}
-
-
-def test_a_final_record_takes_what_else_is_due_along(post: Post) -> None:
-    post.node.now = {"at_s": 1}
-    post.node.here = DEVICES
-    post.run(30)
-    sent = len(post.database.shipments)
-    post.spool.save_record(record(7))
-    post.run(1)
-    (shipment,) = post.database.shipments[sent:]
-    assert shipment["records"]
-
-
-def test_a_job_that_slurm_says_is_over_is_told_to_the_node(post: Post) -> None:
-    post.node.jobs = [7]
-    post.database.answer = {"ended": {"7": {"restart": 0, "end_s": 90}, "y": {}}, "want": []}
-    post.run(11)
-    assert post.node.over == [{7: {"restart": 0, "end_s": 90}}]
-
-
-def test_a_wanted_window_comes_with_the_next_live_values_and_once(post: Post) -> None:
-    post.node.jobs = [7, 8]
-    post.database.answer = {"want": [8, "x"]}
-    post.run(10)
-    post.database.answer = {}
-    post.run(40)
-    with_windows = [s["windows"] for s in post.database.shipments if s["windows"]]
-    assert post.node.asked_windows == [[8]]
-    assert [[window["job_id"] for window in some] for some in with_windows] == [[8]]
-
-
-def test_windows_that_do_not_fit_wait_for_no_record(post: Post) -> None:
-    post.node.jobs, post.node.window_bytes = [7], 300_000
-    post.database.answer = {"want": [7, 8, 9, 10]}
-    post.run(10)
-    post.spool.save_record(record(7))
-    post.run(10)
-    assert [7] in post.database.jobs()
-    assert max(post.database.sizes) <= 1 << 20
-    assert any(s["windows"] for s in post.database.shipments)
-
-
-def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post) -> None:
-    post.node.now = {"at_s": 1}
-    post.node.here = DEVICES
-
-    def old(body: bytes) -> Reply:
-        shipment = json.loads(gzip.decompress(body))
-        if shipment["devices"] or "live" in shipment:
-            return Reply(400, b"what is this?")
-        return post.database(body)
-
-    post.courier._sender = DirectSender(old)
-    post.spool.save_record(record(7))
-    post.run(20)
-    assert [7] in post.database.jobs()
-
-
-def test_last_values_that_cannot_be_told_cost_no_record(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post.node, "live", lambda: 1 / 0)
-    post.spool.save_record(record(7))
-    post.run(30)
-    assert post.database.jobs() == [[7]]
 
 
 def test_a_thousand_jobs_that_end_at_once_are_a_few_quiet_shipments(post: Post) -> None:

@@ -97,6 +97,32 @@ def test_a_spool_that_is_removed_under_the_running_daemon_costs_nothing(
     assert mean == pytest.approx(70, abs=0.5)
 
 
+@pytest.mark.parametrize("killed_after_s", [0.5, 1.5, 3.9, 7.0, 9.9])
+def test_a_kill_in_a_job_s_first_seconds_costs_half_of_them_at_most(
+    machine: Machine, gpu: FakeGpu, killed_after_s: float
+) -> None:
+    start, down_s = machine.clock.now_s, 3.0
+    gpu.work.append(Work(7, start, start + killed_after_s, 90, 8 * GIB))
+    gpu.work.append(Work(7, start + killed_after_s, start + 100, 40, 8 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + killed_after_s)
+    machine.kill()
+    machine.clock.advance(down_s)
+    machine.start()
+    machine.run_until(start + 100)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    *before, after = machine.records(final=None)
+    held, sampled, _ = merged([*before, after])
+    assert after.held_s == pytest.approx(100 - killed_after_s - down_s, abs=0.01)
+    assert core(after) == pytest.approx(40, abs=1)
+    assert held - after.held_s >= (killed_after_s / 2 if killed_after_s >= 1 else 0)
+    for record in before:
+        assert core(record) == pytest.approx(90, abs=1)
+    # What is not in these records, coverage tells: it is a part of what Slurm says the run lasted.
+    assert sampled == pytest.approx(held, abs=1.5)
+
+
 class StampedGpu(FakeGpu):
     """Its rings keep the stamps that they were given, whoever sets the clock afterwards."""
 
@@ -137,6 +163,39 @@ def test_what_was_stamped_before_the_clock_was_set_is_not_taken_for_what_comes(
         assert record.held_s == pytest.approx(300, abs=0.1)
         assert record.sampled_s >= 290
         assert core(record) == pytest.approx(truth, abs=0.5)
+
+
+@pytest.mark.parametrize("sharers", [1, 2])
+@pytest.mark.parametrize("before_look_s", [0.3, 2.3])
+@pytest.mark.parametrize("step_s", [-0.5, -3, -9, 3])
+def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
+    tmp_path: Path, clock: FakeClock, step_s: float, before_look_s: float, sharers: int
+) -> None:
+    """Busy until the step, idle from then on: what is counted of each was so."""
+    gpu = StampedGpu(clock)
+    machine = Machine(tmp_path, gpu)
+    machine.start()
+    start, busy_s = clock.now_s, 110 - before_look_s
+    jobs = list(range(7, 7 + sharers))
+    gpu.work = [Work(job, start, start + busy_s, 90 / sharers, 5 * GIB) for job in jobs]
+    for job in jobs:
+        machine.hook("prolog", job, "0")
+    machine.run_until(start + busy_s)
+    gpu.set_clock(step_s)
+    machine.run_until(start + 160)
+    for job in jobs:
+        machine.hook("epilog", job, "0")
+    machine.run(2)
+    for record in machine.records():
+        assert record.util_hist_ms is not None
+        idle_s = record.util_hist_ms.get(0, 0) / 1000
+        # The sample in which it fell idle is a little of both.
+        assert record.sampled_s - idle_s == pytest.approx(busy_s, abs=10.5)
+        assert record.sampled_s - idle_s <= busy_s + 0.2
+        assert idle_s <= 160 - busy_s + 0.2
+        assert record.held_s == pytest.approx(160, abs=0.1)
+        # At most what came since the last reading of the ring is lost.
+        assert record.sampled_s >= 160 - 11.5
 
 
 def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machine) -> None:

@@ -172,6 +172,18 @@ def test_without_a_saved_state_nothing_is_taken_for_granted(controller: Controll
     assert not controller.submit()
 
 
+def test_on_a_cluster_that_never_had_a_job_tries_are_forgotten_too(controller: Controller) -> None:
+    """slurmctld has written the cluster's name at its first start, and no jobs yet."""
+    controller.log.with_name("clustername").write_text("lab")
+    assert all(controller.ask().accepted for _ in range(5))
+    controller.second += 9
+    refusal = controller.ask()
+    assert "If Slurm refused it, try" in refusal.messages[2]
+    assert refusal.messages[3] == "    again in 1 s; otherwise wait for a job to end."
+    controller.second += 1
+    assert [controller.submit() for _ in range(6)] == [True] * 5 + [False]
+
+
 def test_a_slow_slurmctld_is_given_more_time(controller: Controller) -> None:
     """A job that took three seconds into the queue shows that others may."""
     assert controller.submit()

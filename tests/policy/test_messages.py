@@ -19,16 +19,17 @@ from .render import PARTITIONS, compiled, description, record
 from .strategies import limits_of, requests
 
 MARK = "Would be accepted, in place of your options: "
+ENDS = "in place of your options:"
 
 
 def advice(verdict: Verdict) -> str | None:
     """The options of the advised command."""
     for line, following in zip(verdict.messages, (*verdict.messages[1:], ""), strict=True):
-        if MARK.strip() in line:
-            command = line.partition(MARK)[2] or following.strip()
+        if ENDS in line:
+            command = line.partition(ENDS)[2].strip() or following.strip()
             assert command.startswith("sbatch ")
             assert command.endswith(" ...")
-            return command.removeprefix("sbatch ").removesuffix(" ...")
+            return command.removeprefix("sbatch ").removesuffix("...").strip()
     return None
 
 

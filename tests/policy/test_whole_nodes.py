@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import shlex
 from typing import Any
 
 import pytest
 
 from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .model import Request, RuleModel
 from .render import PARTITIONS, compiled, description, record
+from .test_messages import advice
 
 ALICE = Request(uid=1001, account="vision")
 RULES = [
@@ -37,7 +41,8 @@ def test_an_exclusive_job_counts_all_gpus_of_its_nodes() -> None:
 def test_a_refusal_says_why_gpus_count_that_were_not_asked_for() -> None:
     verdict = ask(script(), shared=0, min_nodes=3)
     assert "  GPUs in one job: limit 8, requested 12." in verdict.messages
-    assert "  A job that has its nodes to itself takes all their GPUs, asked for or not." in verdict.messages
+    why = "  A job that has its nodes to itself takes all their GPUs, asked for or not."
+    assert verdict.messages.count(why) == 1
 
 
 @pytest.mark.parametrize("shared", [1, 2, 65534])
@@ -61,3 +66,91 @@ def test_a_pending_exclusive_job_goes_on_counting_in_the_table() -> None:
     verdict = ask(policy, shared=0, min_nodes=2)
     policy.set_jobs([record(1, ALICE, admin_comment=verdict.desc["admin_comment"])])
     assert not ask(policy, tres_per_job="gres:gpu:1").accepted
+
+
+REMEDY = "Would be accepted, in place of your options: sbatch"
+WITHOUT = "Would be accepted without --exclusive, in place of your options: sbatch"
+
+
+@functools.cache
+def script_of_jobs_up_to(limit: str, most: float | frozenset[str]) -> PolicyScript:
+    rule = RuleModel("size", "job", limits={limit: most})
+    return PolicyScript(build_bundle(compiled([rule], "/nonexistent/log", partition_gpus={"gpu": 4})))
+
+
+def try_options(options: str, gpus: float) -> Verdict:
+    """What is said to sbatch with these options, on nodes of 4 GPUs, where one job may have so many."""
+    return try_limit(options, "gpus", gpus * 1000)
+
+
+def try_limit(options: str, limit: str, most: float | frozenset[str]) -> Verdict:
+    words = [*shlex.split(options), "--partition=gpu", "--wrap=true"]
+    desc = parse_command(words, {}).description(1001, "alice")
+    return script_of_jobs_up_to(limit, most).submit(desc, PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus", "advised"),
+    [
+        ("--exclusive --nodes=3", 8, f"{REMEDY} --nodes=2 ..."),
+        ("--exclusive --nodes=3 --gres=gpu:1", 8, f"{REMEDY} --nodes=2 ..."),
+        ("--exclusive --nodes=2-4 --ntasks=8 --ntasks-per-node=2", 4, f"{REMEDY} --nodes=1 --ntasks=2 ..."),
+        ("--exclusive", 2, f"{WITHOUT} --gpus=2 ..."),
+        ("--exclusive --nodes=3", 2, f"{WITHOUT} --nodes=2 --gpus=2 ..."),
+        ("--gpus=4 --nodes=3", 2, f"{REMEDY} --nodes=2 --gpus=2 ..."),
+        ("--exclusive", 0.5, f"{WITHOUT} ..."),
+        ("--exclusive --gpus=1", 2, f"{WITHOUT} ..."),
+        ("--exclusive --gpus=3", 2, f"{WITHOUT} --gpus=2 ..."),
+        ("--exclusive --gres=gpu:4", 2, f"{WITHOUT} --gres=gpu:2 ..."),
+        ("--gpus-per-socket=2 --sockets-per-node=2 --nodes=3", 8, f"{REMEDY} --nodes=2 ..."),
+        ("--gpus-per-socket=a100:2 --sockets-per-node=2", 2, f"{REMEDY} --gpus-per-socket=a100:1 ..."),
+        ("--gpus-per-socket=2 --sockets-per-node=4", 2,
+         f"{REMEDY} --sockets-per-node=2 --gpus-per-socket=1 ..."),
+    ],
+)  # fmt: skip
+def test_what_would_be_accepted_is_said_of_whole_nodes_and_sockets_too(
+    options: str, gpus: float, advised: str
+) -> None:
+    lines = " ".join(line.strip() for line in try_options(options, gpus).messages)
+    assert advised in lines
+
+
+@pytest.mark.parametrize("sharing", ["", "--exclusive"])
+@pytest.mark.parametrize("nodes", ["", "--nodes=3", "--nodes=1-3", "--ntasks=6 --ntasks-per-node=2"])
+@pytest.mark.parametrize(
+    "form", ["", "--gpus=7", "--gres=gpu:3", "--gpus-per-task=2", "--gpus-per-socket=2 --sockets-per-node=2"]
+)
+@pytest.mark.parametrize("gpus", [0.5, 1, 2, 3, 5, 6, 9])
+def test_what_is_advised_would_be_accepted(sharing: str, nodes: str, form: str, gpus: float) -> None:
+    refusal = try_options(f"{sharing} {nodes} {form}", gpus)
+    if refusal.accepted:
+        return
+    advised = advice(refusal)
+    if advised is not None:
+        without = any("without --exclusive" in line for line in refusal.messages)
+        verdict = try_options(f"{'' if without else sharing} {nodes} {form} {advised}", gpus)
+        assert verdict.accepted, (advised, verdict.messages)
+    else:
+        assert gpus < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "most", "advised"),
+    [
+        ("--exclusive --nodes=3", "cpus", 65, f"{REMEDY} --nodes=2 ..."),
+        ("--exclusive --nodes=2", "cpus", 20, f"{WITHOUT} --gpus=8 ..."),
+        ("--exclusive --nodes=2 --gres=gpu:1", "cpus", 20, f"{WITHOUT} ..."),
+        ("--exclusive --nodes=2", "cpus_per_gpu", 4, f"{WITHOUT} --gpus=8 ..."),
+        ("--exclusive --gres=gpu:2 -c 80", "cpus", 70, f"{REMEDY} --cpus-per-task=70 ..."),
+    ],
+)  # fmt: skip
+def test_cpus_that_come_with_whole_nodes_are_got_rid_of_with_them(
+    options: str, limit: str, most: float, advised: str
+) -> None:
+    assert advised in " ".join(line.strip() for line in try_limit(options, limit, most).messages)
+
+
+def test_whole_nodes_that_have_the_wrong_gpus_are_not_advised_on() -> None:
+    verdict = try_limit("--exclusive", "gpu_types", frozenset({"v100"}))
+    assert advice(verdict) is None
+    assert "GPU type: limit v100, requested any type of gpu" in verdict.messages[1]

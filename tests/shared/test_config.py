@@ -22,7 +22,7 @@ team: {vision: lab-a, nlp: lab-b}
 server_types: {a100: {nodes: "n[1-2]", rate_per_gpu_hour: 1.2}, old: {nodes: n3, rate_per_gpu_hour: 0}}
 zones: {zone1: {nodes: "n[1-2]", role: small}, zone2: {nodes: n3}}
 sampling: {interval: 2s, min_coverage: 0}
-retention: {timelines: 30d, windows: 1d}
+retention: {timelines: 30d, windows: 1d, events: 400d}
 spool: {max_size: 1.5G}
 metrics: {listen: "[::1]:9836"}
 """
@@ -46,6 +46,7 @@ def test_a_whole_file():
     assert config.zones == {"zone1": Zone("n[1-2]", "small"), "zone2": Zone("n3", None)}
     assert (config.sampling.interval_s, config.sampling.min_coverage) == (2.0, 0.0)
     assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
+    assert (config.retention.windows_s, config.retention.events_s) == (86400.0, 400 * 86400.0)
     assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, ("::1", 9836))
 
 

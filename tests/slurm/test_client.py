@@ -101,6 +101,35 @@ def test_het_components_share_the_leader(jobs: dict[int, QueuedJob]):
     components = [job for job in jobs.values() if job.name == "het"]
     assert len(components) == 2
     assert {job.het_job_id for job in components} == {min(job.job_id for job in components)}
+    assert [job.het_offset for job in sorted(components, key=lambda job: job.job_id)] == [0, 1]
+    assert _named(jobs, "requeued").het_offset is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_up"),
+    [
+        ("Slurmctld(primary) at head is UP", True),
+        ("`scontrol ping` failed (1): Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b is UP", True),
+        ("`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN", False),
+        ("`scontrol ping` gave no answer within 5 s", False),
+    ],
+)
+def test_whether_a_slurmctld_answers_is_known_within_seconds(answer: str, is_up: bool):
+    asked = []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        asked.append((*argv, timeout_s))
+        if answer.startswith("`"):
+            raise SlurmError(answer)
+        return answer
+
+    client = CommandClient(run, {})
+    if is_up:
+        client.ping()
+    else:
+        with pytest.raises(SlurmError, match="scontrol ping"):
+            client.ping()
+    assert asked == [("scontrol", "ping", 5.0)]
 
 
 def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):

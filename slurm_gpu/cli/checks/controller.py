@@ -7,6 +7,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, read_fresh
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 
@@ -23,7 +24,7 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
     if policy is None:
         yield skipped("no policy of slurm-gpu's is in force")
         return
-    path = at.controller_run_dir / FILE_NAME
+    path = RUN_DIRECTORY / FILE_NAME if policy.snapshot is None else policy.snapshot
     found = read_fresh(path, at.site.wall())
     if found is None:
         message = f"{path} is missing, not whole, or older than {FRESH_S} s"

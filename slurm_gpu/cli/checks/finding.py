@@ -57,12 +57,11 @@ def skipped(message: str) -> Finding:
 
 @dataclass
 class Surroundings:
-    """What checks look at. Directories are slurm-gpud's and slurmctld's on this host."""
+    """What checks look at. Directories are slurm-gpud's on this host."""
 
     site: Site
     run_dir: Path = Path("/run/slurm-gpu")
     state_dir: Path = Path("/var/lib/slurm-gpu")
-    controller_run_dir: Path = Path("/run/slurm-gpu")
     policy_file: Path | None = None
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.bundle import MARK, SiteFacts
+from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -60,7 +60,7 @@ def script(at: Surroundings) -> Iterator[Finding]:
     except InputError as error:
         yield fail(str(error), f"mend {policy_file}; the policy in force stays")
         return
-    facts = SiteFacts.of(at.settings, at.nodes, at.controller_run_dir.absolute(), at.site.config.timezone)
+    facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts) is InForce.SAME:
         yield ok(f"{installed} is what {policy_file} says")
     else:

@@ -39,7 +39,9 @@ _OUTAGES = (
     ),
     _Outage(
         re.compile(
-            r"Unable to contact slurm ?(controller|ctld)|`(scontrol|squeue)\b.*gave no answer", re.DOTALL
+            r"Unable to contact slurm ?(controller|ctld)|`scontrol ping` failed.* is DOWN"
+            r"|`(scontrol|squeue)\b.*gave no answer",
+            re.DOTALL,
         ),
         "slurmctld does not answer",
         "systemctl start slurmctld on the controller; journalctl -u slurmctld says why it stopped",

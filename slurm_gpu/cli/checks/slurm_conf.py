@@ -12,10 +12,14 @@ from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skippe
 
 _HOOK = "slurm-gpu"
 """Part of the file names of our hooks, prolog/10-slurm-gpu and epilog/10-slurm-gpu."""
+_INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
+_SPLITS_INSTANCES = "22.05."
+"""The versions of Slurm of which that was measured."""
 
 
 def answers(at: Surroundings) -> Iterator[Finding]:
     """The controller answers."""
+    at.site.slurm.ping()
     settings = at.settings
     n_gpus = sum(node.n_gpus for node in at.nodes)
     yield ok(f"Slurm {settings.version}, {len(at.nodes)} nodes, {n_gpus} GPUs")
@@ -88,6 +92,12 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
         )
     else:
         yield ok("GPUs have types: " + ", ".join(sorted({kind for node in at.nodes for kind in node.gpus})))
+    if "shard" in types and at.settings.version.startswith(_SPLITS_INSTANCES) and _has_mig(at):
+        yield warn(
+            f"GresTypes has shard beside MIG instances: Slurm {at.settings.version} takes each of the device "
+            "files of an instance (MultipleFiles in gres.conf) for a GPU of its own",
+            "take shard out of GresTypes in slurm.conf; restart slurmctld and each slurmd",
+        )
 
 
 def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
@@ -101,6 +111,17 @@ def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
             "no DefMemPerGPU: a job without --mem takes the whole node's memory, and its other GPUs lie idle",
             "JobDefaults=DefMemPerGPU=... (or DefMemPerCPU) in slurm.conf; scontrol reconfigure",
         )
+
+
+def _has_mig(at: Surroundings) -> bool:
+    """Whether types are called as MIG instances are, such as a100_3g.20gb, or consist of several files."""
+    if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
+        return True
+    try:
+        lines = (Path(at.settings.conf_path).parent / "gres.conf").read_text(errors="replace").splitlines()
+    except OSError:
+        return False  # it may lie on the nodes only
+    return any(re.match(r"[^#]*\bMultipleFiles=", line, re.IGNORECASE) for line in lines)
 
 
 def _values(raw: Mapping[str, str], key: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 import textwrap
 from collections import Counter
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--pid", type=_number, nargs="+", metavar="PID", help="processes to look at")
-    what.add_argument("--job", type=_number, metavar="ID", help="the processes of this job on this node")
+    what.add_argument("--job", type=_job_number, metavar="ID", help="the processes of this job on this node")
     what.add_argument("--check", action="store_true", help="only check the rules, and list what they know")
     parser.add_argument(
         "--config",
@@ -122,6 +123,15 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number such as 4711")
     return int(text)
+
+
+def _job_number(text: str) -> int:
+    """Cgroups are called by the number that each task and each component has of its own."""
+    if re.fullmatch(r"[0-9]+[_+][0-9]+", text):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has a number of its own on a node: `squeue -j {text} -o '%i %A'` shows it"
+        )
+    return _number(text)
 
 
 def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:

@@ -39,6 +39,19 @@ _NEVER = frozenset(
     )
 )
 
+# What a device lacks that cannot do this, for those whom the name of a function tells nothing.
+_WITHOUT = {
+    "nvmlGpmQueryDeviceSupport": (
+        "does not measure what its SMs do (GPM needs Hopper or newer): sm_active_frac, sm_occupancy_frac, "
+        "tensor_frac and dram_frac are gaps;"
+    ),
+    "nvmlDeviceGetSamples": "keeps no samples of its utilization, and is asked for its current value;",
+    "nvmlDeviceGetProcessUtilization": (
+        "does not tell what each process does: jobs that share it have no utilization of their own;"
+    ),
+    "nvmlDeviceGetComputeRunningProcesses_v3": "does not show its processes;",
+}
+
 # Says something to the admin; the priority is syslog's.
 Tell = Callable[[int, str], None]
 INFO, WARNING = 6, 4
@@ -117,9 +130,11 @@ class Calls:
 
     def failed(self, what: str, code: int) -> None:
         """Note that asking for it gave that code."""
+        lacks = "has no"
         if code in _NEVER:
             self._off.add(what)
-        self._tell(INFO, f"{self._uuid}: no {what}: {meaning(code)}")
+            lacks = _WITHOUT.get(what, lacks)
+        self._tell(INFO, f"GPU {self._uuid} {lacks} {what}: {meaning(code)}")
 
     def leave_out(self, *names: str) -> None:
         """Never ask for these."""

@@ -4,7 +4,8 @@ Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
 It may be killed at any time: where a call hangs in the driver, nothing else helps. So it keeps no state that
 matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told
-`["find", [index to leave out, …]]`, which it does at the start unasked, or `["read", [request, …]]`. It says
+`["find", [index to leave out, …]]`, which it does at the start unasked, or `["read", [request, …]]`. Each
+line that it says is a list of these:
 
     ["log", priority, text]          at any time
     ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
@@ -29,6 +30,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
+from slurm_gpu.node.gpu import leanbinding  # noqa: F401  # before what imports pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Failure, Request
 
@@ -38,25 +40,26 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Answers:
-    """What goes back, line by line, written once it is `flushed`."""
+    """What goes back, in one line each time it is flushed."""
 
     def __init__(self, file: int) -> None:
         self._file = file
-        self._waiting: list[bytes] = []
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        self._waiting: list[Sequence[Any]] = []
 
     def add(self, *message: Any) -> None:
-        """One line."""
-        self._waiting.append(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        """Say it with the next flush."""
+        self._waiting.append(message)
 
     def flush(self) -> None:
         """Write all that waits."""
-        data = memoryview(b"".join(self._waiting))
+        data = memoryview(self._encode(self._waiting).encode() + b"\n")
         self._waiting.clear()
         while data:
             data = data[os.write(self._file, data) :]
 
     def say(self, *message: Any) -> None:
-        """One line, at once."""
+        """Say it at once."""
         self.add(*message)
         self.flush()
 

@@ -10,6 +10,7 @@ import select
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
@@ -57,7 +58,7 @@ class Child:
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
-        self._lines: list[bytes] = []
+        self._heard: deque[list[Any]] = deque()
         self._pending = b""
         self._only = only
         self._leave_out: Collection[int] = leave_out
@@ -131,8 +132,8 @@ class Child:
         """The next thing it says, None if that takes longer; raises DeadError."""
         end_s = time.monotonic() + timeout_s
         while True:
-            while self._lines:
-                message = _decode(self._lines.pop(0))
+            while self._heard:
+                message = self._heard.popleft()
                 if message[0] != "log":
                     return message
                 log.log(_LEVELS.get(message[1], logging.WARNING), "%s", message[2])
@@ -142,7 +143,9 @@ class Child:
             if not data:
                 raise DeadError("the reader of NVML has ended")
             self._heard_s = time.monotonic()
-            *self._lines, self._pending = (self._pending + data).split(b"\n")
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                self._heard.extend(_decode(line))
 
     def kill(self) -> None:
         """End it. It is gone once `is_gone` says so: never, as long as the driver holds on to it."""
@@ -167,11 +170,16 @@ def _path() -> str:
     return os.pathsep.join([str(Path(__file__).parents[3]), str(Path(binding.origin).parent)])
 
 
-def _decode(line: bytes) -> list[Any]:
+def _decode(line: bytes) -> list[list[Any]]:
+    """The messages of a line; raises DeadError."""
     try:
-        message = json.loads(line)
+        messages = json.loads(line)
     except ValueError:
-        message = None
-    if not isinstance(message, list) or not message or (message[0] == "log" and len(message) != 3):
+        messages = None
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise DeadError(f"the reader of NVML talks nonsense: {line[:80]!r}")
-    return message
+    return messages
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > 0 and (value[0] != "log" or len(value) == 3)

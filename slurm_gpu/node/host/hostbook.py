@@ -29,7 +29,7 @@ _ASK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Mounts:
     """Where the kernel tells things."""
 
     proc: Path = Path("/proc")
@@ -68,16 +68,16 @@ class HostBook:
         node: str,
         rules: Rules,
         *,
-        places: Places | None = None,
+        mounts: Mounts | None = None,
         worker: Worker | None = None,
         environments: EnvironmentJobs | None = None,
     ) -> None:
-        places = Places() if places is None else places
+        mounts = Mounts() if mounts is None else mounts
         self._rules = rules
-        self._processes = Processes(places.proc)
-        self._cgroups = JobCgroups(node, places.cgroup)
+        self._processes = Processes(mounts.proc)
+        self._cgroups = JobCgroups(node, mounts.cgroup)
         self._environments = EnvironmentJobs(self._processes) if environments is None else environments
-        self._counters = NodeCounters(places.proc, places.sys)
+        self._counters = NodeCounters(mounts.proc, mounts.sys)
         self._reading: NodeReading | None = None
         self._worker: Worker = WorkThread("host") if worker is None else worker
         self._entries: dict[str, _Entry] = {}

@@ -71,7 +71,7 @@ class Inventory:
         """Are all its devices told, and do they answer?"""
         if len(allocation.devices) < len(allocation.positions):
             return False
-        return all(uuid in self.answering for uuid in allocation.devices.values())
+        return all(map(self.answering.__contains__, allocation.devices.values()))
 
     def resolve(self, allocation: Allocation) -> Allocation:
         """The allocation with the devices that can be told by now; the same object if nothing is new."""

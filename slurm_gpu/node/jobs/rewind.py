@@ -31,8 +31,8 @@ class History:
         self._kept: list[tuple[int, float, bytes]] = []
         self._young: list[tuple[int, float, bytes]] = []
 
-    def add(self, at_s: float, record: Record) -> None:
-        """The record of now (Clock.monotonic()); to be called at equal intervals."""
+    def add(self, at_s: float, record: bytes) -> None:
+        """The record of now (Clock.monotonic()) as JSON; to be called at equal intervals."""
         self._added += 1
         self._kept.append((self._added, at_s, _packed(record)))
         self._kept = [
@@ -43,7 +43,7 @@ class History:
         """Should the record of a segment of that age be kept besides?"""
         return len(self._young) < len(YOUNG_S) and age_s >= YOUNG_S[len(self._young)]
 
-    def add_young(self, at_s: float, record: Record) -> None:
+    def add_young(self, at_s: float, record: bytes) -> None:
         """See `wants_young`."""
         self._young.append((0, at_s, _packed(record)))
 
@@ -57,7 +57,7 @@ class History:
         return len(self._kept)
 
 
-def _packed(record: Record) -> bytes:
+def _packed(record: bytes) -> bytes:
     # The usual 256 KiB of zlib's own would cost more to lay out than a record to compress.
     packer = zlib.compressobj(level=1, wbits=_WINDOW_BITS, memLevel=_MEMORY_LEVEL)
-    return packer.compress(json.dumps(record.to_wire(), separators=(",", ":")).encode()) + packer.flush()
+    return packer.compress(record) + packer.flush()

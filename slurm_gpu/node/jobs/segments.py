@@ -70,8 +70,7 @@ class SegmentBook:
         """Write down all that is known."""
         for segment in self._segments.values():
             for device in segment.unsettled:
-                record = segment.tallies[device].record(now_s)
-                self._spool.save_record(record)
+                record = self._spool.save_record(segment.tallies[device].record(now_s))
                 segment.histories[device].add(now_s, record)
 
     def remember_young(self, now_s: float) -> None:
@@ -80,7 +79,8 @@ class SegmentBook:
             age_s = now_s - segment.allocation.start_s
             for device in segment.unsettled if age_s <= YOUNG_S[-1] + 1 else ():
                 if not segment.ending and segment.histories[device].wants_young(age_s):
-                    segment.histories[device].add_young(now_s, segment.tallies[device].record(now_s))
+                    record = self._spool.save_record(segment.tallies[device].record(now_s))
+                    segment.histories[device].add_young(now_s, record)
 
     def settle(self, tally: Tally, now_s: float) -> None:
         """Nothing more will be learnt of it: its record is final."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
@@ -18,8 +18,7 @@ PROCESSES_LATE_S = 1.0
 _SAME_S = 1e-3
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """The part of a span in which one holder held the device."""
 
     start_s: float
@@ -61,10 +60,14 @@ class JobSamples:
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
+        # Stamps that lay ahead of a clock that was set back, once that reading has come.
+        self._from_before: set[int] = set()
+        self._was_set = False
 
-    def begin(self, after_us: int) -> None:
+    def begin(self, after_us: int, *, clock_was_set: bool = False) -> None:
         """Read on after that time; what is known stays."""
-        self._last_us = after_us
+        self._last_us, self._was_set = after_us, clock_was_set
+        self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
         """What to read the ring after (wall clock)."""
@@ -91,12 +94,16 @@ class JobSamples:
         if self.known is None:
             self.known = []
         for sample in sorted(ring, key=lambda s: s.at_us):
-            if sample.at_us > now_us:
-                break
+            if sample.at_us > now_us and self._was_set:
+                self._from_before.add(sample.at_us)
+            if sample.at_us > now_us or sample.at_us in self._from_before:
+                continue
             self._last_us = max(self._last_us, sample.at_us)
             job = job_of(sample.pid)
             if job is not None:
                 self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
+        if ring:
+            self._was_set = False
 
     def reach(self, span: Span, now_s: float) -> bool:
         """Have the samples of that time arrived, as far as they ever will?"""

@@ -6,7 +6,7 @@ All times here are Clock.monotonic() seconds.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ class Tally:
         self, key: SegmentKey, device: str, start_s: float, start_wall_s: float, facts: Facts | None = None
     ) -> None:
         self.key, self.device = key, device
+        self._named = asdict(key)
         self.start_s, self.start_wall_s = start_s, start_wall_s
         self.end_s: float | None = None
         self.granted_mgpu: int | None = None
@@ -74,8 +75,9 @@ class Tally:
         self._memory, self._memory_hist, self._memory_total = Gauge(), HistogramSum(), 1
         self._details = Details(facts, self._timeline, self._window)
         self._suspended_s, self._is_suspended = 0.0, False
-        self._suspension_s: float | None = None
-        # Times up to `_suspension_s` of which utilization, which the driver tells late, does not count.
+        # When that was told last, if ever.
+        self._told_s: float | None = None
+        # Times up to `_told_s` of which utilization, which the driver tells late, does not count.
         self._pauses: deque[tuple[float, float]] = deque()
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
@@ -92,23 +94,27 @@ class Tally:
             self._window.utilization(start_s, stop_s, share, device)
         self._device_util.add(end_s - begin_s, device, device, device)
 
-    def _by_suspension(self, begin_s: float, end_s: float) -> Iterator[tuple[float, float, bool]]:
+    def _by_suspension(self, begin_s: float, end_s: float) -> Sequence[tuple[float, float, bool]]:
         """That time cut where the job was suspended or went on, and whether it ran then."""
+        if not self._pauses and not self._is_suspended:
+            return ((begin_s, end_s, True),)
         while self._pauses and self._pauses[0][1] <= begin_s:
             self._pauses.popleft()
         pauses = list(self._pauses)
-        if self._is_suspended and self._suspension_s is not None:
-            pauses.append((self._suspension_s, end_s))
+        if self._is_suspended and self._told_s is not None:
+            pauses.append((self._told_s, end_s))
+        parts = []
         for pause_s, resumed_s in pauses:
             pause_s, resumed_s = max(begin_s, pause_s), min(end_s, resumed_s)
             if pause_s >= resumed_s:
                 continue
             if begin_s < pause_s:
-                yield begin_s, pause_s, True
-            yield pause_s, resumed_s, False
+                parts.append((begin_s, pause_s, True))
+            parts.append((pause_s, resumed_s, False))
             begin_s = resumed_s
         if begin_s < end_s:
-            yield begin_s, end_s, True
+            parts.append((begin_s, end_s, True))
+        return parts
 
     def free_since(self, at_s: float) -> None:
         """From then to the segment's start nobody held the device."""
@@ -147,20 +153,20 @@ class Tally:
 
     def suspension(self, at_s: float, *, suspended: bool) -> None:
         """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
-        if self._suspension_s is None:
-            self._suspension_s, self._is_suspended = self.start_s, suspended
+        if self._told_s is None:
+            self._told_s, self._is_suspended = self.start_s, suspended
         if suspended or self._is_suspended:
             # Where it was stopped or went on since it was last looked at, nobody knows when.
-            last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._suspension_s else None
-            self._pauses.append((self._suspension_s if last is None else last[0], at_s))
+            last = self._pauses.pop() if self._pauses and self._pauses[-1][1] == self._told_s else None
+            self._pauses.append((self._told_s if last is None else last[0], at_s))
         self._suspended_s = self._suspended_until(at_s)
-        self._suspension_s, self._is_suspended = at_s, suspended
+        self._told_s, self._is_suspended = at_s, suspended
 
     def _suspended_until(self, at_s: float) -> float:
-        if not self._is_suspended or self._suspension_s is None:
+        if not self._is_suspended or self._told_s is None:
             return self._suspended_s
         end_s = at_s if self.end_s is None else min(at_s, self.end_s)
-        return self._suspended_s + max(0.0, end_s - self._suspension_s)
+        return self._suspended_s + max(0.0, end_s - self._told_s)
 
     def forget(self) -> None:
         """The device was away: its counters may have started anew."""
@@ -179,7 +185,7 @@ class Tally:
         # Where memory alone is measured, it is so also while the job is suspended.
         suspended_s = self._suspended_until(stop_s)
         return Record(
-            **asdict(self.key),
+            **self._named,
             device=self.device,
             seq=self._seq,
             final=final,
@@ -189,7 +195,7 @@ class Tally:
             sampled_s=min(
                 _seconds(memory_hist if util is None else util), round(max(0.0, held_s - suspended_s), 6)
             ),
-            suspended_s=None if self._suspension_s is None else round(suspended_s, 3),
+            suspended_s=None if self._told_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=memory_hist,

@@ -1,14 +1,15 @@
 """A device's utilization as gap-free spans of time, from the driver's ring where it has one.
 
 Each sample of the ring stands for the time since the sample before it. Its stamps are wall-clock time and
-are turned into Clock.monotonic() with the difference of the clocks at the time of reading; if somebody set
-the wall clock since the last reading, the ring cannot be told apart from before, and is left out once.
+are turned into Clock.monotonic() with the difference of the clocks at the time of reading. If somebody set
+the wall clock since the last look, what the ring holds by then is left out: where it was set back, that is
+also what lies ahead of the clock, which is to be read at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Reading
@@ -21,8 +22,7 @@ _CLOCK_STEP_S = 0.05
 _US = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Utilization in percent from `start_s` to `end_s`, Clock.monotonic() seconds."""
 
     start_s: float
@@ -45,6 +45,9 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
+        # Stamps that lay ahead of a clock that was set back, once that reading has come.
+        self._from_before: set[int] = set()
+        self._was_set = False
 
     @property
     def after_us(self) -> int:
@@ -60,15 +63,14 @@ class UtilizationSpans:
         nothing for long; `to_the_end` takes it at once.
         """
         now_s = reading.at_s
-        if self._clock_was_set():
-            self._last_us, self._anchored, self.covered_s = self._to_us(now_s), True, now_s
-            return []
         self.has_ring = reading.ring is not None
         spans: list[Span] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
         for sample in reading.ring if reading.ring is not None else ():
-            if sample.at_us > latest_us:
-                break  # from before somebody set the clock back
+            if sample.at_us > latest_us and self._was_set:
+                self._from_before.add(sample.at_us)
+            if sample.at_us > latest_us or sample.at_us in self._from_before:
+                continue
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
             self._last_us = sample.at_us
             anchored, self._anchored = self._anchored, True
@@ -78,6 +80,8 @@ class UtilizationSpans:
                 continue
             spans.append(Span(start_s, at_s, sample.percent))
             self.covered_s = at_s
+        if reading.ring:
+            self._was_set = False
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
             recent = quiet_s <= max(gap_s, 2 * QUIET_S)
@@ -89,11 +93,20 @@ class UtilizationSpans:
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
         return [] if percent is None else [Span(start_s, now_s, percent)]
 
-    def _clock_was_set(self) -> bool:
+    def clock_was_set(self, now_s: float) -> bool:
+        """Was the wall clock set since the last look? To be asked with each, before what it read is taken.
+
+        If so, that look's ring is worth nothing: it was read after a stamp of another time. The next one is
+        to be read at once: it shows which samples are from before, by stamps that lie ahead of the clock.
+        """
         offset_s = self._clock.wall() - self._clock.monotonic()
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
-        # A clock that is only slewed drifts by less than this between two readings; follow it.
+        # A clock that is only slewed drifts by less than this between two looks; follow it.
         self._offset_s = offset_s
+        if moved:
+            self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
+            self._from_before.clear()
+            self._was_set = True
         return moved
 
     def _to_us(self, at_s: float) -> int:

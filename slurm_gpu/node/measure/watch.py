@@ -73,6 +73,9 @@ class DeviceWatch:
         self._clock, self._processes, self._interval_s = clock, processes, interval_s
         self._detail_max_s = max(interval_s, DETAIL_MAX_S)
         self._holders: list[_Holder] = []
+        # Of the holders: the start of the youngest, and whether any has ended.
+        self._youngest_s: float | None = None
+        self._settling = False
         self._spans = UtilizationSpans(clock, 0.0)
         self._waiting: deque[Span] = deque()
         self._settled_s = 0.0
@@ -100,7 +103,7 @@ class DeviceWatch:
             self._waiting.clear()
             self._settled_s = tally.start_s
             self._job_samples = JobSamples(self._to_us(tally.start_s))
-        self._holders.append(_Holder(tally))
+        self._hold([*self._holders, _Holder(tally)])
         self.look_thoroughly()
 
     def recover(self, now_s: float) -> None:
@@ -119,11 +122,12 @@ class DeviceWatch:
         for holder in self._holders:
             if holder.tally is tally:
                 holder.settle_by_s = now_s + SETTLE_S
+        self._hold(self._holders)
         self.look_thoroughly()
 
     def drop(self, tally: Tally) -> None:
         """The segment ended long ago: nothing that is seen from now on is its own."""
-        self._holders = [holder for holder in self._holders if holder.tally is not tally]
+        self._hold([holder for holder in self._holders if holder.tally is not tally])
         self._free_since_s = self._clock.monotonic()
 
     def settled(self, now_s: float) -> Sequence[Tally]:
@@ -131,10 +135,16 @@ class DeviceWatch:
         done = [holder for holder in self._holders if self._is_settled(holder)]
         for holder in done:
             holder.count(now_s)
-            self._holders.remove(holder)
             assert holder.tally.end_s is not None
             self._free_since_s = max(self._free_since_s, holder.tally.end_s)
+        if done:
+            self._hold([holder for holder in self._holders if holder not in done])
         return [holder.tally for holder in done]
+
+    def _hold(self, holders: list[_Holder]) -> None:
+        self._holders = holders
+        self._youngest_s = max((holder.tally.start_s for holder in holders), default=None)
+        self._settling = any(holder.settle_by_s is not None for holder in holders)
 
     def _is_settled(self, holder: _Holder) -> bool:
         if holder.settle_by_s is None or holder.tally.end_s is None:
@@ -175,13 +185,13 @@ class DeviceWatch:
         return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
     def _step_s(self, now_s: float) -> float:
-        if self._is_settling():
+        if self._settling:
             return min(self._interval_s, YOUNGEST_S)
         return self._pace_s(now_s)
 
     def _pace_s(self, now_s: float) -> float:
         """Time between looks while nobody's end is waited for."""
-        age_s = min((now_s - h.tally.start_s for h in self._holders), default=0.0)
+        age_s = 0.0 if self._youngest_s is None else now_s - self._youngest_s
         return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))
 
     def request(self, now_s: float) -> Request | None:
@@ -191,7 +201,7 @@ class DeviceWatch:
         detailed = self._detailed_s is None or now_s - self._detailed_s >= 0.99 * self._detail_s(now_s)
         detailed = detailed or self._settles_by(now_s)
         several = len(self._holders) > 1
-        utilization = detailed or self._is_settling() or not self._spans.has_ring
+        utilization = detailed or self._settling or not self._spans.has_ring
         # A job that begins or ends makes the looks from now on come faster, not those until now.
         pace_s = self._pace_s(now_s)
         self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
@@ -214,13 +224,22 @@ class DeviceWatch:
         assert asked_s is not None
         gap_s = max(GAP_S, GAP_LOOKS * self._expected_s)
         detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
+        clock_was_set = self._spans.clock_was_set(reading.at_s)
+        if clock_was_set:
+            self._job_samples.begin(self._to_us(reading.at_s), clock_was_set=True)
+            reading = reading._replace(
+                ring=None if reading.ring is None else (),
+                process_ring=None if reading.process_ring is None else (),
+            )
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
         self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
         if reading.activity is not None:
             self._activity_s = reading.at_s
         self._looked_s = asked_s
-        if asked.detailed:
+        if clock_was_set:
+            self.look_thoroughly()
+        elif asked.detailed:
             self._detailed_s = asked_s
 
     def skip(self) -> None:
@@ -234,12 +253,11 @@ class DeviceWatch:
     def _detail_s(self, now_s: float) -> float:
         return min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))
 
-    def _is_settling(self) -> bool:
-        return any(holder.settle_by_s is not None for holder in self._holders)
-
     def _settles_by(self, now_s: float) -> bool:
         """Is this the last look for any holder?"""
-        return any(h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders)
+        return self._settling and any(
+            h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders
+        )
 
     def _take_utilization(
         self,

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from slurm_gpu.node.process.procfs import read
 
@@ -26,6 +27,7 @@ _REMEMBERED = 10_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
 _NOT_JOBS = frozenset({"system"})
+_Key = TypeVar("_Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class JobCgroups:
         self._v1_roots = (f"slurm_{node}", "slurm")
         self._v2_roots = (f"{node}_slurmstepd.scope", "slurmstepd.scope")
         self._known: dict[tuple[str, JobName], str] = {}
+        # The file of a step of each job that was not frozen last time.
+        self._running: dict[JobName, str] = {}
 
     def pids(self, job: JobName, limit: int) -> Sequence[int] | None:
         """The job's processes, at most `limit` + 1 of them; None if it has no cgroup here."""
@@ -85,11 +89,21 @@ class JobCgroups:
         Measured on 22.05 with proctrack/cgroup: `scontrol suspend` sends SIGTSTP, and freezes each step (the
         external one too) 2 s later, the job's own directory never; resuming thaws at once. Only root can.
         """
+        # One step that is not frozen decides, and most often it is the one that did so last time.
+        if (known := self._running.get(job)) is not None and _is_frozen(known) is False:
+            return False
+        self._running.pop(job, None)
         v2 = self._is_v2()
         directory = self._v2(job) if v2 else self._v1("freezer", job)
         name = "user/cgroup.freeze" if v2 else "freezer.state"
-        states = [] if directory is None else _states(directory, name)
-        return None if not states else all(state in _FROZEN for state in states)
+        frozen = None
+        for step in () if directory is None else _names(directory)[:_MOST_STEPS]:
+            file = f"{directory}/{step}/{name}"
+            frozen = _is_frozen(file) if frozen is None else frozen and _is_frozen(file) is not False
+            if frozen is False:
+                _remember(self._running, job, file)
+                break
+        return frozen
 
     def is_alone(self, job: JobName) -> bool:
         """Has no other job a process on this node, as far as cgroups tell? True where it has none itself."""
@@ -130,10 +144,8 @@ class JobCgroups:
         if known is not None and os.path.isdir(known):  # noqa: PTH112
             return known
         found = next((path for path in candidates if os.path.isdir(path)), None)  # noqa: PTH112
-        if len(self._known) >= _REMEMBERED:
-            self._known.clear()
         if found is not None:
-            self._known[controller, job] = found
+            _remember(self._known, (controller, job), found)
         return found
 
     def _scopes(self) -> Iterator[str]:
@@ -186,15 +198,18 @@ def _pids(directory: str, limit: int) -> Sequence[int]:
     return found
 
 
-def _states(job: str, name: str) -> list[bytes]:
-    """What stands in that file of each of the job's steps, up to a limit."""
-    found = []
-    for step in _names(job)[:_MOST_STEPS]:
-        try:
-            found.append(read(f"{job}/{step}/{name}", _STAT_LIMIT).strip())
-        except OSError:
-            continue  # it has just ended, or is no step
-    return found
+def _is_frozen(file: str) -> bool | None:
+    """What stands in that file of a step's; None where it has just ended, or is no step."""
+    try:
+        return read(file, _STAT_LIMIT).strip() in _FROZEN
+    except OSError:
+        return None
+
+
+def _remember(known: dict[_Key, str], key: _Key, path: str) -> None:
+    if len(known) >= _REMEMBERED:
+        known.clear()
+    known[key] = path
 
 
 def _counted(directory: str | None, name: str, parse: Callable[[bytes], float | None]) -> Counted | None:

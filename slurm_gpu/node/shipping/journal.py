@@ -102,9 +102,11 @@ class Journal:
         every = itertools.chain(self._places, staged)
         return [key for key in every if key.startswith(prefix) and key in self]
 
-    def put(self, key: str, value: Any) -> None:
-        """Set a value that json.dumps takes."""
-        self._stage(key, _line(key, json.dumps(value, separators=(",", ":"), allow_nan=False).encode()))
+    def put(self, key: str, value: Any) -> bytes:
+        """Set a value that json.dumps takes; returns it as JSON."""
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+        self._stage(key, _line(key, text))
+        return text
 
     def remove(self, key: str) -> None:
         """Take a key away; one that is absent is no error."""

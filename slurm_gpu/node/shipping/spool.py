@@ -142,9 +142,9 @@ class Spool:
 
     # Records and events
 
-    def save_record(self, record: Record) -> None:
-        """Replace what is known of this segment on this device."""
-        self._save(f"record/{record.segment}/{record.device}", record)
+    def save_record(self, record: Record) -> bytes:
+        """Replace what is known of this segment on this device; returns the record as JSON."""
+        return self._save(f"record/{record.segment}/{record.device}", record)
 
     def save_host(self, host: Host) -> None:
         """Replace what is known of this segment's processes on the node."""
@@ -250,11 +250,12 @@ class Spool:
             file.flush()
             os.fsync(file.fileno())
 
-    def _save(self, key: str, record: Record | Host) -> None:
-        self._journal.put(key, record.to_wire())
+    def _save(self, key: str, record: Record | Host) -> bytes:
+        text = self._journal.put(key, record.to_wire())
         self._waiting[key] = record.final
         if record.segment in self._of_open:
             self._of_open[record.segment].add(key)
+        return text
 
     def _goes_on(self, item: Item) -> bool:
         if item.kind == "events":

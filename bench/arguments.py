@@ -1,0 +1,59 @@
+"""Types of the benchmarks' options: what cannot be measured with is refused, with what would be right."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shutil
+from collections.abc import Callable
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number of at least `least`, and at most `most`."""
+
+    def read(text: str) -> int:
+        if text.isascii() and text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
+            return int(text)
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
+
+    return read
+
+
+def numbers(text: str) -> list[int]:
+    """Whole numbers from 0 on, joined by commas; sorted."""
+    return sorted(number(0)(part) for part in text.split(","))
+
+
+def seconds(least: float) -> Callable[[str], float]:
+    """A time of at least `least` seconds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if least <= value < math.inf:
+            return value
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least {least:g} s")
+
+    return read
+
+
+def part(text: str) -> float:
+    """A part of the whole, 0 to 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if 0 <= value <= 1:
+        return value
+    raise argparse.ArgumentTypeError(f"{text!r} is not a part of the time, from 0 to 1")
+
+
+def program(text: str) -> str:
+    """A program that is there, with its whole path."""
+    path = shutil.which(text)
+    if path is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a program of this machine")
+    return path

@@ -1,0 +1,32 @@
+"""A benchmark refuses what it cannot measure with, before it does anything."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).resolve().parents[2] / "bench"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "said"),
+    [
+        ("hooks", "--runs 1", "'1' is not a whole number of at least 2"),
+        ("hooks", "--shell /bin/nothing", "'/bin/nothing' is not a program of this machine"),
+        ("host_looks", "--jobs 0", "'0' is not a whole number of at least 1"),
+        ("sampler", "--turns 0", "'0' is not a whole number of at least 1"),
+        ("sampler", "--seconds 0", "'0' is not a number of at least 1 s"),
+        ("sampler", "--seconds 2 --turns 3", "each of the 3 turns takes at least 1 s"),
+        ("sampler", "--gpus 17", "'17' is not a whole number from 1 to 16"),
+        ("submit", "--queued 0,many", "'many' is not a whole number of at least 0"),
+        ("real_gpu", "--seconds nan", "'nan' is not a number of at least 2 s"),
+        ("plain_loops", "fork", "usage: "),
+    ],
+)
+def test_what_cannot_be_measured_with_is_named(script: str, words: str, said: str):
+    command = [sys.executable, BENCH / f"{script}.py", *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,71 @@
+"""`slurm-gpu doctor` names the daemon that is down, and does not wait for it."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_gpu.cli.checks.every import CHECKS, run_checks
+from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.cli.checks.outages import trouble
+from slurm_gpu.errors import SlurmError
+from tests.cli.installation import Installation
+
+PERSISTENT = (
+    "`sacct --allusers …` failed (1): sacct: error: slurm_persist_conn_open_without_init: failed to open "
+    "persistent connection to host:dbhost:6819: Connection refused\n"
+    "sacct: error: Sending PersistInit msg: Connection refused\n"
+    "Problem talking to the database: Connection refused"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "remedy"),
+    [
+        (
+            "`scontrol show config` failed (1): slurm_load_ctl_conf error: Unable to contact slurm "
+            "controller (connect failure)",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
+        (
+            "`scontrol show node` gave no answer within 60 s",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
+        (
+            "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN",
+            "slurmctld does not answer",
+            "systemctl start slurmctld",
+        ),
+        (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
+        (
+            'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
+            'slurm-gpudbd runs, but its database does not answer: (2003, "Can\'t connect")',
+            "systemctl start mariadb",
+        ),
+        (
+            "MUNGE: Socket communication error; is munged running?",
+            "munged does not answer on this host",
+            "systemctl start munge",
+        ),
+        ("something else", "something else", "look"),
+    ],
+)
+def test_the_daemon_to_start_is_named(error: str, message: str, remedy: str):
+    finding = trouble(error, "look")
+    assert (finding.level, finding.message) == (Level.FAIL, message)
+    assert finding.remedy is not None
+    assert finding.remedy.startswith(remedy)
+
+
+def test_a_slurmctld_that_is_away_is_asked_once_and_not_waited_for(installed: Installation):
+    at, asked = installed.at(), []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        asked.append(" ".join(argv))
+        raise SlurmError("`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN")
+
+    at.site.slurm.run = run  # type: ignore[attr-defined]
+    results = list(run_checks(at, [check for check in CHECKS if check.name != "MUNGE"]))
+    assert asked == ["scontrol ping"]
+    assert [result.check for result in results if result.finding.level is Level.FAIL] == ["Slurm"]

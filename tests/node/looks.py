@@ -1,0 +1,66 @@
+"""One segment on one device, and looks at it, for tests of what its record says."""
+
+from typing import Any
+
+from slurm_gpu.node.gpu.reading import Facts, Memory, Reading
+from slurm_gpu.node.measure.tally import Look, SegmentKey, Tally
+from slurm_gpu.records import (
+    Mean,
+    Record,
+)
+
+START, WALL = 1000.0, 1_795_000_000.25
+GAP = 5.0
+TOTAL = 40 << 30
+KEY = SegmentKey(
+    cluster="lab",
+    job_id=7,
+    restart=0,
+    prolog_s=1_795_000_000,
+    node="n1",
+    boot_id="b",
+    segment="00000000000000aa",
+)
+FACTS = Facts(
+    uuid="GPU-0",
+    index=0,
+    memory_bytes=TOTAL,
+    power_limit_w=400.0,
+    sm_clock_max_mhz=2000.0,
+    pcie_bytes_per_s=32e9,
+    nvlink_bytes_per_s=300e9,
+)
+
+
+def tally(facts: Facts | None = FACTS, start_s: float = START, wall_s: float = WALL) -> Tally:
+    return Tally(KEY, "GPU-0", start_s, wall_s, facts)
+
+
+def look(at_s: float, *, alone: bool = True, processes: int | None = 1, **reading: Any) -> Look:
+    reading.setdefault("memory", Memory(TOTAL // 4, TOTAL))
+    return Look(
+        reading=Reading(at_s=at_s, **reading),
+        memory_used=None if reading["memory"] is None else reading["memory"].used,
+        processes=processes,
+        alone=alone,
+        detailed=True,
+    )
+
+
+def seen(*looks: Look, facts: Facts | None = FACTS, end_s: float | None = None) -> Record:
+    """The record of a segment with these looks."""
+    one = tally(facts)
+    one.end_s = end_s
+    for each in looks:
+        one.look(each, GAP, GAP)
+    return one.record(looks[-1].reading.at_s)
+
+
+def course(record: Record, name: str) -> list[float | None]:
+    assert record.timeline is not None
+    return record.timeline.fractions(name)
+
+
+def mean(value: Mean | None) -> float:
+    assert value is not None
+    return value.mean

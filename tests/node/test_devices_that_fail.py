@@ -1,0 +1,200 @@
+"""GPUs, drivers and readers that fail under jobs, or that nobody holds: what is told, and what it costs."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.gpu.reading import Failure, Trouble, Xid
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
+
+
+def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clock: FakeClock) -> None:
+    good, bad = FakeGpu(clock, "GPU-good", 0), FakeGpu(clock, "GPU-bad", 1)
+    machine = Machine(tmp_path, good, bad)
+    machine.start()
+    machine.hook("prolog", 7, "0,1")
+    machine.run(10)
+    bad.lost = True
+    machine.run(20)
+    assert machine.events() == ["gpu_lost"]
+    bad.lost = False
+    machine.run(20)
+    assert machine.events() == ["gpu_lost", "gpu_back"]
+    machine.hook("epilog", 7, "0,1")
+    machine.run(2)
+    lost, healthy = machine.records()
+    assert healthy.sampled_s == pytest.approx(50, abs=0.1)
+    assert 20 < lost.sampled_s < 41
+    assert lost.held_s == pytest.approx(50, abs=0.1)
+
+
+def test_a_gpu_that_failed_under_a_job_is_looked_for_when_that_job_is_gone(
+    machine: Machine, gpu: FakeGpu
+) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    gpu.failure = Failure(Trouble.HUNG, "no answer")
+    machine.run(10)
+    machine.hook("epilog", 7, "0")
+    machine.run(20)
+    gpu.failure = None
+    machine.run(15)
+    assert machine.events() == ["gpu_hung", "gpu_back"]
+    machine.hook("prolog", 8, "0")
+    machine.run(10)
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    next_job = machine.records()[-1]
+    assert next_job.mem_used_frac is not None
+    assert next_job.mem_used_frac.seconds == pytest.approx(next_job.held_s, abs=0.01)
+
+
+def test_a_gpu_that_hangs_is_an_event_and_a_gap(machine: Machine, gpu: FakeGpu) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    gpu.failure = Failure(Trouble.HUNG, "no answer")
+    machine.run(20)
+    gpu.failure = None
+    machine.run(20)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    assert machine.events() == ["gpu_hung", "gpu_back"]
+    (record,) = machine.records()
+    assert 20 < record.sampled_s < 41
+
+
+def test_a_reloaded_driver_is_one_event_and_a_swapped_gpu_is_lost(tmp_path: Path, clock: FakeClock) -> None:
+    stays, goes = FakeGpu(clock, "GPU-stays", 0), FakeGpu(clock, "GPU-goes", 1)
+    machine = Machine(tmp_path, stays, goes)
+    machine.start()
+    machine.hook("prolog", 7, "0,1")
+    machine.run(10)
+    stays.failure = goes.failure = Failure(Trouble.DRIVER, "Uninitialized")
+    machine.run(5)
+    stays.failure = None
+    machine.reader.gpus[1] = FakeGpu(clock, "GPU-new", 1)
+    machine.run(15)
+    assert machine.events() == ["driver_reloaded", "gpu_lost"]
+    machine.hook("epilog", 7, "0,1")
+    machine.run(2)
+    gone, stayed = machine.records()
+    assert stayed.sampled_s == pytest.approx(24, abs=6)
+    assert gone.sampled_s == pytest.approx(10, abs=1.1)
+    assert gone.held_s == pytest.approx(30, abs=0.1)
+    machine.hook("prolog", 8, "1")
+    machine.run(3)
+    machine.hook("epilog", 8, "1")
+    machine.run(2)
+    assert [record.device for record in machine.records() if record.job_id == 8] == ["GPU-new"]
+
+
+@pytest.mark.parametrize("away_s", [0.5, 3])
+def test_a_reader_that_restarts_costs_no_more_than_that_time(
+    machine: Machine, gpu: FakeGpu, away_s: float
+) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 60, 50, GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 30)
+    machine.reader.absent.add("GPU-0")
+    machine.run(away_s)
+    machine.reader.absent.clear()
+    machine.run_until(start + 60)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert machine.events() == []
+    assert core(record) == pytest.approx(50, abs=0.5)
+    assert record.sampled_s == pytest.approx(60, abs=0.1)  # the driver's ring has it all
+    assert record.mem_used_frac is not None
+    assert record.mem_used_frac.seconds == pytest.approx(60, abs=away_s + 0.2)
+
+
+def test_a_job_ends_though_the_reader_never_comes_back(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(10)
+    machine.reader.absent.add("GPU-0")
+    machine.run(10)
+    machine.hook("epilog", 7, "0")
+    machine.run(40)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(20, abs=0.1)
+    assert record.sampled_s == pytest.approx(10, abs=1.1)
+
+
+def test_an_xid_is_an_event_of_the_job(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(3)
+    machine.reader.xids.append(Xid("GPU-0", 79, machine.clock.wall()))
+    machine.run(2)
+    assert machine.spool is not None
+    (event,) = (item.wire for item in machine.spool.waiting(9) if item.wire.get("kind") == "xid")
+    assert (event["device"], event["job_id"], event["data"]) == ("GPU-0", 7, {"code": 79})
+
+
+def test_a_gpu_that_nobody_holds_is_looked_at_too(tmp_path: Path, clock: FakeClock) -> None:
+    held, idle = FakeGpu(clock, "GPU-held", 0), FakeGpu(clock, "GPU-idle", 1)
+    machine = Machine(tmp_path, held, idle)
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.reader.xids.append(Xid("GPU-idle", 79, machine.clock.wall()))
+    machine.run(20)
+    idle.lost = True
+    machine.run(30)
+    assert machine.events() == ["xid", "gpu_lost"]
+    idle.lost = False
+    machine.run(20)
+    assert machine.events() == ["xid", "gpu_lost", "gpu_back"]
+    assert 3 <= idle.reads <= 5  # each 10 s
+    assert machine.spool is not None
+    told = {item.wire.get("job_id") for item in machine.spool.waiting(9) if "kind" in item.wire}
+    assert told == {None}
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.sampled_s == pytest.approx(70, abs=0.1)
+
+
+def test_a_driver_that_is_starting_is_asked_soon(machine: Machine, gpu: FakeGpu) -> None:
+    machine.reader.starting = True
+    machine.kill()
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.run(4)
+    machine.reader.starting = False
+    machine.run(1)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.device == "GPU-0"
+    assert record.sampled_s == pytest.approx(5, abs=0.1)
+
+
+def test_without_a_driver_the_hold_is_recorded_without_samples(machine: Machine, gpu: FakeGpu) -> None:
+    machine.reader.loaded = False
+    machine.kill()
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.run(30)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert (record.device, record.sampled_s, record.util_hist_ms) == ("position:0", 0, None)
+    assert record.held_s == pytest.approx(30, abs=0.01)
+
+
+def test_a_driver_that_comes_late_is_used_from_then_on(machine: Machine) -> None:
+    machine.reader.loaded = False
+    machine.kill()
+    machine.start()
+    machine.hook("prolog", 7, "0")
+    machine.run(15)
+    machine.reader.loaded = True
+    machine.run(45)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.device == "GPU-0"
+    assert record.sampled_s == pytest.approx(60, abs=2)  # the ring tells 20 s of before
+    assert record.mem_used_frac is not None
+    assert record.mem_used_frac.seconds == pytest.approx(40, abs=2)

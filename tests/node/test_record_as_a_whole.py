@@ -1,0 +1,177 @@
+"""A record of a job that does everything: parts add up to the whole, sums are true, and it stays short."""
+
+import dataclasses
+import gzip
+import json
+import math
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.node.gpu.reading import Activity, Counter, Memory
+from slurm_gpu.node.measure.tally import Look, Tally
+from slurm_gpu.records import (
+    Mean,
+    Record,
+    Timeline,
+    Total,
+    Window,
+    histogram_quantile,
+    merge_histograms,
+    merge_means,
+    merge_timelines,
+    merge_totals,
+)
+from slurm_gpu.records.timeline import FULL
+from tests.node.looks import GAP, KEY, START, TOTAL, WALL, look, mean, tally
+
+
+def _work(source: random.Random, seconds: int) -> list[tuple[list[tuple[float, float]], Look]]:
+    """For each second its utilization samples (length, percent) and the look that ends it."""
+    amounts = dict.fromkeys(("energy_mj", "pcie_rx_bytes", "pcie_tx_bytes", "nvlink_rx_bytes"), 0)
+    work = []
+    for second in range(1, seconds + 1):
+        rates = {"energy_mj": 400_000, "nvlink_rx_bytes": 300 * 10**9}
+        for name in amounts:
+            amounts[name] += int(source.random() * rates.get(name, 32 * 10**9))
+        samples = [(0.25, float(source.randrange(101))) for _ in range(4)]
+        seen_now = look(
+            START + second,
+            processes=source.randrange(3),
+            memory=Memory(source.randrange(TOTAL), TOTAL),
+            power_w=400 * source.random(),
+            temp_c=100 * source.random(),
+            sm_clock_mhz=2000 * source.random(),
+            mem_util_pct=100 * source.random(),
+            throttle=tuple(r for r in ("sw_power_cap", "hw_slowdown") if source.random() < 0.3),
+            activity=Activity(seconds=1.0, sm_active=source.random(), tensor=source.random()),
+            **{name: Counter(amount) for name, amount in amounts.items()},
+        )
+        work.append((samples, seen_now))
+    return work
+
+
+def _tell(one: Tally, work: list[tuple[list[tuple[float, float]], Look]]) -> Record:
+    for samples, seen_now in work:
+        at_s = seen_now.reading.at_s - sum(length for length, _ in samples)
+        for length, percent in samples:
+            one.utilization(at_s, at_s + length, percent, percent)
+            at_s += length
+        one.look(seen_now, GAP, GAP)
+    return one.record(work[-1][1].reading.at_s, final=True)
+
+
+def _merged(parts: list[Record]) -> dict[str, Any]:
+    merges: dict[str, Any] = {
+        "Mean | None": merge_means,
+        "Total | None": merge_totals,
+        "Histogram | None": merge_histograms,
+        "Timeline | None": merge_timelines,
+    }
+    return {
+        f.name: merges[str(f.type)](getattr(part, f.name) for part in parts)
+        for f in dataclasses.fields(Record)
+        if str(f.type) in merges
+    }
+
+
+def _alike(name: str, a: Any, b: Any) -> bool:
+    if isinstance(a, Mean | Total):
+        # Peaks of power that only the energy counter tells do not stand apart in a longer segment.
+        n_comparable = 2 if name == "power_w" else 4
+        pairs = list(zip(a.to_wire(), b.to_wire(), strict=True))[:n_comparable]
+        return all(math.isclose(x, y, rel_tol=1e-5, abs_tol=0.01) for x, y in pairs)
+    if isinstance(a, Timeline):
+        return all(
+            abs(x - y) <= 1.01 / FULL  # two roundings of half a level
+            for series in a.series
+            for x, y in zip(a.fractions(series), b.fractions(series), strict=True)
+            if x is not None and y is not None
+        )
+    return bool(a == b)
+
+
+@settings(max_examples=30, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(2, 25), st.data())
+def test_two_segments_together_tell_what_one_would_have(seed: int, seconds: int, data: st.DataObject) -> None:
+    work = _work(random.Random(seed), seconds)
+    cut = data.draw(st.integers(1, seconds - 1))
+    # Segments that meet within a bin of the timeline count alike in it: here they meet between two bins.
+    wall_s = float(int(WALL))
+    whole, first = _tell(tally(wall_s=wall_s), work), _tell(tally(wall_s=wall_s), work[:cut])
+    border = work[cut - 1][1]
+    # Another watch begins with the look with which the first ended.
+    other = tally(start_s=border.reading.at_s, wall_s=wall_s + cut)
+    second = _tell(other, [([], border), *work[cut:]])
+    for parts in ([first, second], [second, first]):
+        merged = _merged(parts)
+        for name, value in merged.items():
+            expected = getattr(whole, name)
+            assert _alike(name, value, expected), (name, value, expected)
+        for q in (0.05, 0.5, 0.95):
+            quantile = histogram_quantile(merged["util_hist_ms"], q)
+            assert quantile == histogram_quantile(whole.util_hist_ms or {}, q)
+    for reason, seconds_in_force in (whole.throttle_s or {}).items():
+        parts_s = sum((part.throttle_s or {}).get(reason, 0.0) for part in (first, second))
+        assert parts_s == pytest.approx(seconds_in_force, abs=0.01)
+
+
+@settings(max_examples=30, derandomize=True)
+@given(st.integers(0, 2**32), st.integers(1, 300))
+def test_the_course_of_a_job_adds_up_to_its_totals(seed: int, seconds: int) -> None:
+    record = _tell(tally(), _work(random.Random(seed), seconds))
+    assert record.timeline is not None
+    timeline = record.timeline
+    # The edges of a job cut its first and last bin.
+    spans = [
+        max(0.0, min(WALL + seconds, begin + timeline.width_s) - max(WALL, begin))
+        for begin in range(timeline.start_s, timeline.end_s, timeline.width_s)
+    ]
+
+    def integral(name: str, skip_s: float = 0.0) -> float:
+        pairs = zip(timeline.fractions(name), spans, strict=True)
+        total = sum(fraction * span for fraction, span in pairs if fraction is not None)
+        return total - skip_s
+
+    slack = seconds / (2 * FULL) + 1e-3
+    assert abs(integral("util") - mean(record.device_util_pct) / 100 * seconds) <= slack
+    assert abs(integral("mem_used") - mean(record.mem_used_frac) * seconds) <= slack
+    assert abs(integral("sm_active") - mean(record.sm_active_frac) * seconds) <= slack
+    assert abs(integral("sm_clock") - mean(record.sm_clock_mhz) / 2000 * seconds) <= slack
+    # The first reading of a counter says nothing about the time before it: a second is missing.
+    assert record.energy_j is None or abs(integral("power") - record.energy_j.total / 400) <= slack + 1
+
+
+def test_the_quantiles_of_a_job_are_exact() -> None:
+    work = _work(random.Random(5), 300)
+    record = _tell(tally(), work)
+    values = sorted(percent for samples, _ in work for _, percent in samples)
+    for q in (0.05, 0.25, 0.5, 0.75, 0.95):
+        assert histogram_quantile(record.util_hist_ms or {}, q) == values[math.ceil(q * len(values)) - 1]
+
+
+def test_a_window_has_every_field() -> None:
+    one = tally()
+    _tell(one, _work(random.Random(5), 700))
+    wire = one.window()
+    assert wire is not None
+    window = Window.from_wire(wire)
+    assert (window.job_id, window.segment, window.device) == (7, KEY.segment, "GPU-0")
+    assert window.start_s == int(WALL) + 100
+    assert set(window.series) == {
+        *("util_pct", "device_util_pct", "mem_used_mib", "mem_used_frac", "mem_util_pct"),
+        *("sm_active_frac", "tensor_frac", "power_w", "temp_c", "sm_clock_mhz", "processes"),
+        *("pcie_rx_bytes_per_s", "pcie_tx_bytes_per_s", "nvlink_rx_bytes_per_s"),
+        *("throttle.sw_power_cap", "throttle.hw_slowdown"),
+    }
+    assert all(len(window.values(name)) == 600 for name in window.series)
+
+
+def test_noise_in_every_field_stays_within_three_kilobytes() -> None:
+    for seconds in (255, 500, 1000):
+        record = _tell(tally(), _work(random.Random(seconds), seconds))
+        body = json.dumps(record.to_wire(), separators=(",", ":")).encode()
+        assert len(gzip.compress(body, 6)) <= 3 * 1024

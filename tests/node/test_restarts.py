@@ -1,0 +1,120 @@
+"""slurm-gpud killed, away or stopped, or the node rebooted, while jobs begin and end."""
+
+import pytest
+
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
+
+
+@pytest.mark.parametrize("epilog", [True, False])
+def test_a_kill_while_one_run_is_closed_and_the_next_has_begun_mixes_up_neither(
+    machine: Machine, gpu: FakeGpu, *, epilog: bool
+) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(15)
+    if epilog:
+        machine.hook("epilog", 7, "0", restart=1)
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.kill()
+    machine.start()
+    machine.run(20)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(3)
+    assert machine.node is not None
+    assert not machine.node.open_jobs()
+    one, two = (record for record in machine.records() if record.final)
+    assert (one.restart, two.restart) == (0, 1)
+    assert one.held_s == pytest.approx(15, abs=0.1)
+    assert two.held_s == pytest.approx(20, abs=0.1)
+    machine.kill()
+    machine.start()
+    assert machine.node is not None
+    assert not machine.node.open_jobs()
+
+
+def test_after_kill_9_the_job_goes_on_in_a_new_segment(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(60)
+    machine.kill()
+    machine.clock.advance(5)
+    machine.start()
+    machine.run(30)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    first, second = machine.records(final=None)
+    assert first.segment != second.segment
+    assert (first.final, second.final) == (False, True)
+    assert (first.restart, first.prolog_s) == (second.restart, second.prolog_s)
+    assert first.held_s == pytest.approx(60, abs=10)
+    assert first.sampled_s == pytest.approx(first.held_s, abs=1.1)
+    assert second.held_s == pytest.approx(30, abs=0.1)
+    assert first.last_s <= second.first_s
+
+
+def test_a_job_that_ended_while_the_daemon_was_away_is_closed_at_its_end(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(60)
+    machine.kill()
+    machine.clock.advance(5)
+    machine.hook("epilog", 7, "0")
+    machine.clock.advance(100)
+    machine.start()
+    (record,) = machine.records(final=None)
+    assert record.final
+    assert record.held_s == pytest.approx(65, abs=0.02)
+    assert 49 < record.sampled_s <= 60
+    assert machine.hook_files() == []
+
+
+def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machine: Machine) -> None:
+    machine.kill()
+    machine.hook("prolog", 7, "0")
+    machine.clock.advance(3)
+    machine.hook("epilog", 7, "0")
+    machine.clock.advance(10)
+    machine.start()
+    (record,) = machine.records(final=None)
+    assert (record.final, record.sampled_s, record.device) == (True, 0, "GPU-0")
+    assert record.held_s == pytest.approx(3, abs=0.01)
+    assert machine.hook_files() == []
+
+
+def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 100, 50, GIB))
+    machine.kill()
+    machine.hook("prolog", 7, "0")
+    machine.clock.advance(5)
+    machine.start()
+    machine.run_until(start + 30)
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(30, abs=0.02)
+    assert record.sampled_s == pytest.approx(30, abs=0.2)
+    assert core(record) == pytest.approx(50, abs=0.5)
+
+
+def test_a_reboot_closes_what_was_open(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(60)
+    machine.kill()
+    machine.clock = FakeClock("boot-2", monotonic_s=20.0)
+    machine.clock.offset_s += 1200
+    machine.start()
+    (record,) = machine.records(final=None)
+    assert (record.boot_id, record.final) == ("boot-1", True)
+    assert record.held_s == pytest.approx(60, abs=10.1)
+    machine.run(30)
+    assert machine.records() == [record]
+
+
+def test_a_stop_writes_down_all_that_is_known(machine: Machine) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(7)
+    assert machine.node is not None
+    machine.node.stop()
+    machine.kill()
+    machine.start()
+    (record,) = machine.records(final=None)
+    assert record.held_s == pytest.approx(7, abs=0.01)
+    assert record.sampled_s == pytest.approx(7, abs=0.3)

@@ -1,0 +1,106 @@
+"""What is shipped besides the spool: devices, last values, windows; and that it costs no record."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+
+from slurm_gpu.node.shipping.post import DirectSender, Reply
+from slurm_gpu.records import DeviceFacts
+from tests.node.posting import Post, record
+
+DEVICES = [DeviceFacts(uuid=f"GPU-{n}", node="n1", at_s=100, index=n, driver="550.1") for n in range(2)]
+
+
+def test_devices_are_told_all_at_once_at_the_start_and_when_anything_changes(post: Post) -> None:
+    post.database.replies = [Reply(500)]
+    post.node.here = DEVICES
+    post.run(60)
+    later = [replace(facts, at_s=160) for facts in DEVICES]
+    post.node.here = later
+    post.run(60)
+    gone = [replace(later[1], at_s=220)]
+    post.node.here = gone
+    post.run(60)
+    shipped = [s["devices"] for s in post.database.shipments]
+    assert shipped == [[facts.to_wire() for facts in DEVICES], [gone[0].to_wire()]]
+
+
+def test_the_last_values_go_each_ten_seconds_with_the_open_jobs_and_are_never_kept(post: Post) -> None:
+    post.node.jobs, post.node.now = [7, 8], {"at_s": 1}
+    post.run(100)
+    assert 9 <= len(post.database.shipments) <= 12
+    assert all((s["live"], s["open"]) == ({"at_s": 1}, [7, 8]) for s in post.database.shipments)
+    sent = len(post.database.shipments)
+    post.database.replies = [Reply(503)] * 1000
+    for second in range(300):
+        post.node.now = {"at_s": second}
+        post.run(1)
+    post.database.replies = []
+    post.node.now = {"at_s": 1000}
+    post.run(100)
+    assert {s["live"]["at_s"] for s in post.database.shipments[sent:]} == {1000}
+
+
+def test_a_final_record_takes_what_else_is_due_along(post: Post) -> None:
+    post.node.now = {"at_s": 1}
+    post.node.here = DEVICES
+    post.run(30)
+    sent = len(post.database.shipments)
+    post.spool.save_record(record(7))
+    post.run(1)
+    (shipment,) = post.database.shipments[sent:]
+    assert shipment["records"]
+
+
+def test_a_job_that_slurm_says_is_over_is_told_to_the_node(post: Post) -> None:
+    post.node.jobs = [7]
+    post.database.answer = {"ended": {"7": {"restart": 0, "end_s": 90}, "y": {}}, "want": []}
+    post.run(11)
+    assert post.node.over == [{7: {"restart": 0, "end_s": 90}}]
+
+
+def test_a_wanted_window_comes_with_the_next_live_values_and_once(post: Post) -> None:
+    post.node.jobs = [7, 8]
+    post.database.answer = {"want": [8, "x"]}
+    post.run(10)
+    post.database.answer = {}
+    post.run(40)
+    with_windows = [s["windows"] for s in post.database.shipments if s["windows"]]
+    assert post.node.asked_windows == [[8]]
+    assert [[window["job_id"] for window in some] for some in with_windows] == [[8]]
+
+
+def test_windows_that_do_not_fit_wait_for_no_record(post: Post) -> None:
+    post.node.jobs, post.node.window_bytes = [7], 300_000
+    post.database.answer = {"want": [7, 8, 9, 10]}
+    post.run(10)
+    post.spool.save_record(record(7))
+    post.run(10)
+    assert [7] in post.database.jobs()
+    assert max(post.database.sizes) <= 1 << 20
+    assert any(s["windows"] for s in post.database.shipments)
+
+
+def test_a_database_that_cannot_take_the_rest_still_gets_the_records(post: Post) -> None:
+    post.node.now = {"at_s": 1}
+    post.node.here = DEVICES
+
+    def old(body: bytes) -> Reply:
+        shipment = json.loads(gzip.decompress(body))
+        if shipment["devices"] or "live" in shipment:
+            return Reply(400, b"what is this?")
+        return post.database(body)
+
+    post.courier._sender = DirectSender(old)
+    post.spool.save_record(record(7))
+    post.run(20)
+    assert [7] in post.database.jobs()
+
+
+def test_last_values_that_cannot_be_told_cost_no_record(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post.node, "live", lambda: 1 / 0)
+    post.spool.save_record(record(7))
+    post.run(30)
+    assert post.database.jobs() == [[7]]
