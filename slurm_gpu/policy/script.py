@@ -36,6 +36,16 @@ slurm = {
   jobs = {},
 }
 slurm.user_msg = slurm.log_user
+for level = 2, 4 do slurm["log_debug" .. level] = logger("debug") end
+slurm.reservations = {}
+-- A site's own script may use any of Slurm's many codes and constants.
+setmetatable(slurm, {
+  __index = function(_, name)
+    if type(name) == "string" and name:find("^[A-Z][A-Z0-9_]*$") then
+      return name:find("^ESLURM_") and 2000 or 0
+    end
+  end,
+})
 if read then
   local open = io.open
   io.open = function(path, mode)
