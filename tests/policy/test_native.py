@@ -481,6 +481,8 @@ def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> Non
     assert plan.absent is not None
     assert "job_submit.lua alone holds the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "gpus_running")]
+    known = plan_native(policy, names, settings(), store, [own(4)], list, TODAY, UIDS.get)
+    assert known.difference.owned == (own(4),)  # for the day on which it has one again
     assert lua_only(policy, TODAY, "x") != ()
     assert not has_slurmdbd(settings())
 
