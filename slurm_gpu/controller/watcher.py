@@ -122,7 +122,7 @@ class Watcher:
             usage=usage_of(jobs, policy.groups, facts),
             hours=hours,
             period_starts=self._hours.starts(now_s) if hours is not None else {},
-            seen=tuple(_tokens(jobs, now_s)),
+            seen=_tokens(jobs, now_s),
             zones=tuple(self._zones(nodes)),
         )
 
@@ -206,11 +206,12 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
     )
 
 
-def _tokens(jobs: Sequence[CountedJob], now_s: float) -> list[str]:
-    tokens: dict[str, None] = {}
+def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
+    """By token, when slurmctld put the job in; an array's tasks have one token."""
+    tokens: dict[str, int] = {}
     for job in jobs:
         if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:
             match = _TOKEN.match(job.admin_comment)
             if match is not None:
-                tokens[match[1]] = None
-    return list(tokens)
+                tokens.setdefault(match[1], job.submit_s)
+    return tokens

@@ -171,7 +171,7 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
     ]
-    assert site.turn().seen == ("new", "array", "ended")
+    assert site.turn().seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
 
 
 def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> None:
