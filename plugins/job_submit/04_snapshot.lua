@@ -103,11 +103,11 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- The tokens of admissions that the snapshot counts, as a set.
+-- The tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job in.
 function snapshot.seen(found)
   local seen = {}
-  for token in found.body:gmatch("\nseen (%w+)") do
-    seen[token] = true
+  for token, inserted in found.body:gmatch("\nseen (%w+) ?(%d*)") do
+    seen[token] = tonumber(inserted) or 0
   end
   return seen
 end

@@ -113,16 +113,19 @@ local function give_shape(job)
   job.shape = table.concat(parts, " ")
 end
 
+-- slurmctld was busy between the decision and the insertion; allow for that a while.
+local function note_delay(state, entry, inserted, now)
+  if inserted and inserted > entry.at then
+    state.delay, state.delay_until = math.max(state.delay, math.min(inserted - entry.at, 60)), now + 60
+  end
+end
+
 -- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
   if entry then
-    local inserted = amounts.u32(record.submit_time)
-    if inserted and inserted > entry.at then
-      -- slurmctld was busy between the decision and the insertion; allow for that a while.
-      state.delay, state.delay_until = math.max(state.delay, math.min(inserted - entry.at, 60)), now + 60
-    end
+    note_delay(state, entry, amounts.u32(record.submit_time), now)
     entry.shown = true
   end
   return entry
@@ -206,6 +209,14 @@ end
 local function read_snapshot(state, snapshot, now)
   state.counting, state.counted = "snapshot", snapshot
   local seen = next(state.ledger) and lib.snapshot.seen(snapshot) or {}
+  if now > state.delay_until then
+    state.delay = 0
+  end
+  for token, inserted in pairs(seen) do
+    if state.ledger[token] then
+      note_delay(state, state.ledger[token], inserted, now)
+    end
+  end
   state.use = fresh_use()
   for token, entry in pairs(state.ledger) do
     entry.at = math.min(entry.at, now)

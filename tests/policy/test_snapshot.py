@@ -99,6 +99,21 @@ def test_an_admission_goes_on_counting_while_snapshots_may_be_too_early(site: Si
     assert not site.submit().accepted
 
 
+def test_while_slurmctld_is_slow_to_put_jobs_in_admissions_count_for_longer(site: Site) -> None:
+    site.take()
+    first = site.submit(1)
+    site.second += 5
+    site.take(ALICE, tokens=(f"{site.token(first)} {site.second}",))  # it took five seconds
+    second = site.submit(4)
+    for _ in range(6):
+        site.second += 1
+        site.take(ALICE)
+        assert not site.submit(2).accepted
+    site.take(ALICE, Request(uid=1001, account="vision", per_job=4), tokens=(site.token(second),))
+    assert not site.submit(2).accepted
+    assert site.submit(1).accepted
+
+
 def test_tries_are_forgotten_two_seconds_later(site: Site) -> None:
     site.take()
     for _ in range(6):
