@@ -58,7 +58,8 @@ local function classify(state, uid, account, qos, partition, kind)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", uid, account, qos, partition, kind)
   local class = state.classes[key]
   if class == nil then
-    class = { uid = uid, scopes = lib.scopes.matching(uid, account, qos, partition, kind), sum = { jobs = 0 }, alike = {} }
+    local scopes = lib.scopes.matching(uid, account, qos, partition, kind)
+    class = { uid = uid, scopes = scopes, sum = { jobs = 0 }, alike = {} }
     state.classes[key] = class
   end
   return class
@@ -208,6 +209,8 @@ end
 -- Takes the sums of a new snapshot; in state.use stands only what it does not know yet.
 local function read_snapshot(state, snapshot, now)
   state.counting, state.counted = "snapshot", snapshot
+  -- Names of accounts and partitions can be anything until Slurm refuses them: what is kept by them must not grow.
+  state.classes, state.known = {}, {}
   local seen = next(state.ledger) and lib.snapshot.seen(snapshot) or {}
   if now > state.delay_until then
     state.delay = 0
