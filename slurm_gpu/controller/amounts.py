@@ -35,6 +35,8 @@ class Facts:
     """None where no node has shards: then they count for nothing."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    whole_partitions: frozenset[str] = frozenset()
+    """Those in which every job has its nodes to itself."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What types of GPUs each partition has."""
@@ -70,7 +72,7 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
         typed = {kind: _round(count * 1000 * gpu_times) for kind, count in _typed(tres).items()}
     cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
     partitions = job.partition.split(",")
-    if job.exclusive:
+    if job.exclusive or facts.whole_partitions.issuperset(partitions):
         mgpu = max(mgpu, min(facts.partition_gpus.get(name, 0) for name in partitions) * nodes * 1000)
         cpus = max(cpus, min(facts.partition_cpus.get(name, 0) for name in partitions) * nodes)
     if mgpu and not typed and (kind := _only_type(partitions, facts)):

@@ -25,6 +25,7 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -54,7 +55,15 @@ def _run(options: argparse.Namespace) -> None:
     calls = CountingRun(clock)
     client = connect(calls)
     ended = EndedRuns(client, _in_background)
-    watcher = Watcher(config, options.run_dir, QueueReader(calls), client, ended, clock)
+    watcher = Watcher(
+        config,
+        options.run_dir,
+        QueueReader(calls),
+        client,
+        lambda: read_partitions(calls),
+        ended,
+        clock,
+    )
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)

@@ -25,6 +25,7 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -65,18 +66,20 @@ class Watcher:
         run_directory: Path,
         queue: Queue,
         client: SlurmClient,
+        partitions: Callable[[], Sequence[Partition]],
         ended: EndedRuns,
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._config, self._queue, self._client, self._clock = config, queue, client, clock
-        self._ended, self._read_policy = ended, read_policy
+        self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._pace = Pace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
         self._nodes: tuple[float, Sequence[SlurmNode]] | None = None
+        self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._trouble: str | None = None
         self._asked_s = 0.0
@@ -104,13 +107,13 @@ class Watcher:
 
     def look(self) -> Snapshot:
         """The cluster as it is now; raises SlurmError where slurmctld does not answer."""
-        settings, nodes = self._slow_answers()
+        settings, nodes, partitions = self._slow_answers()
         now_s = self._clock.wall()
         asked_at = self._clock.monotonic()
         jobs = self._queue.read()
         self._asked_s = self._clock.monotonic() - asked_at
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
-        facts = facts_of(policy, nodes)
+        facts = facts_of(policy, nodes, partitions)
         self._generation = max(self._generation + 1, int(now_s * 1000))
         hours = None
         if policy.counts_gpu_hours and _has_accounting(settings):
@@ -126,15 +129,17 @@ class Watcher:
             zones=tuple(self._zones(nodes)),
         )
 
-    def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode]]:
-        """Configuration and nodes, asked for anew now and then; an old answer is better than none."""
+    def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
+        """Configuration, nodes and partitions, asked for anew now and then."""
         now = self._clock.monotonic()
         every_s = _NODES_EVERY_WITH_ZONES_S if self._config.zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
             self._settings = now, self._client.settings()
         if self._nodes is None or now - self._nodes[0] >= every_s:
             self._nodes = now, self._client.nodes()
-        return self._settings[1], self._nodes[1]
+        if self._partitions is None or now - self._partitions[0] >= _SETTINGS_EVERY_S:
+            self._partitions = now, self._ask_partitions()
+        return self._settings[1], self._nodes[1], self._partitions[1]
 
     def _policy(self, script: Path) -> PolicyInForce:
         """That of the installed script, read again when the file is another one."""
@@ -190,7 +195,7 @@ def _has_accounting(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
-def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
+def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]) -> Facts:
     """What must be known to count."""
     types = {}
     for node in nodes:
@@ -202,6 +207,7 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
         partition_gpus=policy.partition_gpus,
         partition_cpus=policy.partition_cpus,
         partition_types=policy.partition_gpu_types,
+        whole_partitions=frozenset(partition.name for partition in partitions if partition.whole_nodes),
         node_types=types,
     )
 

@@ -61,6 +61,8 @@ class Command:
     def run(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         if argv[0] == "sacctmgr":
             return "vision|normal,high\n"
+        if argv[-1] == "partition":
+            return ""
         mark = re.search("<[0-9a-f]{16}>", argv[-1])
         if mark is None:
             raise SlurmError(f"unexpected: {argv}")

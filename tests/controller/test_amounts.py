@@ -67,6 +67,12 @@ def test_an_exclusive_job_counts_all_cpus_of_its_nodes() -> None:
     assert amounts_of(make_job(phase=Phase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
 
 
+def test_in_an_exclusive_partition_every_job_takes_whole_nodes() -> None:
+    facts = Facts(partition_gpus={"gpu": 4, "whole": 8}, whole_partitions=frozenset({"whole"}))
+    for partition, mgpu in (("whole", 8000), ("gpu", 2000), ("gpu,whole", 2000)):
+        assert amounts_of(make_job(phase=Phase.PENDING, partition=partition), facts).mgpu == mgpu
+
+
 def test_untyped_gpus_are_of_the_only_type_that_their_partitions_have() -> None:
     facts = Facts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
     for partition, types in (("gpu", {"a100": 2000}), ("gpu,both", {}), ("gpu,unknown", {})):

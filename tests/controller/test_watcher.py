@@ -39,11 +39,12 @@ class Site:
         self.config = SiteConfig(cluster="lab", **config)  # type: ignore[arg-type]
         self.watcher = self.new_watcher()
 
-    def new_watcher(self) -> Watcher:
-        ended = EndedRuns(self.slurm, at_once)
+    def new_watcher(self, ended: EndedRuns | None = None) -> Watcher:
+        ended = EndedRuns(self.slurm, at_once) if ended is None else ended
         return Watcher(
-            self.config, self.directory, self.slurm, self.slurm, ended, self.clock, self._read_policy
-        )
+            self.config, self.directory, self.slurm, self.slurm, self.slurm.partitions, ended, self.clock,
+            self._read_policy,
+        )  # fmt: skip
 
     def _read_policy(self, script: Path) -> PolicyInForce | None:
         self.policy_read += 1
@@ -204,7 +205,7 @@ def test_the_accounting_is_asked_from_the_month_on_and_then_for_what_is_new(site
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
     site, answer = Site(tmp_path), Future[list[GpuRun]]()
     ended = EndedRuns(site.slurm, lambda _: answer)
-    site.watcher = Watcher(site.config, tmp_path, site.slurm, site.slurm, ended, site.clock, lambda _: POLICY)
+    site.watcher = site.new_watcher(ended)
     assert site.turn().hours is None
     answer.set_exception(SlurmError("slurmdbd: Connection refused"))
     assert site.turn().hours is None
