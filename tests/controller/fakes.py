@@ -116,7 +116,7 @@ class Slurm:
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
-        self.asked.append(f"accounting since {since_s}")
+        self.asked.append(f"accounting from {since_s} to {until_s}")
         if self.away:
             raise SlurmError("slurmdbd: Connection refused")
         return iter(self.rows)

@@ -192,14 +192,16 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     assert site.turn().hours_of("alice", "grads", Period.DAY) == 6.0
 
 
-def test_the_accounting_is_asked_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
+def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.turn()
     site.clock.advance(EVERY_S)
     site.turn()
     month_s = NOON_S - 20 * 86400 - 12 * 3600
     asked = [question for question in site.slurm.asked if question.startswith("accounting")]
-    assert asked == [f"accounting since {month_s}", f"accounting since {NOON_S - 3600}"]
+    days = [f"accounting from {month_s + day * 86400} to {month_s + (day + 1) * 86400}" for day in range(20)]
+    assert asked[:-1] == [*days, f"accounting from {NOON_S - 12 * 3600} to None"]
+    assert asked[-1] == f"accounting from {NOON_S - 3600} to None"
 
 
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
