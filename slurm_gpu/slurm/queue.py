@@ -68,8 +68,21 @@ _COLUMNS = (
     "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment",
 )  # fmt: skip
 
-_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_RUNNING = frozenset({"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STOPPED", "SUSPENDED"})
+_PENDING = frozenset(
+    {
+        "EXPEDITING",
+        "PENDING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
+)
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "STAGE_OUT", "TIMEOUT"}
+)
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
 _UNLIMITED_NODES = 2**31
 """No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above."""
@@ -145,7 +158,7 @@ def _phase(state: str, end_s: int | None, now_s: float) -> Phase:
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
         return Phase.PENDING
-    return Phase.RUNNING if state in _RUNNING else Phase.ENDED
+    return Phase.ENDED if state in _ENDED else Phase.RUNNING  # what a later Slurm may add holds resources
 
 
 def _text(value: str) -> str:

@@ -58,9 +58,10 @@ def test_one_call_tells_what_is_counted() -> None:
         ("REQUEUE_HOLD", Phase.PENDING),
         ("COMPLETING", Phase.ENDED),
         ("CANCELLED", Phase.ENDED),
+        ("SOME_LATER_STATE", Phase.RUNNING),
     ],
 )
-def test_a_suspended_job_keeps_its_gpus_and_a_completing_one_counts_no_more(state: str, phase: Phase) -> None:
+def test_a_job_counts_until_it_has_surely_ended(state: str, phase: Phase) -> None:
     (job,) = QueueReader(Squeue(RUNNING.replace("RUNNING", state)), {}).read()
     assert job.phase is phase
 
