@@ -73,7 +73,8 @@ local function fields_of(found, key)
   return fields
 end
 
--- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …}.
+-- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
+-- of the user's pending job that came last}.
 -- GPUs whose type is not known yet count for every type.
 function snapshot.use(found, group, user)
   local place = user and group .. "@" .. user or group -- groups have no @ in their names
@@ -85,6 +86,7 @@ function snapshot.use(found, group, user)
       return (fields[name .. "_run"] or 0) + (fields[name .. "_pend"] or 0)
     end
     use = { jobs = both("jobs"), mgpu = both("mgpu"), cpus = both("cpus"), mib = both("mib") }
+    use.last_pend = fields.last_pend
     local typed, sum = {}, 0
     for name, value in pairs(fields) do
       local kind = name:match("^mgpu_%l+:(.+)$")

@@ -399,10 +399,14 @@ local function belongs(class, scope)
   return false
 end
 
--- The youngest pending job of a user that counts for a rule; nil where none is known.
-function state_module.youngest_pending(state, uid, rule)
+-- The youngest pending job of a user that counts for a rule; nil where none is known. `user` as in `used`.
+function state_module.youngest_pending(state, rule, uid, user)
+  if state.counting == "snapshot" then
+    local name = user or lib.snapshot.user_name(state.counted, uid)
+    return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, name).last_pend
+  end
   local youngest
-  for _, class in pairs(state.counting == "table" and state.classes or {}) do
+  for _, class in pairs(state.classes) do
     if class.uid == uid and class.pending and (youngest == nil or class.pending > youngest) then
       if belongs(class, rule.scope) then
         youngest = class.pending

@@ -166,7 +166,7 @@ local function remedy_lines(lines, job, state, findings)
       wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
-      local id = lib.state.youngest_pending(state, job.uid, finding.rule)
+      local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
       if id then
         wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)

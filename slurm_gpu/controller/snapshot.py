@@ -157,6 +157,8 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
                 yield f"{key}_{suffix}={value}"
         for kind, mgpu in sorted(use.by_type.items()):
             yield f"mgpu_{suffix}:{_encode(kind)}={mgpu}"
+    if both.last_pending is not None:
+        yield f"last_pend={both.last_pending}"
 
 
 def _hours(hours: Mapping[Period, float]) -> Iterator[str]:
@@ -170,6 +172,9 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[Period, float]]
     halves = {suffix: getattr(both, half) for suffix, half in _HALVES}
     for word in words:
         name, _, value = word.partition("=")
+        if name == "last_pend":
+            both.last_pending = int(value)
+            continue
         if name.startswith("gpu_h_"):
             hours[Period(name.removeprefix("gpu_h_"))] = float(value)
             continue
