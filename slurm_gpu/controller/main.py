@@ -78,9 +78,9 @@ def _run(options: argparse.Namespace) -> None:
 def _watch(watcher: Watcher, calls: CountingRun, clock: Clock) -> None:
     # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
+        log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
         while True:
             time.sleep(watcher.turn())
             if clock.monotonic() >= report_at:

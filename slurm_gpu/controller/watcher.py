@@ -19,7 +19,7 @@ from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.pace import Pace
 from slurm_gpu.controller.snapshot import Snapshot
 from slurm_gpu.controller.usage import Subject, owner_of, usage_of
-from slurm_gpu.controller.zones import ZoneRoom, zone_rooms
+from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
@@ -72,8 +72,9 @@ class Watcher:
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
-        self._config, self._queue, self._client, self._clock = config, queue, client, clock
+        self._queue, self._client, self._clock = queue, client, clock
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
+        self._zones = ZoneMap(config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._pace = Pace()
         self._script = _Script()
@@ -126,13 +127,13 @@ class Watcher:
             hours=hours,
             period_starts=self._hours.starts(now_s) if hours is not None else {},
             seen=_tokens(jobs, now_s),
-            zones=tuple(self._zones(nodes)),
+            zones=tuple(self._zones.rooms(nodes)),
         )
 
     def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
         """Configuration, nodes and partitions, asked for anew now and then."""
         now = self._clock.monotonic()
-        every_s = _NODES_EVERY_WITH_ZONES_S if self._config.zones else _NODES_EVERY_S
+        every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
             self._settings = now, self._client.settings()
         if self._nodes is None or now - self._nodes[0] >= every_s:
@@ -146,7 +147,7 @@ class Watcher:
         try:
             status = script.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:
+        except OSError:  # not there, or not for us to see
             stamp = None
         if stamp != self._script.stamp or stamp is None:
             try:
@@ -173,13 +174,6 @@ class Watcher:
             else:
                 self._hours.note_ended(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
         return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
-
-    def _zones(self, nodes: Sequence[SlurmNode]) -> list[ZoneRoom]:
-        try:
-            return list(zone_rooms(self._config.zones, nodes))
-        except ValueError as error:
-            self._tell(f"zones: {error}")
-            return []
 
     def _tell(self, trouble: str | None) -> None:
         """Say a trouble once, and when it is over."""

@@ -14,7 +14,7 @@ from slurm_gpu.controller.ended import EVERY_S, EndedRuns
 from slurm_gpu.controller.gpuhours import GpuRun, Period
 from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
 from slurm_gpu.controller.watcher import SEEN_S, Watcher
-from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.queue import Phase
 
@@ -234,6 +234,11 @@ def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> No
     ]
     zones = [(zone.name, zone.role, zone.free_mgpu, zone.free_nodes) for zone in site.turn().zones]
     assert zones == [("z1", "small", 750 + 4000, 1), ("z2", None, 0, 0)]
+
+
+def test_a_zone_whose_hosts_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="zones: z1: hostlist"):
+        Site(tmp_path, zones={"z1": Zone("n[")})
 
 
 def test_what_was_asked_is_counted_with_what_failed() -> None:
