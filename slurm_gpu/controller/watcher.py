@@ -201,6 +201,7 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequ
         partition_gpus=policy.partition_gpus,
         partition_cpus=policy.partition_cpus,
         partition_types=policy.partition_gpu_types,
+        default_mib_per_cpu=policy.default_mib.get("per_cpu"),
         whole_partitions=frozenset(partition.name for partition in partitions if partition.whole_nodes),
         node_types=types,
     )

@@ -60,12 +60,16 @@ class CountedJob:
     """Of a job that has not ended, when its time limit ends it."""
     nodes: str
     admin_comment: str
+    cpus_per_gpu: str = ""
+    """As "gres:gpu:8"."""
+    mib_per_gpu: str = ""
+    """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
 
 
 _COLUMNS = (
     "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
     "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
-    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment",
+    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
 )  # fmt: skip
 
 _PENDING = frozenset(
@@ -148,6 +152,8 @@ def _job(row: Sequence[str], now_s: float) -> CountedJob:
             end_s=end_s,
             nodes=_text(value["NodeList"]),
             admin_comment=_text(value["admin_comment"]),
+            cpus_per_gpu=_text(value["cpus-per-tres"]),
+            mib_per_gpu=_text(value["mem-per-tres"]),
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
