@@ -165,8 +165,8 @@ end
 -- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
 -- least that it can come to.
 -- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
--- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
--- With `only`, GPUs of one type (see requested_mgpu).
+-- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil
+-- for none. With `only`, GPUs of one type (see requested_mgpu).
 function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)

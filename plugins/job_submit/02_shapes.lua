@@ -3,8 +3,6 @@ local policy, lib = ...
 local amounts = lib.amounts
 local shapes = {}
 
-local OPTION = { gpu = "gpu", shard = "shard", mps = "mps" }
-
 local function unit_mgpu(name)
   if name == "shard" then
     return policy.shards_per_gpu and 1000 / policy.shards_per_gpu or 0
@@ -65,7 +63,7 @@ local function per_node(request, cap, room)
   end
   local options = wanted < nodes and shapes.fewer_nodes(request, wanted) or {}
   if count < item.count then
-    options[#options + 1] = "--gres=" .. OPTION[item.name] .. ":" .. typed(item, count)
+    options[#options + 1] = "--gres=" .. item.name .. ":" .. typed(item, count)
   end
   return options
 end

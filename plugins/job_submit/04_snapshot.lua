@@ -73,7 +73,8 @@ local function fields_of(found, key)
   return fields
 end
 
--- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …}.
+-- Use of a group, or of one user's jobs in it: {jobs, mgpu, cpus, mib, mgpu:TYPE …, gpu_h_week …, last_pend = the id
+-- of the user's pending job that came last}.
 -- GPUs whose type is not known yet count for every type.
 function snapshot.use(found, group, user)
   local place = user and group .. "@" .. user or group -- groups have no @ in their names
@@ -85,6 +86,7 @@ function snapshot.use(found, group, user)
       return (fields[name .. "_run"] or 0) + (fields[name .. "_pend"] or 0)
     end
     use = { jobs = both("jobs"), mgpu = both("mgpu"), cpus = both("cpus"), mib = both("mib") }
+    use.last_pend = fields.last_pend
     local typed, sum = {}, 0
     for name, value in pairs(fields) do
       local kind = name:match("^mgpu_%l+:(.+)$")
@@ -103,11 +105,11 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- The tokens of admissions that the snapshot counts, as a set.
+-- The tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job in.
 function snapshot.seen(found)
   local seen = {}
-  for token in found.body:gmatch("\nseen (%w+)") do
-    seen[token] = true
+  for token, inserted in found.body:gmatch("\nseen (%w+) ?(%d*)") do
+    seen[token] = tonumber(inserted) or 0
   end
   return seen
 end

@@ -3,7 +3,7 @@ local policy, lib = ...
 local remembered = {}
 
 -- How much of decisions.log is read, and how large a saved state at most.
-local LOG_BYTES, SAVED_BYTES = 262144, 67108864
+local LOG_BYTES, SAVED_BYTES = 1048576, 67108864
 
 local function decode(value)
   return (value:gsub("%%(%x%x)", function(digits)

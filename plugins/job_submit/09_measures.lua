@@ -183,4 +183,24 @@ function measures.of_rule(rule)
   return found
 end
 
+-- Whether somebody listens (explain does, slurmctld does not) to every limit that this job is held to. Nobody is told
+-- of what is judged only to find an advice.
+function measures.are_told(job)
+  return slurm_gpu_considered ~= nil and not job.quiet
+end
+
+-- Tells the listener of a limit that was looked at, in the words of its finding.
+function measures.tell(finding, fits)
+  local used = finding.used or ""
+  slurm_gpu_considered(
+    finding.rule.id,
+    finding.mode,
+    finding.label,
+    used,
+    finding.limit,
+    finding.requested,
+    fits
+  )
+end
+
 return measures

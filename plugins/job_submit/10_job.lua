@@ -132,21 +132,24 @@ return function(job, state)
     mib_per_gpu = amounts.per_gpu(desc.mem_per_tres),
   }
   -- What an update changes of the job's size: its GPUs, or only what goes with them.
-  local regrouped = text(desc.tres_per_job)
-    or text(desc.tres_per_node)
-    or text(desc.tres_per_socket)
-    or text(desc.tres_per_task)
-    or amounts.u32(desc.min_nodes)
-    or amounts.u32(desc.max_nodes)
-    or amounts.u32(desc.num_tasks)
-  job.resized = job.record == nil
-    or regrouped
-    or next(memory)
-    or amounts.u32(desc.min_cpus)
-    or amounts.u16(desc.pn_min_cpus)
-    or amounts.u16(desc.cpus_per_task)
-    or amounts.u16(desc.ntasks_per_node)
-    or text(desc.cpus_per_tres)
+  local regrouped, resized = true, true
+  if job.record then
+    regrouped = text(desc.tres_per_job)
+      or text(desc.tres_per_node)
+      or text(desc.tres_per_socket)
+      or text(desc.tres_per_task)
+      or amounts.u32(desc.min_nodes)
+      or amounts.u32(desc.max_nodes)
+      or amounts.u32(desc.num_tasks)
+    resized = regrouped
+      or next(memory)
+      or amounts.u32(desc.min_cpus)
+      or amounts.u16(desc.pn_min_cpus)
+      or amounts.u16(desc.cpus_per_task)
+      or amounts.u16(desc.ntasks_per_node)
+      or text(desc.cpus_per_tres)
+  end
+  job.resized = resized
   if job.record and not next(memory) then
     memory = lib.size.memory_of_record(job.record)
     memory.mib_in_all = nil -- a total of before the update

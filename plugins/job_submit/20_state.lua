@@ -58,7 +58,8 @@ local function classify(state, uid, account, qos, partition, kind)
   local key = string.format("%.0f\n%s\n%s\n%s\n%s", uid, account, qos, partition, kind)
   local class = state.classes[key]
   if class == nil then
-    class = { uid = uid, scopes = lib.scopes.matching(uid, account, qos, partition, kind), sum = { jobs = 0 }, alike = {} }
+    local scopes = lib.scopes.matching(uid, account, qos, partition, kind)
+    class = { uid = uid, scopes = scopes, sum = { jobs = 0 }, alike = {} }
     state.classes[key] = class
   end
   return class
@@ -113,16 +114,19 @@ local function give_shape(job)
   job.shape = table.concat(parts, " ")
 end
 
+-- slurmctld was busy between the decision and the insertion; allow for that a while.
+local function note_delay(state, entry, inserted, now)
+  if inserted and inserted > entry.at then
+    state.delay, state.delay_until = math.max(state.delay, math.min(inserted - entry.at, 60)), now + 60
+  end
+end
+
 -- A job has shown up in the table: its admission need not be remembered any more. Returns the admission.
 local function settle(state, record, now)
   local token = string.match(record.admin_comment or "", TOKEN)
   local entry = token and state.ledger[token]
   if entry then
-    local inserted = amounts.u32(record.submit_time)
-    if inserted and inserted > entry.at then
-      -- slurmctld was busy between the decision and the insertion; allow for that a while.
-      state.delay, state.delay_until = math.max(state.delay, math.min(inserted - entry.at, 60)), now + 60
-    end
+    note_delay(state, entry, amounts.u32(record.submit_time), now)
     entry.shown = true
   end
   return entry
@@ -205,7 +209,17 @@ end
 -- Takes the sums of a new snapshot; in state.use stands only what it does not know yet.
 local function read_snapshot(state, snapshot, now)
   state.counting, state.counted = "snapshot", snapshot
+  -- Names of accounts and partitions can be anything until Slurm refuses them: what is kept by them must not grow.
+  state.classes, state.known = {}, {}
   local seen = next(state.ledger) and lib.snapshot.seen(snapshot) or {}
+  if now > state.delay_until then
+    state.delay = 0
+  end
+  for token, inserted in pairs(seen) do
+    if state.ledger[token] then
+      note_delay(state, state.ledger[token], inserted, now)
+    end
+  end
   state.use = fresh_use()
   for token, entry in pairs(state.ledger) do
     entry.at = math.min(entry.at, now)
@@ -385,10 +399,14 @@ local function belongs(class, scope)
   return false
 end
 
--- The youngest pending job of a user that counts for a rule; nil where none is known.
-function state_module.youngest_pending(state, uid, rule)
+-- The youngest pending job of a user that counts for a rule; nil where none is known. `user` as in `used`.
+function state_module.youngest_pending(state, rule, uid, user)
+  if state.counting == "snapshot" then
+    local name = user or lib.snapshot.user_name(state.counted, uid)
+    return name and lib.snapshot.use(state.counted, policy.groups[rule.group].name, name).last_pend
+  end
   local youngest
-  for _, class in pairs(state.counting == "table" and state.classes or {}) do
+  for _, class in pairs(state.classes) do
     if class.uid == uid and class.pending and (youngest == nil or class.pending > youngest) then
       if belongs(class, rule.scope) then
         youngest = class.pending

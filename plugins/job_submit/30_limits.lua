@@ -74,29 +74,35 @@ local function check(rule, limit, value, job, state, room)
   if rule.mode == "enforce" then
     lower(room, limit.key, left)
   end
-  if requested == 0 or requested <= left then
+  local fits = requested == 0 or requested <= left
+  local told = lib.measures.are_told(job)
+  if fits and not told then
     return nil, bound > 0 and left / bound or 0
   end
-  local recent, retry_s
-  if limit.sum then
-    local just, left_s = lib.state.just_submitted(state, rule, job.uid, job.now)
-    local part = math.min(just[limit.sum] or 0, used)
-    if part > 0 then
-      recent = limit.text(part)
-      retry_s = used - part < bound and left_s or nil
-    end
-  end
-  return {
+  local finding = {
     rule = rule,
     key = limit.key,
     label = limit.label,
-    recent = recent,
-    retry_s = retry_s,
     used = (limit.sum or limit.hours) and limit.text(used) or nil,
     limit = limit.text(limit.shown and value or bound),
     requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode,
   }
+  if told then
+    lib.measures.tell(finding, fits)
+  end
+  if fits then
+    return nil, bound > 0 and left / bound or 0
+  end
+  if limit.sum then
+    local just, left_s = lib.state.just_submitted(state, rule, job.uid, job.now)
+    local part = math.min(just[limit.sum] or 0, used)
+    if part > 0 then
+      finding.recent = limit.text(part)
+      finding.retry_s = used - part < bound and left_s or nil
+    end
+  end
+  return finding
 end
 
 -- Partitions and GPU types that a rule allows.
@@ -120,18 +126,19 @@ local function check_names(rule, key, allowed, job)
       end
     end
   end
-  if not wrong then
-    return nil
-  end
-  return {
+  local finding = {
     rule = rule,
     key = key,
     label = key == "partitions" and "partition" or "GPU type",
     allowed = allowed,
     limit = names_text(allowed),
-    requested = wrong,
+    requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
     mode = rule.mode,
   }
+  if lib.measures.are_told(job) then
+    lib.measures.tell(finding, not wrong)
+  end
+  return wrong and finding or nil
 end
 
 -- Shards of one job and node come from one GPU: what exceeds it would wait for ever.

@@ -64,15 +64,23 @@ return function(job)
     if rule.mode == "enforce" then
       job.room[key] = math.min(job.room[key] or math.huge, allowed)
     end
-    if requested > allowed then
-      findings[#findings + 1] = {
-        rule = rule,
-        key = key,
-        label = label .. with,
-        limit = text(allowed),
-        requested = text(requested),
-        mode = rule.mode,
-      }
+    local fits, told = requested <= allowed, lib.measures.are_told(job)
+    if fits and not told then
+      return
+    end
+    local finding = {
+      rule = rule,
+      key = key,
+      label = label .. with,
+      limit = text(allowed),
+      requested = text(requested),
+      mode = rule.mode,
+    }
+    if told then
+      lib.measures.tell(finding, fits)
+    end
+    if not fits then
+      findings[#findings + 1] = finding
     end
   end
   local cpus, mib = lib.fit.allowed(bundle, job.mgpu)

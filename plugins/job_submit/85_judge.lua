@@ -32,6 +32,7 @@ function judge.instead(job, state, fields)
     now = job.now,
     queue_error = job.queue_error,
     kind = job.kind,
+    quiet = true,
   }, state)
 end
 

@@ -67,6 +67,20 @@ local function types_text(sum)
   return #types > 0 and table.concat(types, ",") or nil
 end
 
+-- Whose job it is and where; the same for all jobs of a class.
+local function owner_text(job)
+  local class = job.class
+  if class.owner_text == nil then
+    class.owner_text = string.format("uid=%.0f account=", job.uid)
+      .. encode(job.account)
+      .. " qos="
+      .. encode(job.qos)
+      .. " partition="
+      .. encode(job.partition)
+  end
+  return class.owner_text
+end
+
 -- One line of decisions.log; `sum` is what the job adds by measure.
 local function record(job, state, verdict, token, sum)
   local ids, errors = {}, {}
@@ -82,10 +96,7 @@ local function record(job, state, verdict, token, sum)
     job.record and "modify" or "submit",
     verdict,
     token,
-    string.format("uid=%.0f", job.uid),
-    "account=" .. encode(job.account),
-    "qos=" .. encode(job.qos),
-    "partition=" .. encode(job.partition),
+    owner_text(job),
     string.format("tasks=%.0f", sum.jobs),
     string.format("mgpu=%.0f", sum.mgpu),
     string.format("cpus=%.0f", sum.cpus),
@@ -156,7 +167,7 @@ local function remedy_lines(lines, job, state, findings)
       wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
-      local id = lib.state.youngest_pending(state, job.uid, finding.rule)
+      local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
       if id then
         wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)

@@ -176,7 +176,10 @@ def apply(
         done: Entry | None = None
         if replacement is not None or change.steps or set(change.owned) != set(owned):
             entry = Entry(
-                cluster=settings.cluster, policy=str(loaded.path), steps=change.steps, owned=change.owned
+                cluster=settings.cluster,
+                policy=str(loaded.path.absolute()),
+                steps=change.steps,
+                owned=change.owned,
             )
             done = force.apply(entry, replacement)
     _tell_native(native)

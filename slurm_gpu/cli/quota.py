@@ -26,7 +26,7 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.policy.limits import LimitKind, Measure, Scope
 from slurm_gpu.slurm.queue import QueueReader
-from slurm_gpu.slurm.submission import read_user_places
+from slurm_gpu.slurm.submission import read_partitions, read_user_places
 from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
@@ -88,7 +88,8 @@ def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str]:
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
         remark("Slurm shows you only your own jobs here: what groups use is not all of it")
     jobs = QueueReader(site.run).read()
-    usage = usage_of(jobs, policy.groups, facts_of(policy, site.slurm.nodes()))
+    facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
+    usage = usage_of(jobs, policy.groups, facts)
     return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue"
 
 

@@ -35,9 +35,13 @@ class Facts:
     """None where no node has shards: then they count for nothing."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    whole_partitions: frozenset[str] = frozenset()
+    """Those in which every job has its nodes to itself."""
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What types of GPUs each partition has."""
+    default_mib_per_cpu: int | None = None
+    """DefMemPerCPU of slurm.conf: what a job's total is by if it says nothing of memory."""
     node_types: Mapping[str, str] = field(default_factory=dict)
     """Nodes that have GPUs of one type, where Slurm's totals name none."""
 
@@ -70,12 +74,30 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
         typed = {kind: _round(count * 1000 * gpu_times) for kind, count in _typed(tres).items()}
     cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
     partitions = job.partition.split(",")
-    if job.exclusive:
+    if job.exclusive or facts.whole_partitions.issuperset(partitions):
         mgpu = max(mgpu, min(facts.partition_gpus.get(name, 0) for name in partitions) * nodes * 1000)
         cpus = max(cpus, min(facts.partition_cpus.get(name, 0) for name in partitions) * nodes)
     if mgpu and not typed and (kind := _only_type(partitions, facts)):
         typed = {kind: mgpu}
-    return Amounts(mgpu, cpus, _round(_whole(tres, "mem") * times), nodes, typed)
+    per_gpu = _per_gpu(job.cpus_per_gpu)
+    cpus = max(cpus, math.ceil(per_gpu * mgpu / 1000))
+    return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
+
+
+def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:
+    """MiB of a pending job. Slurm's total leaves out DefMemPerGPU, by which it will give it nonetheless."""
+    total = _round(_whole(tres, "mem") * times)
+    by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
+    asked = job.mib_per_gpu.startswith("gres")
+    by_default = facts.default_mib_per_cpu is not None and (
+        _whole(tres, "mem") == facts.default_mib_per_cpu * _whole(tres, "cpu")
+    )
+    return max(total, by_gpu) if asked or by_default else total
+
+
+def _per_gpu(text: str) -> int:
+    """The amount in "gres:gpu:8"; 0 where there is none."""
+    return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
 
 
 def _only_type(partitions: Iterable[str], facts: Facts) -> str | None:

@@ -22,6 +22,7 @@ EVERY_S = 600.0
 _RETRY_S = 60.0
 _OVERLAP_S = 3600
 """slurmctld may tell slurmdbd late, after an outage of the latter."""
+_AT_ONCE_S = 86400
 
 Submit = Callable[[Callable[[], list[GpuRun]]], "Future[list[GpuRun]]"]
 
@@ -44,7 +45,7 @@ class EndedRuns:
             if now_s >= self._next_s:
                 since_s = first_s if self._told_until_s is None else int(self._told_until_s) - _OVERLAP_S
                 self._began_s = now_s
-                self._asking = self._submit(lambda: self._read(since_s, facts))
+                self._asking = self._submit(lambda: self._read(since_s, int(now_s), facts))
             else:
                 return []
         if not self._asking.done():
@@ -59,8 +60,14 @@ class EndedRuns:
         self._told_until_s, self._next_s, self.complete = self._began_s, now_s + EVERY_S, True
         return runs
 
-    def _read(self, since_s: int, facts: Facts) -> list[GpuRun]:
-        return [run for row in self._client.accounting(since_s) if (run := _run(row, facts)) is not None]
+    def _read(self, since_s: int, now_s: int, facts: Facts) -> list[GpuRun]:
+        runs = []
+        # A question about a month may take slurmdbd longer than it is waited for.
+        for begin_s in range(since_s, now_s, _AT_ONCE_S):
+            end_s = begin_s + _AT_ONCE_S
+            rows = self._client.accounting(begin_s, end_s if end_s < now_s else None)
+            runs += [run for row in rows if (run := _run(row, facts)) is not None]
+        return runs
 
 
 def _run(row: AccountingRun, facts: Facts) -> GpuRun | None:

@@ -25,6 +25,7 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -54,7 +55,15 @@ def _run(options: argparse.Namespace) -> None:
     calls = CountingRun(clock)
     client = connect(calls)
     ended = EndedRuns(client, _in_background)
-    watcher = Watcher(config, options.run_dir, QueueReader(calls), client, ended, clock)
+    watcher = Watcher(
+        config,
+        options.run_dir,
+        QueueReader(calls),
+        client,
+        lambda: read_partitions(calls),
+        ended,
+        clock,
+    )
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
@@ -69,9 +78,9 @@ def _run(options: argparse.Namespace) -> None:
 def _watch(watcher: Watcher, calls: CountingRun, clock: Clock) -> None:
     # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
+        log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
         while True:
             time.sleep(watcher.turn())
             if clock.monotonic() >= report_at:

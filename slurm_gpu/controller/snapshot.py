@@ -36,8 +36,8 @@ class Snapshot:
     hours: Mapping[Subject, Mapping[Period, float]] | None = None
     """GPU-hours of each subject that has any; None while they are not known."""
     period_starts: Mapping[Period, int] = field(default_factory=dict)
-    seen: tuple[str, ...] = ()
-    """Tokens of jobs that were let in lately, and are counted."""
+    seen: Mapping[str, int] = field(default_factory=dict)
+    """Tokens of jobs that were let in lately, and are counted, with when slurmctld put them in."""
     zones: tuple[ZoneRoom, ...] = ()
 
     def hours_of(self, user: str | None, group: str | None, period: Period) -> float | None:
@@ -64,7 +64,8 @@ def parse(text: str) -> Snapshot:
     hours: dict[Subject, dict[Period, float]] = {}
     uids: dict[str, int] = {}
     starts: dict[Period, int] = {}
-    groups_id, seen, zones = None, [], []
+    groups_id, zones = None, []
+    seen: dict[str, int] = {}
     for line in lines[1:-1]:
         kind, *words = line.split(" ")
         if kind == "groups":
@@ -77,7 +78,7 @@ def parse(text: str) -> Snapshot:
         elif kind == "user":
             uids[unquote(words[0])] = int(words[1])
         elif kind == "seen":
-            seen.append(words[0])
+            seen[words[0]] = int(words[1])
         elif kind == "zone":
             role = None if words[1] == "-" else unquote(words[1])
             zones.append(ZoneRoom(unquote(words[0]), role, int(words[2]), int(words[3])))
@@ -88,7 +89,7 @@ def parse(text: str) -> Snapshot:
         usage=Usage(by_subject, uids),
         hours=hours if starts else None,
         period_starts=starts,
-        seen=tuple(seen),
+        seen=seen,
         zones=tuple(zones),
     )
 
@@ -140,8 +141,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
         yield " ".join(("use", _subject(subject), *values))
     for user, uid in sorted(snapshot.usage.uids.items()):
         yield f"user {_encode(user)} {uid}"
-    for token in snapshot.seen:
-        yield f"seen {token}"
+    for token, submit_s in snapshot.seen.items():
+        yield f"seen {token} {submit_s}"
     for zone in snapshot.zones:
         role = "-" if zone.role is None else _encode(zone.role)
         yield f"zone {_encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
@@ -156,6 +157,8 @@ def _counts(both: RunningAndPending) -> Iterator[str]:
                 yield f"{key}_{suffix}={value}"
         for kind, mgpu in sorted(use.by_type.items()):
             yield f"mgpu_{suffix}:{_encode(kind)}={mgpu}"
+    if both.last_pending is not None:
+        yield f"last_pend={both.last_pending}"
 
 
 def _hours(hours: Mapping[Period, float]) -> Iterator[str]:
@@ -169,6 +172,9 @@ def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[Period, float]]
     halves = {suffix: getattr(both, half) for suffix, half in _HALVES}
     for word in words:
         name, _, value = word.partition("=")
+        if name == "last_pend":
+            both.last_pending = int(value)
+            continue
         if name.startswith("gpu_h_"):
             hours[Period(name.removeprefix("gpu_h_"))] = float(value)
             continue

@@ -56,6 +56,13 @@ class RunningAndPending:
 
     running: Use = field(default_factory=Use)
     pending: Use = field(default_factory=Use)
+    last_pending: int | None = None
+    """Id of one user's pending job that came last; None where none waits, and for a group's in all."""
+
+    def saw_pending(self, job_id: int | None) -> None:
+        """A pending job of that user."""
+        if job_id is not None and (self.last_pending is None or job_id > self.last_pending):
+            self.last_pending = job_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +99,8 @@ def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: 
             continue
         both = by_owner.setdefault(owner_of(job), RunningAndPending())
         _count(both.running if job.phase is Phase.RUNNING else both.pending, job, facts)
+        if job.phase is Phase.PENDING:
+            both.saw_pending(job.job_id)
     groups = list(groups)
     by_subject: dict[Subject, RunningAndPending] = {}
     for owner, use in by_owner.items():
@@ -99,6 +108,8 @@ def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: 
             both = by_subject.setdefault(subject, RunningAndPending())
             both.running.add(use.running)
             both.pending.add(use.pending)
+            if subject.user is not None:
+                both.saw_pending(use.last_pending)
     return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
 
 

@@ -19,12 +19,13 @@ from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.pace import Pace
 from slurm_gpu.controller.snapshot import Snapshot
 from slurm_gpu.controller.usage import Subject, owner_of, usage_of
-from slurm_gpu.controller.zones import ZoneRoom, zone_rooms
+from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.submission import Partition
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -65,18 +66,21 @@ class Watcher:
         run_directory: Path,
         queue: Queue,
         client: SlurmClient,
+        partitions: Callable[[], Sequence[Partition]],
         ended: EndedRuns,
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
-        self._config, self._queue, self._client, self._clock = config, queue, client, clock
-        self._ended, self._read_policy = ended, read_policy
+        self._queue, self._client, self._clock = queue, client, clock
+        self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
+        self._zones = ZoneMap(config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._pace = Pace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
         self._nodes: tuple[float, Sequence[SlurmNode]] | None = None
+        self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._trouble: str | None = None
         self._asked_s = 0.0
@@ -104,13 +108,13 @@ class Watcher:
 
     def look(self) -> Snapshot:
         """The cluster as it is now; raises SlurmError where slurmctld does not answer."""
-        settings, nodes = self._slow_answers()
+        settings, nodes, partitions = self._slow_answers()
         now_s = self._clock.wall()
         asked_at = self._clock.monotonic()
         jobs = self._queue.read()
         self._asked_s = self._clock.monotonic() - asked_at
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
-        facts = facts_of(policy, nodes)
+        facts = facts_of(policy, nodes, partitions)
         self._generation = max(self._generation + 1, int(now_s * 1000))
         hours = None
         if policy.counts_gpu_hours and _has_accounting(settings):
@@ -122,26 +126,28 @@ class Watcher:
             usage=usage_of(jobs, policy.groups, facts),
             hours=hours,
             period_starts=self._hours.starts(now_s) if hours is not None else {},
-            seen=tuple(_tokens(jobs, now_s)),
-            zones=tuple(self._zones(nodes)),
+            seen=_tokens(jobs, now_s),
+            zones=tuple(self._zones.rooms(nodes)),
         )
 
-    def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode]]:
-        """Configuration and nodes, asked for anew now and then; an old answer is better than none."""
+    def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
+        """Configuration, nodes and partitions, asked for anew now and then."""
         now = self._clock.monotonic()
-        every_s = _NODES_EVERY_WITH_ZONES_S if self._config.zones else _NODES_EVERY_S
+        every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
             self._settings = now, self._client.settings()
         if self._nodes is None or now - self._nodes[0] >= every_s:
             self._nodes = now, self._client.nodes()
-        return self._settings[1], self._nodes[1]
+        if self._partitions is None or now - self._partitions[0] >= _SETTINGS_EVERY_S:
+            self._partitions = now, self._ask_partitions()
+        return self._settings[1], self._nodes[1], self._partitions[1]
 
     def _policy(self, script: Path) -> PolicyInForce:
         """That of the installed script, read again when the file is another one."""
         try:
             status = script.stat()
             stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        except FileNotFoundError:
+        except OSError:  # not there, or not for us to see
             stamp = None
         if stamp != self._script.stamp or stamp is None:
             try:
@@ -169,13 +175,6 @@ class Watcher:
                 self._hours.note_ended(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
         return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
 
-    def _zones(self, nodes: Sequence[SlurmNode]) -> list[ZoneRoom]:
-        try:
-            return list(zone_rooms(self._config.zones, nodes))
-        except ValueError as error:
-            self._tell(f"zones: {error}")
-            return []
-
     def _tell(self, trouble: str | None) -> None:
         """Say a trouble once, and when it is over."""
         if trouble is not None and trouble != self._trouble:
@@ -190,7 +189,7 @@ def _has_accounting(settings: SlurmSettings) -> bool:
     return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
-def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
+def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]) -> Facts:
     """What must be known to count."""
     types = {}
     for node in nodes:
@@ -202,15 +201,18 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode]) -> Facts:
         partition_gpus=policy.partition_gpus,
         partition_cpus=policy.partition_cpus,
         partition_types=policy.partition_gpu_types,
+        default_mib_per_cpu=policy.default_mib.get("per_cpu"),
+        whole_partitions=frozenset(partition.name for partition in partitions if partition.whole_nodes),
         node_types=types,
     )
 
 
-def _tokens(jobs: Sequence[CountedJob], now_s: float) -> list[str]:
-    tokens: dict[str, None] = {}
+def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
+    """By token, when slurmctld put the job in; an array's tasks have one token."""
+    tokens: dict[str, int] = {}
     for job in jobs:
         if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:
             match = _TOKEN.match(job.admin_comment)
             if match is not None:
-                tokens[match[1]] = None
-    return list(tokens)
+                tokens.setdefault(match[1], job.submit_s)
+    return tokens

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.config import Zone
+from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.occupancy import out_of_service
@@ -23,17 +24,27 @@ class ZoneRoom:
     """Nodes of which no GPU is in use."""
 
 
-def zone_rooms(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> Iterator[ZoneRoom]:
-    """One per zone, in the order of slurm-gpu.yaml."""
-    by_name = {node.name: node for node in nodes if not out_of_service(node)}
-    for name, zone in zones.items():
-        free = {
-            host: _free_mgpu(by_name[host])
-            for host in expand(zone.nodes)
-            if host in by_name and by_name[host].n_gpus
-        }
-        whole = sum(mgpu == by_name[host].n_gpus * 1000 for host, mgpu in free.items())
-        yield ZoneRoom(name, zone.role, sum(free.values()), whole)
+class ZoneMap:
+    """The site's zones with their hosts; raises UsageError where a list of hosts cannot be read."""
+
+    def __init__(self, zones: Mapping[str, Zone]) -> None:
+        self._zones: list[tuple[str, str | None, list[str]]] = []
+        for name, zone in zones.items():
+            try:
+                self._zones.append((name, zone.role, expand(zone.nodes)))
+            except ValueError as error:
+                raise UsageError(f"slurm-gpu.yaml: zones: {name}: {error}") from None
+
+    def __bool__(self) -> bool:
+        return bool(self._zones)
+
+    def rooms(self, nodes: Iterable[SlurmNode]) -> Iterator[ZoneRoom]:
+        """One per zone, in the order of slurm-gpu.yaml."""
+        by_name = {node.name: node for node in nodes if node.n_gpus and not out_of_service(node)}
+        for name, role, hosts in self._zones:
+            free = {host: _free_mgpu(by_name[host]) for host in hosts if host in by_name}
+            whole = sum(mgpu == by_name[host].n_gpus * 1000 for host, mgpu in free.items())
+            yield ZoneRoom(name, role, sum(free.values()), whole)
 
 
 def _free_mgpu(node: SlurmNode) -> int:

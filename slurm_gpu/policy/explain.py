@@ -55,7 +55,7 @@ def explain(
 
     `gpu_types` are those of the cluster, in any case; where none is given, none is called unknown.
     """
-    policy = PolicyScript(script)
+    policy = PolicyScript(script, considers=True)
     policy.set_jobs(job_record(job) for job in jobs)
     desc = request.description(*user, {kind.lower() for kind in gpu_types}) | {
         "default_account": defaults.account,

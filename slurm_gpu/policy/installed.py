@@ -87,6 +87,8 @@ class PolicyInForce:
     partition_cpus: Mapping[str, int] = field(default_factory=dict)
     partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
     snapshot: Path | None = None
     """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
 
@@ -152,6 +154,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         shards_per_gpu=table.get("shards_per_gpu"),
         partition_gpus=table.get("partition_gpus", {}),
         partition_cpus=table.get("partition_cpus", {}),
+        default_mib=table.get("default_mib", {}),
         partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
         snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
     )

@@ -154,8 +154,9 @@ class Journal:
         return self.directory / f"apply-{entry.name}.json"
 
     def _prune(self) -> None:
-        for entry in self.entries()[:-KEPT]:
-            self._file(entry).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # no reason to undo what is done
+            for entry in self.entries()[:-KEPT]:
+                self._file(entry).unlink(missing_ok=True)
 
 
 def make_state_directory(directory: Path, owner_uid: int) -> None:

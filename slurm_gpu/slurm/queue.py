@@ -60,16 +60,33 @@ class CountedJob:
     """Of a job that has not ended, when its time limit ends it."""
     nodes: str
     admin_comment: str
+    cpus_per_gpu: str = ""
+    """As "gres:gpu:8"."""
+    mib_per_gpu: str = ""
+    """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
 
 
 _COLUMNS = (
     "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
     "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
-    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment",
+    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
 )  # fmt: skip
 
-_PENDING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
-_RUNNING = frozenset({"CONFIGURING", "RESIZING", "RUNNING", "SIGNALING", "STOPPED", "SUSPENDED"})
+_PENDING = frozenset(
+    {
+        "EXPEDITING",
+        "PENDING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
+)
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "STAGE_OUT", "TIMEOUT"}
+)
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
 _UNLIMITED_NODES = 2**31
 """No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above."""
@@ -135,6 +152,8 @@ def _job(row: Sequence[str], now_s: float) -> CountedJob:
             end_s=end_s,
             nodes=_text(value["NodeList"]),
             admin_comment=_text(value["admin_comment"]),
+            cpus_per_gpu=_text(value["cpus-per-tres"]),
+            mib_per_gpu=_text(value["mem-per-tres"]),
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
@@ -145,7 +164,7 @@ def _phase(state: str, end_s: int | None, now_s: float) -> Phase:
     requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
     if state in _PENDING or requeued:
         return Phase.PENDING
-    return Phase.RUNNING if state in _RUNNING else Phase.ENDED
+    return Phase.ENDED if state in _ENDED else Phase.RUNNING  # what a later Slurm may add holds resources
 
 
 def _text(value: str) -> str:

@@ -11,6 +11,7 @@ from slurm_gpu.controller.gpuhours import GpuRun
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.submission import Partition
 
 NOON_S = 1795262400
 """2026-11-21 12:00 UTC, a Saturday."""
@@ -100,13 +101,22 @@ class Slurm:
         self._ask("nodes")
         return self.node_list
 
+    def partitions(self) -> Sequence[Partition]:
+        self._ask("partitions")
+        return [
+            Partition(
+                name=name, is_default=name == "gpu", default_time_s=None, max_time_s=None, whole_nodes=whole
+            )
+            for name, whole in (("gpu", False), ("whole", True))
+        ]
+
     def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
         raise AssertionError("the watcher asks for less")
 
     def accounting(
         self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
     ) -> Iterator[AccountingRun]:
-        self.asked.append(f"accounting since {since_s}")
+        self.asked.append(f"accounting from {since_s} to {until_s}")
         if self.away:
             raise SlurmError("slurmdbd: Connection refused")
         return iter(self.rows)

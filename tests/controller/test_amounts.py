@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -67,6 +69,12 @@ def test_an_exclusive_job_counts_all_cpus_of_its_nodes() -> None:
     assert amounts_of(make_job(phase=Phase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
 
 
+def test_in_an_exclusive_partition_every_job_takes_whole_nodes() -> None:
+    facts = Facts(partition_gpus={"gpu": 4, "whole": 8}, whole_partitions=frozenset({"whole"}))
+    for partition, mgpu in (("whole", 8000), ("gpu", 2000), ("gpu,whole", 2000)):
+        assert amounts_of(make_job(phase=Phase.PENDING, partition=partition), facts).mgpu == mgpu
+
+
 def test_untyped_gpus_are_of_the_only_type_that_their_partitions_have() -> None:
     facts = Facts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
     for partition, types in (("gpu", {"a100": 2000}), ("gpu,both", {}), ("gpu,unknown", {})):
@@ -84,3 +92,27 @@ def test_no_text_of_a_users_stops_the_counting(request: str, total: str) -> None
     job = make_job(phase=Phase.PENDING, per_job=request, per_node=request, tres=total)
     assert amounts_of(job, FACTS).mgpu >= 0
     assert amounts_of(make_job(tres=total, nodes=request), FACTS).mgpu >= 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "mib"),
+    [
+        # What Slurm 22.05 with DefMemPerCPU=1024 and DefMemPerGPU=16384 printed of pending jobs.
+        ({"tres": "cpu=1,mem=1G,node=1", "mib_per_gpu": "gpu:16384"}, 1, 32768),
+        (
+            {"tres": "cpu=1,mem=12G,node=1", "cpus_per_gpu": "gres:gpu:8", "mib_per_gpu": "gres:gpu:6144"},
+            16,
+            12288,
+        ),
+        ({"tres": "cpu=8,mem=4G,node=1", "mib_per_gpu": "gpu:16384"}, 8, 4096),
+        ({"tres": "cpu=6,mem=3000M,node=1", "mib_per_gpu": "gpu:16384"}, 6, 3000),
+        ({"tres": "cpu=1,mem=100000M,node=1", "mib_per_gpu": "gpu:16384"}, 1, 100_000),
+        ({"tres": "cpu=2,mem=2G,node=1", "per_job": ""}, 2, 2048),
+    ],
+)
+def test_a_pending_job_counts_what_it_takes_along_by_the_gpu(
+    asked: dict[str, object], cpus: int, mib: int
+) -> None:
+    fields: dict[str, object] = {"per_job": "gres:gpu:2", "per_node": "", "n_cpus": 1} | asked
+    amounts = amounts_of(make_job(phase=Phase.PENDING, **fields), replace(FACTS, default_mib_per_cpu=1024))
+    assert (amounts.cpus, amounts.mib) == (cpus, mib)

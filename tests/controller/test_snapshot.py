@@ -41,10 +41,10 @@ snapshots = st.builds(
     groups_id=st.none() | st.text("0123456789abcdef", min_size=16, max_size=16),
     usage=st.builds(
         Usage,
-        st.dictionaries(subjects, st.builds(RunningAndPending, uses, uses), max_size=4),
+        st.dictionaries(subjects, st.builds(RunningAndPending, uses, uses, st.none() | counts), max_size=4),
         st.dictionaries(names, counts, max_size=3),
     ),
-    seen=st.lists(st.text("0123456789abcdefx", min_size=1), max_size=3).map(tuple),
+    seen=st.dictionaries(st.text("0123456789abcdefx", min_size=1), counts, max_size=3),
     zones=st.lists(st.builds(ZoneRoom, names, st.none() | names, counts, counts), max_size=2).map(tuple),
 )
 
@@ -53,7 +53,7 @@ def example(**changes: object) -> Snapshot:
     usage = Usage(
         {
             Subject("alice", None): RunningAndPending(
-                Use(3, 12000, 96, 786432, 3, {"a100": 12000}), Use(5, 20000)
+                Use(3, 12000, 96, 786432, 3, {"a100": 12000}), Use(5, 20000), last_pending=4711
             )
         },
         {"alice": 1001},
@@ -66,7 +66,7 @@ def test_it_reads_as_the_contract_says() -> None:
     snapshot = example(
         hours={Subject("alice", None): {Period.WEEK: 410.25, Period.DAY: 0.0}},
         period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
-        seen=("f00x1",),
+        seen={"f00x1": 4},
         zones=(ZoneRoom("zone 1", None, 12000, 1),),
     )
     assert render(snapshot).splitlines() == [
@@ -74,9 +74,9 @@ def test_it_reads_as_the_contract_says() -> None:
         "groups ab",
         "hours 3 2 1",
         "use user:alice jobs_run=3 mgpu_run=12000 cpus_run=96 mib_run=786432 nodes_run=3"
-        " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 gpu_h_week=410.250",
+        " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250",
         "user alice 1001",
-        "seen f00x1",
+        "seen f00x1 4",
         "zone zone%201 - 12000 1",
         "end 7",
     ]

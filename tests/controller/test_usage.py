@@ -44,3 +44,13 @@ def test_each_job_counts_for_its_user_and_in_each_group_that_it_is_in() -> None:
 def test_every_task_of_an_array_that_waits_is_a_job() -> None:
     use = usage_of([make_job(phase=Phase.PENDING, n_tasks=5)], [GRADS], FACTS).of("alice", "grads").pending
     assert (use.jobs, use.mgpu, use.cpus, use.mib, use.nodes) == (5, 10_000, 40, 5 * 65536, 5)
+
+
+def test_a_users_pending_job_that_came_last_is_told_and_nobody_elses() -> None:
+    jobs = [make_job(number, phase=Phase.PENDING) for number in (7, 12, 9)]
+    jobs += [make_job(20), make_job(21, phase=Phase.ENDED), make_job(30, user="bob", uid=1002)]
+    usage = usage_of(jobs, [GRADS], FACTS)
+    assert usage.of("alice", "grads").last_pending == 12
+    assert usage.of("alice", None).last_pending == 12
+    assert usage.of("bob", "grads").last_pending is None
+    assert usage.of(None, "grads").last_pending is None

@@ -14,7 +14,7 @@ from slurm_gpu.controller.ended import EVERY_S, EndedRuns
 from slurm_gpu.controller.gpuhours import GpuRun, Period
 from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
 from slurm_gpu.controller.watcher import SEEN_S, Watcher
-from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.errors import OutsideError, SlurmError, UsageError
 from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.slurm.queue import Phase
 
@@ -39,11 +39,12 @@ class Site:
         self.config = SiteConfig(cluster="lab", **config)  # type: ignore[arg-type]
         self.watcher = self.new_watcher()
 
-    def new_watcher(self) -> Watcher:
-        ended = EndedRuns(self.slurm, at_once)
+    def new_watcher(self, ended: EndedRuns | None = None) -> Watcher:
+        ended = EndedRuns(self.slurm, at_once) if ended is None else ended
         return Watcher(
-            self.config, self.directory, self.slurm, self.slurm, ended, self.clock, self._read_policy
-        )
+            self.config, self.directory, self.slurm, self.slurm, self.slurm.partitions, ended, self.clock,
+            self._read_policy,
+        )  # fmt: skip
 
     def _read_policy(self, script: Path) -> PolicyInForce | None:
         self.policy_read += 1
@@ -171,7 +172,7 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
     ]
-    assert site.turn().seen == ("new", "array", "ended")
+    assert site.turn().seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
 
 
 def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> None:
@@ -191,20 +192,22 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     assert site.turn().hours_of("alice", "grads", Period.DAY) == 6.0
 
 
-def test_the_accounting_is_asked_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
+def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.turn()
     site.clock.advance(EVERY_S)
     site.turn()
     month_s = NOON_S - 20 * 86400 - 12 * 3600
     asked = [question for question in site.slurm.asked if question.startswith("accounting")]
-    assert asked == [f"accounting since {month_s}", f"accounting since {NOON_S - 3600}"]
+    days = [f"accounting from {month_s + day * 86400} to {month_s + (day + 1) * 86400}" for day in range(20)]
+    assert asked[:-1] == [*days, f"accounting from {NOON_S - 12 * 3600} to None"]
+    assert asked[-1] == f"accounting from {NOON_S - 3600} to None"
 
 
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
     site, answer = Site(tmp_path), Future[list[GpuRun]]()
     ended = EndedRuns(site.slurm, lambda _: answer)
-    site.watcher = Watcher(site.config, tmp_path, site.slurm, site.slurm, ended, site.clock, lambda _: POLICY)
+    site.watcher = site.new_watcher(ended)
     assert site.turn().hours is None
     answer.set_exception(SlurmError("slurmdbd: Connection refused"))
     assert site.turn().hours is None
@@ -231,6 +234,11 @@ def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> No
     ]
     zones = [(zone.name, zone.role, zone.free_mgpu, zone.free_nodes) for zone in site.turn().zones]
     assert zones == [("z1", "small", 750 + 4000, 1), ("z2", None, 0, 0)]
+
+
+def test_a_zone_whose_hosts_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="zones: z1: hostlist"):
+        Site(tmp_path, zones={"z1": Zone("n[")})
 
 
 def test_what_was_asked_is_counted_with_what_failed() -> None:

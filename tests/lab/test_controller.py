@@ -226,5 +226,5 @@ def test_there_is_only_one(lab: Lab) -> None:
     assert second.returncode == 3
     assert "another slurm-gpuctld writes to" in second.stderr
     once = lab.run_as("root", ["slurm-gpuctld", "--once"])
-    assert "asked of Slurm: scontrol 2" in once.stderr
+    assert "asked of Slurm: scontrol 3" in once.stderr
     assert "squeue 1 (" in once.stderr

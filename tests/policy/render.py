@@ -128,7 +128,10 @@ def snapshot(
     tokens: Iterable[str] = (),
     hours: Mapping[tuple[str, int | None], float] | None = None,
 ) -> str:
-    """What slurm-gpuctld would write of these (job, running); `hours` as in the model, of the week."""
+    """What slurm-gpuctld would write of these (job, running); `hours` as in the model, of the week.
+
+    A token may be followed by the second in which its job was put in.
+    """
     listed = list(jobs)
     lines = [f"slurm-gpu-snapshot 1 {generation} {as_of}", "groups test"]
     if hours is not None:

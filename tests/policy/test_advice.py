@@ -144,3 +144,24 @@ def test_a_job_without_gpus_is_sent_to_its_partition() -> None:
         "  partition of a job without GPUs: limit long, requested gpu.",
         "  Would be accepted, in place of your options: sbatch --partition=long ...",
     ]
+
+
+def test_a_listener_hears_of_every_limit_once() -> None:
+    rules = [
+        RuleModel("size", "job", limits={"gpus": 4000, "cpus_per_gpu": 8}),
+        RuleModel("share", "user", mode="advise", limits={"gpus_total": 1000}),
+        RuleModel("nlp", "user", accounts=frozenset({"nlp"}), limits={"gpus_total": 0}),
+    ]
+    train = BundleModel("train", 1000, cpus=4)
+    table = compiled(rules, "/nonexistent/decisions.log", [train])
+    script = PolicyScript(build_bundle(table), now=lambda: 1_000_000, considers=True)
+    desc = parse_command(["sbatch", "--gpus=2", "-c20", "--wrap=true"], {}).description(1001, "alice")
+    verdict = script.submit(desc, PARTITIONS)
+    assert [
+        (one.rule, one.label, one.used, one.limit, one.requested, one.fits) for one in verdict.considered
+    ] == [
+        ("size", "GPUs in one job", None, "4", "2", True),
+        ("size", "CPUs per GPU", None, "8", "10", False),
+        ("share", "GPUs running + pending", "0", "1", "2", False),
+        ("bundle.train", "CPUs with 2 GPUs", None, "8", "20", False),
+    ]

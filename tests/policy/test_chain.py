@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.install import try_bundle
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
 
 from .model import Request, RuleModel
@@ -21,6 +23,8 @@ function slurm_job_submit(job_desc, part_list, submit_uid)
     slurm.log_user("%s", "the site says no, for the " .. count .. ". time")
     return 2000
   end
+  for _ in pairs(slurm.reservations) do end
+  if job_desc.comment == "code" then return slurm.ESLURM_INVALID_LICENSES end
   if job_desc.comment == "more" then job_desc.tres_per_job = "gres:gpu:9" end
   if job_desc.comment == "fail" then return nothing.at.all end
   return slurm.SUCCESS
@@ -54,6 +58,7 @@ def test_both_must_agree(tmp_path: Path, lua: str, place: str) -> None:
     assert (refusal.code, refusal.messages) == (2000, ("the site says no, for the 2. time",))
     ours = script.submit(description(ALICE) | {"tres_per_job": "gres:gpu:5"}, PARTITIONS)
     assert ours.code == 2050
+    assert not script.submit(description(ALICE) | {"comment": "code"}, PARTITIONS).accepted
     row = record(1, ALICE)
     assert script.modify({"comment": "no"}, row, PARTITIONS).code == 2001
     assert script.modify({"comment": "no"}, row, PARTITIONS, modify_uid=0).code == 2001
@@ -76,3 +81,12 @@ def test_a_script_of_the_site_that_fails_follows_on_error(
     assert verdict.accepted is accepted
     assert [level for level, _ in verdict.log] == ["error"]
     assert "site.lua" in verdict.log[0][1]
+
+
+def test_a_script_of_the_site_that_cannot_be_loaded_is_not_chained(tmp_path: Path) -> None:
+    file = tmp_path / "site.lua"
+    table = compiled([SIZE], "/nonexistent/decisions.log", chain_before=str(file))
+    with pytest.raises(OutsideError, match=r"not installed: slurm-gpu: the decision failed: .*site\.lua"):
+        try_bundle(table, build_bundle(table))
+    file.write_text(SITE)
+    try_bundle(table, build_bundle(table))

@@ -221,6 +221,26 @@ def test_what_slurm_cannot_hold_is_said(line: str, gaps: list[str]) -> None:
     assert [str(gap)[4:].startswith(start) for gap, start in zip(wanted.gaps, gaps, strict=True)] == [True]
 
 
+@pytest.mark.parametrize(
+    ("line", "outside"),
+    [
+        ("for: both, per: user", ["account nlp"]),
+        ("for: everyone, per: user", ["account nlp, other"]),  # and nobody is in account empty
+        ("for: undergrads, per: user", ["account nlp, other"]),
+        ("for: alice, per: user", []),
+        ("for: grads, per: user", []),
+    ],
+)
+def test_jobs_outside_of_what_is_managed_are_told(line: str, outside: list[str]) -> None:
+    text = rules(f"{line}, limits: {{jobs_running: 4}}").replace("[vision, nlp], qos", "[vision], qos")
+    wanted = wish(text, (*ASSOCIATIONS, account("empty")))
+    assert [str(gap) for gap in wanted.gaps] == [
+        f"r1: jobs_running: nothing holds it: not for {names}: not managed, or not in slurmdbd"
+        for names in outside
+    ]
+    assert {entity.name for entity in wanted.bounds} == {"vision"}
+
+
 def test_trial_rules_and_groups_that_ended_ask_nothing_of_slurm() -> None:
     wanted = wish(
         rules(
@@ -481,6 +501,8 @@ def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> Non
     assert plan.absent is not None
     assert "job_submit.lua alone holds the policy" in plan.absent
     assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "gpus_running")]
+    known = plan_native(policy, names, settings(), store, [own(4)], list, TODAY, UIDS.get)
+    assert known.difference.owned == (own(4),)  # for the day on which it has one again
     assert lua_only(policy, TODAY, "x") != ()
     assert not has_slurmdbd(settings())
 

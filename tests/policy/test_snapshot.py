@@ -99,6 +99,21 @@ def test_an_admission_goes_on_counting_while_snapshots_may_be_too_early(site: Si
     assert not site.submit().accepted
 
 
+def test_while_slurmctld_is_slow_to_put_jobs_in_admissions_count_for_longer(site: Site) -> None:
+    site.take()
+    first = site.submit(1)
+    site.second += 5
+    site.take(ALICE, tokens=(f"{site.token(first)} {site.second}",))  # it took five seconds
+    second = site.submit(4)
+    for _ in range(6):
+        site.second += 1
+        site.take(ALICE)
+        assert not site.submit(2).accepted
+    site.take(ALICE, Request(uid=1001, account="vision", per_job=4), tokens=(site.token(second),))
+    assert not site.submit(2).accepted
+    assert site.submit(1).accepted
+
+
 def test_tries_are_forgotten_two_seconds_later(site: Site) -> None:
     site.take()
     for _ in range(6):
@@ -228,3 +243,16 @@ def test_an_update_finds_the_users_name_in_the_snapshot(site: Site) -> None:
     grown = {"tres_per_job": "gres:gpu:3"}
     assert not site.script.modify(grown, row, PARTITIONS).accepted
     assert site.script.modify({"tres_per_job": "gres:gpu:2"}, row, PARTITIONS).accepted
+
+
+def test_when_nothing_fits_the_job_that_came_last_is_named(site: Site) -> None:
+    site.take(*[ALICE] * 6)
+    text = site.file.read_text()
+    assert not any("scancel" in line for line in site.submit().messages)
+    site.second += 1
+    text = text.replace("1000000", "1000001").replace("mgpu_pend=6000", "mgpu_pend=6000 last_pend=4711")
+    site.file.write_text(text)
+    assert site.submit().messages[2:4] == (
+        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "    scancel 4711",
+    )

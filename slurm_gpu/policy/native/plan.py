@@ -60,7 +60,8 @@ def plan_native(
     """
     owned = tuple(owned)
     if not has_slurmdbd(settings):
-        return NativePlan(gaps=lua_only(policy, today, "this Slurm has no slurmdbd"), absent=NO_SLURMDBD)
+        gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
+        return NativePlan(Difference(owned=owned), gaps, absent=NO_SLURMDBD)
     if not (policy.manages.qos or policy.manages.accounts or owned):
         gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)

@@ -126,13 +126,15 @@ class _Wish:
         self.accounts = self._managed(policy.manages.accounts, accounts, "account")
         self.users = {
             name: sorted(one.user for one in associations if one.account == name and one.user)
-            for name in self.accounts
+            for name in sorted(accounts)
         }
+        """Of all accounts, managed or not."""
         self.parts = {
             name: sorted(one.account for one in associations if not one.user and one.parent == name)
             for name in self.accounts
         }
-        self.qos = self._managed(policy.manages.qos, [one.name for one in found.qos], "QOS")
+        self.all_qos = sorted(one.name for one in found.qos)
+        self.qos = self._managed(policy.manages.qos, self.all_qos, "QOS")
         for account, user in sorted(by_partition):
             if account in self.accounts:
                 self.remarks.append(
@@ -181,11 +183,15 @@ class _Wish:
                 self._gap(rule, kind, hindrance)
             return
         by_qos = group.qos is not None or (_is_everyone(group) and not self.accounts)
+        outside = self._outside(group, by_qos=by_qos)
         for kind, value in everything:
             if kind.key in LUA_ALONE:
                 self._gap(rule, kind, LUA_ALONE[kind.key])
-            else:
-                (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
+                continue
+            told = len(self.gaps)
+            (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
+            if outside is not None and len(self.gaps) == told:
+                self._gap(rule, kind, outside)
 
     def _hindrance(self, rule: Rule, group: Group) -> str | None:
         """Why Slurm can hold nothing of a rule."""
@@ -205,6 +211,20 @@ class _Wish:
             of = "no account" if group.accounts is None else f"account {', '.join(group.accounts)}: not"
             return f"{of} managed (manages: accounts), or not in slurmdbd"
         return None
+
+    def _outside(self, group: Group, *, by_qos: bool) -> str | None:
+        """Which of the rule's jobs lie outside of what the policy manages; None where none do."""
+        if by_qos:
+            what, named, managed = "QOS", group.qos, self.qos
+            every = self.all_qos
+        else:
+            what, named, managed = "account", group.accounts, self.accounts
+            every = [account for account in self.users if any(self._users_of(group, account))]
+        wanted = set(every) if named is None else {name.lower() for name in named}
+        missing = sorted(wanted - set(managed))
+        if not missing:
+            return None
+        return f"not for {what} {', '.join(missing)}: not managed, or not in slurmdbd"
 
     def _accounts_of(self, group: Group) -> list[str]:
         if group.accounts is None:
