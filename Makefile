@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test check soak setup packages clean
+.PHONY: demo test check soak fuzz setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -30,6 +30,12 @@ soak: $(VENV)/ready
 	    SLURM_GPU_TEST_SEED=$$seed SLURM_GPU_TEST_RUNS=400 \
 	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
 	done
+
+# The script against the independent model and against hostile job descriptions: an hour or so.
+FUZZ ?= 50000
+fuzz: $(VENV)/ready
+	SLURM_GPU_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q tests/policy/test_failures.py tests/policy/test_agreement.py \
+	    tests/policy/test_advice.py
 
 setup: packages $(VENV)/ready
 
