@@ -40,25 +40,30 @@ def words_of(request: Request) -> list[str]:
     bundles=BUNDLES,
     queue=st.lists(queued(), max_size=4),
     request=full_requests(),
+    sharing=st.sampled_from([(), ("--exclusive",)]),
 )
 def test_every_advised_command_is_accepted(
-    rules: list[RuleModel], bundles: list[BundleModel], queue: list[tuple[Request, bool]], request: Request
+    rules: list[RuleModel],
+    bundles: list[BundleModel],
+    queue: list[tuple[Request, bool]],
+    request: Request,
+    sharing: tuple[str, ...],
 ) -> None:
-    script = PolicyScript(
-        build_bundle(compiled(rules, "/nonexistent/decisions.log", bundles)), now=lambda: 1_000_000
-    )
+    table = compiled(rules, "/nonexistent/decisions.log", bundles, partition_gpus={"gpu": 4, "long": 2})
+    script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
     script.set_jobs(record(number, job, running=running) for number, (job, running) in enumerate(queue))
     *words, wrap = words_of(request)
 
     def ask(*more: str) -> Verdict:
-        desc = parse_command([*words, *more, wrap], {}).description(request.uid, "alice")
+        desc = parse_command([*more, wrap], {}).description(request.uid, "alice")
         return script.submit(desc, PARTITIONS)
 
-    refusal = ask()
+    refusal = ask(*words, *sharing)
     assume(not refusal.accepted)
     options = advice(refusal)
     if options is not None:
-        verdict = ask(*shlex.split(options))
+        kept = () if any("without --exclusive" in line for line in refusal.messages) else sharing
+        verdict = ask(*words, *kept, *shlex.split(options))
         assert verdict.accepted, (words, options, verdict.messages)
 
 
