@@ -45,7 +45,9 @@ class MariaDB:
         command += ["--innodb-log-file-size=8M"]
         if os.getuid() == 0:
             command.append("--user=root")
-        subprocess.run(command, check=True, capture_output=True)
+        made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if made.returncode != 0:
+            raise RuntimeError(f"mariadb-install-db failed: {made.stdout[-3000:]}")
 
     def start(self) -> None:
         with (self.root / "log").open("ab") as log:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 _PROGRAMS = re.compile(r"slurm|munged|mariadb|mysqld|simgpu")
 _NAMES = re.compile(r"slurm|munge|maria|mysql|simgpu|alice|bob|carol|undergrad|gpuops")
-_TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home", "/tmp")
+_TREES = ("/dev", "/run", "/etc", "/var/lib", "/var/log", "/var/spool", "/var/mail", "/home")
 _LAB_UIDS = range(60901, 60904)
 # Python keeps compiled modules beside its sources, which may lie in one of the trees.
 _REPOSITORY = str(Path(__file__).resolve().parents[2])
@@ -82,11 +82,22 @@ def _accounts() -> frozenset[str]:
 
 
 def _paths() -> frozenset[str]:
-    return frozenset(
+    found = {
         str(path)
         for tree in _TREES
         for directory, directories, files in os.walk(tree)
         if not directory.startswith(_REPOSITORY)
         for name in (*directories, *files)
         if _NAMES.search(str(path := Path(directory) / name))
-    )
+    }
+    # Everybody works there, in directories of their own: the lab's would bear its name, or be its users'.
+    with os.scandir("/tmp") as entries:
+        found |= {entry.path for entry in entries if _NAMES.search(entry.name) or _is_a_users(entry)}
+    return frozenset(found)
+
+
+def _is_a_users(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.stat(follow_symlinks=False).st_uid in _LAB_UIDS
+    except FileNotFoundError:
+        return False
