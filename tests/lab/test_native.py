@@ -21,11 +21,12 @@ groups:
   long: {qos: [sg-long]}
 rules:
   - {id: share, for: vision, per: user, why: Turns., limits: {gpus_total: %(share)d}}
+  - {id: running, for: vision, per: user, why: Turns., limits: {gpus_running: %(running)d}}
   - {id: size, for: vision, per: job, why: Turns., limits: {gpus: %(size)d, walltime: 2h}}
   - {id: queue, for: vision, per: user, why: Turns., limits: {jobs_total: %(queue)d}}
   - {id: long, for: long, per: job, why: Turns., limits: {gpus: 1}}
 """
-LOOSE = {"share": 12, "size": 8, "queue": 40}
+LOOSE = {"share": 12, "running": 12, "size": 8, "queue": 40}
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 NOW = ("--time=10", "--output=/dev/null", "--wrap=sleep 60")
 NO_OP = "function slurm_job_submit() return 0 end\nfunction slurm_job_modify() return 0 end\nreturn 0\n"
@@ -113,18 +114,23 @@ def test_slurm_holds_the_policy_where_our_script_is_gone(lab: Lab, tmp_path: Pat
     apply(lab, tmp_path, size=2)
     lost_script(lab)
     large = str(lab.submit("alice", "--gpus=4", *NOW))
-    wait_for(
-        lambda: queue(lab)[large] == "AssocMaxGRESPerJob", 20, "the large one waits", lambda: str(queue(lab))
-    )
-    lab.cancel_all_jobs()
-    apply(lab, tmp_path, share=2, size=2)
-    lost_script(lab)
-    jobs = [lab.submit("alice", "--gpus=1", *NOW) for _ in range(3)]
-    wait_for(lambda: sorted(queue(lab).values()) == ["AssocGrpGRES", "None", "None"], 20, "two of three run")
+    wait_for(lambda: queue(lab)[large] == "AssocMaxGRESPerJob", 20, "it waits", lambda: str(queue(lab)), 0.5)
     refused = lab.run_as("alice", ["sbatch", "--gpus=2", "--qos=sg-long", *NOW], check=False)
     assert "QOSMaxGRESPerJob" in refused.stderr  # what could never start is refused at once
-    apply(lab, tmp_path, share=4, size=2)
-    wait_for(lambda: queue(lab)[str(jobs[2])] == "None", 20, "the third starts once the limit is higher")
+
+
+def test_limits_on_what_runs_hold_jobs_back_that_our_script_lets_in(lab: Lab, tmp_path: Path) -> None:
+    apply(lab, tmp_path, running=2)
+    jobs = [str(lab.submit("alice", "--gpus=1", *NOW)) for _ in range(3)]
+    wait_for(
+        lambda: sorted(queue(lab).values()) == ["AssocGrpGRES", "None", "None"],
+        30, "two of three run", lambda: str(queue(lab)), 0.5,
+    )  # fmt: skip
+    apply(lab, tmp_path, running=3)
+    wait_for(
+        lambda: [queue(lab)[job] for job in jobs] == ["None"] * 3,
+        30, "the third runs once it may", lambda: str(queue(lab)), 0.5,
+    )  # fmt: skip
 
 
 def test_pending_counts_whatever_a_job_waits_for(lab: Lab, tmp_path: Path) -> None:

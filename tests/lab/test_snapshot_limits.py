@@ -83,3 +83,46 @@ def test_room_comes_back_on_a_silent_cluster(lab: Lab) -> None:
     time.sleep(3)
     lab.run_as("alice", ["scancel", queued(lab)[0]])
     wait_for(lambda: sbatch(lab, *PENDING).returncode == 0, 10, "the room is seen", interval_s=0.5)
+
+
+FORMS = (
+    ("--gpus=1",),
+    ("--gpus=a100:2", "--mem=4G", "--cpus-per-task=3"),
+    ("--gpus=2", "--cpus-per-gpu=4", "--mem-per-gpu=6G"),
+    ("--gres=gpu:1", "--nodes=2", "--ntasks-per-node=2", "--mem-per-cpu=500M"),
+    ("--gpus-per-task=1", "--ntasks=3"),
+    ("--gres=shard:2", "--mem=3G"),
+    ("--cpus-per-task=5",),
+    ("--gpus=1", "--mem=0"),
+    ("--gpus=1", "--array=0-2"),
+)
+
+
+def test_the_snapshot_counts_what_the_script_counted(lab: Lab) -> None:
+    """One form of asking after the other: GPUs, CPUs and memory, as admitted and as they wait."""
+    policy = lab.layout.root / "counting-policy.yaml"
+    policy.write_text(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: r, for: all, per: user, why: W., limits: {cpus_total: 9999, gpus_total: {a100: 999}}}\n"
+    )
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    run = lab.layout.controller_run
+    admitted = {"jobs": 0, "mgpu": 0, "cpus": 0, "mib": 0}
+
+    def counted() -> dict[str, int]:
+        text = (run / "snapshot.txt").read_text()
+        use = next((row for row in text.splitlines() if row.startswith("use user:alice@all ")), "")
+        fields = dict(word.split("=") for word in use.split()[2:])
+        return {key: int(fields.get(f"{key}_pend", 0)) for key in admitted}
+
+    for form in FORMS:
+        result = sbatch(lab, *form, *PENDING)
+        assert result.returncode == 0, (form, result.stderr)
+        line = (run / "decisions.log").read_text().splitlines()[-1]
+        said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        admitted["jobs"] += int(said["tasks"])
+        for key in ("mgpu", "cpus", "mib"):
+            admitted[key] += int(said[key])
+        time.sleep(0.2)
+        wait_for(lambda: counted()["jobs"] == admitted["jobs"], 10, "the snapshot shows the job")
+        assert counted() == admitted, form
