@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 INTERVAL_S = 1.0
-_SHARE = 0.1
-"""At most this part of the time a question may be under way."""
+_SHARE = 0.3
+"""At most this part of the time a question may be under way; most of it is squeue's own."""
 _LONGEST_S = 15.0
 """Between two looks while slurmctld answers: a snapshot is good for 30 s."""
 _LONGEST_AWAY_S = 20.0

@@ -95,7 +95,7 @@ def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
         site.slurm.answers_after_s = answers_after_s
         site.turn()
         pauses.append(site.pause_s)
-    assert pauses == pytest.approx([0.95, 4.5, 9.0, 15.0])
+    assert pauses == pytest.approx([0.95, 7 / 6, 7 / 3, 35 / 3])
     assert max(pauses) + 2 * 5.0 < FRESH_S
 
 
