@@ -17,6 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import arguments
 from processes import cost, percent_of_a_core
 from submit import Bench
 
@@ -57,8 +58,12 @@ def measure(lab: Lab, seconds: float) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="What slurm-gpuctld costs.")
-    parser.add_argument("--queued", default="0,10000", help="sizes of the queue (default 0,10000)")
-    parser.add_argument("--seconds", type=float, default=30.0, help="to watch each (default 30)")
+    parser.add_argument(
+        "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
+    )
+    parser.add_argument(
+        "--seconds", type=arguments.seconds(1), default=30.0, help="to watch each (default 30)"
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     lab = Lab(options=Options(services=False, native_limits=False, controller=True))
@@ -70,7 +75,7 @@ def main() -> None:
             lab.up()
             bench = Bench(lab, Path(directory))
             bench.prepare_scripts()
-            for size in sorted(int(size) for size in options.queued.split(",")):
+            for size in options.queued:
                 print(f"queueing {size} jobs ...", file=sys.stderr)
                 bench.fill(size)
                 bench.start("ours")
