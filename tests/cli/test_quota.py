@@ -37,7 +37,7 @@ rules:
 """
 JOB = (
     f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|0|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
-    "|1795285306|N/A|N/A||||"
+    "|1795285306|N/A|N/A|||N/A|N/A"
 )
 
 
