@@ -63,7 +63,14 @@ def _processes() -> frozenset[str]:
 
 
 def _cgroups() -> frozenset[str]:
-    return frozenset(directory for directory, _, _ in os.walk("/sys/fs/cgroup") if _NAMES.search(directory))
+    # Of each hierarchy, what lies at its top or in one of its slices: deeper ones are some container's.
+    tops = {
+        path
+        for pattern in ("*", "*/*", "*/*.slice/*")
+        for path in Path("/sys/fs/cgroup").glob(pattern)
+        if path.is_dir() and _NAMES.search(path.name)
+    }
+    return frozenset(directory for top in tops for directory, _, _ in os.walk(top))
 
 
 def _mounts() -> frozenset[str]:
