@@ -160,8 +160,8 @@ function size.of_request(request, partitions, parts, before)
 end
 
 -- How a pending job's record says how much memory it wants. Slurm writes its defaults into the same fields: the
--- one per GPU without "gres" before it, the one per CPU like any other, and --mem=0 counts only in the printed
--- total.
+-- one per GPU, which then counts alone, without "gres" before it, the one per CPU like any other, and --mem=0 counts
+-- only in the printed total.
 function size.memory_of_record(record)
   local per_tres = type(record.mem_per_tres) == "string" and record.mem_per_tres or ""
   local per_gpu = amounts.per_gpu(per_tres)
@@ -174,7 +174,7 @@ function size.memory_of_record(record)
     return { mib_per_cpu = per_cpu }
   end
   local _, in_all = amounts.total_host(record.tres_fmt_req_str or "")
-  return { mib_per_cpu = per_cpu, mib_per_gpu = per_gpu, mib_in_all = in_all }
+  return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 
 -- The size of a job in the table: what it was given once it runs, else what its request fields say. Slurm's

@@ -122,3 +122,13 @@ def test_lua_and_model_agree_by_the_snapshot(
         if number % 3 == 2:
             second[0] += 1
             file.write_text(snapshot(number, second[0], rules, known, tokens, hours))
+
+
+def test_a_pending_job_has_the_memory_that_slurm_gives_by_the_gpu_however_many_cpus() -> None:
+    """64 CPUs would come to more by the default per CPU, which stands in the same record."""
+    waiting = Request(uid=1001, account="vision", per_job=2, cpus_per_gpu=32)
+    rule = RuleModel("share", "user", limits={"memory_total": 3 * 16384})
+    script = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log")))
+    script.set_jobs([record(1, waiting)])
+    one = replace(waiting, per_job=1, cpus_per_gpu=None)
+    assert script.submit(description(one), PARTITIONS).accepted
