@@ -45,7 +45,8 @@ def initialise(layout: Layout, passwords: Passwords, environment: Mapping[str, s
             "--auth-root-socket-user=root",
             "--innodb-log-file-size=8M",
         ],
-        env=dict(environment),
+        # In a shared one, each server of the host that starts removes the temporary tables of the others.
+        env={**environment, "TMPDIR": str(layout.mariadb)},
         user=SYSTEM_USER,
         group=SYSTEM_USER,
         extra_groups=[],

@@ -27,6 +27,7 @@ class MariaDB:
             f"--datadir={root / 'data'}",
             f"--socket={self.socket}",
             f"--pid-file={root / 'pid'}",
+            f"--tmpdir={root}",
             "--skip-networking",
             "--skip-grant-tables",
             "--innodb-buffer-pool-size=32M",
@@ -45,7 +46,11 @@ class MariaDB:
         command += ["--innodb-log-file-size=8M"]
         if os.getuid() == 0:
             command.append("--user=root")
-        made = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        # In a shared one, each server that starts removes the temporary tables of the others.
+        environment = os.environ | {"TMPDIR": str(self.root)}
+        made = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         if made.returncode != 0:
             raise RuntimeError(f"mariadb-install-db failed: {made.stdout[-3000:]}")
 
