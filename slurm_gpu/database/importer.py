@@ -106,9 +106,11 @@ class Importer:
             # A site without Slurm has no accounting: its nodes tell their runs themselves.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
-            reconcile(self._database, self.min_coverage)
-            if self._upkeep is not None:
-                self._upkeep.run_once()
+            try:
+                reconcile(self._database, self.min_coverage)
+            finally:
+                if self._upkeep is not None:
+                    self._upkeep.run_once()
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())

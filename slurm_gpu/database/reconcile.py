@@ -7,6 +7,7 @@ none.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, or_, select, true, update
+from sqlalchemy.exc import StatementError
 
 from slurm_gpu.config import Sampling
 from slurm_gpu.database.derive import Derived, application, derive, first_submits, resolve_double_watches
@@ -30,9 +32,13 @@ from slurm_gpu.database.store import (
 )
 from slurm_gpu.records import Event, Host, Record
 
+log = logging.getLogger(__name__)
+
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
 _NO_DEVICE = ""
+# What one job's values may bring about; a database that is away is none of it.
+_OF_ONE_JOB = StatementError, ArithmeticError, ValueError
 
 Job = tuple[str, int]
 
@@ -40,17 +46,39 @@ Job = tuple[str, int]
 def reconcile(database: Database, min_coverage: float = DEFAULT_MIN_COVERAGE) -> int:
     """Match and derive everything that is due; returns how many jobs were looked at."""
     n_jobs = 0
-    while done := database.write(partial(_reconcile_some, min_coverage=min_coverage)):
-        n_jobs += done
-        if done < _JOBS_PER_TRANSACTION:
-            break
-    return n_jobs
+    while True:
+        with database.reading() as connection:
+            jobs = _due(connection)
+        if not jobs:
+            return n_jobs
+        try:
+            database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage))
+        except _OF_ONE_JOB:
+            # One job that cannot be reckoned or stored must not keep the others from it.
+            for job in jobs:
+                _reconcile_one(database, job, min_coverage)
+        n_jobs += len(jobs)
+        if len(jobs) < _JOBS_PER_TRANSACTION:
+            return n_jobs
 
 
-def _reconcile_some(connection: Connection, min_coverage: float) -> int:
-    jobs = _due(connection)
-    if not jobs:
-        return 0
+def _reconcile_one(database: Database, job: Job, min_coverage: float) -> None:
+    """Match and derive one job; where that fails it is left as it was until something about it changes."""
+    try:
+        database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage))
+    except _OF_ONE_JOB as error:
+        reason = error.orig if isinstance(error, StatementError) else error
+        log.warning("job %d of %s is left out: %s: %s", job[1], job[0], type(reason).__name__, reason)
+        database.write(partial(_leave_out, job=job))
+
+
+def _leave_out(connection: Connection, job: Job) -> None:
+    connection.execute(update(run).where(_among(run, [job])).values(derive_due=False))
+    for table in (run_device, run_host):
+        connection.execute(update(table).where(_among(table, [job])).values(match_due=False))
+
+
+def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: float) -> None:
     runs: dict[Job, list[RowMapping]] = defaultdict(list)
     # What has not started comes after what has; by itself NULL is the least.
     order = run.c.start_s.is_(None), run.c.start_s, run.c.submit_s, run.c.run_id
@@ -67,7 +95,6 @@ def _reconcile_some(connection: Connection, min_coverage: float) -> int:
     for job in jobs:
         _reconcile_job(runs[job], records[job], hosts[job], changes, min_coverage)
     changes.write(connection)
-    return len(jobs)
 
 
 @dataclass(frozen=True, slots=True)

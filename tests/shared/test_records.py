@@ -126,6 +126,7 @@ def test_whatever_arrives_it_is_a_record_or_a_record_error(wire: Any):
         ({"throttle_s": {"a b": 1}}, "throttle_s: 'a b' must be a name"),
         ({"throttle_s": {"sw_power_cap": 1e12}}, "throttle_s.sw_power_cap: 1000000000000.0 must lie from 0"),
         ({"held_s": 1e308}, r"held_s: 1e\+308 must lie from 0 to 3.16\d*e\+09"),
+        ({"granted_mgpu": 2**63 - 1}, "granted_mgpu: 9223372036854775807 must be .* ≤ 1000000"),
         ({"last_s": 2**60}, "last_s: 1152921504606846976 must be a whole number ≥ 0 and ≤ 253370764799"),
         ({"mem_used_frac": [60, 0.5, 0.5, 1.1]}, "mem_used_frac: 1.1 must lie from 0 to 1"),
         ({"device_util_pct": [60, 50, 0, 101]}, "device_util_pct: 101 must lie from 0 to 100"),

@@ -87,7 +87,7 @@ def records(draw: st.DrawFn) -> Record:
             "Total | None": totals(),
             "Histogram | None": histograms(int(held_s * 1000)),
             "float | None": SECONDS,
-            "int | None": WHOLE,
+            "int | None": st.integers(0, 1_000_000),
             "Mapping[str, float] | None": st.dictionaries(NAME, SECONDS, max_size=5),
             "Timeline | None": timelines(),
         }[str(field.type)]

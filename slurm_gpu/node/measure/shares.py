@@ -60,13 +60,13 @@ class JobSamples:
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
-        # Stamps that lay ahead of a clock that was set back, once that reading has come.
+        # Stamps that lay ahead of the clock at the first reading: it was set back since they were made.
         self._from_before: set[int] = set()
-        self._was_set = False
+        self._is_first = True
 
-    def begin(self, after_us: int, *, clock_was_set: bool = False) -> None:
+    def begin(self, after_us: int) -> None:
         """Read on after that time; what is known stays."""
-        self._last_us, self._was_set = after_us, clock_was_set
+        self._last_us, self._is_first = after_us, True
         self._from_before.clear()
 
     def after_us(self, now_us: int) -> int:
@@ -94,7 +94,7 @@ class JobSamples:
         if self.known is None:
             self.known = []
         for sample in sorted(ring, key=lambda s: s.at_us):
-            if sample.at_us > now_us and self._was_set:
+            if sample.at_us > now_us and self._is_first:
                 self._from_before.add(sample.at_us)
             if sample.at_us > now_us or sample.at_us in self._from_before:
                 continue
@@ -103,7 +103,7 @@ class JobSamples:
             if job is not None:
                 self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
         if ring:
-            self._was_set = False
+            self._is_first = False
 
     def reach(self, span: Span, now_s: float) -> bool:
         """Have the samples of that time arrived, as far as they ever will?"""

@@ -45,9 +45,10 @@ class UtilizationSpans:
         self.has_ring = True
         self._last_us = self._to_us(self.covered_s)
         self._anchored = False
-        # Stamps that lay ahead of a clock that was set back, once that reading has come.
+        # Stamps that lay ahead of the clock at the first reading, or the first since it was set: it was set
+        # back since they were made, be it before anybody looked.
         self._from_before: set[int] = set()
-        self._was_set = False
+        self._is_first = True
 
     @property
     def after_us(self) -> int:
@@ -67,7 +68,7 @@ class UtilizationSpans:
         spans: list[Span] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
         for sample in reading.ring if reading.ring is not None else ():
-            if sample.at_us > latest_us and self._was_set:
+            if sample.at_us > latest_us and self._is_first:
                 self._from_before.add(sample.at_us)
             if sample.at_us > latest_us or sample.at_us in self._from_before:
                 continue
@@ -81,7 +82,7 @@ class UtilizationSpans:
             spans.append(Span(start_s, at_s, sample.percent))
             self.covered_s = at_s
         if reading.ring:
-            self._was_set = False
+            self._is_first = False
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
             recent = quiet_s <= max(gap_s, 2 * QUIET_S)
@@ -106,7 +107,7 @@ class UtilizationSpans:
         if moved:
             self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
             self._from_before.clear()
-            self._was_set = True
+            self._is_first = True
         return moved
 
     def _to_us(self, at_s: float) -> int:

@@ -226,7 +226,7 @@ class DeviceWatch:
         detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
         clock_was_set = self._spans.clock_was_set(reading.at_s)
         if clock_was_set:
-            self._job_samples.begin(self._to_us(reading.at_s), clock_was_set=True)
+            self._job_samples.begin(self._to_us(reading.at_s))
             reading = reading._replace(
                 ring=None if reading.ring is None else (),
                 process_ring=None if reading.process_ring is None else (),

@@ -1,0 +1,92 @@
+"""One job that cannot be reckoned or stored keeps nothing else from its turn."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from sqlalchemy import RowMapping, select
+
+from slurm_gpu.database import reconcile as reconciling
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.derive import Derived
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import Importer, store_changed_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import run, run_device
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.store import store_records
+from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import Record
+from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row, segment
+
+
+def _told(database: Database) -> None:
+    """Jobs 1, 7 and 9, with a record each, whose shards only nodes can convert."""
+    for job_id in (1, 7, 9):
+        rows = [run_row(replace(row(), job_id=job_id, tres_allocated={"gres/shard": 2.0}), {})]
+        database.write(partial(store_changed_runs, rows=rows))
+        told = record(job_id=job_id, segment=segment(job_id))
+        database.write(partial(store_records, records=[told]))
+
+
+def _derived(database: Database) -> dict[int, float | None]:
+    with database.reading() as connection:
+        rows = connection.execute(select(run.c.job_id, run.c.ugpucore)).all()
+    return {row.job_id: row.ugpucore for row in rows}
+
+
+def _huge_for_seven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job 7 comes out with a number that no database takes."""
+    right = reconciling.derive_row
+
+    def derive_row(row: RowMapping, records: Sequence[Record], min_coverage: float) -> Derived:
+        derived = right(row, records, min_coverage)
+        return replace(derived, granted_mgpu=2**64) if row["job_id"] == 7 else derived
+
+    monkeypatch.setattr(reconciling, "derive_row", derive_row)
+
+
+def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
+    database: Database, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _told(database)
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING):
+        _huge_for_seven(patched)
+        assert reconcile(database) == 3
+        assert reconcile(database) == 0, "tried again only when something about it changes"
+    assert _derived(database) == {1: 40.0, 7: None, 9: 40.0}
+    assert [item.message.split(":")[0] for item in caplog.records] == ["job 7 of lab is left out"]
+    more = record(job_id=7, segment=segment(7), seq=2)
+    database.write(lambda connection: store_records(connection, [more]))
+    assert reconcile(database) == 1
+    assert _derived(database)[7] == 40.0
+
+
+def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: Database) -> None:
+    _told(database)
+    huge = [
+        record(job_id=7, segment=segment(7), granted_mgpu=2**63 - 1, seq=2),
+        record(job_id=7, segment=segment(8), granted_mgpu=2**63 - 1, device="GPU-2"),
+    ]
+    database.write(lambda connection: store_records(connection, huge))
+    reconcile(database)
+    assert _derived(database) == {1: 40.0, 7: None, 9: 40.0}
+    with database.reading() as connection:
+        assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
+
+
+def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> int:
+        raise DatabaseError("the database does not answer")
+
+    monkeypatch.setattr("slurm_gpu.database.importer.reconcile", away)
+    clock, passes = FakeClock(), []
+    view = SlurmView(MemorySlurm(), clock)
+    upkeep = Upkeep(database, view, clock)
+    monkeypatch.setattr(upkeep, "run_once", lambda: passes.append(1))
+    with pytest.raises(DatabaseError):
+        Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep).run_once()
+    assert passes == [1]
