@@ -17,6 +17,8 @@ from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import Snapshot, parse
 from tests.lab import test_limits
 
+pytestmark = pytest.mark.long
+
 POLICY = """\
 version: 1
 groups:

@@ -13,6 +13,8 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
+pytestmark = pytest.mark.long
+
 POLICY = """\
 version: 1
 manages: {accounts: [vision], qos: [sg-*]}

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from lab.cluster import Lab
 from lab.polling import wait_for
+
+pytestmark = pytest.mark.long
 
 POLICY = """\
 version: 1

@@ -14,6 +14,8 @@ from lab.polling import wait_for
 
 from .test_limits import LIMIT, PENDING, Submitters, apply, exactly_five, queued, sbatch
 
+pytestmark = pytest.mark.long
+
 RUNS = 2
 
 
