@@ -5,14 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test check soak setup packages clean
+.PHONY: demo test test-long check soak fuzz setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
 test: setup check
-	$(BIN)/python -m pytest -q tests -m lab
+	$(BIN)/python -m pytest -q tests -m "lab and not long"
+
+# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Six minutes.
+test-long: setup
+	$(BIN)/python -m pytest -q tests -m long
 
 # Everything that needs no cluster; two minutes at most.
 check: $(VENV)/ready
@@ -30,6 +34,12 @@ soak: $(VENV)/ready
 	    SLURM_GPU_TEST_SEED=$$seed SLURM_GPU_TEST_RUNS=400 \
 	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
 	done
+
+# The script against the independent model and against hostile job descriptions: an hour or so.
+FUZZ ?= 50000
+fuzz: $(VENV)/ready
+	SLURM_GPU_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q tests/policy/test_failures.py tests/policy/test_agreement.py \
+	    tests/policy/test_advice.py
 
 setup: packages $(VENV)/ready
 

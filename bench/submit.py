@@ -1,11 +1,14 @@
 """How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
 
+Ours counts by slurm-gpuctld's snapshot ("ours"), or by slurm.jobs without it ("table").
+
     python bench/submit.py [--queued 0,10000] [--rounds 3] [--jobs 400] [--submitters 4] [--json]
 
 Brings up a lab of its own (root; the lab must be down). Every measurement starts from the same saved queue of
 N pending jobs, and the alternatives take turns. "decision" is the time inside our slurm_job_submit, taken in
-slurmctld with one submitter. With --json the last line is
-{"queued": {"0": {"none": …, "noop": …, "ours": …}, …}, "decision_ms_median": …, …}.
+slurmctld with one submitter. Before each call Slurm brings its own table of jobs up to date for any script:
+that is the difference between "none" and "noop", and no part of the decision. With --json the last line is
+{"queued": {"0": {"none": …, "noop": …, "table": …, "ours": …}, …}, "decision_ms": {"0": {"ours": …}, …}, …}.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from lab.cluster import Lab  # noqa: E402
 from lab.errors import LabError  # noqa: E402
 from lab.options import Options  # noqa: E402
 
-ALTERNATIVES = ("none", "noop", "ours")
+ALTERNATIVES = ("none", "noop", "table", "ours")
 USER = "alice"
 TOMORROW_S = 86400
 NOOP = """\
@@ -38,17 +41,18 @@ function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
 return slurm.SUCCESS
 """
-# Four rules bind each job, and none is ever reached.
+# Four rules bind each job, and a bundle; none is ever reached.
 POLICY = """\
 version: 1
 groups:
   vision: {accounts: [vision]}
   here: {partitions: [gpu], qos: [normal]}
   everyone: {}
+bundles: {train: {gpus: 1, cpus: 32, memory: 900G}, host: {gpus: 0, cpus: 32}}
 rules:
   - {id: share, for: vision, per: user, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}
   - {id: together, for: here, per: group, why: bench, limits: {gpus_total: 900000, jobs_total: 900000}}
-  - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d}}
+  - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d, cpus_per_gpu: 32}}
   - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
 """
 # os.clock is slurmctld's processor time in microseconds: with one submitter, the decision's.
@@ -90,7 +94,11 @@ class Bench:
         ours = self.script.read_text()
         end = ours.rindex("return (function(...)")
         watched = ours[:end] + "local _ = (function(...)" + ours[end:].removeprefix("return (function(...)")
-        self.scripts |= {"ours": ours, "watched": watched + STOPWATCH.replace("@FILE@", str(self.times_file))}
+        self.scripts |= {
+            "ours": ours,
+            "table": ours,
+            "watched": watched + STOPWATCH.replace("@FILE@", str(self.times_file)),
+        }
 
     @property
     def times_file(self) -> Path:
@@ -110,8 +118,13 @@ class Bench:
     def queued(self) -> int:
         return len(self.lab.output(["squeue", "--noheader", "--format=%i"]).split())
 
-    def start(self, alternative: str) -> None:
-        """Start slurmctld with this alternative, from the saved state if there is one."""
+    def start(self, alternative: str, script: str | None = None) -> None:
+        """Start slurmctld with this alternative, from the saved state if there is one.
+
+        `script` takes the place of the alternative's own.
+        """
+        self.lab.daemons["slurm-gpuctld"].stop(10)
+        (self.lab.layout.controller_run / "snapshot.txt").unlink(missing_ok=True)
         self.lab.daemons["slurmctld"].stop(120)
         if self.saved.exists():
             shutil.rmtree(self.lab.layout.slurmctld)
@@ -123,9 +136,11 @@ class Bench:
         plain = "\n".join(line for line in self.conf.splitlines() if not line.startswith("JobSubmitPlugins"))
         self.lab.layout.slurm_conf.write_text(plain + "\n" if alternative == "none" else self.conf)
         if alternative != "none":
-            self.script.write_text(self.scripts[alternative])
+            self.script.write_text(self.scripts[alternative if script is None else script])
         self.lab.daemons["slurmctld"].start()
         self.lab.wait_until_idle_nodes()
+        if alternative == "ours":
+            self.lab.daemons["slurm-gpuctld"].start()
         time.sleep(1.5)  # what slurmctld does after a start is over
         self.submit(1, 1)  # and so is the first look at the whole queue
 
@@ -152,9 +167,9 @@ class Bench:
             raise SystemExit(f"only {accepted} of {each * submitters} submissions were accepted")
         return accepted / (max(float(row[1]) for row in rows) - min(float(row[0]) for row in rows))
 
-    def decision_times_ms(self, jobs: int) -> list[float]:
+    def decision_times_ms(self, alternative: str, jobs: int) -> list[float]:
         """Time in our script of each of `jobs` submissions by one submitter."""
-        self.start("watched")
+        self.start(alternative, "watched")
         self.times_file.unlink(missing_ok=True)
         self.submit(jobs, 1)
         return [float(line) * 1000 for line in self.times_file.read_text().split()]
@@ -176,18 +191,21 @@ def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         bench.fill(size)
         rates: dict[str, list[float]] = {name: [] for name in ALTERNATIVES}
         for turn in range(options.rounds):
-            for name in ALTERNATIVES[turn % 3 :] + ALTERNATIVES[: turn % 3]:
+            first = turn % len(ALTERNATIVES)
+            for name in ALTERNATIVES[first:] + ALTERNATIVES[:first]:
                 bench.start(name)
                 rates[name].append(bench.submit(options.jobs, options.submitters))
                 print(f"{size:>8} queued  {name:<5} {rates[name][-1]:8.0f}/s", file=sys.stderr)
-        times = sorted(bench.decision_times_ms(options.jobs))
-        every_decision += times
         results["queued"][str(size)] = {name: round(statistics.median(rates[name])) for name in ALTERNATIVES}
-        results["decision_ms"][str(size)] = {
-            "median": round(statistics.median(times), 4),
-            "p99": round(times[int(len(times) * 0.99)], 4),
-            "max": round(times[-1], 3),
-        }
+        results["decision_ms"][str(size)] = {}
+        for name in ("table", "ours"):
+            times = sorted(bench.decision_times_ms(name, options.jobs))
+            every_decision += times if name == "ours" else []
+            results["decision_ms"][str(size)][name] = {
+                "median": round(statistics.median(times), 4),
+                "p99": round(times[int(len(times) * 0.99)], 4),
+                "max": round(times[-1], 3),
+            }
     results["decision_ms_median"] = round(statistics.median(every_decision), 4)
     return results
 
@@ -211,7 +229,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
 
-    lab = Lab(options=Options(services=False, native_limits=False))
+    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
     if any(lab.status().values()):
         raise SystemExit("a lab is up; take it down first: lab/down")
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
@@ -223,14 +241,16 @@ def main() -> None:
         finally:
             lab.down()
 
-    title = f"{'queued':>8}  {'no plugin':>10}  {'no-op Lua':>10}  {'ours':>10}"
-    print(title + "   decision: median      p99      max")
+    print(
+        f"{'queued':>8}"
+        + "".join(f"{name:>10}" for name in ALTERNATIVES)
+        + "   decision: median   p99     max"
+    )
     for size, rates in results["queued"].items():
-        times = results["decision_ms"][size]
-        print(
-            f"{size:>8}  {rates['none']:>8}/s  {rates['noop']:>8}/s  {rates['ours']:>8}/s"
-            f"   {times['median']:>13.3f} ms {times['p99']:>5.2f} ms {times['max']:>5.1f} ms"
-        )
+        print(f"{size:>8}" + "".join(f"{rates[name]:>8}/s" for name in ALTERNATIVES))
+        for name, times in results["decision_ms"][size].items():
+            figures = f"{times['median']:.3f} ms {times['p99']:6.2f} ms {times['max']:6.1f} ms"
+            print(f"{name:>50}   {figures}")
     if options.json:
         print(json.dumps(results))
 

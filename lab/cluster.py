@@ -160,6 +160,8 @@ class Lab:
                 if name.startswith("slurmd-"):
                     self.daemons[name].start(wait=False)
             self._start("slurmctld")
+            if self.options.with_controller:
+                self.daemons["slurm-gpuctld"].start(wait=False)
             with self._phase("slurm-gpud"):
                 watchers.result()
             with self._phase("all answer"):

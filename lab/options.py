@@ -121,8 +121,15 @@ class Options:
     job_submit: JobSubmit = JobSubmit.OURS
     services: bool = True
     """Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not."""
+    controller: bool | None = None
+    """Whether slurm-gpuctld runs, which needs none of the other services; None: as they do."""
     extra_slurm_conf: tuple[str, ...] = ()
     """Lines appended to slurm.conf."""
+
+    @property
+    def with_controller(self) -> bool:
+        """Whether slurm-gpuctld runs."""
+        return self.services if self.controller is None else self.controller
 
     def node_table(self, layout: Layout) -> tuple[Node, ...]:
         """Return the nodes with their addresses, zones and GPUs."""
@@ -161,6 +168,7 @@ class Options:
             native_limits=values["native_limits"],
             job_submit=JobSubmit(values["job_submit"]),
             services=values["services"],
+            controller=values["controller"],
             extra_slurm_conf=tuple(values["extra_slurm_conf"]),
         )
 

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from lab.errors import LabError
 from lab.layout import REPOSITORY, Layout
+from lab.polling import wait_for
 
 PROGRAMS = {
     "slurm-gpu": "slurm_gpu.cli.main",
+    "slurm-gpuctld": "slurm_gpu.controller.main",
     "slurm-gpud": "slurm_gpu.node.main",
     "slurm-gpudbd": "slurm_gpu.database.main",
 }
@@ -83,11 +85,20 @@ def _open_to_all(directory: Path) -> bool:
 
 
 def unmount(layout: Layout) -> None:
-    """Undo the mounts, so that removing the lab's directory removes nothing behind it."""
-    for target in mounts(layout):
-        subprocess.run(["umount", str(target)], check=False, capture_output=True)
-    if left := mounts(layout):
-        raise LabError(f"cannot unmount {', '.join(map(str, left))}; nothing below it was removed")
+    """Undo the mounts, so that removing the lab's directory removes nothing behind it.
+
+    The threads of a process that was killed may hold its files for a moment longer than it is seen.
+    """
+
+    def none_left() -> bool:
+        for target in mounts(layout):
+            subprocess.run(["umount", str(target)], check=False, capture_output=True)
+        return not mounts(layout)
+
+    def left() -> str:
+        return f"cannot unmount {', '.join(map(str, mounts(layout)))}; nothing below it was removed"
+
+    wait_for(none_left, 10.0, "the lab's mounts are undone", left)
 
 
 def mounts(layout: Layout) -> list[Path]:

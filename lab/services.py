@@ -48,6 +48,8 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
     if options.services:
         daemons.append(make.slurm_gpudbd())
         daemons += [make.slurm_gpud(node) for node in nodes]
+    if options.with_controller:
+        daemons.append(make.slurm_gpuctld())
     return {daemon.name: daemon for daemon in daemons}
 
 
@@ -163,6 +165,21 @@ class _Factory:
         }
         spool = paths.state / "spool"  # from then on no event of a hook is missed
         return self._daemon(f"slurm-gpud-{node.name}", argv, spool.exists, extra=extra)
+
+    def slurm_gpuctld(self) -> Daemon:
+        argv = [
+            str(self.layout.bin / "slurm-gpuctld"),
+            f"--config={self.layout.site_file}",
+            f"--run-dir={self.layout.controller_run}",
+            "--foreground",
+        ]
+        snapshot = self.layout.controller_run / "snapshot.txt"
+        started = self.layout.pids / "slurm-gpuctld"
+
+        def writes() -> bool:
+            return snapshot.exists() and snapshot.stat().st_mtime > started.stat().st_mtime
+
+        return self._daemon("slurm-gpuctld", argv, writes, user=SLURM_USER)
 
 
 def accepts(address: Path | tuple[str, int]) -> bool:

@@ -34,7 +34,9 @@ def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
     assert _pulled_in("slurm_gpu.node.main") <= {"pynvml", "psutil", "yaml"}
 
 
-@pytest.mark.parametrize("command", ["main", "job", "jobs", "nodes", "doctor", "explain", "policy", "db"])
+@pytest.mark.parametrize(
+    "command", ["main", "job", "jobs", "nodes", "doctor", "explain", "quota", "policy", "db"]
+)
 def test_a_login_node_needs_no_database_libraries(command: str):
     foreign = _pulled_in(f"slurm_gpu.cli.{command}")
     assert not foreign & {"sqlalchemy", "alembic", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}

@@ -8,10 +8,10 @@ local UNSET_32, UNLIMITED_32, UNSET_16 = 4294967294, 4294967295, 65534
 
 -- A 32-bit field as a number, nil where it is unset, math.huge where it is unlimited.
 function amounts.u32(value)
-  if type(value) ~= "number" or value == UNSET_32 then
+  if type(value) ~= "number" or value == UNSET_32 or value > UNLIMITED_32 then
     return nil
   end
-  return value == UNLIMITED_32 and math.huge or value
+  return value == UNLIMITED_32 and math.huge or value + 0.0 -- from Lua 5.3 on integers wrap around
 end
 
 -- A 16-bit field as a number, nil where it is unset or unlimited.
@@ -19,14 +19,14 @@ function amounts.u16(value)
   if type(value) ~= "number" or value >= UNSET_16 then
     return nil
   end
-  return value
+  return value + 0.0
 end
 
 local SUFFIX = { [""] = 1, k = 1024, m = 1024 ^ 2, g = 1024 ^ 3 }
 
 -- What a TRES string asks for: a list of {name = gpu|shard|mps, type = a100|nil, count = n}.
 -- Spellings: gres:gpu:2 (until 23.02), gres/gpu:2, gres/gpu:a100=2, gpu:a100, gpu.
-function amounts.parse_tres(text)
+local function parse_tres(text)
   local items = {}
   for item in string.gmatch(text, "[^,]+") do
     item = item:gsub("%s+", ""):gsub("%b()", ""):gsub("^gres[:/]", "")
@@ -53,6 +53,22 @@ function amounts.parse_tres(text)
   return items
 end
 
+-- Jobs ask for the same again and again; what was parsed is kept, and never changed.
+local MOST_PARSED = 1000
+local parsed, n_parsed = {}, 0
+
+function amounts.parse_tres(text)
+  local items = parsed[text]
+  if items == nil then
+    if n_parsed >= MOST_PARSED then
+      parsed, n_parsed = {}, 0
+    end
+    items = parse_tres(text)
+    parsed[text], n_parsed = items, n_parsed + 1
+  end
+  return items
+end
+
 -- Thousandths of a GPU in counts of GPUs, shards and MPS percentages.
 local function mgpu(gpus, shards, mps)
   local sum = gpus * 1000 + mps * 10
@@ -62,31 +78,73 @@ local function mgpu(gpus, shards, mps)
   return sum
 end
 
+-- Whether an item counts for `only`: nil for everything, or {type = a100, untyped = whether what names no type
+-- may be of it}.
+local function counts(item, only)
+  if only == nil then
+    return true
+  elseif item.type == nil then
+    return only.untyped
+  end
+  return string.lower(item.type) == only.type
+end
+
 -- The sum of a request such as "gres:gpu:a100:2,gres:shard:4", `times` over, in thousandths of a GPU.
-function amounts.requested_mgpu(text, times)
+function amounts.requested_mgpu(text, times, only)
   local sum = { gpu = 0, shard = 0, mps = 0 }
   for _, item in ipairs(amounts.parse_tres(text)) do
-    sum[item.name] = sum[item.name] + item.count * times
+    if counts(item, only) then
+      sum[item.name] = sum[item.name] + item.count * times
+    end
   end
   return mgpu(sum.gpu, sum.shard, sum.mps)
 end
 
 -- The GPUs in a total as Slurm prints it ("cpu=4,gres/gpu=2,gres/gpu:a100=2"), where typed counts are
 -- part of the untyped one; nil where it names none.
-function amounts.total_mgpu(text)
-  local plain, typed, any = {}, {}, false
+function amounts.total_mgpu(text, only)
+  local plain, typed, wanted, any = {}, {}, {}, false
   for _, item in ipairs(amounts.parse_tres(text)) do
     local sums = item.type and typed or plain
     sums[item.name] = (sums[item.name] or 0) + item.count
+    if item.type and counts(item, only) then
+      wanted[item.name] = (wanted[item.name] or 0) + item.count
+    end
     any = true
   end
   if not any then
     return nil
   end
   local function count(name)
-    return math.max(plain[name] or 0, typed[name] or 0)
+    local untyped = math.max((plain[name] or 0) - (typed[name] or 0), 0)
+    return (wanted[name] or 0) + ((only == nil or only.untyped) and untyped or 0)
   end
   return mgpu(count("gpu"), count("shard"), count("mps"))
+end
+
+local TO_MIB = { [""] = 1, K = 1 / 1024, M = 1, G = 1024, T = 1024 ^ 2, P = 1024 ^ 3 }
+
+-- CPUs and MiB in a total as Slurm prints it; nil for what it does not name.
+function amounts.total_host(text)
+  local cpus = text:match("^cpu=(%d+)") or text:match(",cpu=(%d+)")
+  local memory, unit = text:match("mem=([%d.]+)([KMGTP]?)")
+  return tonumber(cpus), tonumber(memory) and tonumber(memory) * TO_MIB[unit]
+end
+
+-- MiB in a field of job_desc or of a record; nil where it is unset (Slurm marks that with 2^64 or so).
+function amounts.mib(value)
+  return type(value) == "number" and value < 1e12 and value + 0.0 or nil
+end
+
+-- The amount per GPU in "gres:gpu:8" or "gpu:16384"; nil where there is none.
+function amounts.per_gpu(text)
+  local most
+  for _, item in ipairs(type(text) == "string" and amounts.parse_tres(text) or {}) do
+    if item.name == "gpu" and (most == nil or item.count > most) then
+      most = item.count
+    end
+  end
+  return most
 end
 
 -- The fewest nodes that a request can mean.
@@ -101,14 +159,15 @@ end
 -- The nodes that a request counts for: of a range such as 1-3 Slurm gives as many as it can.
 function amounts.counted_nodes(request)
   local most = math.min(request.most_nodes or 1, UNLIMITED_32)
-  return math.max(amounts.least_nodes(request), most)
+  return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
 -- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
 -- least that it can come to.
 -- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
--- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil for none.
-function amounts.counted_mgpu(request)
+-- tasks_per_node, tasks_per_gpu, sockets (numbers or nil)}. Second result: the form that decides ("per_job" …), nil
+-- for none. With `only`, GPUs of one type (see requested_mgpu).
+function amounts.counted_mgpu(request, only)
   local nodes = amounts.counted_nodes(request)
   local tasks = request.tasks or nodes * math.max(request.tasks_per_node or 1, 1)
   local times = {
@@ -117,17 +176,19 @@ function amounts.counted_mgpu(request)
     { "per_task", math.max(tasks, 1) },
     { "per_socket", nodes * math.max(request.sockets or 1, 1) },
   }
-  local most, form = 0, nil
+  local most, form, named = 0, nil, false
   for _, pair in ipairs(times) do
     local text = request[pair[1]]
     if text and text ~= "" then
-      local sum = amounts.requested_mgpu(text, pair[2])
+      named = named or (only ~= nil and #amounts.parse_tres(text) > 0)
+      local sum = amounts.requested_mgpu(text, pair[2], only)
       if sum > most then
         most, form = sum, pair[1]
       end
     end
   end
-  if form == nil and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
+  local untyped = only == nil or (only.untyped and not named)
+  if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then
     most, form = math.ceil(request.tasks / request.tasks_per_gpu) * 1000, "tasks_per_gpu"
   end
   return most, form
@@ -159,7 +220,7 @@ local function parse_array(text)
 end
 
 local function range_size(range)
-  return math.floor((range[2] - range[1]) / range[3]) + 1
+  return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
 -- What of a request cannot be counted: a TRES string or an array expression; nil where all can.
@@ -185,7 +246,7 @@ function amounts.array_tasks(text)
   end
   local sum = 0
   for _, range in ipairs(ranges) do
-    sum = sum + range_size(range)
+    sum = sum + range_size(range) -- a float, so that no sum of sums can wrap around
   end
   if #ranges == 1 or sum > 10000 then
     return sum -- beyond that, counting each index would hold up slurmctld
@@ -228,6 +289,24 @@ end
 -- 2000 → "2", 250 → "0.25", for people.
 function amounts.format_mgpu(value)
   return (string.format("%.3f", value / 1000):gsub("0+$", ""):gsub("%.$", ""))
+end
+
+-- MiB as sbatch takes them: "64G", "1500M".
+function amounts.format_mib(value)
+  if value == math.huge then
+    return "UNLIMITED"
+  elseif value >= 1024 and value % 1024 == 0 then
+    return string.format("%.0fG", value / 1024)
+  end
+  return string.format("%.0fM", value)
+end
+
+-- A number for people, with as many decimals as it needs, three at most: 8, 0.5.
+function amounts.format_number(value)
+  if value == math.huge then
+    return "UNLIMITED"
+  end
+  return (string.format("%.3f", value):gsub("0+$", ""):gsub("%.$", ""))
 end
 
 -- Seconds as sbatch takes them: "7-00:00:00", "04:00:00".

@@ -1,6 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
--- Adds to job: uid account qos partition tasks array mgpu form request walltime_s walltime_from resized
--- command whole_nodes.
+-- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
+-- walltime_s walltime_from resized command asked_whole_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -34,33 +34,45 @@ local function default_walltime(parts, names)
   return longest and longest * 60, from
 end
 
--- GPUs that each node brings along at least if the job has its nodes to itself; 0 if it has not. Slurm gives
--- an exclusive job every GPU of its nodes, asked for or not.
-local function gpus_of_whole_node(shared, parts, names)
-  local least
+-- Whether the job has its nodes to itself: Slurm then gives it all their GPUs and CPUs, asked for or not. And
+-- whether it asked for that itself, and would not have it without.
+local function whole_nodes(shared, parts, names)
+  local every, any = names ~= "", false
   for name in string.gmatch(names, "[^,]+") do
-    local gpus = policy.partition_gpus and policy.partition_gpus[name] or 0
-    if gpus > 0 and shared ~= 0 and not (parts[name] and parts[name].max_share == 0) then
-      gpus = 0
-    end
-    least = math.min(least or gpus, gpus)
+    local exclusive = parts[name] ~= nil and parts[name].max_share == 0
+    every, any = every and exclusive, any or exclusive
   end
-  return least or 0
+  return names ~= "" and (shared == 0 or every), shared == 0 and not any
 end
 
--- Whether the job asked for whole nodes itself, and would not have them without.
-local function asked_for_whole_nodes(shared, parts, names)
-  local asked = shared == 0
-  for name in string.gmatch(names, "[^,]+") do
-    asked = asked and not (parts[name] and parts[name].max_share == 0)
+-- Whether some rule tells jobs with a script from jobs without one. Reading the script copies the whole of it.
+local kinds_matter = false
+for _, rule in ipairs(policy.rules) do
+  kinds_matter = kinds_matter or rule.kind ~= nil
+end
+
+-- "interactive" for a job without a script. Only the first component of a het job brings its script along, and
+-- the others come right after it.
+local function kind_of(job, state)
+  local desc, uid = job.desc, job.uid
+  if not kinds_matter then
+    return "batch"
+  elseif job.record then
+    return lib.state.kind_of_record(job.record)
   end
-  return asked
+  local offset = amounts.u32(desc.het_job_offset)
+  if offset and offset > 0 and state.het_kind[uid] then
+    return state.het_kind[uid]
+  end
+  local kind = text(desc.script) and "batch" or "interactive"
+  state.het_kind[uid] = offset and kind or nil
+  return kind
 end
 
 -- By the number of arguments that a job without a script comes with: srun names its program, salloc none.
 local COMMANDS = { [0] = "salloc", [1] = "srun" }
 
-return function(job)
+return function(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
   -- An update names only what changes; the rest is as the job was.
   local function merged(name)
@@ -71,6 +83,7 @@ return function(job)
   end
 
   job.uid = job.record and record.user_id or desc.user_id
+  job.user = text(desc.user_name)
   -- What the user typed, nil where it cannot be told. Asked only for the wording of a refusal: reading the
   -- script copies the whole of it.
   job.command = function()
@@ -91,6 +104,8 @@ return function(job)
     job.tasks = amounts.array_tasks(job.array)
   end
 
+  job.kind = job.kind or kind_of(job, state)
+
   job.request = {
     per_job = merged("tres_per_job"),
     per_node = merged("tres_per_node"),
@@ -102,39 +117,77 @@ return function(job)
     tasks_per_node = amounts.u16(desc.ntasks_per_node),
     tasks_per_gpu = amounts.u16(desc.ntasks_per_tres),
     sockets = amounts.u16(desc.sockets_per_node),
+    cpus = number("min_cpus"),
+    cpus_per_task = amounts.u16(desc.cpus_per_task),
+    node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),
+    cpus_per_gpu = amounts.per_gpu(merged("cpus_per_tres")),
+    whole_nodes = false,
   }
-  -- Whether an update touches the size at all.
-  job.resized = job.record == nil
-    or text(desc.tres_per_job)
-    or text(desc.tres_per_node)
-    or text(desc.tres_per_socket)
-    or text(desc.tres_per_task)
-    or amounts.u32(desc.min_nodes)
-    or amounts.u32(desc.max_nodes)
-    or amounts.u32(desc.num_tasks)
+  if job.record == nil then
+    job.request.whole_nodes, job.asked_whole_nodes = whole_nodes(desc.shared, parts, job.partition)
+  end
+  local memory = {
+    mib_per_node = amounts.mib(desc.min_mem_per_node),
+    mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
+    mib_per_gpu = amounts.per_gpu(desc.mem_per_tres),
+  }
+  -- What an update changes of the job's size: its GPUs, or only what goes with them.
+  local regrouped, resized = true, true
+  if job.record then
+    regrouped = text(desc.tres_per_job)
+      or text(desc.tres_per_node)
+      or text(desc.tres_per_socket)
+      or text(desc.tres_per_task)
+      or amounts.u32(desc.min_nodes)
+      or amounts.u32(desc.max_nodes)
+      or amounts.u32(desc.num_tasks)
+    resized = regrouped
+      or next(memory)
+      or amounts.u32(desc.min_cpus)
+      or amounts.u16(desc.pn_min_cpus)
+      or amounts.u16(desc.cpus_per_task)
+      or amounts.u16(desc.ntasks_per_node)
+      or text(desc.cpus_per_tres)
+  end
+  job.resized = resized
+  if job.record and not next(memory) then
+    memory = lib.size.memory_of_record(job.record)
+    memory.mib_in_all = nil -- a total of before the update
+  end
+  for key, value in pairs(memory) do
+    job.request[key] = value
+  end
   if job.request.tasks == 0 then
     job.request.tasks = nil
   end
-  job.mgpu, job.form = amounts.counted_mgpu(job.request)
+  local before
+  if job.record then
+    job.was = lib.size.of_record(job.record, job.record.job_state % 256 ~= 0)
+    before = not regrouped and job.was or nil
+  end
+  job.size = lib.size.of_request(job.request, job.partition, parts, before)
+  if job.record and not job.resized then
+    job.size = job.was
+  end
+  job.mgpu, job.form = job.size.mgpu, job.size.form
+  job.writes = {}
   if job.record == nil then
-    local gpus = gpus_of_whole_node(desc.shared, parts, job.partition)
-    if gpus > 0 then
-      job.whole_nodes = {
-        mgpu_each = gpus * 1000,
-        asked = asked_for_whole_nodes(desc.shared, parts, job.partition),
-        mgpu_without = job.mgpu,
-        form_without = job.form,
-      }
-    end
-    local whole = gpus * amounts.counted_nodes(job.request) * 1000
-    if whole > job.mgpu then
-      job.mgpu, job.form = whole, "whole_nodes"
+    job.bundle = lib.fit.bundle_of(job)
+    if job.bundle then
+      job.writes = lib.fit.fill(job, job.bundle)
+      if next(job.writes) then
+        job.size = lib.size.of_request(job.request, job.partition, parts)
+      end
     end
   end
 
   local minutes = number("time_limit")
   if minutes == 0 then
     minutes = math.huge -- sbatch --time=0 asks for no limit
+  end
+  if job.was then
+    local before = amounts.u32(record.time_limit)
+    job.was.walltime_s = before and before * 60
   end
   if minutes then
     job.walltime_s = minutes * 60

@@ -1,58 +1,23 @@
 -- Which limits the job would go beyond. A finding is {rule, key, label, used, recent, limit, requested (as text),
 -- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
--- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also sets job.room: what would still be accepted.
+-- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also
+-- sets job.room: what would still be accepted.
 local policy, lib = ...
 local amounts = lib.amounts
 
-local function number_text(value)
-  return string.format("%.0f", value)
+local function names_text(set)
+  local names = {}
+  for name in pairs(set) do
+    names[#names + 1] = name
+  end
+  table.sort(names)
+  return table.concat(names, ", ")
 end
 
--- One entry per limit: what it measures, in the job and in the sums of the rule's group.
--- `grows` says whether an update makes the job larger in this respect.
-local LIMITS = {
-  {
-    key = "gpus",
-    label = "GPUs in one job",
-    text = amounts.format_mgpu,
-    requested = function(job)
-      return job.mgpu
-    end,
-    grows = function(job)
-      return job.mgpu * job.tasks > job.counted.mgpu
-    end,
-  },
-  {
-    key = "gpus_total",
-    label = "GPUs running + pending",
-    text = amounts.format_mgpu,
-    sum = "mgpu",
-    requested = function(job)
-      return job.mgpu * job.tasks
-    end,
-  },
-  {
-    key = "jobs_total",
-    label = "jobs running + pending",
-    text = number_text,
-    sum = "jobs",
-    requested = function(job)
-      return job.tasks
-    end,
-  },
-  {
-    key = "walltime",
-    label = "time limit",
-    text = amounts.format_time,
-    requested = function(job)
-      return job.walltime_s or 0
-    end,
-    grows = function(job)
-      local before = amounts.u32(job.record.time_limit)
-      return before ~= nil and job.walltime_s ~= nil and job.walltime_s > before * 60
-    end,
-  },
-}
+local limits_by_rule = {}
+for _, rule in ipairs(policy.rules) do
+  limits_by_rule[rule] = lib.measures.of_rule(rule)
+end
 
 -- What one user's exception puts in place of a rule's limits; nil where there is none in force.
 local function exception_for(rule, job)
@@ -69,55 +34,111 @@ local function lower(room, name, value)
   end
 end
 
-local function check(rule, limit, bound, job, state, room)
-  local requested = limit.requested(job)
-  local used, before = 0, 0
-  if limit.sum then
-    local use = state.use[rule.group]
-    if rule.per == "user" then
-      use = use.users[job.uid] or { jobs = 0, mgpu = 0 }
-    end
-    used = use[limit.sum]
+-- Whether an update leaves a limit of one job as it was: a job over a lowered limit may still be renamed.
+local function untouched(limit, job)
+  if limit.grows then
+    return not limit.grows(job)
   end
-  if job.record then
-    local same_group = job.counted.groups[rule.group]
-    if limit.sum and same_group then
-      before = limit.sum == "mgpu" and job.counted.mgpu or job.counted.tasks
-      if requested <= before then
-        return nil -- an update that does not ask for more
-      end
-    elseif limit.grows and same_group and not limit.grows(job) then
+  local now, before = limit.of(job.size, job), limit.of(job.was, job)
+  if limit.bound and now and before then
+    now, before = now / job.mgpu, before / math.max(job.was.mgpu, 1)
+  end
+  return now == nil or (before ~= nil and now <= before)
+end
+
+local function check(rule, limit, value, job, state, room)
+  local same_scope = job.record and job.counted.scopes[rule.scope]
+  local requested, bound, used = nil, value, 0
+  if limit.sum then
+    requested = job.sum[limit.sum] or 0
+    local before = same_scope and job.counted.sum[limit.sum] or 0
+    if same_scope and requested <= before then
+      return nil -- an update that does not ask for more
+    end
+    local user = rule.per == "user" and job.uid or nil
+    used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
+  else
+    requested = limit.of(job.size, job)
+    bound = requested and limit.bound and limit.bound(value, job.size) or value
+    if requested == nil or (limit.bound and limit.bound(value, job.size) == nil) then
       return nil
     end
+    if same_scope and (limit.hours and not job.resized or not limit.hours and untouched(limit, job)) then
+      return nil
+    end
+    if limit.hours and requested > 0 then
+      used = lib.state.gpu_hours(state, rule, limit.hours, job.uid, job.user)
+    end
   end
-  used = math.max(used - before, 0)
   local left = bound - used
   if rule.mode == "enforce" then
     lower(room, limit.key, left)
   end
-  if requested == 0 or requested <= left then
+  local fits = requested == 0 or requested <= left
+  local told = lib.measures.are_told(job)
+  if fits and not told then
     return nil, bound > 0 and left / bound or 0
   end
-  local recent, retry_s
-  if limit.sum then
-    local just = lib.state.just_submitted(state, rule.group, rule.per == "user" and job.uid or nil, job.now)
-    local part = math.min(just[limit.sum], used)
-    if part > 0 then
-      recent = limit.text(part)
-      retry_s = used - part < bound and just.left_s or nil
-    end
-  end
-  return {
+  local finding = {
     rule = rule,
     key = limit.key,
     label = limit.label,
-    recent = recent,
-    retry_s = retry_s,
-    used = limit.sum and limit.text(used) or nil,
-    limit = limit.text(bound),
-    requested = limit.text(requested),
+    used = (limit.sum or limit.hours) and limit.text(used) or nil,
+    limit = limit.text(limit.shown and value or bound),
+    requested = limit.shown and limit.shown(requested, job.size) or limit.text(requested),
     mode = rule.mode,
   }
+  if told then
+    lib.measures.tell(finding, fits)
+  end
+  if fits then
+    return nil, bound > 0 and left / bound or 0
+  end
+  if limit.sum then
+    local just, left_s = lib.state.just_submitted(state, rule, job.uid, job.now)
+    local part = math.min(just[limit.sum] or 0, used)
+    if part > 0 then
+      finding.recent = limit.text(part)
+      finding.retry_s = used - part < bound and left_s or nil
+    end
+  end
+  return finding
+end
+
+-- Partitions and GPU types that a rule allows.
+local function check_names(rule, key, allowed, job)
+  local wrong
+  if key == "partitions" then
+    if job.record and job.counted.scopes[rule.scope] and job.partition == (job.record.partition or "") then
+      return nil
+    end
+    for name in string.gmatch(job.partition, "[^,]+") do
+      wrong = wrong or (not allowed[name] and name) -- the job may start in any of them
+    end
+  elseif job.mgpu > 0 and (job.record == nil or job.resized or job.partition ~= (job.record.partition or "")) then
+    local named = lib.fit.named_types(job.request)
+    for _, kind in ipairs(named) do
+      wrong = wrong or (not allowed[kind] and kind)
+    end
+    for name in string.gmatch(#named == 0 and job.partition or "", "[^,]+") do
+      for kind in pairs(policy.partition_gpu_types and policy.partition_gpu_types[name] or {}) do
+        wrong = wrong or (not allowed[kind] and "any type of " .. name)
+      end
+    end
+  end
+  local finding = {
+    rule = rule,
+    key = key,
+    label = key == "partitions" and "partition" or "GPU type",
+    allowed = allowed,
+    limit = names_text(allowed),
+    requested = wrong or (key == "partitions" and job.partition or "allowed ones"),
+    mode = rule.mode,
+  }
+  if lib.measures.are_told(job) then
+    lib.measures.tell(finding, not wrong)
+  end
+  return wrong and finding or nil
 end
 
 -- Shards of one job and node come from one GPU: what exceeds it would wait for ever.
@@ -140,8 +161,8 @@ local function check_shards(job, room)
         rule = SHARDS,
         key = "shards",
         label = "shards per node",
-        limit = number_text(per_gpu),
-        requested = number_text(item.count),
+        limit = amounts.format_number(per_gpu),
+        requested = amounts.format_number(item.count),
         mode = "enforce",
       }
     end
@@ -172,34 +193,47 @@ local function check_readable(job)
   }
 end
 
+-- Whether a rule is for this job at this moment.
+local function in_force(rule, job)
+  local group = policy.groups[rule.group]
+  return job.in_scope[rule.scope]
+    and (group.until_s == nil or job.now < group.until_s)
+    and lib.calendar.holds(rule.when, job.now)
+end
+
 return function(job, state)
   local findings, room = {}, {}
-  local member = {}
-  for _, index in ipairs(job.class.groups) do
-    member[index] = true
-  end
   local least_left
   local bound_by_rules = false
+  local function look(rule, key, ...)
+    local fine, finding, left = pcall(...)
+    if not fine then
+      findings[#findings + 1] = { rule = rule, key = key, error = tostring(finding) }
+    elseif finding then
+      findings[#findings + 1] = finding
+    end
+    if fine and left and (least_left == nil or left < least_left) then
+      least_left, job.nearest_rule = left, rule.id
+    end
+  end
   for _, rule in ipairs(policy.rules) do
-    local group = policy.groups[rule.group]
-    if member[rule.group] and (group.until_s == nil or job.now < group.until_s) then
+    if in_force(rule, job) then
       bound_by_rules = bound_by_rules or rule.mode == "enforce"
       local exception = exception_for(rule, job)
-      for _, limit in ipairs(LIMITS) do
-        local bound = rule.limits[limit.key]
-        if exception and exception.limits[limit.key] then
-          bound = exception.limits[limit.key]
+      local function value_of(key)
+        local own = exception and exception.limits[key]
+        return own == nil and rule.limits[key] or own
+      end
+      for _, limit in ipairs(limits_by_rule[rule]) do
+        local value = value_of(limit.key)
+        if value then
+          look(rule, limit.key, check, rule, limit, value, job, state, room)
         end
-        if bound then
-          local fine, finding, left = pcall(check, rule, limit, bound, job, state, room)
-          if not fine then
-            findings[#findings + 1] = { rule = rule, key = limit.key, error = tostring(finding) }
-          elseif finding then
-            findings[#findings + 1] = finding
-          end
-          if fine and left and (least_left == nil or left < least_left) then
-            least_left, job.nearest_rule = left, rule.id
-          end
+      end
+      for _, key in ipairs({ "partitions", "gpu_types" }) do
+        local value = value_of(key)
+        if value then
+          look(rule, key, check_names, rule, key, value, job)
         end
       end
     end

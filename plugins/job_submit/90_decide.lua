@@ -57,7 +57,32 @@ local function write_decision(line, job, state)
   end
 end
 
-local function record(job, state, verdict, token, tasks, mgpu)
+-- "a100:2000,h100:0" of what GPU types a sum counts; nil where none is counted apart.
+local function types_text(sum)
+  local types = {}
+  for kind in pairs(lib.size.watched) do
+    types[#types + 1] = string.format("%s:%.0f", kind, sum["mgpu:" .. kind] or 0)
+  end
+  table.sort(types)
+  return #types > 0 and table.concat(types, ",") or nil
+end
+
+-- Whose job it is and where; the same for all jobs of a class.
+local function owner_text(job)
+  local class = job.class
+  if class.owner_text == nil then
+    class.owner_text = string.format("uid=%.0f account=", job.uid)
+      .. encode(job.account)
+      .. " qos="
+      .. encode(job.qos)
+      .. " partition="
+      .. encode(job.partition)
+  end
+  return class.owner_text
+end
+
+-- One line of decisions.log; `sum` is what the job adds by measure.
+local function record(job, state, verdict, token, sum)
   local ids, errors = {}, {}
   for _, finding in ipairs(job.findings) do
     ids[#ids + 1] = finding.rule.id .. ":" .. finding.key .. ":" .. (finding.error and "error" or finding.mode)
@@ -71,15 +96,21 @@ local function record(job, state, verdict, token, tasks, mgpu)
     job.record and "modify" or "submit",
     verdict,
     token,
-    string.format("uid=%.0f", job.uid),
-    "account=" .. encode(job.account),
-    "qos=" .. encode(job.qos),
-    "partition=" .. encode(job.partition),
-    string.format("tasks=%.0f", tasks),
-    string.format("mgpu=%.0f", mgpu),
+    owner_text(job),
+    string.format("tasks=%.0f", sum.jobs),
+    string.format("mgpu=%.0f", sum.mgpu),
+    string.format("cpus=%.0f", sum.cpus),
+    string.format("mib=%.0f", sum.mib),
     "walltime=" .. (job.walltime_s and string.format("%.0f", math.min(job.walltime_s, 1e15)) or "-"),
     "rules=" .. (#ids > 0 and encode(table.concat(ids, ",")) or "-"),
   }
+  local types = types_text(sum)
+  if types then
+    fields[#fields + 1] = "types=" .. encode(types)
+  end
+  if job.kind == "interactive" then
+    fields[#fields + 1] = "kind=interactive"
+  end
   if #errors > 0 then
     fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
   end
@@ -89,9 +120,9 @@ end
 -- The rule with its reason, once for all that it objects to, then the numbers.
 local function explain_finding(lines, finding, job, before)
   local rule = finding.rule
-  if before == nil or before.rule ~= rule then
-    local opening = finding.mode == "enforce" and "Refused by rule " or "Against rule "
-    wrap(lines, opening .. rule.id .. ": " .. rule.why, "")
+  if before == nil or before.rule.id ~= rule.id then
+    local opening = finding.mode == "enforce" and "Refused by " or "Against "
+    wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
   end
   local numbers = finding.label .. ": "
   if finding.used then
@@ -103,8 +134,8 @@ local function explain_finding(lines, finding, job, before)
     numbers = numbers .. " (all of group " .. policy.groups[rule.group].name .. " together)"
   end
   wrap(lines, numbers .. ".", "  ")
-  local said = before and before.label:find("^GPUs")
-  if finding.label:find("^GPUs") and job.form == "whole_nodes" and not said then
+  local said = before and before.label:find("GPUs ")
+  if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
     wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
   end
   if finding.key == "walltime" and job.walltime_from then
@@ -116,7 +147,9 @@ local function remedy_lines(lines, job, state, findings)
   if job.record then
     return
   end
-  local fine, command, without = pcall(lib.remedy, job)
+  local fine, command, without = pcall(lib.remedy, job, function(fields)
+    return lib.judge.instead(job, state, fields)
+  end)
   if fine and command then
     -- A command is to be copied: it is never wrapped.
     local line = "  Would be accepted" .. (without and " without " .. without or "") .. ", in place of your options: "
@@ -134,7 +167,7 @@ local function remedy_lines(lines, job, state, findings)
       wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
       return
     elseif finding.used then
-      local id = lib.state.youngest_pending(state, job.uid, finding.rule.group)
+      local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
       if id then
         wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")
         lines[#lines + 1] = string.format("    scancel %.0f", id)
@@ -152,6 +185,18 @@ local function contact_line(lines)
   end
 end
 
+-- What a job adds to the sums: all of a new one, and that by which an update makes a job larger.
+local function growth_of(job)
+  if job.record == nil then
+    return job.sum
+  end
+  local growth = {}
+  for measure, value in pairs(job.sum) do
+    growth[measure] = math.max(value - (job.counted.sum[measure] or 0), 0)
+  end
+  return growth
+end
+
 return function(job, state)
   local refusals, advice, failed = {}, {}, false
   for _, finding in ipairs(job.findings) do
@@ -164,7 +209,7 @@ return function(job, state)
       advice[#advice + 1] = finding
     end
   end
-  local growth = math.max(job.mgpu * job.tasks - job.counted.mgpu, 0)
+  local growth = growth_of(job)
   if #refusals > 0 or failed then
     local lines = {}
     for index, finding in ipairs(refusals) do
@@ -177,7 +222,7 @@ return function(job, state)
     end
     contact_line(lines)
     say(table.concat(lines, "\n"))
-    record(job, state, "deny", "-", job.tasks, growth)
+    record(job, state, "deny", "-", growth)
     return slurm.ESLURM_ACCOUNTING_POLICY or 2050
   end
   if #advice > 0 then
@@ -192,20 +237,25 @@ return function(job, state)
 
   local token = lib.state.next_token(state)
   if job.record then
-    local tasks = 0
-    for _, index in ipairs(job.class.groups) do
-      if not job.counted.groups[index] then
-        -- It moves to a group where it did not count at all; where it did, it counts twice until the next table.
-        tasks, growth = job.tasks, job.mgpu * job.tasks
+    for _, index in ipairs(job.class.scopes) do
+      if not job.counted.scopes[index] then
+        -- It moves to where it did not count at all; where it did, it counts twice until the next table.
+        growth = job.sum
       end
     end
-    if tasks > 0 or growth > 0 then
-      lib.state.admit(state, token, job.class, tasks, growth, job.now)
+    if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 then
+      lib.state.admit(state, token, job.class, growth, job.now)
     end
-    record(job, state, "allow", token, tasks, growth)
+    record(job, state, "allow", token, growth)
     return slurm.SUCCESS
   end
+  for field, value in pairs(job.writes) do
+    job.desc[field] = value
+  end
   local comment = "slurm-gpu/1 t=" .. token
+  if job.kind == "interactive" then
+    comment = comment .. " k=i"
+  end
   if job.nearest_rule then
     comment = comment .. " r=" .. job.nearest_rule
   end
@@ -214,7 +264,7 @@ return function(job, state)
     comment = comment .. " " .. foreign
   end
   job.desc.admin_comment = comment
-  lib.state.admit(state, token, job.class, job.tasks, growth, job.now)
-  record(job, state, "allow", token, job.tasks, growth)
+  lib.state.admit(state, token, job.class, job.sum, job.now)
+  record(job, state, "allow", token, job.sum)
   return slurm.SUCCESS
 end

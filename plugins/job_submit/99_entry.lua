@@ -11,18 +11,12 @@ for _, rule in ipairs(policy.rules) do
 end
 
 local function decide(job)
-  job.findings = {}
-  for _, module in ipairs(lib.modules) do
-    local run = type(module) == "table" and module.run or module
-    for _, finding in ipairs(run(job, state) or {}) do
-      job.findings[#job.findings + 1] = finding
-    end
-  end
-  return lib.decide(job, state)
+  return lib.decide(lib.judge.run(job, state), state)
 end
 
-local function protected(job)
-  local fine, result = pcall(decide, job)
+-- The code of `ask`, or where that fails the policy's own answer and one line in slurmctld's log.
+local function protected(job, ask)
+  local fine, result = pcall(ask, job)
   if fine and type(result) == "number" then
     return result
   end
@@ -43,6 +37,26 @@ local function protected(job)
   return slurm.ERROR
 end
 
+-- Our decision (none for an update that is not the owner's, where job is nil) between those of a site's own
+-- script: the first that refuses is the answer.
+local function ask_all(job, name, ...)
+  local arguments, code = { ... }, nil
+  local unpack_all = unpack or table.unpack
+  for _, place in ipairs({ "before", "ours", "after" }) do
+    if place == "ours" then
+      code = job and protected(job, decide) or slurm.SUCCESS
+    else
+      code = protected({}, function()
+        return lib.chain.ask(place, name, unpack_all(arguments, 1, 4))
+      end)
+    end
+    if code ~= slurm.SUCCESS then
+      return code
+    end
+  end
+  return slurm.SUCCESS
+end
+
 -- Every call looks at the queue first: the table is safe to read only in the call that got it.
 local function refresh(now)
   return pcall(lib.state.refresh, state, now)
@@ -51,13 +65,13 @@ end
 function slurm_job_submit(job_desc, part_list, submit_uid)
   local now = os.time()
   local fine, reason = refresh(now)
-  return protected({
+  return ask_all({
     desc = job_desc,
     parts = part_list,
     submit_uid = submit_uid,
     now = now,
     queue_error = not fine and tostring(reason) or nil,
-  })
+  }, "slurm_job_submit", job_desc, part_list, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
@@ -67,17 +81,15 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
     lib.state.forget(state, job_rec.job_id)
   end)
   -- Only owners are checked: for anyone else Slurm itself asks operator's rights, and those decide.
-  if modify_uid == 0 or modify_uid == policy.slurm_user_uid or modify_uid ~= job_rec.user_id then
-    return slurm.SUCCESS
-  end
-  return protected({
+  local ours = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
+  return ask_all(ours and {
     desc = job_desc,
     record = job_rec,
     parts = part_list,
     submit_uid = modify_uid,
     now = now,
     queue_error = not fine and tostring(reason) or nil,
-  })
+  } or nil, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
 end
 
 -- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the

@@ -6,25 +6,30 @@ import json
 import os
 import pwd
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.script import Considered
 from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--user", help="Explain for this user instead of yourself.")
+@click.option("--user", "--as", "user", metavar="NAME", help="Explain for this user instead of yourself.")
+@click.option("--rules", "show_rules", is_flag=True, help="Print every limit that was looked at, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
-def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...]) -> None:
+def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]) -> None:
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
     Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
@@ -51,9 +56,12 @@ def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...
             "user": name,
             "messages": list(verdict.messages),
             "notes": list(result.notes),
+            "considered": [asdict(limit) for limit in verdict.considered],
         }
         click.echo(json.dumps(answer, indent=2))
     else:
+        if show_rules:
+            _print_limits(verdict.considered)
         prefix = request.command if verdict.accepted else f"{request.command}: error"
         for line in verdict.messages:
             click.echo(f"{prefix}: {line}")
@@ -61,6 +69,26 @@ def explain(site: Site, user: str | None, as_json: bool, command: tuple[str, ...
             click.echo(f"note: {note}", err=True)
         click.echo("accepted" if verdict.accepted else "refused")
     raise click.exceptions.Exit(0 if verdict.accepted else 1)
+
+
+def _print_limits(considered: Sequence[Considered]) -> None:
+    """One line for each limit, in the order in which they were looked at."""
+    rows = [
+        (
+            limit.rule,
+            limit.label,
+            "" if limit.used is None else limit.used,
+            limit.limit,
+            limit.requested,
+            "fits" if limit.fits else f"beyond ({limit.mode})",
+        )
+        for limit in considered
+    ]
+    if rows:
+        columns = ("rule", "limit of", "used", "limit", "requested", "verdict")
+        print_table(columns, rows, right=("used", "limit", "requested"))
+    else:
+        click.echo("no limit is for this job")
 
 
 def _account_of(user: str | None) -> tuple[int, str]:

@@ -13,7 +13,9 @@ import click
 
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.slurm.commands import Run, run_command
 from slurm_gpu.slurm.connect import connect
+from slurm_gpu.slurm.sacctmgr import LimitStore, Sacctmgr
 
 if TYPE_CHECKING:
     from slurm_gpu.database.client import DatabaseClient
@@ -34,6 +36,9 @@ class Site:
     connect_slurm: Callable[[], SlurmClient] = connect
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
+    connect_limits: Callable[[], LimitStore] = Sacctmgr
+    run: Run = run_command
+    """Runs what is asked of Slurm besides."""
 
     @functools.cached_property
     def config(self) -> SiteConfig:
@@ -44,6 +49,11 @@ class Site:
     def slurm(self) -> SlurmClient:
         """The Slurm of this host."""
         return self.connect_slurm()
+
+    @functools.cached_property
+    def limits(self) -> LimitStore:
+        """Slurm's own limits, in slurmdbd."""
+        return self.connect_limits()
 
     def database(self) -> DatabaseClient:
         """A fresh connection to slurm-gpudbd, a context manager."""

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
+import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.limits import flat_limits
+from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.luadata import Plain, to_lua
-from slurm_gpu.policy.model import Limits, Policy
+from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.units import format_memory_mib, format_mgpu
 
 RUN_DIRECTORY = Path("/run/slurm-gpu")
+SNAPSHOT = "snapshot.txt"
 DECISIONS_LOG = "decisions.log"
 DECISIONS_LOG_BYTES = 64 * 2**20
 """decisions.log is moved aside at this size: it lies in memory."""
@@ -40,13 +46,24 @@ class SiteFacts:
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
     """The fewest GPUs that a node of each partition has."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest CPUs that a node of each partition has."""
+    partition_mib: Mapping[str, int] = field(default_factory=dict)
+    """The least memory that a node of each partition has."""
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """Memory of a job that asks for none: `per_gpu`, `per_cpu`, `per_node`; `whole_node` where it gets all
+    that a node has."""
     shards_span_gpus: bool = False
     """Whether one job's shards may come from several GPUs (MULTIPLE_SHARING_GRES_PJ)."""
     job_state: Path | None = None
     """Where slurmctld saves its jobs."""
     run_directory: Path = RUN_DIRECTORY
     timezone: str = "UTC"
-    """In which a day such as `until:` ends."""
+    """In which a day such as `until:` ends, and the hours of `when:` are."""
+    year: int = field(default_factory=lambda: dt.datetime.now(tz=dt.UTC).year)
+    """From which on changes of the clock are told."""
 
     @classmethod
     def of(
@@ -54,16 +71,20 @@ class SiteFacts:
     ) -> SiteFacts:
         """The facts that a running Slurm shows."""
         nodes = list(nodes)
-        partition_gpus: dict[str, int] = {}
+        types: dict[str, frozenset[str]] = {}
         for node in nodes:
-            for partition in node.partitions:
-                partition_gpus[partition] = min(partition_gpus.get(partition, node.n_gpus), node.n_gpus)
+            named = frozenset(kind.lower() for kind in node.gpus if kind)
+            types |= {name: types.get(name, frozenset()) | named for name in node.partitions}
         shards = [node.shards_per_gpu for node in nodes if node.shards_per_gpu is not None]
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
             shards_per_gpu=max(shards) if shards else None,
-            partition_gpus=partition_gpus,
+            partition_gpus=_least(nodes, lambda node: node.n_gpus),
+            partition_cpus=_least(nodes, lambda node: node.cpus),
+            partition_mib=_least(nodes, lambda node: node.memory_mib),
+            partition_gpu_types=types,
+            default_mib=_default_memory(settings.raw),
             shards_span_gpus="MULTIPLE_SHARING_GRES_PJ" in settings.raw.get("SelectTypeParameters", ""),
             job_state=Path(saved) / "job_state" if saved else None,
             run_directory=run_directory,
@@ -78,7 +99,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     groups: list[Plain] = [
         {
             "name": group.name,
-            "until_s": None if group.until is None else _end_of(group.until, zone),
+            "until_s": None if group.until is None else end_of_day(group.until, zone),
             "uids": None if group.users is None else _number_set(names.uids[user] for user in group.users),
             "member_uids": None
             if group.unix_groups is None
@@ -93,8 +114,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     exceptions: dict[str, dict[int, Plain]] = {}
     for exception in policy.exceptions:
         exceptions.setdefault(exception.rule, {})[names.uids[exception.user]] = {
-            "until_s": _end_of(exception.until, zone),
-            "limits": _limits(exception.limits),
+            "until_s": end_of_day(exception.until, zone),
+            "limits": flat_limits(exception.limits),
             "why": exception.why,
         }
     rules: list[Plain] = [
@@ -105,18 +126,37 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
             "why": rule.why,
             "mode": str(rule.mode),
             "on_error": str(rule.on_error),
-            "limits": _limits(rule.limits),
+            "kind": None if rule.kind is None else str(rule.kind),
+            "when": None if rule.when is None else _when(rule.when),
+            "limits": flat_limits(rule.limits),
             "exceptions": exceptions.get(rule.id),
         }
         for rule in policy.rules
     ]
+    partitions: dict[str, Plain] = {
+        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
+        "partition_cpus": dict(sorted(facts.partition_cpus.items())),
+        "partition_mib": dict(sorted(facts.partition_mib.items())),
+        "partition_gpu_types": {
+            name: _name_set(types) for name, types in sorted(facts.partition_gpu_types.items())
+        },
+    }
     return {
         "contact": policy.contact,
         "groups": groups,
+        "groups_id": _digest([groups, facts.shards_per_gpu, *partitions.values()]),
         "rules": rules,
+        "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
+        "utc_offsets": [
+            {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
+        ],
+        "chain_before": _path(policy.chain.before),
+        "chain_after": _path(policy.chain.after),
+        "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
-        "partition_gpus": dict(sorted(facts.partition_gpus.items())),
+        **partitions,
+        "default_mib": dict(facts.default_mib),
         "shards_span_gpus": facts.shards_span_gpus,
         "job_state": None if facts.job_state is None else str(facts.job_state),
         "decisions_log": str(facts.run_directory / DECISIONS_LOG),
@@ -154,19 +194,76 @@ def lua_directory() -> Path:
     )
 
 
+def _least(nodes: Iterable[SlurmNode], amount: Callable[[SlurmNode], int]) -> dict[str, int]:
+    """The least that a node of each partition has."""
+    least: dict[str, int] = {}
+    for node in nodes:
+        for partition in node.partitions:
+            least[partition] = min(least.get(partition, amount(node)), amount(node))
+    return least
+
+
+def _default_memory(raw: Mapping[str, str]) -> dict[str, int]:
+    """What slurm.conf gives a job that asks for no memory, as scontrol shows it."""
+    found = {}
+    for key, text in (
+        ("per_gpu", raw.get("JobDefaults", "")),
+        ("per_cpu", f"DefMemPerCPU={raw.get('DefMemPerCPU', '')}"),
+        ("per_node", f"DefMemPerNode={raw.get('DefMemPerNode', '')}"),
+    ):
+        if match := re.search(r"DefMemPer(?:GPU|CPU|Node)=(\d+)", text):
+            found[key] = int(match[1])
+    if "MEMORY" in raw.get("SelectTypeParameters", "").upper() and not found.keys() & {"per_cpu", "per_node"}:
+        found["whole_node"] = 1
+    return found
+
+
 def _modules(directory: Path) -> list[tuple[int, str, str]]:
     """Number, name and text of each module, in the order in which they run."""
     files = sorted(directory.glob("[0-9][0-9]_*.lua"))
     return [(int(file.stem[:2]), file.stem[3:], file.read_text(encoding="utf-8")) for file in files]
 
 
-def _limits(limits: Limits) -> dict[str, Plain]:
+def _digest(value: Plain) -> str:
+    """A name for what decides how jobs are counted: a snapshot taken by something else is not used."""
+    return hashlib.sha256(to_lua(value).encode()).hexdigest()[:16]
+
+
+def _when(when: Hours) -> dict[str, Plain]:
+    days: list[Plain] = [day in when.days for day in range(7)]
+    return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _bundle(bundle: Bundle) -> dict[str, Plain]:
     return {
-        "gpus": limits.gpus_mgpu,
-        "gpus_total": limits.gpus_total_mgpu,
-        "jobs_total": limits.jobs_total,
-        "walltime": limits.walltime_s,
+        "name": bundle.name,
+        "mgpu": bundle.mgpu,
+        "cpus": bundle.cpus,
+        "mib": bundle.memory_mib,
+        "partitions": _name_set(bundle.partitions),
+        "gpu_types": _name_set(bundle.gpu_types, lower=True),
+        "mode": str(bundle.mode),
+        "why": bundle_reason(bundle),
     }
+
+
+def bundle_reason(bundle: Bundle) -> str:
+    """Why there is the bundle: the reason given, or what it is in words."""
+    if bundle.why is not None:
+        return bundle.why
+    holder = f"{format_mgpu(bundle.mgpu)} GPU" if bundle.mgpu > 0 else "a job without GPUs"
+    parts = []
+    if bundle.cpus is not None:
+        parts.append(f"{bundle.cpus} CPUs")
+    if bundle.memory_mib is not None:
+        parts.append(f"{format_memory_mib(bundle.memory_mib)} of memory")
+    if not parts:
+        return f"Where {holder} belongs."
+    return f"What belongs to {holder}: {' and '.join(parts)}."
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, Plain] | None:
@@ -177,11 +274,3 @@ def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, 
 
 def _number_set(numbers: Iterable[int]) -> dict[int, Plain]:
     return dict.fromkeys(sorted(set(numbers)), True)
-
-
-def _end_of(day: dt.date, zone: ZoneInfo) -> int:
-    """Epoch second at which a day is over."""
-    if day == dt.date.max:
-        return 2**53
-    midnight = dt.datetime.combine(day + dt.timedelta(days=1), dt.time(), zone)
-    return int(midnight.timestamp())

@@ -55,7 +55,7 @@ def explain(
 
     `gpu_types` are those of the cluster, in any case; where none is given, none is called unknown.
     """
-    policy = PolicyScript(script)
+    policy = PolicyScript(script, considers=True)
     policy.set_jobs(job_record(job) for job in jobs)
     desc = request.description(*user, {kind.lower() for kind in gpu_types}) | {
         "default_account": defaults.account,
@@ -103,4 +103,10 @@ def partition_record(partition: Partition) -> ScalarFields:
 
 
 def _tres(amounts: Mapping[str, float]) -> str | None:
-    return ",".join(f"{name}={amount:.0f}" for name, amount in amounts.items() if "/" in name) or None
+    """A total as Slurm prints it; memory in MiB."""
+    shown = (
+        f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
+        for name, amount in amounts.items()
+        if "/" in name or name in ("cpu", "mem")
+    )
+    return ",".join(shown) or None

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import MARK, SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.localtime import YEARS
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import Directory, SystemDirectory, resolve_names
 from slurm_gpu.yamlsource import YamlSource
 
-_DECISIONS_LOG = re.compile(r'\["decisions_log"\] = "[^"]*"')
+_IN_RUN_DIRECTORY = re.compile(r'\["(decisions_log|snapshot)"\] = "[^"]*"')
 
 
 class InForce(Enum):
@@ -45,10 +47,14 @@ def compare_installed(
     names = resolve_names(policy, source, SystemDirectory() if directory is None else directory)
     if names.unknown:  # it could not have been made here now
         return InForce.DIFFERENT
-    now = build_bundle(compile_policy(policy, names, facts))
-    return InForce.SAME if _without_log(text) == _without_log(now) else InForce.DIFFERENT
+    # One of an earlier year tells fewer future changes of the clock, and still those of this year.
+    years = range(facts.year, facts.year - YEARS, -1)
+    now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
+    installed = _without_run_directory(text)
+    same = any(installed == _without_run_directory(bundle) for bundle in now)
+    return InForce.SAME if same else InForce.DIFFERENT
 
 
-def _without_log(bundle: str) -> str:
-    """But for where decisions are logged: `policy apply --run-dir` chose that, and no policy says it."""
-    return _DECISIONS_LOG.sub("", bundle, count=1)
+def _without_run_directory(bundle: str) -> str:
+    """But for where decisions are logged and the snapshot lies: `policy apply --run-dir` chose that."""
+    return _IN_RUN_DIRECTORY.sub("", bundle)

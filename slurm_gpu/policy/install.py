@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.bundle import DECISIONS_LOG, MARK
+from slurm_gpu.policy.journal import make_state_directory
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import (
     EMPTY_DESCRIPTION,
@@ -37,14 +39,18 @@ _TRIALS: tuple[dict[str, str | int], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
-    """What was done."""
+class Replacement:
+    """A bundle that is ready to take the place of a script."""
 
+    bundle: str
     script: Path
     previous: Path | None
-    """Where the script that it replaced is kept; None where there was none."""
-    changed: bool
-    """False where exactly this bundle was there already."""
+    """Where the script that it replaces is kept; None where there is none."""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bundle."""
+        return hashlib.sha256(self.bundle.encode()).hexdigest()
 
 
 def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
@@ -56,8 +62,12 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
     for version in LUA_VERSIONS:
         try:
-            script = PolicyScript(bundle, lua=version)
-            results[version] = [result for owner in owners for result in _trial(script, owner)]
+            results[version] = [
+                result
+                for script in (PolicyScript(bundle, lua=version, files=files) for files in _told(compiled))
+                for owner in owners
+                for result in _trial(script, owner)
+            ]
         except ScriptError as error:
             raise OutsideError(f"the bundle fails its trial and is not installed: {error}") from error
     first, *others = results.items()
@@ -66,6 +76,27 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
             raise OutsideError(
                 f"the bundle decides differently in Lua {first[0]} and {version}: not installed"
             )
+
+
+def _told(compiled: Mapping[str, Plain]) -> list[dict[str, str | None]]:
+    """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
+
+    Without a word of slurm-gpuctld's a limit on GPU-hours cannot be checked, and rightly says so.
+    """
+    path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
+    if not isinstance(path, str):
+        return [{}]
+    header = f"slurm-gpu-snapshot 1 1 {int(time.time())}"
+    told: dict[str, str | None] = {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
+    limits = [_keys(rule) for rule in _tables(compiled["rules"])]
+    counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
+    return [told] if counts_hours else [told, {path: None}]
+
+
+def _keys(rule: Mapping[str, Any]) -> list[str]:
+    """Of all that a rule, or an exception to it, limits."""
+    exceptions = rule.get("exceptions") or {}
+    return [key for limits in (rule, *exceptions.values()) for key in limits["limits"]]
 
 
 _STRANGER_OWNER: dict[str, str | int] = {
@@ -123,7 +154,7 @@ def _complain(verdict: Verdict) -> None:
             raise ScriptError(text)
 
 
-def install_bundle(
+def prepare_replacement(
     bundle: str,
     directory: Path,
     state_directory: Path,
@@ -131,12 +162,11 @@ def install_bundle(
     replace_foreign: bool = False,
     owner_uid: int = 0,
     now: Callable[[], float] = time.time,
-) -> Installed:
-    """Make `bundle` the job_submit.lua of `directory` by an atomic rename.
+) -> Replacement | None:
+    """Keep a copy of the job_submit.lua in `directory`; None where it is exactly this bundle already.
 
-    slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
-    it runs; so it is set past the old one's. Raises UsageError when the script there is a site's own and
-    `replace_foreign` is not set, OutsideError when files cannot be written.
+    Raises UsageError when the script there is a site's own and `replace_foreign` is not set, OutsideError
+    when files cannot be read or written.
     """
     script = directory / SCRIPT_NAME
     try:
@@ -146,15 +176,53 @@ def install_bundle(
                 f"{script} is not slurm-gpu's; use --replace to put it aside (a copy is kept), or remove it"
             )
         if old == bundle.encode():
-            return Installed(script, None, changed=False)
+            return None
         previous = _keep(script, state_directory, owner_uid, now) if old is not None else None
-        newer = int(now())
-        if old is not None:
-            newer = max(newer, int(script.stat().st_mtime) + 1)
-        _swap_in(bundle, script, newer)
     except OSError as error:
         raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
-    return Installed(script, previous, changed=True)
+    return Replacement(bundle, script, previous)
+
+
+def install(replacement: Replacement, now: Callable[[], float] = time.time) -> None:
+    """Make the bundle slurmctld's script; raises OutsideError when it cannot be written."""
+    _put(replacement.bundle.encode(), replacement.script, now)
+
+
+def is_installed(script: Path, digest: str) -> bool:
+    """Whether the script is still the one with this SHA-256."""
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest() == digest
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise OutsideError(f"{script}: {error.strerror}") from error
+
+
+def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:
+    """Bring back the script that was kept, or a bundle without rules where there was none.
+
+    Without any script slurmctld would not start again.
+    """
+    try:
+        content = no_rules.encode() if previous is None else previous.read_bytes()
+    except OSError as error:
+        raise OutsideError(f"{previous}: {error.strerror}; {script} stays as it is") from error
+    _put(content, script, now)
+
+
+def _put(content: bytes, script: Path, now: Callable[[], float]) -> None:
+    """Swap a script in by an atomic rename.
+
+    slurmctld loads a script only when its modification time, in whole seconds, is newer than that of the one
+    it runs; so it is set past the old one's.
+    """
+    try:
+        newer = int(now())
+        if script.exists():
+            newer = max(newer, int(script.stat().st_mtime) + 1)
+        _swap_in(content, script, newer)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or script}: {error.strerror}; nothing was installed") from error
 
 
 def prepare_run_directory(directory: Path, owner_uid: int) -> None:
@@ -171,9 +239,7 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    if not state_directory.exists():
-        state_directory.mkdir(mode=0o700, parents=True)
-        os.chown(state_directory, owner_uid, -1)
+    make_state_directory(state_directory, owner_uid)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
     kept = state_directory / f"job_submit-{stamp}.lua"
     number = 1
@@ -186,12 +252,12 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
     return kept
 
 
-def _swap_in(text: str, script: Path, mtime: int) -> None:
+def _swap_in(content: bytes, script: Path, mtime: int) -> None:
     """Write beside the script, then rename: slurmctld sees the old one or the new one, never a part."""
     fresh = script.with_name(f".{script.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with fresh.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         fresh.chmod(0o644)

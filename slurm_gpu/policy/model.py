@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from slurm_gpu.yamlsource import Location
 
@@ -33,18 +34,87 @@ class Per(StrEnum):
     JOB = "job"
 
 
+class Kind(StrEnum):
+    """Whether a job came with a script (sbatch) or without one (srun, salloc)."""
+
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+
+
+class Period(StrEnum):
+    """Over what GPU-hours are counted: the calendar's day, ISO week or month in the site's time zone."""
+
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuLimit:
+    """GPUs of all types together, or of each named type; exactly one of the two is given."""
+
+    all_mgpu: int | None = None
+    by_type_mgpu: Mapping[str, int] = field(default_factory=dict)
+    """Type in lower case → mgpu."""
+
+
+@dataclass(frozen=True, slots=True)
+class WalltimeStep:
+    """The time limit of jobs that have this many GPUs or more, up to the next step."""
+
+    from_mgpu: int
+    limit_s: int
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Upper bounds; None where the rule sets none. 0 lets nothing through."""
+    """Upper bounds; None where the rule sets none. 0 lets nothing through.
 
-    gpus_mgpu: int | None = None
-    """GPUs of one job."""
-    gpus_total_mgpu: int | None = None
-    """GPUs of running and pending jobs together."""
+    Those up to `gpu_types` are of one job, the others sums over the jobs of a user or a group: `*_total` over
+    running and pending ones, `*_running` over running ones. limits.py knows each by its key in the file.
+    """
+
+    gpus: GpuLimit | None = None
+    nodes: int | None = None
+    cpus: int | None = None
+    memory_mib: int | None = None
+    cpus_per_gpu: int | None = None
+    memory_per_gpu_mib: int | None = None
+    array_tasks: int | None = None
+    """Tasks of one job array."""
+    tasks: int | None = None
+    """MPI tasks (--ntasks)."""
+    walltime: tuple[WalltimeStep, ...] | None = None
+    """Time limit, ascending by GPUs; jobs with fewer GPUs than the first step have none."""
+    partitions: tuple[str, ...] | None = None
+    """Allowed ones."""
+    gpu_types: tuple[str, ...] | None = None
+    """Allowed ones, in lower case."""
+
+    gpus_total: GpuLimit | None = None
+    gpus_running: GpuLimit | None = None
     jobs_total: int | None = None
-    """Running and pending jobs; each task of an array is one."""
-    walltime_s: int | None = None
-    """Time limit of one job."""
+    """Each task of an array is one job."""
+    jobs_running: int | None = None
+    cpus_total: int | None = None
+    cpus_running: int | None = None
+    memory_total_mib: int | None = None
+    memory_running_mib: int | None = None
+    nodes_running: int | None = None
+    gpu_hours: Mapping[Period, float] | None = None
+    """GPU-hours used in the running period, and those that the job may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """When a rule holds, by the moment of submission in the site's time zone."""
+
+    days: frozenset[int]
+    """0 is Monday."""
+    from_min: int = 0
+    """Minutes since midnight; the first that belongs to it."""
+    to_min: int = 1440
+    """The first that does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +153,55 @@ class Rule:
     per: Per
     why: str
     limits: Limits
-    mode: Mode
-    on_error: OnError
+    mode: Mode = Mode.ENFORCE
+    on_error: OnError = OnError.ALLOW
+    when: Hours | None = None
+    """None: always."""
+    kind: Kind | None = None
+    """None: both."""
+    adjust: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Key of a limit → the least and the most that a review may set it to, in the units of `Limits`."""
+    location: Location = ()
+
+
+class BundleMode(StrEnum):
+    """How far a bundle goes: `fit` writes in what the job left unsaid and advises on the rest."""
+
+    FIT = "fit"
+    OBSERVE = "observe"
+    ADVISE = "advise"
+    ENFORCE = "enforce"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What so many GPUs may take along; with 0 GPUs, what a job without GPUs may have."""
+
+    name: str
+    mgpu: int
+    cpus: int | None = None
+    memory_mib: int | None = None
+    partitions: tuple[str, ...] | None = None
+    """Where it is for; None: everywhere. A job without GPUs is kept to these."""
+    gpu_types: tuple[str, ...] | None = None
+    mode: BundleMode = BundleMode.ADVISE
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Manages:
-    """What the native backstop may write to; kept for it, since nothing else uses it."""
+    """What the native backstop may write to."""
 
     qos: tuple[str, ...] = ()
     accounts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A site's own job_submit.lua, asked before or after ours."""
+
+    before: Path | None = None
+    after: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +210,10 @@ class Policy:
 
     contact: str | None = None
     manages: Manages = field(default_factory=Manages)
+    chain: Chain = field(default_factory=Chain)
     on_error: OnError = OnError.ALLOW
+    bundles: Mapping[str, Bundle] = field(default_factory=dict)
+    """In the order of the file: a job belongs to the first that fits it."""
     groups: Mapping[str, Group] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

@@ -79,7 +79,7 @@ def resolve_names(policy: Policy, source: YamlSource, directory: Directory) -> R
     def user(name: str, location: Sequence[str | int]) -> None:
         uid = directory.uid(name)
         if uid is None:
-            hint = _suggest(name, directory.known_users(), "create the user first")
+            hint = suggest(name, directory.known_users(), "create the user first")
             unknown.append(source.error(location, f"{name!r} is not a user of this host; {hint}"))
         else:
             names.uids[name] = uid
@@ -90,7 +90,7 @@ def resolve_names(policy: Policy, source: YamlSource, directory: Directory) -> R
         for index, name in enumerate(group.unix_groups or ()):
             members = directory.member_uids(name)
             if members is None:
-                hint = _suggest(name, directory.known_groups(), "create the group first")
+                hint = suggest(name, directory.known_groups(), "create the group first")
                 place = ("groups", group.name, "unix_groups", index)
                 unknown.append(source.error(place, f"{name!r} is not a UNIX group of this host; {hint}"))
             else:
@@ -107,7 +107,7 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
     return tuple(
         source.error(
             ("groups", group.name, "accounts", index),
-            f"account {name!r} is not among manages: accounts; {_suggest(name, managed, 'add it there')}",
+            f"account {name!r} is not among manages: accounts; {suggest(name, managed, 'add it there')}",
         )
         for group in policy.groups.values()
         for index, name in enumerate(group.accounts or ())
@@ -115,6 +115,7 @@ def unmanaged_accounts(policy: Policy, source: YamlSource) -> tuple[InputError, 
     )
 
 
-def _suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+def suggest(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The end of a message on a name that is not known."""
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else otherwise

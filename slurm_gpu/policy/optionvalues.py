@@ -18,6 +18,8 @@ _SHARING = {
 """What job_desc.shared says to each spelling; 0 gives the job its nodes to itself."""
 _COUNTED = ("gpu", "shard", "mps")
 _SIZE = re.compile(r"(?:(?P<type>[A-Za-z_][\w.-]*)[:=])?(?P<count>\d+[kKmMgG]?)")
+_MEMORY = re.compile(r"(\d+)([KMGTkmgt]?)[Bb]?")
+_TO_MIB = {"": 1.0, "K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _TYPE = re.compile(r"[A-Za-z_][\w.-]*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
 _ARRAY = re.compile(rf"\[?{_RANGE}(?:,{_RANGE})*\]?(?:%\d+)?\]?")
@@ -64,6 +66,16 @@ def number(option: str, value: str | None) -> int | None:
     if not (value.isascii() and value.isdigit()):
         raise UsageError(f"--{option}: {value!r} must be a whole number, such as 4")
     return int(value)
+
+
+def mib(option: str, value: str | None) -> int | None:
+    """An amount of memory, in MiB as Slurm rounds it; without a unit it is MiB. 0 means all of it."""
+    if value is None:
+        return None
+    match = _MEMORY.fullmatch(value)
+    if match is None:
+        raise UsageError(f"--{option}: {value!r} must be an amount of memory, such as 4G or 500M")
+    return math.ceil(int(match[1]) * _TO_MIB[match[2].upper()])
 
 
 def nodes(value: str | None, nodelist: str | None) -> tuple[int | None, int | None]:

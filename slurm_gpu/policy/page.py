@@ -1,114 +1,87 @@
-"""A policy as a page for the people it binds: every rule, for whom, how much, and why."""
+"""A policy as a page for the people it binds: every rule, for whom, how much, when, and why."""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
-from slurm_gpu.policy.model import Group, Limits, Mode, Per, Policy, Rule, RuleException
-from slurm_gpu.units import format_duration, format_mgpu
+from slurm_gpu.policy.bundle import bundle_reason
+from slurm_gpu.policy.limits import Scope, set_limits
+from slurm_gpu.policy.limittext import limit_texts
+from slurm_gpu.policy.model import (
+    Bundle,
+    BundleMode,
+    Group,
+    Hours,
+    Kind,
+    Limits,
+    Mode,
+    Per,
+    Policy,
+    Rule,
+    RuleException,
+)
+from slurm_gpu.units import format_memory_mib, format_mgpu
 
-_WIDTH = 88
+TITLE = "Rules for jobs on this cluster"
 ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
 """Why job_submit refuses by the rule one-gpu, which no policy holds."""
+CLOSING = (
+    "A job must fit every rule that is for it. Each task of a job array counts as one job; shards count as "
+    "their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit, `slurm-gpu quota` what "
+    "you have in use."
+)
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+_PER = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}
+_MODE = {
+    Mode.ADVISE: "Advice: jobs beyond it are accepted, with a message.",
+    Mode.OBSERVE: "On trial: jobs beyond it are only counted.",
+}
+_KIND = {
+    Kind.INTERACTIVE: "Only for interactive jobs (srun, salloc).",
+    Kind.BATCH: "Only for batch jobs (sbatch).",
+}
+_BUNDLE_MODE = {
+    BundleMode.FIT: "What a job leaves unsaid is filled in; jobs beyond it are accepted, with a message.",
+    BundleMode.OBSERVE: "On trial: jobs beyond it are only counted.",
+    BundleMode.ADVISE: "Advice: jobs beyond it are accepted, with a message.",
+}
 
 
-def render_page(policy: Policy) -> str:
-    """Plain text, at most 88 columns."""
-    return "\n".join(_page(policy))
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One rule or bundle in words."""
+
+    name: str
+    whom: str
+    why: str
+    limits: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """Whole sentences."""
+    exceptions: tuple[str, ...] = ()
 
 
-def to_json(policy: Policy) -> dict[str, Any]:
-    """The same with stable keys; GPUs as numbers, walltime in seconds, days as YYYY-MM-DD."""
-    return {
-        "contact": policy.contact,
-        "on_error": str(policy.on_error),
-        "groups": {
-            group.name: {
-                **{key: list(names) for key, names in _conditions(group)},
-                **({} if group.until is None else {"until": group.until.isoformat()}),
-            }
-            for group in policy.groups.values()
-        },
-        "rules": [
-            {
-                "id": rule.id,
-                "for": rule.group,
-                "per": str(rule.per),
-                "why": rule.why,
-                "mode": str(rule.mode),
-                "on_error": str(rule.on_error),
-                "limits": _limits_json(rule.limits),
-            }
-            for rule in policy.rules
-        ],
-        "exceptions": [
-            {
-                "rule": exception.rule,
-                "user": exception.user,
-                "limits": _limits_json(exception.limits),
-                "until": exception.until.isoformat(),
-                "why": exception.why,
-                "granted_by": exception.granted_by,
-            }
-            for exception in policy.exceptions
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class Page:
+    """All that a user is told; textpage.py, markdownpage.py and htmlpage.py write it down."""
+
+    rules: tuple[Section, ...]
+    bundles: tuple[Section, ...]
+    contact: str | None
 
 
-def _page(policy: Policy) -> Iterator[str]:
-    yield "Rules for jobs on this cluster"
-    yield ""
-    if not policy.rules:
-        yield "There are none."
-    for rule in policy.rules:
-        yield from _rule(rule, policy.groups[rule.group])
-        for exception in policy.exceptions:
-            if exception.rule == rule.id:
-                yield from _exception(exception, rule.per)
-        yield ""
-    yield "one-gpu  (built in, where GPUs are divided into shards)"
-    yield from _wrapped(ONE_GPU)
-    yield ""
-    yield "A job must fit every rule that is for it. Each task of a job array counts as one job;"
-    yield "shards count as their part of a GPU. `slurm-gpu explain -- sbatch ...` tells before you submit."
-    if policy.contact:
-        yield f"Questions: {policy.contact}"
+def make_page(policy: Policy) -> Page:
+    """The policy in words."""
+    built_in = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
+    return Page(
+        rules=(*(_rule(rule, policy) for rule in policy.rules), built_in),
+        bundles=tuple(_bundle(bundle) for bundle in policy.bundles.values()),
+        contact=policy.contact,
+    )
 
 
-def _rule(rule: Rule, group: Group) -> Iterator[str]:
-    yield f"{rule.id}  (for {group.name}: {_who(group)})"
-    yield from _wrapped(rule.why)
-    for line in _limit_lines(rule.limits, rule.per):
-        yield f"    {line}"
-    if rule.mode is Mode.ADVISE:
-        yield "    Advice: jobs beyond it are accepted, with a message."
-    elif rule.mode is Mode.OBSERVE:
-        yield "    On trial: jobs beyond it are only counted."
-
-
-def _exception(exception: RuleException, per: Per) -> Iterator[str]:
-    limits = ", ".join(_limit_lines(exception.limits, per))
-    granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
-    what = f"Exception until {exception.until.isoformat()} for {exception.user}: {limits}"
-    yield from _wrapped(f"{what} ({exception.why}{granted})")
-
-
-def _wrapped(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="    ", subsequent_indent="    ")
-
-
-def _who(group: Group) -> str:
-    conditions = [
-        f"{key.replace('_', ' ').replace('unix', 'UNIX')} {', '.join(names)}"
-        for key, names in _conditions(group)
-    ]
-    who = " and ".join(conditions) if conditions else "every job"
-    return who if group.until is None else f"{who}; until {group.until.isoformat()}"
-
-
-def _conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
+def conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
+    """The conditions of a group that are given, by their keys."""
     pairs = [
         ("users", group.users),
         ("unix_groups", group.unix_groups),
@@ -119,25 +92,87 @@ def _conditions(group: Group) -> list[tuple[str, tuple[str, ...]]]:
     return [(key, names) for key, names in pairs if names is not None]
 
 
-def _limit_lines(limits: Limits, per: Per) -> list[str]:
-    scope = {Per.USER: " per user", Per.GROUP: " for the whole group", Per.JOB: " per job"}[per]
-    lines = []
-    if limits.gpus_mgpu is not None:
-        lines.append(f"at most {format_mgpu(limits.gpus_mgpu)} GPUs{scope}")
-    if limits.gpus_total_mgpu is not None:
-        lines.append(f"at most {format_mgpu(limits.gpus_total_mgpu)} GPUs running and pending{scope}")
-    if limits.jobs_total is not None:
-        lines.append(f"at most {limits.jobs_total} jobs running and pending{scope}")
-    if limits.walltime_s is not None:
-        lines.append(f"time limit at most {format_duration(limits.walltime_s)}{scope}")
-    return lines
+def _rule(rule: Rule, policy: Policy) -> Section:
+    group = policy.groups[rule.group]
+    remarks = []
+    if rule.when is not None:
+        remarks.append(f"Only for jobs submitted {_when(rule.when)}.")
+    if rule.kind is not None:
+        remarks.append(_KIND[rule.kind])
+    if rule.mode in _MODE:
+        remarks.append(_MODE[rule.mode])
+    elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
+        remarks.append("Jobs beyond what may run are accepted, and wait.")
+    return Section(
+        name=rule.id,
+        whom=f"for {group.name}: {_who(group)}",
+        why=rule.why,
+        limits=_limit_lines(rule.limits, rule.per),
+        remarks=tuple(remarks),
+        exceptions=tuple(
+            _exception(exception, rule.per) for exception in policy.exceptions if exception.rule == rule.id
+        ),
+    )
 
 
-def _limits_json(limits: Limits) -> dict[str, Any]:
-    values = {
-        "gpus": None if limits.gpus_mgpu is None else limits.gpus_mgpu / 1000,
-        "gpus_total": None if limits.gpus_total_mgpu is None else limits.gpus_total_mgpu / 1000,
-        "jobs_total": limits.jobs_total,
-        "walltime_s": limits.walltime_s,
-    }
-    return {key: value for key, value in values.items() if value is not None}
+def _exception(exception: RuleException, per: Per) -> str:
+    limits = ", ".join(_limit_lines(exception.limits, per))
+    granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
+    what = f"Exception until {exception.until.isoformat()} for {exception.user}: {limits}"
+    return f"{what} ({exception.why}{granted})"
+
+
+def _bundle(bundle: Bundle) -> Section:
+    without = bundle.mgpu == 0
+    whom = "jobs without GPUs" if without else f"jobs with GPUs{_of_types(bundle)}"
+    if bundle.partitions is not None and not without:
+        whom += f" in {', '.join(bundle.partitions)}"
+    each = "" if without else f" for each {_gpus(bundle.mgpu)}"
+    limits = []
+    if bundle.cpus is not None:
+        limits.append(f"at most {bundle.cpus} CPUs{each}")
+    if bundle.memory_mib is not None:
+        limits.append(f"at most {format_memory_mib(bundle.memory_mib)} of memory{each}")
+    if without and bundle.partitions is not None:
+        limits.append(f"only in {', '.join(bundle.partitions)}")
+    remarks = (_BUNDLE_MODE[bundle.mode],) if bundle.mode in _BUNDLE_MODE else ()
+    return Section(bundle.name, whom, bundle_reason(bundle), tuple(limits), remarks)
+
+
+def _of_types(bundle: Bundle) -> str:
+    return "" if bundle.gpu_types is None else f" of type {' or '.join(bundle.gpu_types)}"
+
+
+def _gpus(mgpu: int) -> str:
+    return "GPU" if mgpu == 1000 else f"{format_mgpu(mgpu)} GPUs"
+
+
+def _who(group: Group) -> str:
+    told = [
+        f"{key.replace('_', ' ').replace('unix', 'UNIX')} {', '.join(names)}"
+        for key, names in conditions(group)
+    ]
+    who = " and ".join(told) if told else "every job"
+    return who if group.until is None else f"{who}; until {group.until.isoformat()}"
+
+
+def _limit_lines(limits: Limits, per: Per) -> tuple[str, ...]:
+    return tuple(limit_texts(limits, _PER[per]))
+
+
+def _when(when: Hours) -> str:
+    days = "on any day" if len(when.days) == len(_DAYS) else f"on {_days(sorted(when.days))}"
+    if (when.from_min, when.to_min) == (0, 1440):
+        return days
+    return f"{days} from {_clock(when.from_min)} to {_clock(when.to_min)}"
+
+
+def _days(days: list[int]) -> str:
+    if len(days) > 2 and days == list(range(days[0], days[-1] + 1)):
+        return f"{_DAYS[days[0]]} to {_DAYS[days[-1]]}"
+    names = [_DAYS[day] for day in days]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _clock(minutes: int) -> str:
+    return f"{minutes // 60:02d}:{minutes % 60:02d}"

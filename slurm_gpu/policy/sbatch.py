@@ -30,17 +30,18 @@ _SHORT = {
 _READ = (
     "account", "array", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu",
     "ntasks-per-socket", "sockets-per-node", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
-    "gres", "tres-per-task", "nodelist", "wrap",
+    "gres", "tres-per-task", "nodelist", "wrap", "cpus-per-task", "cpus-per-gpu", "mincpus", "mem",
+    "mem-per-cpu", "mem-per-gpu",
 )  # fmt: skip
 _PASSED_OVER = (
     "acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "clusters", "cluster-constraint", "comment",
-    "constraint", "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "cpus-per-gpu",
-    "cpus-per-task", "deadline", "delay-boot", "dependency", "distribution", "error", "exclude", "export",
-    "export-file", "extra", "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input",
-    "job-name", "licenses", "mail-type", "mail-user", "mcs-label", "mem", "mem-bind", "mem-per-cpu",
-    "mem-per-gpu", "mincpus", "network", "nodefile", "ntasks-per-core", "open-mode", "output", "power",
-    "prefer", "priority", "profile", "reservation", "resv-ports", "segment", "signal", "stepmgr",
-    "switches", "thread-spec", "threads-per-core", "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
+    "constraint", "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "deadline",
+    "delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file", "extra",
+    "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input", "job-name",
+    "licenses", "mail-type", "mail-user", "mcs-label", "mem-bind", "network", "nodefile",
+    "ntasks-per-core", "open-mode", "output", "power", "prefer", "priority", "profile", "reservation",
+    "resv-ports", "segment", "signal", "stepmgr", "switches", "thread-spec", "threads-per-core",
+    "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
 )  # fmt: skip
 _SHARING = ("exclusive", "oversubscribe")
 _OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
@@ -169,7 +170,16 @@ class SbatchRequest:
             "tres_per_node": _joined(gres("gres"), gpus("gpus-per-node")),
             "tres_per_socket": gpus("gpus-per-socket"),
             "tres_per_task": _joined(gpus("gpus-per-task"), gres("tres-per-task")),
+            "cpus_per_tres": _per_gpu(number("cpus-per-gpu")),
+            "mem_per_tres": _per_gpu(optionvalues.mib("mem-per-gpu", get("mem-per-gpu"))),
         }
+        tasks, cpus = number("ntasks"), number("cpus-per-task")
+        per_node = number("ntasks-per-node")
+        at_least = nodes if nodes is not None else 1
+        if tasks is None:
+            least_tasks = at_least * (1 if per_node is None else per_node)
+        else:
+            least_tasks = max(tasks, at_least)
         numbers = {
             "shared": _shared(self.options),
             "time_limit": optionvalues.minutes(get("time")),
@@ -179,6 +189,11 @@ class SbatchRequest:
             "ntasks_per_node": number("ntasks-per-node"),
             "ntasks_per_tres": number("ntasks-per-gpu"),
             "sockets_per_node": number("sockets-per-node"),
+            "cpus_per_task": cpus,
+            "min_cpus": least_tasks * (1 if cpus is None else cpus),
+            "pn_min_cpus": number("mincpus") if cpus is None else cpus,
+            "min_mem_per_node": optionvalues.mib("mem", get("mem")),
+            "min_mem_per_cpu": optionvalues.mib("mem-per-cpu", get("mem-per-cpu")),
         }
         return desc | {key: value for key, value in numbers.items() if value is not None}
 
@@ -318,6 +333,10 @@ def _shared(options: Mapping[str, str]) -> int | None:
         if option in options:
             value = optionvalues.shared(option, options[option])
     return value
+
+
+def _per_gpu(amount: int | None) -> str | None:
+    return None if amount is None else f"gres/gpu:{amount}"
 
 
 def _joined(*parts: str | None) -> str | None:

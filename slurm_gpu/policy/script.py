@@ -23,7 +23,7 @@ ScalarFields = Mapping[str, str | int | float | bool | None]
 
 # What slurmctld gives a script. log_user passes its text through string.format, as the real one does.
 _PRELUDE = """
-local say, log, writes, now = ...
+local say, log, writes, now, read = ...
 local function logger(level)
   return function(format, ...) log(level, string.format(format, ...)) end
 end
@@ -36,6 +36,28 @@ slurm = {
   jobs = {},
 }
 slurm.user_msg = slurm.log_user
+for level = 2, 4 do slurm["log_debug" .. level] = logger("debug") end
+slurm.reservations = {}
+-- A site's own script may use any of Slurm's many codes and constants.
+setmetatable(slurm, {
+  __index = function(_, name)
+    if type(name) == "string" and name:find("^[A-Z][A-Z0-9_]*$") then
+      return name:find("^ESLURM_") and 2000 or 0
+    end
+  end,
+})
+if read then
+  local open = io.open
+  io.open = function(path, mode)
+    local text = read(path)
+    if text == nil then return open(path, mode) end
+    if text == false then return nil end
+    local file = io.tmpfile()
+    file:write(text)
+    file:seek("set", 0)
+    return file
+  end
+end
 if not writes then
   local open = io.open
   local sink = {
@@ -60,6 +82,20 @@ class ScriptError(OutsideError):
 
 
 @dataclass(frozen=True, slots=True)
+class Considered:
+    """A limit that a script held a job to, in the words of its messages."""
+
+    rule: str
+    mode: str
+    label: str
+    used: str | None
+    """None where the limit is of one job."""
+    limit: str
+    requested: str
+    fits: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a script decided about one job."""
 
@@ -71,6 +107,8 @@ class Verdict:
     """(level, text) that went to slurmctld's log."""
     desc: Mapping[str, Any] = field(default_factory=dict)
     """The job description as the script left it."""
+    considered: tuple[Considered, ...] = ()
+    """Every limit that was looked at, where that was asked for."""
 
     @property
     def accepted(self) -> bool:
@@ -81,20 +119,38 @@ class Verdict:
 class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
-    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away.
-    `now` replaces Lua's os.time. Raises ScriptError where slurmctld would refuse to load the script.
+    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now`
+    replaces Lua's os.time; of the paths in `files` it reads these texts, and None is no such file. With
+    `considers` verdicts tell every limit that was looked at.
+    Raises ScriptError where slurmctld would refuse to load the script.
     """
 
     def __init__(
-        self, text: str, *, lua: str = "5.4", writes: bool = False, now: Callable[[], int] | None = None
+        self,
+        text: str,
+        *,
+        lua: str = "5.4",
+        writes: bool = False,
+        now: Callable[[], int] | None = None,
+        files: Mapping[str, str | None] | None = None,
+        considers: bool = False,
     ) -> None:
         runtime_type = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime
         self._lua = runtime_type(register_eval=False, register_builtins=False)
+        self._records: dict[str, Any] = {}
         self._said: list[str] = []
         self._logged: list[tuple[str, str]] = []
+        self._considered: list[Considered] = []
         self._lua.execute(
-            _PRELUDE, self._said.append, lambda level, line: self._logged.append((level, line)), writes, now
+            _PRELUDE,
+            self._said.append,
+            lambda level, line: self._logged.append((level, line)),
+            writes,
+            now,
+            None if files is None else _reader(files),
         )
+        if considers:
+            self._lua.globals().slurm_gpu_considered = self._consider
         self._pairs = self._lua.execute(_DUMP)
         try:
             code = self._lua.execute(text)
@@ -104,10 +160,24 @@ class PolicyScript:
         if code != 0 or functions.slurm_job_submit is None or functions.slurm_job_modify is None:
             raise ScriptError(f"Lua {lua}: the script must define slurm_job_submit and slurm_job_modify")
 
+    def _consider(
+        self, rule: str, mode: str, label: str, used: str, limit: str, requested: str, fits: bool
+    ) -> None:
+        self._considered.append(Considered(rule, mode, label, used or None, limit, requested, fits))
+
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
-        jobs = {str(record["job_id"]): self._table(record) for record in records}
-        self._lua.globals().slurm.jobs = self._lua.table_from(jobs)
+        self._records = {str(record["job_id"]): self._table(record) for record in records}
+        self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
+
+    def change_jobs(self, changes: Mapping[int, Mapping[str, Any] | None]) -> None:
+        """The last table with these records in place of theirs, and without the jobs that are None now."""
+        for job_id, record in changes.items():
+            if record is None:
+                self._records.pop(str(job_id), None)
+            else:
+                self._records[str(job_id)] = self._table(record)
+        self._lua.globals().slurm.jobs = self._lua.table_from(self._records)
 
     def submit(
         self, desc: ScalarFields, partitions: Iterable[ScalarFields] = (), submit_uid: int | None = None
@@ -132,6 +202,7 @@ class PolicyScript:
     def _call(self, function: Any, desc: ScalarFields, *rest: Any) -> Verdict:
         self._said.clear()
         self._logged.clear()
+        self._considered.clear()
         table = self._table(desc)
         try:
             code = int(function(table, *rest))
@@ -139,13 +210,25 @@ class PolicyScript:
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
         lines = tuple(line for text in self._said for line in text.split("\n"))
         after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
-        return Verdict(code, lines, tuple(self._logged), after)
+        return Verdict(code, lines, tuple(self._logged), after, tuple(self._considered))
 
     def _table(self, fields: Mapping[str, Any]) -> Any:
         return self._lua.table_from({key: value for key, value in fields.items() if value is not None})
 
     def _partitions(self, partitions: Iterable[ScalarFields]) -> Any:
         return self._lua.table_from({str(part["name"]): self._table(part) for part in partitions})
+
+
+def _reader(files: Mapping[str, str | None]) -> Callable[[str], str | bool | None]:
+    """For the prelude: the text of a path, false where it is not there, nil where it is none of these."""
+
+    def read(path: str) -> str | bool | None:
+        if path not in files:
+            return None
+        text = files[path]
+        return False if text is None else text
+
+    return read
 
 
 EMPTY_DESCRIPTION: ScalarFields = {
@@ -159,5 +242,6 @@ EMPTY_DESCRIPTION: ScalarFields = {
     "ntasks_per_tres": NO_VAL16,
     "sockets_per_node": NO_VAL16,
     "cpus_per_task": NO_VAL16,
+    "pn_min_cpus": NO_VAL16,
     "shared": NO_VAL16,
 }

@@ -41,6 +41,11 @@ _ENVIRONMENT = {
 _FOREIGN = ("SACCT_", "SCONTROL_", "SQUEUE_", "SLURM_CLUSTERS", "SLURM_JOB_ID", "SLURM_FEDERATION")
 
 
+def query_environment(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """The caller's environment, less what would change what Slurm's commands print, more what we rely on."""
+    return {k: v for k, v in environ.items() if not k.startswith(_FOREIGN)} | _ENVIRONMENT
+
+
 class Run(Protocol):
     """Runs a command and gives its standard output; raises SlurmError with command and stderr."""
 
@@ -72,9 +77,7 @@ class CommandClient:
 
     def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
         self.run = run
-        self.environ: Mapping[str, str] = {
-            k: v for k, v in environ.items() if not k.startswith(_FOREIGN)
-        } | _ENVIRONMENT
+        self.environ = query_environment(environ)
         self._columns: list[str] | None = None
 
     def version(self) -> str:

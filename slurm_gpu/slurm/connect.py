@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from slurm_gpu.slurm.client import SlurmClient
-from slurm_gpu.slurm.commands import CommandClient
+from slurm_gpu.slurm.commands import CommandClient, Run, run_command
 from slurm_gpu.slurm.pyslurm_backend import PyslurmClient
 
 
-def connect() -> SlurmClient:
+def connect(run: Run = run_command) -> SlurmClient:
     """A client of the Slurm that this host is configured for (SLURM_CONF, else /etc/slurm/slurm.conf).
 
-    slurmctld is not asked yet; the first question raises SlurmError if it does not answer.
+    slurmctld is not asked yet; the first question raises SlurmError if it does not answer. `run` runs the
+    commands, for those who count them.
     """
-    commands = CommandClient()
+    commands = CommandClient(run)
     return PyslurmClient.if_usable(commands) or commands

@@ -30,6 +30,14 @@ class UserDefaults:
     qos: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserPlaces:
+    """Accounts and QOS that a user may submit to, in lower case; None where Slurm does not say."""
+
+    accounts: frozenset[str] | None = None
+    qos: frozenset[str] | None = None
+
+
 def read_partitions(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> Sequence[Partition]:
     """All partitions that the caller may see; raises SlurmError when Slurm does not answer."""
     text = run(["scontrol", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
@@ -55,6 +63,22 @@ def read_user_defaults(
     chosen = account if account is not None else rows[0][0] or None
     qos = next((row[2] for row in rows if row[1] == chosen and row[2]), None)
     return UserDefaults(account=chosen, qos=qos)
+
+
+def read_user_places(
+    user: str, run: Run = run_command, environ: Mapping[str, str] = os.environ
+) -> UserPlaces:
+    """The user's associations; nothing is known without accounting storage, or of an unknown user."""
+    argv = ["sacctmgr", "--noheader", "--parsable2", "show", "assoc", f"user={user}", "format=Account,QOS"]
+    try:
+        text = run(argv, environ, QUERY_TIMEOUT_S)
+    except SlurmError:
+        return UserPlaces()
+    rows = [line.lower().split("|") for line in text.splitlines() if line.count("|") == 1]
+    if not rows:
+        return UserPlaces()
+    qos = {name for _, names in rows for name in names.split(",") if name}
+    return UserPlaces(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
 
 
 def _partition(line: str) -> Partition:

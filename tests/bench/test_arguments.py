@@ -19,6 +19,8 @@ BENCH = Path(__file__).resolve().parents[2] / "bench"
         ("sampler", "--seconds 0", "'0' is not a number of at least 1 s"),
         ("sampler", "--seconds 2 --turns 3", "each of the 3 turns takes at least 1 s"),
         ("sampler", "--gpus 17", "'17' is not a whole number from 1 to 16"),
+        ("controller", "--queued 0,-1", "'-1' is not a whole number of at least 0"),
+        ("controller", "--seconds 0.5", "'0.5' is not a number of at least 1 s"),
         ("submit", "--queued 0,many", "'many' is not a whole number of at least 0"),
         ("real_gpu", "--seconds nan", "'nan' is not a number of at least 2 s"),
         ("plain_loops", "fork", "usage: "),

@@ -197,6 +197,21 @@ def test_explain_says_what_sbatch_would(cluster: Cluster, capsys: pytest.Capture
     assert (cluster.root / "run" / "decisions.log").read_text() == ""  # nothing was decided
 
 
+def test_explain_prints_every_limit_that_was_looked_at(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ("--as", getpass.getuser(), "--", "sbatch", "--gpus=3", "--wrap=true")
+    cluster.apply()
+    capsys.readouterr()
+    cluster.run("explain", "--rules", *ask)
+    printed = capsys.readouterr().out
+    assert " ".join(printed.split("\n")[0].split()) == "rule limit of used limit requested verdict"
+    cluster.run("explain", "--json", *ask)
+    considered = json.loads(capsys.readouterr().out)["considered"]
+    assert considered
+    assert all(one["rule"] in printed and one["label"] in printed for one in considered)
+
+
 def test_explain_takes_srun_and_refuses_what_slurm_would(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

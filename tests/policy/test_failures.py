@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import count
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
 
-from .model import Request, RuleModel
+from .model import BundleModel, Request, RuleModel
 from .render import PARTITIONS, compiled, description, record
+from .strategies import examples
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 RULE = RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 8000})
@@ -64,7 +67,8 @@ def test_a_failing_rule_does_not_hide_the_others() -> None:
 
 FIELDS = [
     "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
-    "array_inx", "script", "admin_comment", "default_account", "default_qos",
+    "array_inx", "script", "admin_comment", "default_account", "default_qos", "cpus_per_tres", "mem_per_tres",
+    "user_name", "features", "reservation",
 ]  # fmt: skip
 NUMBERS = [
     "time_limit",
@@ -74,36 +78,71 @@ NUMBERS = [
     "ntasks_per_node",
     "ntasks_per_tres",
     "sockets_per_node",
+    "min_cpus",
+    "cpus_per_task",
+    "pn_min_cpus",
+    "min_mem_per_node",
+    "min_mem_per_cpu",
+    "shared",
+    "het_job_offset",
+    "argc",
 ]
 ODD_TEXT = st.text(max_size=12) | st.sampled_from(
     ["%s%d%", "gres:gpu:", "gres/gpu:999999999999999999999", "gpu:a100:2K", "gres:gpu:2(S:0-1),,", ",", "0-",
-     "5-1", "0-4294967294", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50", "\n"]
+     "5-1", "0-4294967294", "0-2200000000", "1,1,1", "1-10:0", "[0-3]%2", "gres:shard:3,gres:mps:50",
+     "\n", "%", "%1", "gpu:0", "cpu=,mem=", "mem=1.5.5G", "gres:gpu:-1"]
 )  # fmt: skip
-ODD_NUMBER = st.sampled_from([0, 1, 65534, 65535, 4294967294, 4294967295]) | st.integers(0, 2**32 - 1)
+ODD_NUMBER = st.sampled_from(
+    [0, 1, 65534, 65535, 4294967294, 4294967295, float(2**63), float(2**64), None]
+) | st.integers(0, 2**32 - 1)
+ALL_LIMITS = [
+    RuleModel("user", "user", limits={"gpus_total": 8000, "jobs_total": 5, "cpus_total": 64}),
+    RuleModel("typed", "group", limits={"gpus_total:a100": 4000, "memory_total": 500_000}),
+    RuleModel(
+        "job",
+        "job",
+        limits={"gpus": 4000, "gpus:a100": 2000, "nodes": 4, "cpus": 32, "memory": 10**5, "array_tasks": 9}
+        | {"cpus_per_gpu": 8, "memory_per_gpu": 65536, "tasks": 9, "walltime": ((1000, 3600),)},
+    ),
+    RuleModel("shell", "job", kind="interactive", limits={"gpus": 1000, "gpu_types": frozenset({"a100"})}),
+    RuleModel("place", "job", kind="batch", limits={"partitions": frozenset({"gpu"})}),
+]
+FITTED = [
+    BundleModel("train", 1000, cpus=8, mib=65536, mode="fit"),
+    BundleModel("cpu", 0, cpus=4, mode="enforce"),
+]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     texts=st.dictionaries(st.sampled_from(FIELDS), ODD_TEXT),
     numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),
     row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
+    running=st.booleans(),
 )
 def test_no_description_makes_the_script_fail(
-    texts: dict[str, str], numbers: dict[str, Any], row: dict[str, str]
+    texts: dict[str, str], numbers: dict[str, Any], row: dict[str, str], running: bool
 ) -> None:
-    rules = [
-        RuleModel("user", "user", limits={"gpus_total": 8000, "jobs_total": 5}),
-        RuleModel("job", "job", limits={"gpus": 4000, "walltime": 3600}),
-    ]
-    table = compiled(rules, "/nonexistent/decisions.log")
     verdicts = []
-    for lua in ("5.1", "5.4"):
-        script = PolicyScript(build_bundle(table), lua=lua)
-        script.set_jobs([record(1, ALICE) | row])
+    table = record(1, ALICE, running=running) | row
+    for script in hardy_scripts():
+        script.set_jobs([table])
         desc = description(ALICE) | numbers | texts
         verdict = script.submit(desc, PARTITIONS)
         assert not [text for level, text in verdict.log if level == "error"]
         assert verdict.code in (0, 2050)
         verdicts.append((verdict.code, verdict.messages))
-        script.modify(desc, record(1, ALICE) | row, PARTITIONS)
+        script.set_jobs([])  # what was admitted counts no more in the next example
+        changed = script.modify(desc, table, PARTITIONS)
+        assert not [text for level, text in changed.log if level == "error"]
     assert verdicts[0] == verdicts[1]
+
+
+@cache
+def hardy_scripts() -> tuple[PolicyScript, PolicyScript]:
+    """Every limit in the oldest and the newest Lua, at a new time in each call."""
+    clock = count(1_000_000, 100)
+    bundle = build_bundle(compiled(ALL_LIMITS, "/nonexistent/decisions.log", FITTED))
+    return PolicyScript(bundle, lua="5.1", now=lambda: next(clock)), PolicyScript(
+        bundle, lua="5.4", now=lambda: next(clock)
+    )

@@ -8,11 +8,16 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.install import install_bundle, prepare_run_directory, try_bundle
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.install import install, prepare_replacement, prepare_run_directory, restore, try_bundle
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.yamlsource import parse_yaml
 
 from .model import RuleModel
 from .render import compiled
+from .users import Directory
 
 POLICY = compiled(
     [RuleModel("r", "job", accounts=frozenset({"vision"}), limits={"gpus": 1000})], "/nonexistent/d"
@@ -21,9 +26,14 @@ BUNDLE = build_bundle(POLICY)
 
 
 def put(bundle: str, tmp_path: Path, now: float = 1_000_000.5, **more: bool) -> Path | None:
-    return install_bundle(
+    """Install; give back where the previous script is kept."""
+    replacement = prepare_replacement(
         bundle, tmp_path / "etc", tmp_path / "state", owner_uid=os.getuid(), now=lambda: now, **more
-    ).previous
+    )
+    if replacement is None:
+        return None
+    install(replacement, lambda: now)
+    return replacement.previous
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +79,20 @@ def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
     assert kept.read_text() == "-- ours since 2019\n"
 
 
+def test_what_was_there_comes_back_and_is_newer(tmp_path: Path) -> None:
+    script = tmp_path / "etc" / "job_submit.lua"
+    script.write_bytes(b"-- caf\xe9, ours since 2009\n")
+    kept = put(BUNDLE, tmp_path, replace_foreign=True)
+    before = script.stat().st_mtime
+    restore(kept, script, "-- no rules\n", lambda: 5.0)
+    assert script.read_bytes() == b"-- caf\xe9, ours since 2009\n"
+    assert script.stat().st_mtime == before + 1
+    restore(None, script, "-- no rules\n", lambda: 5.0)
+    assert script.read_text() == "-- no rules\n"
+    with pytest.raises(OutsideError, match="stays as it is"):
+        restore(tmp_path / "gone.lua", script, "")
+
+
 def test_nothing_is_left_beside_the_script(tmp_path: Path) -> None:
     put(BUNDLE, tmp_path)
     assert [path.name for path in (tmp_path / "etc").iterdir()] == ["job_submit.lua"]
@@ -106,3 +130,23 @@ def test_the_decision_log_is_slurmctlds_alone(tmp_path: Path) -> None:
     prepare_run_directory(tmp_path / "run", os.getuid())
     prepare_run_directory(tmp_path / "run", os.getuid())
     assert (tmp_path / "run" / "decisions.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_limit_on_gpu_hours_passes_before_slurm_gpuctld_counts_them() -> None:
+    policy = bundle_table("limits: {gpu_hours: {week: 100}}")
+    try_bundle(policy, build_bundle(policy))
+
+
+def test_the_trial_looks_at_no_snapshot_of_the_clusters(tmp_path: Path) -> None:
+    (tmp_path / "snapshot.txt").write_text("slurm-gpu-snapshot 1 nonsense")
+    policy = bundle_table("limits: {gpus_total: 4}", tmp_path)
+    try_bundle(policy, build_bundle(policy))
+
+
+def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dict[str, Plain]:
+    text = f"version: 1\ngroups: {{g: {{}}}}\nrules: [{{id: r, for: g, per: user, why: W., {limits}}}]\n"
+    source = parse_yaml(text, "policy.yaml")
+    policy = check_policy(source)
+    return compile_policy(
+        policy, resolve_names(policy, source, Directory()), SiteFacts(run_directory=run_directory)
+    )

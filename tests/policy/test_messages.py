@@ -16,7 +16,7 @@ from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .model import Request, RuleModel
 from .render import PARTITIONS, compiled, description, record
-from .test_agreement import limits_of, requests
+from .strategies import limits_of, requests
 
 MARK = "Would be accepted, in place of your options: "
 ENDS = "in place of your options:"
@@ -162,7 +162,7 @@ def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
         ({}, "sbatch --gpus=2 ..."),
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
-        ({"script": None}, "--gpus=2 ..."),  # better none than a wrong one
+        ({"script": None, "argc": None}, "--gpus=2 ..."),  # better none than a wrong one
     ],
 )
 def test_the_remedy_begins_with_the_command_that_was_typed(fields: dict[str, Any], advised: str) -> None:

@@ -104,3 +104,63 @@ def test_a_modified_job_is_looked_at_anew(script: PolicyScript) -> None:
     script.set_jobs([grown])
     assert not script.submit(description(ALICE), PARTITIONS).accepted
     assert script.submit(description(replace(ALICE, per_node=1)), PARTITIONS).accepted
+
+
+GROWTH = [
+    RuleModel("host", "job", limits={"cpus": 16, "memory": 65536, "nodes": 2}),
+    RuleModel("gpu", "job", limits={"cpus_per_gpu": 8, "memory_per_gpu": 32768, "gpus:a100": 4000}),
+    RuleModel("sum", "user", limits={"cpus_total": 24, "memory_total": 98304}),
+    RuleModel("place", "job", limits={"partitions": frozenset({"gpu"})}),
+]
+SMALL = record(7, Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=16384))
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+@pytest.mark.parametrize(
+    ("changes", "fits"),
+    [
+        ({"min_cpus": 8}, True),
+        ({"min_cpus": 9}, False),
+        ({"pn_min_cpus": 8}, True),
+        ({"pn_min_cpus": 9}, False),
+        ({"cpus_per_tres": "gres:gpu:9"}, False),
+        ({"min_mem_per_node": 32768}, True),
+        ({"min_mem_per_node": 32769}, False),
+        ({"min_mem_per_node": 0}, False),
+        ({"min_mem_per_cpu": 8192}, True),
+        ({"min_mem_per_cpu": 8193}, False),
+        ({"mem_per_tres": "gres:gpu:40000"}, False),
+        ({"min_cpus": 16, "tres_per_job": "gres:gpu:2"}, True),
+        ({"min_cpus": 17, "tres_per_job": "gres:gpu:3"}, False),
+        ({"min_nodes": 3, "max_nodes": 3}, False),
+        ({"tres_per_job": "gres:gpu:a100:5"}, False),
+        ({"partition": "long"}, False),
+        ({"partition": "gpu,long"}, False),
+        ({"name": "renamed"}, True),
+    ],
+)
+def test_cpus_memory_types_and_place_are_checked_too(changes: dict[str, Any], fits: bool, lua: str) -> None:
+    script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")), lua=lua)
+    script.set_jobs([SMALL])
+    assert accepted(script, row=SMALL, **changes) is fits
+
+
+def test_sums_of_cpus_and_memory_hold_for_updates() -> None:
+    script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")))
+    other = record(8, Request(uid=1001, account="vision", per_job=2, cpus_per_task=16, mib_per_node=65536))
+    script.set_jobs([SMALL, other])
+    assert accepted(script, row=SMALL, min_cpus=8)
+    assert not accepted(script, row=SMALL, min_cpus=9, tres_per_job="gres:gpu:2")
+    assert accepted(script, row=SMALL, min_mem_per_node=32768)
+    assert not accepted(script, row=SMALL, min_mem_per_node=32769, tres_per_job="gres:gpu:2")
+
+
+def test_a_job_over_lowered_limits_may_be_made_smaller_or_renamed() -> None:
+    script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")))
+    large = record(
+        9, Request(uid=1001, account="vision", per_job=1, nodes=4, cpus_per_task=40, mib_per_node=90000)
+    )
+    script.set_jobs([large])
+    assert accepted(script, row=large, name="renamed")
+    assert accepted(script, row=large, min_nodes=3, max_nodes=3, min_cpus=30, pn_min_cpus=10)
+    assert not accepted(script, row=large, min_cpus=200)

@@ -46,6 +46,19 @@ def desc(*words: str, environ: dict[str, str] | None = None) -> dict[str, object
         (["-HQp", "gpu"], "partition", "gpu"),
         (["--exclusive", "--nice", "--mem=4G", "--mail-type", "END", "-q", "high"], "qos", "high"),
         (["--gpus=1", "--gpus=3"], "tres_per_job", "gres/gpu:3"),
+        # As sbatch of Slurm 22.05 fills them in.
+        ([], "min_cpus", 1),
+        (["-n4", "-c2"], "min_cpus", 8),
+        (["-n4", "-c2"], "pn_min_cpus", 2),
+        (["-N2", "--ntasks-per-node=3"], "min_cpus", 6),
+        (["-N2"], "min_cpus", 2),
+        (["--mincpus=3"], "pn_min_cpus", 3),
+        (["--cpus-per-gpu=8"], "cpus_per_tres", "gres/gpu:8"),
+        (["--mem=4G"], "min_mem_per_node", 4096),
+        (["--mem=500"], "min_mem_per_node", 500),
+        (["--mem=0"], "min_mem_per_node", 0),
+        (["--mem-per-cpu=1536M"], "min_mem_per_cpu", 1536),
+        (["--mem-per-gpu=1t"], "mem_per_tres", "gres/gpu:1048576"),
     ],
 )  # fmt: skip
 def test_options(words: list[str], field: str, value: object) -> None:
@@ -101,6 +114,7 @@ TYPES = {"a100", "h100"}
         (["--gres=gpu:-1"], "--gres: 'gpu:-1' must be a number, such as gpu:2 or gpu:a100:2 (GPU types"),
         (["--gres=gpu:"], "--gres: 'gpu:' must be NAME:NUMBER"),
         (["--gres=shard:x:y"], "--gres: 'shard:x:y' must be a number, such as shard:2"),
+        (["--mem=4GG"], "--mem: '4GG' must be an amount of memory, such as 4G or 500M"),
         (["--array=a-b"], "--array: 'a-b' must be indexes, such as 0-9"),
         (["-N", "3-1"], "--nodes: '3-1' must be a number or a range"),
     ],

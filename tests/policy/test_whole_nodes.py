@@ -73,15 +73,20 @@ WITHOUT = "Would be accepted without --exclusive, in place of your options: sbat
 
 
 @functools.cache
-def script_of_jobs_up_to(gpus: float) -> PolicyScript:
-    rule = RuleModel("size", "job", limits={"gpus": gpus * 1000})
+def script_of_jobs_up_to(limit: str, most: float | frozenset[str]) -> PolicyScript:
+    rule = RuleModel("size", "job", limits={limit: most})
     return PolicyScript(build_bundle(compiled([rule], "/nonexistent/log", partition_gpus={"gpu": 4})))
 
 
 def try_options(options: str, gpus: float) -> Verdict:
     """What is said to sbatch with these options, on nodes of 4 GPUs, where one job may have so many."""
+    return try_limit(options, "gpus", gpus * 1000)
+
+
+def try_limit(options: str, limit: str, most: float | frozenset[str]) -> Verdict:
     words = [*shlex.split(options), "--partition=gpu", "--wrap=true"]
-    return script_of_jobs_up_to(gpus).submit(parse_command(words, {}).description(1001, "alice"), PARTITIONS)
+    desc = parse_command(words, {}).description(1001, "alice")
+    return script_of_jobs_up_to(limit, most).submit(desc, PARTITIONS)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +132,25 @@ def test_what_is_advised_would_be_accepted(sharing: str, nodes: str, form: str, 
         assert verdict.accepted, (advised, verdict.messages)
     else:
         assert gpus < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "limit", "most", "advised"),
+    [
+        ("--exclusive --nodes=3", "cpus", 65, f"{REMEDY} --nodes=2 ..."),
+        ("--exclusive --nodes=2", "cpus", 20, f"{WITHOUT} --gpus=8 ..."),
+        ("--exclusive --nodes=2 --gres=gpu:1", "cpus", 20, f"{WITHOUT} ..."),
+        ("--exclusive --nodes=2", "cpus_per_gpu", 4, f"{WITHOUT} --gpus=8 ..."),
+        ("--exclusive --gres=gpu:2 -c 80", "cpus", 70, f"{REMEDY} --cpus-per-task=70 ..."),
+    ],
+)  # fmt: skip
+def test_cpus_that_come_with_whole_nodes_are_got_rid_of_with_them(
+    options: str, limit: str, most: float, advised: str
+) -> None:
+    assert advised in " ".join(line.strip() for line in try_limit(options, limit, most).messages)
+
+
+def test_whole_nodes_that_have_the_wrong_gpus_are_not_advised_on() -> None:
+    verdict = try_limit("--exclusive", "gpu_types", frozenset({"v100"}))
+    assert advice(verdict) is None
+    assert "GPU type: limit v100, requested any type of gpu" in verdict.messages[1]

@@ -1,0 +1,92 @@
+"""What slurm-gpuctld costs, itself and slurmctld, beside a queue of N pending jobs.
+
+    python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
+
+Brings up a lab of its own (root; the lab must be down). "looks" are snapshots written; slurmctld's time is
+what sdiag tells of the questions for jobs, of which each look asks one. With --json the last line is
+{"0": {"looks_per_s": …, "core_pct": …, "rss_mib": …, "slurmctld_ms": …, "slurmctld_pct": …, "bytes": …}, …}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import arguments
+from processes import cost, percent_of_a_core
+from submit import Bench
+
+from lab.cluster import Lab
+from lab.options import Options
+from lab.polling import wait_for
+from slurm_gpu.controller.snapshot import parse
+
+_SETTLED_S = 5
+_JOB_INFO = re.compile(r"REQUEST_JOB_INFO\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:(\d+)")
+
+
+def measure(lab: Lab, seconds: float) -> dict[str, float]:
+    """Watch the daemon for so long."""
+    daemon, path = lab.daemons["slurm-gpuctld"], lab.layout.controller_run / "snapshot.txt"
+    wait_for(lambda: daemon.pid is not None and path.exists(), 60, "slurm-gpuctld writes")
+    time.sleep(_SETTLED_S)
+    pid = daemon.pid
+    assert pid is not None
+    lab.run_as("root", ["sdiag", "--reset"])
+    before, generations = cost(pid), set[int]()
+    while time.monotonic() - before.at_s < seconds:
+        generations.add(parse(path.read_text()).generation)
+        time.sleep(0.2)
+    after = cost(pid)
+    found = _JOB_INFO.search(lab.output(["sdiag"]))
+    count, average_us = (0, 0) if found is None else (int(found[1]), int(found[2]))
+    elapsed_s = after.at_s - before.at_s
+    return {
+        "looks_per_s": round((len(generations) - 1) / elapsed_s, 2),
+        "core_pct": round(percent_of_a_core(before, after), 2),
+        "rss_mib": round(after.rss_mib, 1),
+        "slurmctld_ms": round(average_us / 1000, 2),
+        "slurmctld_pct": round(count * average_us / 1e6 / elapsed_s * 100, 3),
+        "bytes": path.stat().st_size,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What slurm-gpuctld costs.")
+    parser.add_argument(
+        "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
+    )
+    parser.add_argument(
+        "--seconds", type=arguments.seconds(1), default=30.0, help="to watch each (default 30)"
+    )
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    results: dict[str, dict[str, float]] = {}
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
+        try:
+            lab.up()
+            bench = Bench(lab, Path(directory))
+            bench.prepare_scripts()
+            for size in options.queued:
+                print(f"queueing {size} jobs ...", file=sys.stderr)
+                bench.fill(size)
+                bench.start("ours")
+                results[str(size)] = measure(lab, options.seconds)
+        finally:
+            lab.down()
+    for size, values in results.items():
+        print(f"{size:>8} queued  " + "  ".join(f"{name} {value}" for name, value in values.items()))
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

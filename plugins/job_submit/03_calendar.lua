@@ -1,0 +1,32 @@
+-- The site's clock: Lua inside slurmctld knows UTC only, so the policy brings the offsets along.
+local policy = ...
+local calendar = {}
+
+-- Seconds east of UTC at a moment; entries of policy.utc_offsets ascend, the last holds for ever.
+local function offset_at(second)
+  local offset = 0
+  for _, entry in ipairs(policy.utc_offsets or {}) do
+    if second >= entry.from_s then
+      offset = entry.offset_s
+    end
+  end
+  return offset
+end
+
+-- The day of the week (1 is Monday) and the minutes since midnight at the site.
+function calendar.local_time(second)
+  local there = second + offset_at(second)
+  local day = math.floor(there / 86400) -- 1 January 1970 was a Thursday
+  return (day + 3) % 7 + 1, math.floor(there % 86400 / 60)
+end
+
+-- Whether a moment lies in a rule's `when`; a rule without one always holds.
+function calendar.holds(when, second)
+  if when == nil then
+    return true
+  end
+  local day, minute = calendar.local_time(second)
+  return when.days[day] == true and minute >= when.from_min and minute < when.to_min
+end
+
+return calendar

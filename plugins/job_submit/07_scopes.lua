@@ -1,0 +1,41 @@
+-- What rules sum over, and which jobs belong to it.
+local policy = ...
+
+-- What rules sum over: a group's jobs, or only those of one kind among them. rule.scope is an index into it.
+local scopes = { list = {}, sums_by_kind = false }
+local index_of = {}
+
+for _, rule in ipairs(policy.rules) do
+  local key = rule.group .. (rule.kind or "")
+  if index_of[key] == nil then
+    scopes.list[#scopes.list + 1] = { group = rule.group, kind = rule.kind }
+    index_of[key] = #scopes.list
+  end
+  rule.scope = index_of[key]
+  scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
+end
+
+-- Indexes of the scopes that a job of this owner and kind in this place belongs to.
+function scopes.matching(uid, account, qos, partition, kind)
+  local found = {}
+  for index, scope in ipairs(scopes.list) do
+    local group = policy.groups[scope.group]
+    local matches = (scope.kind == nil or scope.kind == kind)
+      and (group.uids == nil or group.uids[uid])
+      and (group.member_uids == nil or group.member_uids[uid])
+      and (group.accounts == nil or group.accounts[account])
+      and (group.qos == nil or group.qos[qos])
+    if matches and group.partitions ~= nil then
+      matches = false
+      for name in string.gmatch(partition, "[^,]+") do
+        matches = matches or group.partitions[name]
+      end
+    end
+    if matches then
+      found[#found + 1] = index
+    end
+  end
+  return found
+end
+
+return scopes

@@ -1,0 +1,40 @@
+"""Whether slurm-gpuctld tells job_submit.lua who uses what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, read_fresh
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import read_policy_in_force
+
+_START = "systemctl start slurm-gpuctld"
+_LOG = "journalctl -u slurm-gpuctld"
+
+
+def snapshot(at: Surroundings) -> Iterator[Finding]:
+    """The snapshot is fresh, and by the groups of the policy in force."""
+    if not at.is_controller:
+        yield skipped("slurm-gpuctld runs on the controller, and this host is none")
+        return
+    policy = read_policy_in_force(Path(at.settings.conf_path).parent / SCRIPT_NAME)
+    if policy is None:
+        yield skipped("no policy of slurm-gpu's is in force")
+        return
+    path = RUN_DIRECTORY / FILE_NAME if policy.snapshot is None else policy.snapshot
+    found = read_fresh(path, at.site.wall())
+    if found is None:
+        message = f"{path} is missing, not whole, or older than {FRESH_S} s"
+        if policy.counts_gpu_hours:
+            yield fail(f"{message}: limits on GPU-hours cannot be checked", _START)
+        else:
+            yield warn(f"{message}: slurmctld has to read the whole queue for the policy", _START)
+    elif found.groups_id != policy.groups_id:
+        yield warn(f"{path} is by the groups of another policy, and not used", _LOG)
+    elif policy.counts_gpu_hours and found.hours is None:
+        yield fail(f"{path} tells no GPU-hours: slurmdbd has not told what ended before", _LOG)
+    else:
+        yield ok(f"{path} is {max(0, at.site.wall() - found.as_of_s):.0f} s old")

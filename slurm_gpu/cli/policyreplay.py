@@ -1,0 +1,189 @@
+"""`slurm-gpu policy replay`: what a policy would have said to the jobs of the past."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pwd
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.cells import count, hours
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.errors import InvalidFileError, OutsideError
+from slurm_gpu.policy.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.policy.replay import Judgement, PastJob, Replay, judge_past, merge_requeued, without_unknown
+
+if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
+    from slurm_gpu.database.client import Run
+
+_SUMMARY = ("rule", "refused", "advised", "users", "GPU-hours")
+_COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours", "rule", "why")
+_RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
+_FIRST_UNKNOWN_UID = 2**31
+"""Users who are gone from this host keep a number of their own, which no group names."""
+
+
+@click.command()
+@file_argument
+@click.option(
+    "--since", metavar="WHEN", default="30d", show_default=True,
+    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
+)  # fmt: skip
+@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Refusals listed at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def replay(site: Site, file: Path | None, since: str, until: str | None, limit: int, as_json: bool) -> None:
+    """Put the recorded jobs to FILE, and show who would have been refused. Changes nothing.
+
+    Each submission meets the queue as it stood then, less what FILE would have kept out before. Jobs that the
+    policy of that time refused are on no record. Needs an operator's view of slurm-gpudbd. Exit status 1 if
+    any job would have been refused.
+    """
+    path = policy_path(site, file)
+    policy, source = load_policy(path)
+    names = resolve_names(policy, source, SystemDirectory())
+    if names.unknown:
+        raise InvalidFileError(names.unknown)
+    zone, now_s = ZoneInfo(timezone(site)), site.wall()
+    since_s = parse_moment("--since", since, zone, now_s) or 0
+    until_s = parse_moment("--until", until, zone, now_s)
+    jobs = _past_jobs(site, since_s, until_s)
+    nodes = site.slurm.nodes()
+    facts = SiteFacts.of(site.slurm.settings(), nodes, Path("/nonexistent"), timezone(site))
+    facts = replace(facts, year=dt.datetime.fromtimestamp(since_s, zone).year)
+    compiled, remarks = without_unknown(compile_policy(policy, names, facts))
+    result = judge_past(compiled, jobs, since_s)
+    for text in (*remarks, *result.errors):
+        remark(text)
+    if as_json:
+        print_json(_to_json(result, remarks))
+    else:
+        _print(result, zone, limit)
+    raise click.exceptions.Exit(1 if result.refused else 0)
+
+
+def _past_jobs(site: Site, since_s: int, until_s: int | None) -> list[PastJob]:
+    uids = _Uids()
+    with site.database() as database:
+        runs = list(database.all_runs(since_s=since_s, until_s=until_s, limit=1000))
+    if not all(run.full for run in runs):
+        raise OutsideError(
+            "replay has to see everybody's jobs in full: run it as root on slurm-gpudbd's host, or as an "
+            "operator (operators: in slurm-gpu.yaml)"
+        )
+    return merge_requeued((_past_job(run, uids), run.state) for run in runs)
+
+
+class _Uids:
+    def __init__(self) -> None:
+        self._by_name: dict[str, int] = {}
+
+    def of(self, user: str) -> int:
+        if user not in self._by_name:
+            try:
+                uid = pwd.getpwnam(user).pw_uid
+            except KeyError:
+                uid = _FIRST_UNKNOWN_UID + len(self._by_name)
+            self._by_name[user] = uid
+        return self._by_name[user]
+
+
+def _past_job(run: Run, uids: _Uids) -> PastJob:
+    tres = run.tres_requested or run.tres_allocated or {}
+    return PastJob(
+        job_id=run.job_id,
+        label=run.id,
+        array_job_id=run.array_job_id,
+        user=run.user,
+        uid=uids.of(run.user),
+        account=run.account,
+        qos=run.qos,
+        partition=run.partition,
+        submit_s=run.submit_s,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        time_limit_s=run.time_limit_s,
+        n_nodes=run.n_nodes,
+        tres=tres,
+    )
+
+
+def _print(result: Replay, zone: ZoneInfo, limit: int) -> None:
+    refused = result.refused
+    click.echo(f"submissions: {len(result.judgements)}, refused: {len(refused)}")
+    if rules := list(_by_rule(result.judgements)):
+        click.echo()
+        print_table(_SUMMARY, rules, right=_RIGHT, whole=("rule",))
+    if refused and limit:
+        click.echo()
+        print_table(_COLUMNS, (_row(judgement, zone) for judgement in refused[:limit]), right=_RIGHT)
+    if len(refused) > limit:
+        remark(f"the first {limit} of {len(refused)} refusals (--limit)")
+
+
+def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
+    rules: dict[str, list[Judgement]] = {}
+    for judgement in judgements:
+        for rule in judgement.rules:
+            rules.setdefault(rule, []).append(judgement)
+    for rule, found in rules.items():
+        refused = [judgement for judgement in found if not judgement.accepted]
+        users = {judgement.first.user for judgement in found}
+        used = sum(job.gpu_hours for judgement in refused for job in judgement.jobs)
+        yield rule, str(len(refused)), str(len(found) - len(refused)), str(len(users)), hours(used)
+
+
+def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
+    job = judgement.first
+    return (
+        job.label,
+        job.user,
+        job.account,
+        dt.datetime.fromtimestamp(job.submit_s, zone).strftime("%Y-%m-%d %H:%M"),
+        str(len(judgement.jobs)),
+        count(job.gpus),
+        hours(sum(task.gpu_hours for task in judgement.jobs)),
+        ", ".join(judgement.rules),
+        _numbers(judgement),
+    )
+
+
+def _numbers(judgement: Judgement) -> str:
+    """The first line with numbers: "GPUs running + pending: used 4, limit 6, requested 5."."""
+    return next((line.strip() for line in judgement.messages if ": used " in line or ": limit " in line), "")
+
+
+def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
+    return {
+        "submissions": len(result.judgements),
+        "refused": [
+            {
+                "id": judgement.first.label,
+                "user": judgement.first.user,
+                "account": judgement.first.account,
+                "submit_s": judgement.first.submit_s,
+                "tasks": len(judgement.jobs),
+                "nGPU": judgement.first.gpus,
+                "gpu_hours": sum(job.gpu_hours for job in judgement.jobs),
+                "rules": list(judgement.rules),
+                "messages": list(judgement.messages),
+            }
+            for judgement in result.refused
+        ],
+        "advised": sum(1 for judgement in result.judgements if judgement.accepted and judgement.rules),
+        "left_out": remarks,
+        "errors": result.errors,
+    }

@@ -1,0 +1,183 @@
+"""`slurm-gpu quota`: a user's own use against each limit."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import pwd
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import click
+
+from slurm_gpu.cli.cells import GAP
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.quota import QuotaLine, quota_of
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.usage import usage_of
+from slurm_gpu.controller.watcher import facts_of
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.policy.limits import LimitKind, Measure, Scope
+from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions, read_user_places
+from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
+
+COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
+_HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
+_STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
+_UNITS = {
+    Measure.GPUS: "GPUs",
+    Measure.COUNT: "count",
+    Measure.MEMORY: "MiB",
+    Measure.WALLTIME: "s",
+    Measure.NAMES: "names",
+    Measure.GPU_HOURS: "GPU-hours",
+}
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+@click.command()
+@click.option("--user", help="This user's instead of your own.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@with_site
+def quota(site: Site, user: str | None, as_json: bool) -> None:
+    """Your use against each limit that your jobs can meet, by the policy in force.
+
+    Runs where Slurm's configuration directory holds job_submit.lua: on the hosts of slurmctld, or where they
+    share it. A dash is no number: the limit is on each job alone, or the use is not known here.
+    """
+    uid, name = _account_of(user)
+    policy, snapshot, source = _situation(site)
+    places = read_user_places(name, site.run)
+    lines = quota_of(policy, snapshot, name, uid, places, site.wall())
+    if as_json:
+        document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
+        print_json(document | {"limits": [_to_json(line) for line in lines]})
+        return
+    if not lines:
+        remark(f"no limit is for {name}'s jobs")
+        return
+    zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
+    print_table(COLUMNS, (_row(line, name, zone) for line in lines), right=COLUMNS[3:6], whole=("rule",))
+    if any(line.kind.scope is Scope.PERIOD and line.used is None for line in lines):
+        remark("GPU-hours are known where slurm-gpuctld runs")
+
+
+def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str]:
+    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now."""
+    settings = site.slurm.settings()
+    script = Path(settings.conf_path).parent / SCRIPT_NAME
+    policy = read_policy_in_force(script)
+    if policy is None:
+        raise OutsideError(
+            f"{script} is not there or not slurm-gpu's, so that no limits are known; quota runs where "
+            "slurmctld does, once a policy is installed: slurm-gpu policy apply"
+        )
+    now_s = site.wall()
+    directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
+    found = snapshots.read_fresh(directory / snapshots.FILE_NAME, now_s)
+    if found is not None and found.groups_id is not None and found.groups_id == policy.groups_id:
+        return policy, found, "snapshot"
+    if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
+        remark("Slurm shows you only your own jobs here: what groups use is not all of it")
+    jobs = QueueReader(site.run).read()
+    facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
+    usage = usage_of(jobs, policy.groups, facts)
+    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue"
+
+
+def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
+    kind, rule = line.kind, line.rule
+    return (
+        rule.id,
+        f"{_HELD[kind.scope]}{kind.what}{_of(line)}{_STATE[kind.scope]}",
+        user if rule.per == "user" else rule.group.name,
+        GAP if line.used is None else _amount(kind, line.used),
+        _amount(kind, line.limit),
+        GAP if line.left is None else _amount(kind, line.left),
+        "; ".join(_notes(line, zone)),
+    )
+
+
+def _of(line: QuotaLine) -> str:
+    if line.of is None:
+        return ""
+    return f" this {line.of}" if line.kind.scope is Scope.PERIOD else f" ({line.of})"
+
+
+def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
+    rule = line.rule
+    if rule.mode != "enforce":
+        yield "advice only" if rule.mode == "advise" else "observed only"
+    if rule.kind is not None:
+        yield f"{rule.kind} jobs"
+    if rule.when is not None:
+        days = [day for index, day in enumerate(_DAYS, 1) if rule.when["days"][index]]
+        span = f"{_clock(rule.when['from_min'])}-{_clock(rule.when['to_min'])}"
+        yield f"{','.join(days)} {span}"
+    if line.until_s is not None:
+        last_day = dt.datetime.fromtimestamp(line.until_s - 1, zone).date()
+        yield f"your exception, until {last_day}"
+
+
+def _clock(minute: int) -> str:
+    return f"{minute // 60:02}:{minute % 60:02}"
+
+
+def _amount(kind: LimitKind, value: Any) -> str:
+    """An amount of what the limit measures, in words."""
+    if isinstance(value, Mapping) and kind.measure is Measure.WALLTIME:
+        steps = (value[index] for index in sorted(value))
+        return ", ".join(
+            f"{format_duration(step['s'])} from {format_mgpu(step['mgpu'])} GPU" for step in steps
+        )
+    if isinstance(value, Mapping):
+        return ", ".join(sorted(value))
+    if kind.measure is Measure.GPUS:
+        return format_mgpu(int(value))
+    if kind.measure is Measure.MEMORY:
+        return "0" if value == 0 else format_memory_mib(value)
+    if kind.measure is Measure.WALLTIME:
+        return format_duration(value)
+    return f"{value:.1f}".removesuffix(".0") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
+
+
+def _to_json(line: QuotaLine) -> dict[str, Any]:
+    scale = 1000 if line.kind.measure is Measure.GPUS else 1
+    values = {"limit": line.limit, "used": line.used, "left": line.left}
+    told = {k: v / scale if isinstance(v, int | float) and scale != 1 else v for k, v in values.items()}
+    if isinstance(line.limit, Mapping):
+        told["limit"] = _listed(line.limit)
+    return {
+        "rule": line.rule.id,
+        "group": line.rule.group.name,
+        "per": line.rule.per,
+        "key": line.key,
+        "unit": _UNITS[line.kind.measure],
+        **told,
+        "mode": line.rule.mode,
+        "why": line.rule.why,
+        "until_s": line.until_s,
+    }
+
+
+def _listed(limit: Mapping[Any, Any]) -> list[Any]:
+    """Names that are allowed, or walltime by GPUs."""
+    if all(isinstance(key, str) for key in limit):
+        return sorted(limit)
+    return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]
+
+
+def _account_of(user: str | None) -> tuple[int, str]:
+    try:
+        entry = pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
+    except KeyError:
+        raise UsageError(f"--user: {user!r} is not a user of this host") from None
+    return entry.pw_uid, entry.pw_name

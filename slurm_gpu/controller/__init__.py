@@ -1,0 +1,1 @@
+"""slurm-gpuctld: the one watcher of Slurm's state, and what it writes down for job_submit.lua."""

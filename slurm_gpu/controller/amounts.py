@@ -1,0 +1,178 @@
+"""What one task of a job counts for, as job_submit.lua counts it too. GPUs are thousandths (mgpu)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.tres import Gres, parse_gres, parse_tres
+
+_GRES = "gres/"
+_MGPU_OF_MPS = 10
+"""MPS is asked for in percent of a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """Of one task; `mgpu_by_type` is a part of `mgpu`, of what has a type."""
+
+    mgpu: int
+    cpus: int
+    mib: int
+    nodes: int
+    mgpu_by_type: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What must be known of the cluster to count."""
+
+    shards_per_gpu: int | None = None
+    """None where no node has shards: then they count for nothing."""
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs of a node of each partition, for jobs that have their nodes to themselves."""
+    whole_partitions: frozenset[str] = frozenset()
+    """Those in which every job has its nodes to itself."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What types of GPUs each partition has."""
+    default_mib_per_cpu: int | None = None
+    """DefMemPerCPU of slurm.conf: what a job's total is by if it says nothing of memory."""
+    node_types: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that have GPUs of one type, where Slurm's totals name none."""
+
+
+def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
+    """What each task of the job takes, or would; a request that cannot be read counts as Slurm totals it."""
+    tres = _totals(job.tres)
+    if job.phase is Phase.PENDING:
+        return _requested(job, tres, facts)
+    gpus = _gpus(tres)
+    typed = {kind: count * 1000 for kind, count in _typed(tres).items()}
+    if gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
+        typed = {kind: gpus * 1000}
+    return Amounts(mgpu_of_total(tres, facts), _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
+
+
+def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
+    nodes = max(job.n_nodes, 1)
+    # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
+    times = nodes / max(_whole(tres, "node"), 1)
+    mgpu, typed = 0, dict[str, int]()
+    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
+        entries = _entries(text)
+        total = mgpu_of_total(_sums(entries, count), facts)
+        if total > mgpu:
+            mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
+    if mgpu == 0:  # by task or by socket, of which Slurm's total knows the number
+        gpu_times = times if job.per_socket else 1
+        mgpu = _round(mgpu_of_total(tres, facts) * gpu_times)
+        typed = {kind: _round(count * 1000 * gpu_times) for kind, count in _typed(tres).items()}
+    cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
+    partitions = job.partition.split(",")
+    if job.exclusive or facts.whole_partitions.issuperset(partitions):
+        mgpu = max(mgpu, min(facts.partition_gpus.get(name, 0) for name in partitions) * nodes * 1000)
+        cpus = max(cpus, min(facts.partition_cpus.get(name, 0) for name in partitions) * nodes)
+    if mgpu and not typed and (kind := _only_type(partitions, facts)):
+        typed = {kind: mgpu}
+    per_gpu = _per_gpu(job.cpus_per_gpu)
+    cpus = max(cpus, math.ceil(per_gpu * mgpu / 1000))
+    return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
+
+
+def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:
+    """MiB of a pending job. Slurm's total leaves out DefMemPerGPU, by which it will give it nonetheless."""
+    total = _round(_whole(tres, "mem") * times)
+    by_gpu = _round(_per_gpu(job.mib_per_gpu) * mgpu / 1000)
+    asked = job.mib_per_gpu.startswith("gres")
+    by_default = facts.default_mib_per_cpu is not None and (
+        _whole(tres, "mem") == facts.default_mib_per_cpu * _whole(tres, "cpu")
+    )
+    return max(total, by_gpu) if asked or by_default else total
+
+
+def _per_gpu(text: str) -> int:
+    """The amount in "gres:gpu:8"; 0 where there is none."""
+    return max((entry.count for entry in _entries(text) if entry.name == "gpu"), default=0)
+
+
+def _only_type(partitions: Iterable[str], facts: Facts) -> str | None:
+    """The type that the GPUs of a job must get in these partitions; None where there is a choice."""
+    sets = [facts.partition_types.get(name, frozenset()) for name in partitions]
+    kinds = frozenset[str]().union(*sets)
+    return next(iter(kinds)) if all(sets) and len(kinds) == 1 else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _totals(text: str) -> Mapping[str, float]:
+    try:
+        return parse_tres(text)
+    except ValueError:
+        return {}
+
+
+@functools.lru_cache(maxsize=4096)
+def _entries(text: str) -> tuple[Gres, ...]:
+    try:
+        return tuple(parse_gres(text))
+    except ValueError:
+        return ()
+
+
+def _sums(entries: tuple[Gres, ...], times: int) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for entry in entries:
+        sums[_GRES + entry.name] = sums.get(_GRES + entry.name, 0) + entry.count * times
+    return sums
+
+
+def _types(entries: tuple[Gres, ...]) -> dict[str, int]:
+    types: dict[str, int] = {}
+    for entry in entries:
+        if entry.name == "gpu" and entry.type:
+            types[entry.type.lower()] = types.get(entry.type.lower(), 0) + entry.count
+    return types
+
+
+def _typed(tres: Mapping[str, float]) -> dict[str, int]:
+    prefix = f"{_GRES}gpu:"
+    return {name[len(prefix) :].lower(): int(n) for name, n in tres.items() if name.startswith(prefix)}
+
+
+def _gpus(tres: Mapping[str, float]) -> int:
+    """Slurm names typed GPUs in the untyped total too, but only where it tracks that."""
+    return max(_whole(tres, f"{_GRES}gpu"), sum(_typed(tres).values()))
+
+
+def mgpu_of_total(tres: Mapping[str, float], facts: Facts) -> int:
+    """GPUs in a total such as {"gres/gpu": 2, "gres/shard": 3}."""
+    shards = tres.get(f"{_GRES}shard", 0)
+    part = 0.0 if facts.shards_per_gpu is None else shards * 1000 / facts.shards_per_gpu
+    return _gpus(tres) * 1000 + _round(part) + _round(tres.get(f"{_GRES}mps", 0) * _MGPU_OF_MPS)
+
+
+@functools.lru_cache(maxsize=4096)
+def _hosts(expression: str) -> tuple[str, ...]:
+    try:
+        return tuple(expand(expression))
+    except ValueError:
+        return ()
+
+
+def _type_of(nodes: str, node_types: Mapping[str, str]) -> str | None:
+    """The one type of all these nodes."""
+    kinds = {node_types.get(name) for name in _hosts(nodes)}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def _whole(tres: Mapping[str, float], name: str) -> int:
+    return math.ceil(tres.get(name, 0))
+
+
+def _round(value: float) -> int:
+    """Halves upwards, as the Lua rounds; Python would round them to even."""
+    return math.floor(value + 0.5)

@@ -1,0 +1,166 @@
+"""slurm-gpuctld: watches Slurm on the controller, and writes down for job_submit.lua who uses what."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
+
+import slurm_gpu
+from slurm_gpu.clock import Clock, SystemClock
+from slurm_gpu.config import default_path, load_config
+from slurm_gpu.controller.calls import CountingRun
+from slurm_gpu.controller.ended import EndedRuns
+from slurm_gpu.controller.watcher import Watcher
+from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.slurm.connect import connect
+from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions
+
+log = logging.getLogger("slurm-gpuctld")
+
+T = TypeVar("T")
+
+_LOCK = "slurm-gpuctld.lock"
+_REPORT_EVERY_S = 3600.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon; returns the exit code (2 wrong usage, 3 something outside failed)."""
+    options = _parser().parse_args(argv)
+    _log_to_stderr(for_people=options.foreground or options.once)
+    try:
+        _run(options)
+    except SlurmGpuError as error:
+        print(f"slurm-gpuctld: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    config = load_config(options.config)
+    clock = SystemClock()
+    calls = CountingRun(clock)
+    client = connect(calls)
+    ended = EndedRuns(client, _in_background)
+    watcher = Watcher(
+        config,
+        options.run_dir,
+        QueueReader(calls),
+        client,
+        lambda: read_partitions(calls),
+        ended,
+        clock,
+    )
+    if options.once:
+        snapshot = watcher.look()
+        log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
+        return
+    lock = _only_one(options.run_dir)
+    try:
+        _watch(watcher, calls, clock)
+    finally:
+        lock.close()
+
+
+def _watch(watcher: Watcher, calls: CountingRun, clock: Clock) -> None:
+    # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    report_at = clock.monotonic() + _REPORT_EVERY_S
+    try:
+        log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
+        while True:
+            time.sleep(watcher.turn())
+            if clock.monotonic() >= report_at:
+                report_at += _REPORT_EVERY_S
+                log.info("snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
+    finally:
+        log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
+
+
+def _in_background(task: Callable[[], T]) -> Future[T]:
+    """Run it in a thread that does not keep the process from ending."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(task())
+        except BaseException as error:  # whoever asks for the result gets it
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="accounting", daemon=True).start()
+    return future
+
+
+def _only_one(run_directory: Path) -> _Lock:
+    """Two watchers would ask slurmctld twice, and overwrite each other's snapshots."""
+    try:
+        return _Lock(run_directory / _LOCK)
+    except BlockingIOError:
+        raise OutsideError(f"another slurm-gpuctld writes to {run_directory}") from None
+    except OSError as error:
+        raise OutsideError(f"{error.filename or run_directory}: {error.strerror}") from error
+
+
+class _Lock:
+    """Held until closed, or until the process ends, however it ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="slurm-gpuctld", description=__doc__)
+    add = parser.add_argument
+    add("--version", action="version", version=f"slurm-gpuctld {slurm_gpu.__version__}")
+    add("--config", type=Path, default=default_path(), metavar="FILE", help="site file (default %(default)s)")
+    add(
+        "--run-dir",
+        type=Path,
+        default=Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY),
+        metavar="DIR",
+        help="where snapshot.txt is written (default %(default)s)",
+    )
+    add("--foreground", action="store_true", help="run by hand: log with times, not for journald")
+    add("--once", action="store_true", help="take one look, write nothing, say what it took, and exit")
+    return parser
+
+
+class _Journal(logging.Formatter):
+    """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One record; further lines carry the priority too."""
+        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
+        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
+
+
+def _log_to_stderr(*, for_people: bool) -> None:
+    handler = logging.StreamHandler()
+    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(plain if for_people else _Journal("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,207 @@
+"""snapshot.txt: what job_submit.lua reads of the cluster (docs/contracts.md, section 4)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.zones import ZoneRoom
+from slurm_gpu.errors import OutsideError
+
+FILE_NAME = "snapshot.txt"
+FRESH_S = 30
+"""An older snapshot says nothing any more."""
+
+_HEADER = re.compile(r"slurm-gpu-snapshot 1 (\d+) (\d+)")
+_COUNTS = ("jobs", "mgpu", "cpus", "mib", "nodes")
+_HALVES = (("run", "running"), ("pend", "pending"))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The cluster as slurmctld told it in the second `as_of_s`."""
+
+    generation: int
+    """Larger in every newer one."""
+    as_of_s: int
+    groups_id: str | None
+    """Of the policy whose groups were counted; None where none is installed."""
+    usage: Usage
+    hours: Mapping[Subject, Mapping[Period, float]] | None = None
+    """GPU-hours of each subject that has any; None while they are not known."""
+    period_starts: Mapping[Period, int] = field(default_factory=dict)
+    seen: Mapping[str, int] = field(default_factory=dict)
+    """Tokens of jobs that were let in lately, and are counted, with when slurmctld put them in."""
+    zones: tuple[ZoneRoom, ...] = ()
+
+    def hours_of(self, user: str | None, group: str | None, period: Period) -> float | None:
+        """GPU-hours of one subject; None while they are not known."""
+        if self.hours is None:
+            return None
+        return self.hours.get(Subject(user, group), {}).get(period, 0.0)
+
+
+def render(snapshot: Snapshot) -> str:
+    """The whole file."""
+    return "\n".join(_lines(snapshot)) + "\n"
+
+
+def parse(text: str) -> Snapshot:
+    """What `render` wrote; raises ValueError where it is not whole, or not that."""
+    lines = text.splitlines()
+    header = _HEADER.fullmatch(lines[0]) if lines else None
+    if header is None:
+        raise ValueError("it does not begin with the header of a snapshot")
+    if not text.endswith("\n") or lines[-1] != f"end {header[1]}":
+        raise ValueError("it is not whole: its end is missing")
+    by_subject: dict[Subject, RunningAndPending] = {}
+    hours: dict[Subject, dict[Period, float]] = {}
+    uids: dict[str, int] = {}
+    starts: dict[Period, int] = {}
+    groups_id, zones = None, []
+    seen: dict[str, int] = {}
+    for line in lines[1:-1]:
+        kind, *words = line.split(" ")
+        if kind == "groups":
+            groups_id = None if words[0] == "-" else words[0]
+        elif kind == "hours":
+            starts = dict(zip(Period, map(int, words), strict=True))
+        elif kind == "use":
+            subject = _read_subject(words[0])
+            by_subject[subject], hours[subject] = _read_use(words[1:])
+        elif kind == "user":
+            uids[unquote(words[0])] = int(words[1])
+        elif kind == "seen":
+            seen[words[0]] = int(words[1])
+        elif kind == "zone":
+            role = None if words[1] == "-" else unquote(words[1])
+            zones.append(ZoneRoom(unquote(words[0]), role, int(words[2]), int(words[3])))
+    return Snapshot(
+        generation=int(header[1]),
+        as_of_s=int(header[2]),
+        groups_id=groups_id,
+        usage=Usage(by_subject, uids),
+        hours=hours if starts else None,
+        period_starts=starts,
+        seen=seen,
+        zones=tuple(zones),
+    )
+
+
+def read_fresh(path: Path, now_s: float) -> Snapshot | None:
+    """The snapshot at `path`; None where it is missing, not whole or too old to say anything."""
+    try:
+        snapshot = parse(path.read_text(encoding="ascii"))
+    except (OSError, ValueError, IndexError):
+        return None
+    return snapshot if now_s - snapshot.as_of_s <= FRESH_S else None
+
+
+def last_generation(path: Path) -> int:
+    """Of the snapshot that lies there, whole or not; 0 where there is none."""
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            header = _HEADER.fullmatch(file.readline().rstrip("\n"))
+    except OSError:
+        return 0
+    return int(header[1]) if header else 0
+
+
+def write(path: Path, text: str) -> None:
+    """Put `text` there in one step: whoever reads sees the old file or the new one, never a part.
+
+    Raises OutsideError where it cannot be written.
+    """
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        with fresh.open("w", encoding="ascii") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(text)
+        fresh.replace(path)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
+
+
+def _lines(snapshot: Snapshot) -> Iterator[str]:
+    yield f"slurm-gpu-snapshot 1 {snapshot.generation} {snapshot.as_of_s}"
+    yield f"groups {snapshot.groups_id or '-'}"
+    if snapshot.hours is not None:
+        yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in Period)
+    hours = snapshot.hours or {}
+    known: list[Subject] = sorted({*snapshot.usage.by_subject, *hours}, key=_subject)
+    for subject in known:
+        both = snapshot.usage.of(*subject)
+        values = [*_counts(both), *_hours(hours.get(subject, {}))]
+        yield " ".join(("use", _subject(subject), *values))
+    for user, uid in sorted(snapshot.usage.uids.items()):
+        yield f"user {_encode(user)} {uid}"
+    for token, submit_s in snapshot.seen.items():
+        yield f"seen {token} {submit_s}"
+    for zone in snapshot.zones:
+        role = "-" if zone.role is None else _encode(zone.role)
+        yield f"zone {_encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
+    yield f"end {snapshot.generation}"
+
+
+def _counts(both: RunningAndPending) -> Iterator[str]:
+    for suffix, half in _HALVES:
+        use: Use = getattr(both, half)
+        for key in _COUNTS:
+            if value := getattr(use, key):
+                yield f"{key}_{suffix}={value}"
+        for kind, mgpu in sorted(use.by_type.items()):
+            yield f"mgpu_{suffix}:{_encode(kind)}={mgpu}"
+    if both.last_pending is not None:
+        yield f"last_pend={both.last_pending}"
+
+
+def _hours(hours: Mapping[Period, float]) -> Iterator[str]:
+    for period, value in hours.items():
+        if value > 0:
+            yield f"gpu_h_{period}={value:.3f}"
+
+
+def _read_use(words: list[str]) -> tuple[RunningAndPending, dict[Period, float]]:
+    both, hours = RunningAndPending(), dict[Period, float]()
+    halves = {suffix: getattr(both, half) for suffix, half in _HALVES}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name == "last_pend":
+            both.last_pending = int(value)
+            continue
+        if name.startswith("gpu_h_"):
+            hours[Period(name.removeprefix("gpu_h_"))] = float(value)
+            continue
+        key, _, suffix = name.partition("_")
+        suffix, _, kind = suffix.partition(":")
+        if kind:
+            halves[suffix].by_type[unquote(kind)] = int(value)
+        elif suffix in halves and key in _COUNTS:
+            setattr(halves[suffix], key, int(value))
+    return both, hours
+
+
+def _subject(subject: Subject) -> str:
+    user, group = subject
+    if user is None:
+        return f"group:{_encode(group or '')}"
+    return f"user:{_encode(user)}" + ("" if group is None else f"@{_encode(group)}")
+
+
+def _read_subject(text: str) -> Subject:
+    kind, _, rest = text.partition(":")
+    if kind == "group":
+        return Subject(None, unquote(rest))
+    user, at, group = rest.partition("@")
+    return Subject(unquote(user), unquote(group) if at else None)
+
+
+def _encode(name: str) -> str:
+    """Letters, digits, `_`, `.` and `-` as they are, every other byte as %XX."""
+    return quote(name, safe="").replace("~", "%7E")

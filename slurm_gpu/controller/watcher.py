@@ -1,0 +1,218 @@
+"""The one watcher: asks slurmctld for its queue, sums it up, and writes snapshot.txt."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.amounts import Facts, amounts_of
+from slurm_gpu.controller.ended import EndedRuns
+from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
+from slurm_gpu.controller.pace import Pace
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.usage import Subject, owner_of, usage_of
+from slurm_gpu.controller.zones import ZoneMap
+from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.slurm.submission import Partition
+
+log = logging.getLogger("slurm-gpuctld")
+
+SEEN_S = 120
+"""For so long after its submission a job's token is named."""
+_SETTINGS_EVERY_S = 600.0
+_NODES_EVERY_S = 60.0
+_NODES_EVERY_WITH_ZONES_S = 10.0
+
+_TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
+
+
+class Queue(Protocol):
+    """What the watcher asks each second: slurm_gpu.slurm.queue.QueueReader, or a test's."""
+
+    def read(self) -> Sequence[CountedJob]:
+        """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
+
+
+@dataclass(slots=True)
+class _Script:
+    """The installed job_submit.lua as last read."""
+
+    stamp: tuple[int, int, int] | None = None
+    policy: PolicyInForce = field(default_factory=PolicyInForce)
+
+
+class Watcher:
+    """Holds what was learnt between looks. `turn` takes one look and says when the next is due.
+
+    Nothing that fails ends it: a snapshot that cannot be renewed grows old, and job_submit.lua then does
+    without.
+    """
+
+    def __init__(
+        self,
+        config: SiteConfig,
+        run_directory: Path,
+        queue: Queue,
+        client: SlurmClient,
+        partitions: Callable[[], Sequence[Partition]],
+        ended: EndedRuns,
+        clock: Clock,
+        read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
+    ) -> None:
+        self.path = run_directory / snapshots.FILE_NAME
+        self._queue, self._client, self._clock = queue, client, clock
+        self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
+        self._zones = ZoneMap(config.zones)
+        self._hours = GpuHours(ZoneInfo(config.timezone))
+        self._pace = Pace()
+        self._script = _Script()
+        self._settings: tuple[float, SlurmSettings] | None = None
+        self._nodes: tuple[float, Sequence[SlurmNode]] | None = None
+        self._partitions: tuple[float, Sequence[Partition]] | None = None
+        self._generation = snapshots.last_generation(self.path)
+        self._trouble: str | None = None
+        self._asked_s = 0.0
+        """What the last answer cost slurmctld at most."""
+        self.written = 0
+        """Snapshots so far."""
+
+    def turn(self) -> float:
+        """Take one look and write what was seen; returns the seconds until the next."""
+        began = self._clock.monotonic()
+        try:
+            text = snapshots.render(self.look())
+        except SlurmError as error:
+            took_s = self._clock.monotonic() - began
+            self._tell(str(error))
+            return self._pace.after_failure(took_s)
+        try:
+            snapshots.write(self.path, text)
+        except OutsideError as error:
+            self._tell(str(error))
+        else:
+            self.written += 1
+            self._tell(None)
+        return self._pace.after_answer(self._asked_s, self._clock.monotonic() - began)
+
+    def look(self) -> Snapshot:
+        """The cluster as it is now; raises SlurmError where slurmctld does not answer."""
+        settings, nodes, partitions = self._slow_answers()
+        now_s = self._clock.wall()
+        asked_at = self._clock.monotonic()
+        jobs = self._queue.read()
+        self._asked_s = self._clock.monotonic() - asked_at
+        policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
+        facts = facts_of(policy, nodes, partitions)
+        self._generation = max(self._generation + 1, int(now_s * 1000))
+        hours = None
+        if policy.counts_gpu_hours and _has_accounting(settings):
+            hours = self._gpu_hours(jobs, policy, facts, now_s)
+        return Snapshot(
+            generation=self._generation,
+            as_of_s=int(now_s),
+            groups_id=policy.groups_id,
+            usage=usage_of(jobs, policy.groups, facts),
+            hours=hours,
+            period_starts=self._hours.starts(now_s) if hours is not None else {},
+            seen=_tokens(jobs, now_s),
+            zones=tuple(self._zones.rooms(nodes)),
+        )
+
+    def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
+        """Configuration, nodes and partitions, asked for anew now and then."""
+        now = self._clock.monotonic()
+        every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
+        if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
+            self._settings = now, self._client.settings()
+        if self._nodes is None or now - self._nodes[0] >= every_s:
+            self._nodes = now, self._client.nodes()
+        if self._partitions is None or now - self._partitions[0] >= _SETTINGS_EVERY_S:
+            self._partitions = now, self._ask_partitions()
+        return self._settings[1], self._nodes[1], self._partitions[1]
+
+    def _policy(self, script: Path) -> PolicyInForce:
+        """That of the installed script, read again when the file is another one."""
+        try:
+            status = script.stat()
+            stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        except OSError:  # not there, or not for us to see
+            stamp = None
+        if stamp != self._script.stamp or stamp is None:
+            try:
+                found = None if stamp is None else self._read_policy(script)
+            except OutsideError as error:
+                log.warning("%s; nothing is summed up by group", error)
+                found = None
+            self._script = _Script(stamp, PolicyInForce() if found is None else found)
+        return self._script.policy
+
+    def _gpu_hours(
+        self, jobs: Sequence[CountedJob], policy: PolicyInForce, facts: Facts, now_s: float
+    ) -> dict[Subject, dict[Period, float]] | None:
+        first_s = min(self._hours.starts(now_s).values())
+        for run in self._ended.poll(first_s, now_s, facts):
+            self._hours.note_ended(run)
+        running = []
+        for job in jobs:
+            if job.phase is Phase.PENDING or job.start_s is None:
+                continue
+            mgpu = amounts_of(job, facts).mgpu
+            if job.phase is Phase.RUNNING:
+                running.append(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, None))
+            else:
+                self._hours.note_ended(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
+        return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
+
+    def _tell(self, trouble: str | None) -> None:
+        """Say a trouble once, and when it is over."""
+        if trouble is not None and trouble != self._trouble:
+            log.warning("%s; %s is not renewed", trouble, self.path)
+        elif trouble is None and self._trouble is not None:
+            log.info("%s is renewed again", self.path)
+        self._trouble = trouble
+
+
+def _has_accounting(settings: SlurmSettings) -> bool:
+    """Without it nobody knows what ended before we looked."""
+    return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
+
+
+def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequence[Partition]) -> Facts:
+    """What must be known to count."""
+    types = {}
+    for node in nodes:
+        kinds = [kind for kind, count in node.gpus.items() if count]
+        if len(kinds) == 1 and kinds[0]:
+            types[node.name] = kinds[0].lower()
+    return Facts(
+        shards_per_gpu=policy.shards_per_gpu,
+        partition_gpus=policy.partition_gpus,
+        partition_cpus=policy.partition_cpus,
+        partition_types=policy.partition_gpu_types,
+        default_mib_per_cpu=policy.default_mib.get("per_cpu"),
+        whole_partitions=frozenset(partition.name for partition in partitions if partition.whole_nodes),
+        node_types=types,
+    )
+
+
+def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
+    """By token, when slurmctld put the job in; an array's tasks have one token."""
+    tokens: dict[str, int] = {}
+    for job in jobs:
+        if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:
+            match = _TOKEN.match(job.admin_comment)
+            if match is not None:
+                tokens.setdefault(match[1], job.submit_s)
+    return tokens

@@ -1,0 +1,101 @@
+"""Counts of what job_submit.lua decided, from decisions.log (docs/contracts.md, section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.bundle import DECISIONS_LOG
+
+_MARK = "slurm-gpu/1"
+_FIELDS_BEFORE_RULES = 5
+"""Mark, time, what was asked, verdict, token."""
+
+
+@dataclass(slots=True)
+class RuleCount:
+    """How often a rule had something to say about a submission or an update."""
+
+    refused: int = 0
+    """mode: enforce. A job that several rules object to counts for each."""
+    advised: int = 0
+    observed: int = 0
+    errors: int = 0
+    """Times when the rule itself could not be checked."""
+
+    def count(self, kind: str) -> None:
+        """One more of a kind that a line of the log names."""
+        match kind:
+            case "enforce":
+                self.refused += 1
+            case "advise":
+                self.advised += 1
+            case "observe":
+                self.observed += 1
+            case "error":
+                self.errors += 1
+
+
+@dataclass(slots=True)
+class DecisionCounts:
+    """All that the logs still hold."""
+
+    since_s: int | None = None
+    """Of the oldest decision; None where there is none."""
+    accepted: int = 0
+    refused: int = 0
+    failed: int = 0
+    """Decisions in which our own code failed somewhere."""
+    rules: dict[str, RuleCount] = field(default_factory=dict)
+    """By the rule's id, in the order in which they first objected."""
+
+    def add(self, line: str) -> None:
+        """Count one line; what is no whole decision (the last line may be half written) is passed over."""
+        words = line.split(" ")
+        if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdigit():
+            return
+        said = dict(word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
+        if "rules" not in said or words[3] not in ("allow", "deny"):
+            return
+        if self.since_s is None:
+            self.since_s = int(words[1])
+        if words[3] == "allow":
+            self.accepted += 1
+        else:
+            self.refused += 1
+        self.failed += "error" in said
+        for rule, kind in dict.fromkeys(_objections(said["rules"])):
+            self.rules.setdefault(rule, RuleCount()).count(kind)
+
+
+def count_decisions(run_directory: Path) -> DecisionCounts | None:
+    """Counts of the log and the one before it; None where there is none that the caller may read."""
+    log = run_directory / DECISIONS_LOG
+    counts = DecisionCounts()
+    try:
+        for file in (log.with_name(f"{log.name}.1"), log):
+            if file == log or file.exists():
+                with file.open(encoding="utf-8", errors="replace") as lines:
+                    _add_all(counts, lines)
+    except (FileNotFoundError, PermissionError):
+        return None
+    except OSError as error:
+        raise OutsideError(f"{log}: {error.strerror}") from error
+    return counts
+
+
+def _add_all(counts: DecisionCounts, lines: Iterable[str]) -> None:
+    for line in lines:
+        if line.endswith("\n"):
+            counts.add(line.rstrip("\n"))
+
+
+def _objections(encoded: str) -> Iterator[tuple[str, str]]:
+    """(rule, mode); a limit of one type of GPU has a colon more, as in grad-share:gpus:a100:enforce."""
+    if encoded != "-":
+        for objection in unquote(encoded).split(","):
+            rule, _, rest = objection.partition(":")
+            yield rule, rest.rpartition(":")[2]

@@ -1,0 +1,193 @@
+"""The policy in force, read out of the script that slurmctld asks.
+
+policy.yaml may have changed since, and so may the members of its groups; what counts is what `policy apply`
+made of them, and that stands as a table of plain data at the head of the bundle.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.bundle import MARK
+
+_OPENING = "\n\nlocal policy = "
+_CLOSING = "\n\nlocal lib = "
+"""Neither can stand inside the table: its strings hold no newline."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInForce:
+    """Whose jobs a rule is for; None where the group does not ask."""
+
+    name: str
+    uids: frozenset[int] | None = None
+    member_uids: frozenset[int] | None = None
+    accounts: frozenset[str] | None = None
+    """In lower case, as `qos`."""
+    qos: frozenset[str] | None = None
+    partitions: frozenset[str] | None = None
+    until_s: int | None = None
+
+    def may_have(self, uid: int) -> bool:
+        """Whether jobs of this user can be in the group at all."""
+        return (self.uids is None or uid in self.uids) and (
+            self.member_uids is None or uid in self.member_uids
+        )
+
+    def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
+        """Whether a job is in the group, as the Lua decides it; `partition` may be several, with commas."""
+        return (
+            self.may_have(uid)
+            and (self.accounts is None or account.lower() in self.accounts)
+            and (self.qos is None or qos.lower() in self.qos)
+            and (self.partitions is None or not self.partitions.isdisjoint(partition.split(",")))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInForce:
+    """A rule as the Lua reads it; limits by their compiled keys (docs/contracts.md, section 4)."""
+
+    id: str
+    group: GroupInForce
+    per: str
+    why: str
+    mode: str
+    limits: Mapping[str, Any]
+    exceptions: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    kind: str | None = None
+    """interactive or batch, where the rule is not for both."""
+    when: Mapping[str, Any] | None = None
+    """Days and minutes of the day at which a submission meets the rule; None for always."""
+
+    def limits_of(self, uid: int, now_s: float) -> Mapping[str, Any]:
+        """The limits that bind this user now, with an exception in place of what it replaces."""
+        exception = self.exceptions.get(uid)
+        if exception is None or now_s >= exception["until_s"]:
+            return self.limits
+        return {**self.limits, **exception["limits"]}
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyInForce:
+    """What of an installed bundle is needed to count, and to say what the limits are."""
+
+    groups: tuple[GroupInForce, ...] = ()
+    rules: tuple[RuleInForce, ...] = ()
+    groups_id: str | None = None
+    """Digest of the groups, and of what else decides how jobs are counted; None of an older bundle."""
+    shards_per_gpu: int | None = None
+    partition_gpus: Mapping[str, int] = field(default_factory=dict)
+    """The fewest GPUs of a node of each partition."""
+    partition_cpus: Mapping[str, int] = field(default_factory=dict)
+    partition_gpu_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Types of GPUs, in lower case, that the nodes of each partition have."""
+    default_mib: Mapping[str, int] = field(default_factory=dict)
+    """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
+    snapshot: Path | None = None
+    """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
+
+    @property
+    def counts_gpu_hours(self) -> bool:
+        """Whether any rule limits GPU-hours."""
+        return any(
+            key.startswith("gpu_hours")
+            for rule in self.rules
+            for limits in (rule.limits, *(exception["limits"] for exception in rule.exceptions.values()))
+            for key in limits
+        )
+
+
+def read_policy_in_force(script: Path) -> PolicyInForce | None:
+    """What the bundle at `script` was made of; None where there is none, or a site's own.
+
+    Raises OutsideError where the file cannot be read or is not what `policy apply` wrote.
+    """
+    try:
+        text = script.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
+    if not text.startswith(MARK):
+        return None
+    try:
+        return _policy(_table(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutsideError(f"{script} holds no policy that can be read: {error!r}") from error
+
+
+def _table(bundle: str) -> dict[Any, Any]:
+    """The policy table of a bundle; nothing else of it is run. Raises ValueError."""
+    start, end = bundle.find(_OPENING), bundle.find(_CLOSING)
+    if not 0 <= start < end:
+        raise ValueError("no policy table")
+    lua = importlib.import_module("lupa.lua54")
+    runtime = lua.LuaRuntime(register_eval=False, register_builtins=False)
+    try:
+        table = runtime.execute(f"return {bundle[start + len(_OPENING) : end]}")
+    except lua.LuaError as error:
+        raise ValueError(str(error)) from error
+    if lua.lua_type(table) != "table":
+        raise ValueError("the policy is not a table")
+
+    def plain(value: Any) -> Any:
+        if lua.lua_type(value) == "table":
+            return {key: plain(item) for key, item in value.items()}
+        return value
+
+    converted: dict[Any, Any] = plain(table)
+    return converted
+
+
+def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
+    groups = tuple(_group(item) for item in _list(table["groups"]))
+    return PolicyInForce(
+        groups=groups,
+        rules=tuple(_rule(item, groups) for item in _list(table["rules"])),
+        groups_id=table.get("groups_id"),
+        shards_per_gpu=table.get("shards_per_gpu"),
+        partition_gpus=table.get("partition_gpus", {}),
+        partition_cpus=table.get("partition_cpus", {}),
+        default_mib=table.get("default_mib", {}),
+        partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
+        snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
+    )
+
+
+def _list(table: Mapping[Any, Any]) -> list[Any]:
+    return [table[index] for index in range(1, len(table) + 1)]
+
+
+def _group(table: Mapping[str, Any]) -> GroupInForce:
+    def names(key: str) -> frozenset[Any] | None:
+        return frozenset(table[key]) if key in table else None
+
+    return GroupInForce(
+        name=table["name"],
+        uids=names("uids"),
+        member_uids=names("member_uids"),
+        accounts=names("accounts"),
+        qos=names("qos"),
+        partitions=names("partitions"),
+        until_s=table.get("until_s"),
+    )
+
+
+def _rule(table: Mapping[str, Any], groups: tuple[GroupInForce, ...]) -> RuleInForce:
+    return RuleInForce(
+        id=table["id"],
+        group=groups[table["group"] - 1],
+        per=table["per"],
+        why=table["why"],
+        mode=table["mode"],
+        limits=table["limits"],
+        exceptions=table.get("exceptions", {}),
+        kind=table.get("kind"),
+        when=table.get("when"),
+    )

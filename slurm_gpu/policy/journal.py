@@ -1,0 +1,224 @@
+"""What `policy apply` did, written down before it is done, so that it can be undone.
+
+It lies in /var/lib/slurm-gpu/policy, one JSON file per apply, `apply-TIME.json`, beside the scripts that were
+replaced. A file that still says `begun` is that of an apply that was cut short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.native.difference import Owned, Step
+from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
+
+KEPT = 20
+"""Applies that are kept, and can be rolled back."""
+_VERSION = 1
+
+
+class State(StrEnum):
+    """How far an apply came."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    UNDONE = "undone"
+    """It failed, and all is as it was."""
+    ROLLED_BACK = "rolled back"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One apply."""
+
+    name: str = ""
+    """When it was, as 20261121T183000Z; "" before it is written."""
+    state: State = State.BEGUN
+    cluster: str
+    policy: str
+    """The file that was applied."""
+    steps: tuple[Step, ...] = ()
+    owned: tuple[Owned, ...] = ()
+    """Limits of Slurm's that are the policy's own once it is done."""
+    script: Path | None = None
+    """The job_submit.lua that was replaced or made; None where it stayed as it was."""
+    previous: Path | None = None
+    """A copy of the one before; None where there was none."""
+    digest: str = ""
+    """SHA-256 of the new script."""
+
+    @property
+    def at(self) -> str:
+        """When it was, for people."""
+        n = self.name
+        return f"{n[:4]}-{n[4:6]}-{n[6:8]} {n[9:11]}:{n[11:13]}:{n[13:15]} UTC"
+
+
+class Journal:
+    """The applies of one host; every method raises OutsideError where files cannot be read or written."""
+
+    def __init__(self, directory: Path, owner_uid: int = 0, now: Callable[[], float] = time.time) -> None:
+        self.directory, self._owner_uid, self._now = directory, owner_uid, now
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep out every other apply and rollback of this host."""
+        make_state_directory(self.directory, self._owner_uid)
+        try:
+            file = (self.directory / "lock").open("w")
+            self._give(file.fileno())
+        except OSError as error:
+            raise OutsideError(f"{self.directory / 'lock'}: {error.strerror}") from error
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise OutsideError("another `slurm-gpu policy apply` or `rollback` is running here") from None
+            yield
+
+    def entries(self) -> list[Entry]:
+        """All that are kept, oldest first."""
+        try:
+            files = [file for file in self.directory.iterdir() if file.match("apply-*.json")]
+            return sorted(map(_read, files), key=lambda entry: _age(entry.name))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise OutsideError(f"{error.filename}: {error.strerror}") from error
+
+    def newest(self, *states: State) -> Entry | None:
+        """The last apply that came so far."""
+        return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
+
+    def owned(self, cluster: str) -> tuple[Owned, ...]:
+        """Limits of Slurm's that the policy in force has set."""
+        for entry in reversed(self.entries()):
+            if entry.state is State.DONE and entry.cluster == cluster:
+                return entry.owned
+        return ()
+
+    def begin(self, entry: Entry) -> Entry:
+        """Write an apply down before it is carried out; the entry comes back with its name."""
+        stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now())), 0
+        if entries := self.entries():
+            newest, last = _age(entries[-1].name)
+            if stamp <= newest:  # within one second, or the clock was set back
+                stamp, number = newest, last + 1
+        name = f"{stamp}.{number}" if number else stamp
+        entry = replace(entry, name=name, state=State.BEGUN)
+        self._write(entry)
+        return entry
+
+    def mark(self, entry: Entry, state: State) -> Entry:
+        """Write down how far it came."""
+        entry = replace(entry, state=state)
+        self._write(entry)
+        if state is State.DONE:
+            self._prune()
+        return entry
+
+    def _write(self, entry: Entry) -> None:
+        file = self._file(entry)
+        fresh = file.with_suffix(".new")
+        try:
+            with fresh.open("w", encoding="utf-8") as out:
+                json.dump(_plain(entry), out, indent=1)
+                out.write("\n")
+                out.flush()
+                self._give(out.fileno())
+                os.fsync(out.fileno())
+            fresh.replace(file)
+            descriptor = os.open(self.directory, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise OutsideError(f"{file}: {error.strerror}") from error
+
+    def _give(self, descriptor: int) -> None:
+        """What root writes is for SlurmUser to go on with."""
+        if os.geteuid() == 0:
+            os.fchown(descriptor, self._owner_uid, -1)
+
+    def _file(self, entry: Entry) -> Path:
+        return self.directory / f"apply-{entry.name}.json"
+
+    def _prune(self) -> None:
+        with contextlib.suppress(OSError):  # no reason to undo what is done
+            for entry in self.entries()[:-KEPT]:
+                self._file(entry).unlink(missing_ok=True)
+
+
+def make_state_directory(directory: Path, owner_uid: int) -> None:
+    """Make the directory of scripts and journal, for SlurmUser alone."""
+    try:
+        if not directory.exists():
+            directory.mkdir(mode=0o700, parents=True)
+            os.chown(directory, owner_uid, -1)
+    except OSError as error:
+        raise OutsideError(f"{error.filename or directory}: {error.strerror}") from error
+
+
+def _age(name: str) -> tuple[str, int]:
+    stamp, _, number = name.partition(".")
+    return stamp, int(number) if number.isdigit() else 0
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    return {
+        "version": _VERSION,
+        "state": str(entry.state),
+        "cluster": entry.cluster,
+        "policy": entry.policy,
+        "script": None if entry.script is None else str(entry.script),
+        "previous": None if entry.previous is None else str(entry.previous),
+        "digest": entry.digest,
+        "steps": [[*_target(one.entity, one.limit), one.old, one.new, one.rule] for one in entry.steps],
+        "owned": [[*_target(one.entity, one.limit), one.value, one.before, one.rule] for one in entry.owned],
+    }
+
+
+def _target(entity: Entity, limit: LimitField) -> list[str]:
+    return [str(entity.kind), entity.name, entity.user, limit.name, limit.item]
+
+
+def _read(file: Path) -> Entry:
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        if plain["version"] != _VERSION:
+            raise OutsideError(f"{file} was written by another version of slurm-gpu ({plain['version']})")
+        return Entry(
+            name=file.stem.removeprefix("apply-"),
+            state=State(plain["state"]),
+            cluster=plain["cluster"],
+            policy=plain["policy"],
+            script=None if plain["script"] is None else Path(plain["script"]),
+            previous=None if plain["previous"] is None else Path(plain["previous"]),
+            digest=plain["digest"],
+            steps=tuple(
+                Step(_entity(row), LimitField(row[3], row[4]), row[5], row[6], row[7])
+                for row in plain["steps"]
+            ),
+            owned=tuple(
+                Owned(_entity(row), LimitField(row[3], row[4]), row[5], row[6], row[7])
+                for row in plain["owned"]
+            ),
+        )
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise OutsideError(
+            f"{file} cannot be read ({error}); it says what an apply changed: mend it, or move it away"
+        ) from error
+
+
+def _entity(row: list[Any]) -> Entity:
+    return Entity(EntityKind(row[0]), row[1], row[2])

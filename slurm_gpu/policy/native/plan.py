@@ -1,0 +1,98 @@
+"""What a policy would change of Slurm's own limits here and now, with all that is worth knowing before."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from slurm_gpu.policy.model import Policy
+from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
+from slurm_gpu.policy.native.stranded import Stranded, stranded
+from slurm_gpu.policy.native.wanted import Accounting, Gap, lua_only, want
+from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
+from slurm_gpu.slurm.sacctmgr import LimitStore
+
+NO_SLURMDBD = (
+    "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
+    "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
+)
+NOTHING_MANAGED = "policy.yaml names nothing under `manages:`, so Slurm's own limits are left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class NativePlan:
+    """The native part of a policy, compared with what slurmdbd holds."""
+
+    difference: Difference = field(default_factory=Difference)
+    gaps: tuple[Gap, ...] = ()
+    stranded: tuple[Stranded, ...] = ()
+    drift: tuple[Drift, ...] = ()
+    """What somebody changed by hand since the last apply."""
+    absent: str | None = None
+    """Why there is no native layer at all; None where there is one."""
+
+    @property
+    def unheld(self) -> tuple[Gap, ...]:
+        """Limits that nothing holds."""
+        return tuple(gap for gap in self.gaps if gap.unheld)
+
+
+def has_slurmdbd(settings: SlurmSettings) -> bool:
+    """Whether this Slurm keeps accounts and limits at all."""
+    return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
+
+
+def plan_native(
+    policy: Policy,
+    names: ResolvedNames,
+    settings: SlurmSettings,
+    store: LimitStore,
+    owned: Iterable[Owned],
+    jobs: Callable[[], Iterable[QueuedJob]],
+    today: dt.date,
+    uid_of: Callable[[str], int | None],
+) -> NativePlan:
+    """Read slurmdbd and compare; `jobs` is asked for the queue only where something would change.
+
+    `today` is the day in the site's time zone. Raises SlurmError where slurmdbd does not answer.
+    """
+    owned = tuple(owned)
+    if not has_slurmdbd(settings):
+        gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
+        return NativePlan(Difference(owned=owned), gaps, absent=NO_SLURMDBD)
+    if not (policy.manages.qos or policy.manages.accounts or owned):
+        gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
+        return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
+    accounting = read_accounting(store, settings.cluster)
+    wanted = want(policy, names, accounting, today, uid_of)
+    found = accounting.limits()
+    change = difference(wanted, found, owned)
+    remarks = (*_not_enforced(settings), *wanted.remarks, *change.remarks)
+    return NativePlan(
+        Difference(change.steps, change.owned, remarks),
+        wanted.gaps,
+        stranded(jobs(), found, change.steps) if change.steps else (),
+        drift(found, owned),
+    )
+
+
+def read_accounting(store: LimitStore, cluster: str) -> Accounting:
+    """Everything that slurmdbd holds for a cluster."""
+    return Accounting(
+        cluster=cluster,
+        associations=store.associations(cluster),
+        qos=store.qos(),
+        tres=store.tracked_tres(),
+    )
+
+
+def _not_enforced(settings: SlurmSettings) -> tuple[str, ...]:
+    enforced = settings.raw.get("AccountingStorageEnforce", "none").lower().split(",")
+    if {"limits", "safe", "all"}.isdisjoint(enforced):
+        return (
+            "slurm.conf lacks AccountingStorageEnforce=associations,limits,qos: "
+            "slurmctld holds no job to these limits",
+        )
+    return ()

@@ -1,0 +1,343 @@
+"""What a policy wants of Slurm's own limits, and what of it Slurm cannot hold.
+
+A bound is never tighter than the rules themselves: a job that the policy lets in and lets run is never held
+back by a native limit. It may be looser, where Slurm has no sum over several accounts, say.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from slurm_gpu.policy.limits import LimitKind, LimitValue, Scope, set_limits
+from slurm_gpu.policy.model import Group, Limits, Mode, Per, Policy, Rule
+from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.native.fields import INHERITED, LUA_ALONE, NOT_TRACKED, Place, native_fields
+from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, Association, Entity, EntityKind, LimitField, Qos
+from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounting:
+    """What slurmdbd holds for one cluster."""
+
+    cluster: str
+    associations: Sequence[Association] = ()
+    qos: Sequence[Qos] = ()
+    tres: frozenset[str] = frozenset()
+
+    def limits(self) -> dict[Entity, FoundLimits]:
+        """The limits of each account, QOS, and user in an account; users by partition are left out."""
+        found = {one.entity: one.limits for one in self.associations if not one.partition}
+        return found | {one.entity: one.limits for one in self.qos}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit that a rule wants; of several rules, the tightest."""
+
+    value: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something of a rule that no field of Slurm's holds."""
+
+    rule: str
+    key: str
+    why: str
+    unheld: bool = False
+    """Whether nothing at all holds it: job_submit.lua cannot refuse for what is running."""
+
+    def __str__(self) -> str:
+        by_whom = "nothing holds it" if self.unheld else "job_submit.lua alone holds it"
+        return f"{self.rule}: {self.key}: {by_whom}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Bounds by entity and field, within what the policy manages."""
+
+    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    managed: frozenset[Entity] = frozenset()
+    """All that may be written to."""
+    remarks: tuple[str, ...] = ()
+    """What is missing or in the way, with what to do about it."""
+
+
+def want(
+    policy: Policy,
+    names: ResolvedNames,
+    found: Accounting,
+    today: dt.date,
+    uid_of: Callable[[str], int | None],
+) -> Wanted:
+    """What `policy` wants on `today` (in the site's time zone) of the accounting that was found."""
+    return _Wish(policy, names, found, today, uid_of).wanted()
+
+
+def lua_only(policy: Policy, today: dt.date, why: str) -> tuple[Gap, ...]:
+    """The gaps where there is no native layer at all: limits on what runs, which nothing holds then."""
+    return tuple(
+        Gap(rule.id, kind.key, why, unheld=True)
+        for rule in _enforced(policy, today)
+        for kind, _ in set_limits(rule.limits)
+        if kind.scope is Scope.RUNNING
+    )
+
+
+def _enforced(policy: Policy, today: dt.date) -> Iterator[Rule]:
+    for rule in policy.rules:
+        until = policy.groups[rule.group].until
+        if rule.mode is Mode.ENFORCE and (until is None or until >= today):
+            yield rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    """One limit of a rule on one field: its value for everyone, and for the users who have exceptions."""
+
+    rule: str
+    value: int
+    excepted: Mapping[str, int]
+
+
+class _Wish:
+    def __init__(
+        self,
+        policy: Policy,
+        names: ResolvedNames,
+        found: Accounting,
+        today: dt.date,
+        uid_of: Callable[[str], int | None],
+    ) -> None:
+        self.policy, self.names, self.today, self.uid_of = policy, names, today, uid_of
+        self.tres = {name.lower(): name for name in found.tres}
+        self.remarks: list[str] = []
+        self.gaps: list[Gap] = []
+        by_partition = {(one.account, one.user) for one in found.associations if one.partition}
+        associations = [one for one in found.associations if (one.account, one.user) not in by_partition]
+        # The account root is that of all accounts together.
+        accounts = [one.account for one in associations if not one.user and one.account != "root"]
+        self.accounts = self._managed(policy.manages.accounts, accounts, "account")
+        self.users = {
+            name: sorted(one.user for one in associations if one.account == name and one.user)
+            for name in sorted(accounts)
+        }
+        """Of all accounts, managed or not."""
+        self.parts = {
+            name: sorted(one.account for one in associations if not one.user and one.parent == name)
+            for name in self.accounts
+        }
+        self.all_qos = sorted(one.name for one in found.qos)
+        self.qos = self._managed(policy.manages.qos, self.all_qos, "QOS")
+        for account, user in sorted(by_partition):
+            if account in self.accounts:
+                self.remarks.append(
+                    f"{user} has associations by partition in account {account}: they are left as they are"
+                )
+        self.holds: dict[Entity, dict[LimitField, list[_Hold]]] = {}
+
+    def wanted(self) -> Wanted:
+        for rule in _enforced(self.policy, self.today):
+            self._rule(rule)
+        bounds = {entity: self._bounds(entity) for entity in self.holds}
+        bounds = {entity: fields for entity, fields in bounds.items() if fields}
+        for entity, fields in bounds.items():
+            if entity.kind is EntityKind.QOS:  # else what can never start would wait for ever
+                fields[LimitField("Flags", DENY_ON_LIMIT)] = Bound(1, next(iter(fields.values())).rule)
+        managed = {Entity(EntityKind.QOS, name) for name in self.qos}
+        for account in self.accounts:
+            managed.add(Entity(EntityKind.ACCOUNT, account))
+            managed.update(Entity(EntityKind.USER, account, user) for user in self.users[account])
+        return Wanted(
+            {entity: bounds[entity] for entity in sorted(bounds)},
+            tuple(self.gaps),
+            frozenset(managed),
+            tuple(self.remarks),
+        )
+
+    def _managed(self, patterns: Iterable[str], existing: Sequence[str], what: str) -> list[str]:
+        chosen: set[str] = set()
+        for pattern in patterns:
+            # Slurm keeps names of accounts and QOS in lower case, whatever was typed.
+            matching = {name for name in existing if fnmatchcase(name, pattern.lower())}
+            if not matching and not any(sign in pattern for sign in "*?["):
+                self.remarks.append(
+                    f"{what} {pattern}, which the policy manages, is not in slurmdbd; "
+                    f"`sacctmgr add {what.lower()} {pattern}` makes it"
+                )
+            chosen |= matching
+        return sorted(chosen)
+
+    def _rule(self, rule: Rule) -> None:
+        group = self.policy.groups[rule.group]
+        everything = list(set_limits(rule.limits))
+        hindrance = self._hindrance(rule, group)
+        if hindrance is not None:
+            for kind, _ in everything:
+                self._gap(rule, kind, hindrance)
+            return
+        by_qos = group.qos is not None or (_is_everyone(group) and not self.accounts)
+        outside = self._outside(group, by_qos=by_qos)
+        for kind, value in everything:
+            if kind.key in LUA_ALONE:
+                self._gap(rule, kind, LUA_ALONE[kind.key])
+                continue
+            told = len(self.gaps)
+            (self._on_qos if by_qos else self._on_associations)(rule, group, kind, value)
+            if outside is not None and len(self.gaps) == told:
+                self._gap(rule, kind, outside)
+
+    def _hindrance(self, rule: Rule, group: Group) -> str | None:
+        """Why Slurm can hold nothing of a rule."""
+        if rule.when is not None:
+            return "Slurm's limits know no hours"
+        if rule.kind is not None:
+            return "Slurm's limits do not tell interactive jobs from others"
+        if group.partitions is not None:
+            return "Slurm limits a partition through a QOS that slurm.conf gives it"
+        if group.qos is not None and not (group.accounts is group.users is group.unix_groups is None):
+            return "Slurm sums up a QOS, or an association, not what they have in common"
+        if group.qos is not None:
+            missing = sorted({name.lower() for name in group.qos} - set(self.qos))
+            if len(missing) == len({name.lower() for name in group.qos}):
+                return f"QOS {', '.join(missing)}: not managed (manages: qos), or not in slurmdbd"
+        elif not self._accounts_of(group) and not (_is_everyone(group) and self.qos):
+            of = "no account" if group.accounts is None else f"account {', '.join(group.accounts)}: not"
+            return f"{of} managed (manages: accounts), or not in slurmdbd"
+        return None
+
+    def _outside(self, group: Group, *, by_qos: bool) -> str | None:
+        """Which of the rule's jobs lie outside of what the policy manages; None where none do."""
+        if by_qos:
+            what, named, managed = "QOS", group.qos, self.qos
+            every = self.all_qos
+        else:
+            what, named, managed = "account", group.accounts, self.accounts
+            every = [account for account in self.users if any(self._users_of(group, account))]
+        wanted = set(every) if named is None else {name.lower() for name in named}
+        missing = sorted(wanted - set(managed))
+        if not missing:
+            return None
+        return f"not for {what} {', '.join(missing)}: not managed, or not in slurmdbd"
+
+    def _accounts_of(self, group: Group) -> list[str]:
+        if group.accounts is None:
+            return self.accounts
+        named = {name.lower() for name in group.accounts}
+        return [account for account in self.accounts if account in named]
+
+    def _on_qos(self, rule: Rule, group: Group, kind: LimitKind, value: LimitValue) -> None:
+        named = None if group.qos is None else {name.lower() for name in group.qos}
+        holds = self._fields(rule, kind, value, Place.QOS)
+        for name in self.qos:
+            if named is None or name in named:
+                for limit, hold in holds.items():
+                    self._hold(Entity(EntityKind.QOS, name), limit, hold)
+
+    def _on_associations(self, rule: Rule, group: Group, kind: LimitKind, value: LimitValue) -> None:
+        chosen = group.users is not None or group.unix_groups is not None
+        if rule.per is Per.GROUP and chosen:
+            self._gap(rule, kind, "Slurm has no sum over some users of an account")
+            return
+        holds = self._fields(rule, kind, value, Place.ASSOCIATIONS)
+        for account in self._accounts_of(group):
+            if rule.per is Per.GROUP:
+                if self.parts[account]:
+                    parts = ", ".join(self.parts[account])
+                    self._gap(rule, kind, f"in account {account} Slurm would count its part {parts} too")
+                    continue
+                for limit, hold in holds.items():
+                    self._hold(Entity(EntityKind.ACCOUNT, account), limit, hold)
+                continue
+            # What an account hands on reaches its parts too, which the rule is not for.
+            hands_on = not chosen and not self.parts[account]
+            for limit, hold in holds.items():
+                if hands_on and limit.name in INHERITED:
+                    self._hold(Entity(EntityKind.ACCOUNT, account), limit, hold)
+                for user in self._users_of(group, account):
+                    self._hold(Entity(EntityKind.USER, account, user), limit, hold)
+
+    def _users_of(self, group: Group, account: str) -> Iterator[str]:
+        for user in self.users[account]:
+            if group.users is not None and user not in group.users:
+                continue
+            if group.unix_groups is not None:
+                uid = self.uid_of(user)
+                if not any(uid in self.names.members[name] for name in group.unix_groups):
+                    continue
+            yield user
+
+    def _fields(
+        self, rule: Rule, kind: LimitKind, value: LimitValue, place: Place
+    ) -> dict[LimitField, _Hold]:
+        wanted = native_fields(kind, value, rule.per, place)
+        if not wanted:
+            self._gap(rule, kind, "jobs with few GPUs have no limit, and Slurm has one for all")
+        holds = {}
+        for limit, amount in wanted.items():
+            if limit.item and limit.item.lower() not in self.tres:
+                self._gap(rule, kind, NOT_TRACKED.format(tres=limit.item))
+                continue
+            excepted = {
+                user: own[limit]
+                for user, limits in self._exceptions(rule)
+                if (own := self._own(kind, limits, rule.per, place)) is not None and limit in own
+            }
+            holds[LimitField(limit.name, self.tres.get(limit.item.lower(), ""))] = _Hold(
+                rule.id, amount, excepted
+            )
+        return holds
+
+    def _exceptions(self, rule: Rule) -> Iterator[tuple[str, Limits]]:
+        for exception in self.policy.exceptions:
+            if exception.rule == rule.id and exception.until >= self.today:
+                yield exception.user, exception.limits
+
+    @staticmethod
+    def _own(kind: LimitKind, limits: Limits, per: Per, place: Place) -> dict[LimitField, int] | None:
+        value = kind.of(limits)
+        return None if value is None else native_fields(kind, value, per, place)
+
+    def _hold(self, entity: Entity, limit: LimitField, hold: _Hold) -> None:
+        self.holds.setdefault(entity, {}).setdefault(limit, []).append(hold)
+
+    def _bounds(self, entity: Entity) -> dict[LimitField, Bound]:
+        bounds = {}
+        for limit, holds in self.holds[entity].items():
+            bound = self._tightest(entity, holds)
+            if entity.kind is EntityKind.USER and limit.name in INHERITED:
+                account = self.holds.get(Entity(EntityKind.ACCOUNT, entity.name), {}).get(limit)
+                if account is not None:
+                    above = self._tightest(Entity(EntityKind.ACCOUNT, entity.name), account)
+                    if above.value == bound.value:
+                        continue  # the account hands it on
+            bounds[limit] = bound
+        return bounds
+
+    @staticmethod
+    def _tightest(entity: Entity, holds: Sequence[_Hold]) -> Bound:
+        bounds = []
+        for hold in holds:
+            value = hold.value
+            if entity.kind is EntityKind.USER:
+                value = hold.excepted.get(entity.user, value)
+            elif entity.kind is EntityKind.QOS:  # one number for all who use it
+                value = max([value, *hold.excepted.values()])
+            bounds.append(Bound(value, hold.rule))
+        return min(bounds, key=lambda bound: bound.value)
+
+    def _gap(self, rule: Rule, kind: LimitKind, why: str) -> None:
+        gap = Gap(rule.id, kind.key, why, unheld=kind.scope is Scope.RUNNING)
+        if gap not in self.gaps:
+            self.gaps.append(gap)
+
+
+def _is_everyone(group: Group) -> bool:
+    conditions = (group.users, group.unix_groups, group.accounts, group.qos, group.partitions)
+    return all(condition is None for condition in conditions)

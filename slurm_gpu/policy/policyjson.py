@@ -1,0 +1,68 @@
+"""A policy with stable keys as JSON: GPUs as numbers, memory in MiB, times in seconds, days as YYYY-MM-DD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_gpu.policy.bundle import bundle_reason
+from slurm_gpu.policy.limittext import limits_json
+from slurm_gpu.policy.model import Bundle, Hours, Policy
+from slurm_gpu.policy.page import conditions
+
+
+def to_json(policy: Policy) -> dict[str, Any]:
+    """All of it but what `policy apply` alone needs; null where something is not limited."""
+    return {
+        "contact": policy.contact,
+        "on_error": str(policy.on_error),
+        "bundles": {bundle.name: _bundle(bundle) for bundle in policy.bundles.values()},
+        "groups": {
+            group.name: {
+                **{key: list(names) for key, names in conditions(group)},
+                **({} if group.until is None else {"until": group.until.isoformat()}),
+            }
+            for group in policy.groups.values()
+        },
+        "rules": [
+            {
+                "id": rule.id,
+                "for": rule.group,
+                "per": str(rule.per),
+                "why": rule.why,
+                "mode": str(rule.mode),
+                "on_error": str(rule.on_error),
+                "when": None if rule.when is None else _when(rule.when),
+                "kind": None if rule.kind is None else str(rule.kind),
+                "limits": limits_json(rule.limits),
+            }
+            for rule in policy.rules
+        ],
+        "exceptions": [
+            {
+                "rule": exception.rule,
+                "user": exception.user,
+                "limits": limits_json(exception.limits),
+                "until": exception.until.isoformat(),
+                "why": exception.why,
+                "granted_by": exception.granted_by,
+            }
+            for exception in policy.exceptions
+        ],
+    }
+
+
+def _when(when: Hours) -> dict[str, Any]:
+    """`days` with 0 for Monday; from_min and to_min are minutes since midnight, the latter excluded."""
+    return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _bundle(bundle: Bundle) -> dict[str, Any]:
+    return {
+        "gpus": bundle.mgpu / 1000,
+        "cpus": bundle.cpus,
+        "memory_mib": bundle.memory_mib,
+        "partitions": None if bundle.partitions is None else list(bundle.partitions),
+        "gpu_types": None if bundle.gpu_types is None else list(bundle.gpu_types),
+        "mode": str(bundle.mode),
+        "why": bundle_reason(bundle),
+    }

@@ -1,0 +1,275 @@
+"""What a policy would have said to the jobs of the past: its very script, asked about each submission.
+
+Every submission is put to it with the queue as it stood at that moment, less what the policy would have kept
+out before. What records do not tell is not judged (`without_unknown`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, PolicyScript, ScalarFields
+
+_OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
+"""Of what the script says for each rule or bundle that objects."""
+_REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
+_GPU = "gres/gpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastJob:
+    """One job, or one task of an array, from its submission to its end; requeued runs are one job."""
+
+    job_id: int
+    label: str
+    """As Slurm prints it: 17, 17_3."""
+    array_job_id: int | None
+    user: str
+    uid: int
+    account: str
+    qos: str
+    partition: str
+    submit_s: int
+    start_s: int | None
+    end_s: int | None
+    """None while it goes on."""
+    time_limit_s: int | None
+    n_nodes: int
+    tres: Mapping[str, float]
+    """Requested in all, memory in MiB."""
+
+    @property
+    def gpus(self) -> float:
+        """Whole GPUs; shards are not GPUs."""
+        return self.tres.get(_GPU, 0.0)
+
+    @property
+    def gpu_hours(self) -> float:
+        """What it used."""
+        if self.start_s is None or self.end_s is None:
+            return 0.0
+        return self.gpus * max(0, self.end_s - self.start_s) / 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What the script said to one submission: a job, or an array with all its tasks."""
+
+    jobs: tuple[PastJob, ...]
+    accepted: bool
+    rules: tuple[str, ...]
+    """That refused it, or that advised against it."""
+    messages: tuple[str, ...]
+
+    @property
+    def first(self) -> PastJob:
+        """The job, or the array's first task."""
+        return self.jobs[0]
+
+
+@dataclass(slots=True)
+class Replay:
+    """All judgements in the order of submission; `errors` are what the script wrote to its log."""
+
+    judgements: list[Judgement] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    @property
+    def refused(self) -> list[Judgement]:
+        """Those that would not have been let in."""
+        return [judgement for judgement in self.judgements if not judgement.accepted]
+
+
+def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
+    """The policy less what records cannot be judged by, and what that is, in words."""
+    remarks = []
+    rules: list[Plain] = []
+    for rule in _tables(compiled["rules"]):
+        kept = dict(rule)
+        if kept.get("kind") == "interactive":
+            remarks.append(f"rule {rule['id']} is left out: records do not tell interactive jobs from others")
+            continue
+        limits = {k: v for k, v in _table(rule["limits"]).items() if not k.startswith("gpu_hours")}
+        if len(limits) < len(_table(rule["limits"])):
+            remarks.append(f"GPU-hours of rule {rule['id']} are left out: they are not replayed")
+        kept["limits"] = limits
+        rules.append(kept)
+    return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
+
+
+def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:
+    """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
+    clock = _Clock()
+    script = PolicyScript(build_bundle(compiled), now=clock)
+    queue, result = _Queue(script), Replay()
+    for submission in _submissions(jobs):
+        first = submission[0]
+        clock.now_s = first.submit_s
+        queue.go_on_to(first.submit_s)
+        if first.submit_s < since_s:
+            queue.let_in(submission, "")
+            continue
+        verdict = script.submit(_description(submission), _partitions(first.partition))
+        result.errors += [
+            text for level, text in verdict.log if level == "error" and text not in result.errors
+        ]
+        rules = dict.fromkeys(name for line in verdict.messages if (name := _rule_in(line)) is not None)
+        result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages))
+        if verdict.accepted:
+            queue.let_in(submission, str(verdict.desc.get("admin_comment") or ""))
+    return result
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.now_s = 0
+
+    def __call__(self) -> int:
+        return self.now_s
+
+
+class _Queue:
+    """slurm.jobs as it stood: jobs come in, start and end as they did."""
+
+    def __init__(self, script: PolicyScript) -> None:
+        self._script = script
+        self._coming: list[tuple[int, int, str]] = []
+        """(when, job id, start or end), the next first."""
+        self._jobs: dict[int, tuple[PastJob, str]] = {}
+        self._changed: dict[int, Mapping[str, Any] | None] = {}
+
+    def let_in(self, submission: Sequence[PastJob], admin_comment: str) -> None:
+        """These wait from now on, until they start."""
+        for job in submission:
+            self._jobs[job.job_id] = job, admin_comment
+            self._changed[job.job_id] = _record(job, 0, admin_comment)
+            if job.start_s is not None:
+                heapq.heappush(self._coming, (job.start_s, job.job_id, "start"))
+            if job.end_s is not None:
+                heapq.heappush(self._coming, (job.end_s, job.job_id, "end"))
+
+    def go_on_to(self, now_s: int) -> None:
+        """Let what happened up to now happen, and show the script a new table if anything did."""
+        while self._coming and self._coming[0][0] <= now_s:
+            _, job_id, what = heapq.heappop(self._coming)
+            if job_id not in self._jobs:
+                continue
+            job, comment = self._jobs[job_id]
+            if what == "start":
+                self._changed[job_id] = _record(job, 1, comment)
+            else:
+                self._changed[job_id] = None
+                del self._jobs[job_id]
+        if self._changed:
+            self._script.change_jobs(self._changed)
+            self._changed = {}
+
+
+def merge_requeued(jobs: Iterable[tuple[PastJob, str]]) -> list[PastJob]:
+    """Runs, each with its state, as jobs: a requeued one goes on in its next run."""
+    merged: dict[int, list[tuple[PastJob, str]]] = {}
+    for run, state in sorted(jobs, key=lambda pair: pair[0].submit_s):
+        before = merged.setdefault(run.job_id, [])
+        if before and before[-1][1] in _REQUEUED:
+            earlier, _ = before.pop()
+            start_s = run.start_s if earlier.start_s is None else earlier.start_s
+            before.append((replace(earlier, start_s=start_s, end_s=run.end_s), state))
+        else:
+            before.append((run, state))
+    return [job for pairs in merged.values() for job, _ in pairs]
+
+
+def _submissions(jobs: Iterable[PastJob]) -> Iterator[tuple[PastJob, ...]]:
+    """In the order of time; an array's tasks came together."""
+    arrays: dict[tuple[int, int], list[PastJob]] = {}
+    for job in jobs:
+        key = (job.job_id, job.submit_s) if job.array_job_id is None else (job.array_job_id, job.submit_s)
+        arrays.setdefault(key, []).append(job)
+    yield from sorted(map(tuple, arrays.values()), key=lambda tasks: (tasks[0].submit_s, tasks[0].job_id))
+
+
+def _description(submission: Sequence[PastJob]) -> ScalarFields:
+    """The request, as far as accounting tells it: totals, spread over the nodes that the job had."""
+    job = submission[0]
+    nodes = max(job.n_nodes, 1)
+    desc: dict[str, str | int | float | bool | None] = dict(EMPTY_DESCRIPTION)
+    desc |= {
+        "user_id": job.uid,
+        "user_name": job.user,
+        "account": job.account,
+        "qos": job.qos,
+        "partition": job.partition,
+        "script": "#!/bin/sh",
+        "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
+        "min_nodes": nodes,
+        "tres_per_job": _gres(job.tres) or None,
+    }
+    if (cpus := job.tres.get("cpu")) is not None:
+        desc["min_cpus"] = int(cpus)
+    if (mib := job.tres.get("mem")) is not None:
+        desc["min_mem_per_node"] = math.ceil(mib / nodes)
+    if len(submission) > 1 or job.array_job_id is not None:
+        desc["array_inx"] = f"0-{len(submission) - 1}"
+    return desc
+
+
+def _gres(tres: Mapping[str, float]) -> str:
+    """TRES totals as a request: typed GPUs by type, the rest untyped, shards."""
+    typed = {name: int(n) for name, n in tres.items() if name.startswith(f"{_GPU}:")}
+    untyped = int(tres.get(_GPU, 0)) - sum(typed.values())
+    items = [f"{name}:{n}" for name, n in typed.items() if n]
+    if untyped > 0:
+        items.append(f"{_GPU}:{untyped}")
+    if shards := int(tres.get("gres/shard", 0)):
+        items.append(f"gres/shard:{shards}")
+    return ",".join(items)
+
+
+def _record(job: PastJob, state: int, admin_comment: str) -> dict[str, Any]:
+    total = ",".join(_total(name, amount) for name, amount in job.tres.items())
+    return {
+        "job_id": job.job_id,
+        "user_id": job.uid,
+        "user_name": job.user,
+        "account": job.account,
+        "qos": job.qos,
+        "partition": job.partition,
+        "job_state": state,
+        "min_nodes": max(job.n_nodes, 1),
+        "tres_per_job": _gres(job.tres) or None,
+        "tres_fmt_req_str": total or None,
+        "tres_fmt_alloc_str": total if state == 1 and total else None,
+        "admin_comment": admin_comment,
+        "submit_time": job.submit_s,
+    }
+
+
+def _total(name: str, amount: float) -> str:
+    return f"{name}={amount:.0f}{'M' if name == 'mem' else ''}"
+
+
+def _partitions(names: str) -> list[ScalarFields]:
+    return [
+        {"name": name, "flag_default": 0, "default_time": NO_VAL, "max_time": INFINITE, "max_share": 1}
+        for name in names.split(",")
+    ]
+
+
+def _rule_in(line: str) -> str | None:
+    match = _OPENING.match(line)
+    return None if match is None else match[1]
+
+
+def _tables(value: Plain) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _table(value: Plain) -> Mapping[str, Any]:
+    return {str(key): item for key, item in value.items()} if isinstance(value, Mapping) else {}

@@ -1,0 +1,182 @@
+"""The queue as counting needs it: one call of squeue, whatever the number of jobs.
+
+`SlurmClient.jobs` tells much more of each job and takes two calls and far longer; what is asked each second
+is asked here. Columns end with a random mark, so that nothing a user writes can forge one.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.hostlist import count_tasks
+
+
+class Phase(Enum):
+    """Whether a job waits, holds resources, or has ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    """Suspended jobs too: they keep their GPUs."""
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedJob:
+    """A job in slurmctld's memory; an array whose tasks are not split off yet is one, with `n_tasks` > 1.
+
+    The texts of what is asked for are as Slurm prints them, "" where there is none. Times are epoch seconds.
+    """
+
+    job_id: int
+    user: str
+    uid: int
+    account: str
+    qos: str
+    partition: str
+    """Of a pending job perhaps several, with commas."""
+    phase: Phase
+    n_tasks: int
+    n_nodes: int
+    """Of a pending job with a range of nodes the upper end."""
+    n_cpus: int
+    per_job: str
+    per_node: str
+    per_socket: str
+    tres: str
+    """What was allocated; of a job that never started the total that it asks for, with the fewest nodes."""
+    exclusive: bool
+    """Asked to have its nodes to itself."""
+    submit_s: int | None
+    start_s: int | None
+    """Of a pending job, when Slurm expects it to start."""
+    end_s: int | None
+    """Of a job that has not ended, when its time limit ends it."""
+    nodes: str
+    admin_comment: str
+    cpus_per_gpu: str = ""
+    """As "gres:gpu:8"."""
+    mib_per_gpu: str = ""
+    """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
+
+
+_COLUMNS = (
+    "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
+    "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
+    "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
+)  # fmt: skip
+
+_PENDING = frozenset(
+    {
+        "EXPEDITING",
+        "PENDING",
+        "REQUEUED",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESV_DEL_HOLD",
+        "SPECIAL_EXIT",
+    }
+)
+_ENDED = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"}
+    | {"OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "STAGE_OUT", "TIMEOUT"}
+)
+_ABSENT = frozenset({"N/A", "(null)", "n/a"})
+_UNLIMITED_NODES = 2**31
+"""No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above."""
+
+
+class QueueReader:
+    """Asks squeue; of a job that did not change since the last answer, the same object is returned."""
+
+    def __init__(
+        self,
+        run: Run = run_command,
+        environ: Mapping[str, str] = os.environ,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._run, self._environ, self._wall = run, query_environment(environ), wall
+        self._before: dict[str, tuple[tuple[str, ...], CountedJob]] = {}
+
+    def read(self) -> list[CountedJob]:
+        """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
+        mark = f"<{secrets.token_hex(8)}>"
+        columns = ",".join(f"{column}:0{mark}" for column in _COLUMNS)
+        argv = ["squeue", "--all", "--noheader", "--states=all", f"--Format={columns}"]
+        rows = _rows(self._run(argv, self._environ, QUERY_TIMEOUT_S), mark)
+        before, self._before, now_s = self._before, {}, self._wall()
+        for row in rows:
+            known = before.get(row[0])
+            self._before[row[0]] = known if known is not None and known[0] == row else (row, _job(row, now_s))
+        return [job for _, job in self._before.values()]
+
+
+def _rows(text: str, mark: str) -> list[tuple[str, ...]]:
+    words = text.split(mark)
+    n = len(_COLUMNS)
+    if len(words) % n != 1 or words[-1].strip():
+        raise SlurmError(f"squeue printed {len(words) - 1} columns, not a multiple of {n}")
+    return [
+        (words[start].lstrip("\n"), *words[start + 1 : start + n]) for start in range(0, len(words) - 1, n)
+    ]
+
+
+def _job(row: Sequence[str], now_s: float) -> CountedJob:
+    value = dict(zip(_COLUMNS, row, strict=True))
+    try:
+        task, end_s = _text(value["ArrayTaskID"]), _epoch(value["EndTime"])
+        return CountedJob(
+            job_id=int(value["JobID"]),
+            user=value["UserName"],
+            uid=int(value["UserID"]),
+            account=_text(value["Account"]),
+            qos=_text(value["QOS"]),
+            partition=_text(value["Partition"]),
+            phase=_phase(value["State"], end_s, now_s),
+            n_tasks=count_tasks(task) if task and not task.isdigit() else 1,
+            n_nodes=max(_number(value["NumNodes"]), _number(value["MaxNodes"])),
+            n_cpus=_number(value["NumCPUs"]),
+            per_job=_text(value["tres-per-job"]),
+            per_node=_text(value["tres-per-node"]),
+            per_socket=_text(value["tres-per-socket"]),
+            tres=_text(value["tres-alloc"]),
+            exclusive=value["OverSubscribe"] == "NO",
+            submit_s=_epoch(value["SubmitTime"]),
+            start_s=_epoch(value["StartTime"]),
+            end_s=end_s,
+            nodes=_text(value["NodeList"]),
+            admin_comment=_text(value["admin_comment"]),
+            cpus_per_gpu=_text(value["cpus-per-tres"]),
+            mib_per_gpu=_text(value["mem-per-tres"]),
+        )
+    except ValueError as error:
+        raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None
+
+
+def _phase(state: str, end_s: int | None, now_s: float) -> Phase:
+    # A job that was requeued is shown as completing until its nodes are clean, with an end yet to come.
+    requeued = state == "COMPLETING" and (end_s is None or end_s > now_s)
+    if state in _PENDING or requeued:
+        return Phase.PENDING
+    return Phase.ENDED if state in _ENDED else Phase.RUNNING  # what a later Slurm may add holds resources
+
+
+def _text(value: str) -> str:
+    return "" if value in _ABSENT else value
+
+
+def _number(text: str) -> int:
+    """A count of nodes or CPUs, the upper end of "2-4"; 0 where none is said."""
+    digits = text.rpartition("-")[2]
+    number = int(digits) if digits.isdigit() else 0
+    return number if number < _UNLIMITED_NODES else 0
+
+
+def _epoch(text: str) -> int | None:
+    return int(text) if text.isdigit() and text != "0" else None

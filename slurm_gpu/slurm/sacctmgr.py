@@ -1,0 +1,242 @@
+"""Limits of Slurm's own, in slurmdbd: of associations and QOS, read and changed through sacctmgr.
+
+Amounts are whole numbers: memory MiB, wall time minutes, all else counts. A limit that is not set is left
+out, or None where it is taken away; 0 is a limit that lets nothing through.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
+from slurm_gpu.slurm.tres import parse_tres
+from slurm_gpu.units import parse_slurm_time
+
+DENY_ON_LIMIT = "DenyOnLimit"
+"""The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever."""
+
+ASSOCIATION_FIELDS = (
+    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs",
+)  # fmt: skip
+QOS_FIELDS = (
+    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxTRESPU", "MaxWall", "MaxJobsPU", "MaxSubmitJobsPU",
+)  # fmt: skip
+
+_TAKEN_AWAY = -1
+"""How sacctmgr is told to take a limit away."""
+_NAME = re.compile(r"[^\s,'\"|=()\x00-\x1f]+")
+"""Names that sacctmgr takes as one name, wherever they stand."""
+_USERS_PER_CALL = 200
+
+
+class EntityKind(StrEnum):
+    """What a limit hangs on."""
+
+    QOS = "qos"
+    ACCOUNT = "account"
+    USER = "user"
+    """A user in one account."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Entity:
+    """What a limit hangs on, as sacctmgr names it."""
+
+    kind: EntityKind
+    name: str
+    """Of the QOS, or of the account."""
+    user: str = ""
+
+    def __str__(self) -> str:
+        if self.kind is EntityKind.USER:
+            return f"user {self.user} in account {self.name}"
+        return f"QOS {self.name}" if self.kind is EntityKind.QOS else f"account {self.name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LimitField:
+    """One limit of an entity: a field of sacctmgr, and the TRES (or flag) in it where it holds several."""
+
+    name: str
+    item: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.item}" if self.item else self.name
+
+    def show(self, value: int | None) -> str:
+        """The field with a value, as sacctmgr would print it."""
+        if self.name == "Flags":
+            return f"Flags{'-' if value is None else '+'}={self.item}"
+        return f"{self}={'none' if value is None else value}"
+
+
+Limits = Mapping[LimitField, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Association:
+    """An account, or a user in an account, with the limits of its own (not those that it inherits)."""
+
+    account: str
+    user: str = ""
+    """"" for the account itself."""
+    partition: str = ""
+    parent: str = ""
+    """Of an account, the one that it is part of."""
+    limits: Limits = field(default_factory=dict)
+
+    @property
+    def entity(self) -> Entity:
+        """What sacctmgr calls it."""
+        if self.user:
+            return Entity(EntityKind.USER, self.account, self.user)
+        return Entity(EntityKind.ACCOUNT, self.account)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """A quality of service; its flags are among its limits as LimitField("Flags", NAME) = 1."""
+
+    name: str
+    limits: Limits = field(default_factory=dict)
+
+    @property
+    def entity(self) -> Entity:
+        """What sacctmgr calls it."""
+        return Entity(EntityKind.QOS, self.name)
+
+
+class LimitStore(Protocol):
+    """Where Slurm keeps limits of its own; every method raises SlurmError, with the reason, when it fails."""
+
+    def tracked_tres(self) -> frozenset[str]:
+        """TRES that can be limited, such as cpu, mem, node, gres/gpu, gres/gpu:a100."""
+
+    def associations(self, cluster: str) -> Sequence[Association]:
+        """All associations of a cluster."""
+
+    def qos(self) -> Sequence[Qos]:
+        """All QOS; they belong to every cluster of this slurmdbd."""
+
+    def set_limits(
+        self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
+    ) -> None:
+        """Give entities (several users of one account, or one QOS or account) these limits.
+
+        None takes a limit away; what is not named stays. It is one transaction of slurmdbd's for up to 200
+        users.
+        """
+
+
+class Sacctmgr:
+    """LimitStore over sacctmgr, correct on 22.05 and later."""
+
+    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+        self._run = run
+        self._environ = {**environ, "LC_ALL": "C.UTF-8"}
+
+    def tracked_tres(self) -> frozenset[str]:
+        """TRES that slurmdbd knows."""
+        rows = self._rows(["tres"], ("Type", "Name"))
+        return frozenset(f"{kind}/{name}" if name else kind for kind, name in rows)
+
+    def associations(self, cluster: str) -> Sequence[Association]:
+        """All associations of a cluster, each with the limits of its own."""
+        columns = ("Account", "User", "Partition", "ParentName", *ASSOCIATION_FIELDS)
+        found = []
+        # Without WOPLimits an association shows what it inherits as if it were its own.
+        for row in self._rows(["assoc", "where", f"cluster={_name(cluster)}", "WOPLimits"], columns):
+            account, user, partition, parent, *values = row
+            limits = _read_limits(ASSOCIATION_FIELDS, values, f"account {account} {user}".strip())
+            found.append(
+                Association(account=account, user=user, partition=partition, parent=parent, limits=limits)
+            )
+        return found
+
+    def qos(self) -> Sequence[Qos]:
+        """All QOS."""
+        found = []
+        for name, flags, *values in self._rows(["qos"], ("Name", "Flags", *QOS_FIELDS)):
+            limits = _read_limits(QOS_FIELDS, values, f"QOS {name}")
+            limits |= {LimitField("Flags", flag): 1 for flag in flags.split(",") if flag}
+            found.append(Qos(name=name, limits=limits))
+        return found
+
+    def set_limits(
+        self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
+    ) -> None:
+        """Change limits; raises SlurmError also where an entity does not exist."""
+        if not values:
+            return
+        for start in range(0, len(entities), _USERS_PER_CALL):
+            which = _where(cluster, entities[start : start + _USERS_PER_CALL])
+            self._run(
+                ["sacctmgr", "--immediate", "modify", *which, "set", *_settings(values)],
+                self._environ,
+                QUERY_TIMEOUT_S,
+            )
+
+    def _rows(self, what: Sequence[str], columns: Sequence[str]) -> list[list[str]]:
+        argv = ["sacctmgr", "--noheader", "--parsable2", "show", *what, f"format={','.join(columns)}"]
+        text = self._run(argv, self._environ, QUERY_TIMEOUT_S)
+        rows = [line.split("|") for line in text.splitlines()]
+        for row in rows:
+            if len(row) != len(columns):
+                raise SlurmError(f"sacctmgr show {what[0]} printed {len(row)} columns, not {len(columns)}")
+        return rows
+
+
+def _name(name: str) -> str:
+    # An empty name would stand for all there are.
+    if not _NAME.fullmatch(name):
+        raise SlurmError(f"{name!r} cannot be given to sacctmgr as a name")
+    return name
+
+
+def _where(cluster: str, entities: Sequence[Entity]) -> list[str]:
+    kind, name = entities[0].kind, _name(entities[0].name)
+    if kind is EntityKind.USER:
+        if {(one.kind, one.name) for one in entities} != {(kind, name)}:
+            raise ValueError("users of several accounts cannot be changed in one call")
+        users = ",".join(_name(one.user) for one in entities)
+        return ["user", "where", f"name={users}", f"account={name}", f"cluster={_name(cluster)}"]
+    if len(entities) != 1:
+        raise ValueError("accounts and QOS are changed one by one")
+    if kind is EntityKind.ACCOUNT:
+        return ["account", "where", f"name={name}", f"cluster={_name(cluster)}"]
+    return ["qos", "where", f"name={name}"]
+
+
+def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
+    """As in MaxTRES=cpu=8,mem=-1: what a field holds of other TRES stays as it is."""
+    by_name: dict[str, list[str]] = {}
+    for limit, value in sorted(values.items()):
+        if limit.name == "Flags":
+            by_name.setdefault("Flags-" if value is None else "Flags+", []).append(limit.item)
+        else:
+            amount = _TAKEN_AWAY if value is None else value
+            by_name.setdefault(limit.name, []).append(f"{limit.item}={amount}" if limit.item else str(amount))
+    return [f"{name}={','.join(items)}" for name, items in by_name.items()]
+
+
+def _read_limits(names: Iterable[str], texts: Iterable[str], of: str) -> dict[LimitField, int]:
+    limits: dict[LimitField, int] = {}
+    for name, text in zip(names, texts, strict=True):
+        if not text:
+            continue
+        try:
+            if "TRES" in name:
+                limits |= {LimitField(name, tres): round(n) for tres, n in parse_tres(text).items()}
+            elif name == "MaxWall":
+                limits[LimitField(name)] = round(parse_slurm_time(text) / 60)
+            else:
+                limits[LimitField(name)] = int(text)
+        except ValueError as error:
+            raise SlurmError(f"{of}: sacctmgr printed {name}={text!r}: {error}") from None
+    return limits

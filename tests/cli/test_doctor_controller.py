@@ -1,0 +1,79 @@
+"""`slurm-gpu doctor` on slurm-gpuctld."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.cli.checks import controller
+from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, render
+from slurm_gpu.controller.usage import Usage
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.installed import read_policy_in_force
+from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.yamlsource import parse_yaml
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import NOW_S
+
+
+def install(installed: Installation, limits: str) -> str:
+    """Put a policy into force; gives its groups' digest."""
+    text = (
+        f"version: 1\ngroups: {{g: {{}}}}\nrules: [{{id: r, for: g, per: user, why: W., limits: {limits}}}]\n"
+    )
+    source = parse_yaml(text, "policy.yaml")
+    policy = check_policy(source)
+    facts = SiteFacts(run_directory=installed.root / "run")
+    table = compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts)
+    script = installed.root / "slurm" / "job_submit.lua"
+    script.write_text(build_bundle(table))
+    found = read_policy_in_force(script)
+    assert found is not None
+    assert found.groups_id is not None
+    return found.groups_id
+
+
+def write(installed: Installation, groups_id: str, age_s: int = 1, *, hours: bool = False) -> None:
+    snapshot = Snapshot(
+        1,
+        int(NOW_S) - age_s,
+        groups_id,
+        Usage({}, {}),
+        {} if hours else None,
+        dict.fromkeys(Period, 1) if hours else {},
+    )
+    (installed.root / "run" / "snapshot.txt").write_text(render(snapshot))
+
+
+def test_elsewhere_and_without_a_policy_there_is_nothing_to_look_at(installed: Installation) -> None:
+    assert levels(controller.snapshot(installed.at())) == ["skipped"]
+    assert levels(controller.snapshot(installed.at(host="login"))) == ["skipped"]
+
+
+def test_a_snapshot_that_is_fresh_is_well(installed: Installation) -> None:
+    write(installed, install(installed, "{gpus_total: 4}"))
+    assert levels(controller.snapshot(installed.at())) == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "level"), [("{gpus_total: 4}", Level.WARN), ("{gpu_hours: {week: 1}}", Level.FAIL)]
+)
+def test_an_old_or_missing_snapshot_is_worse_where_gpu_hours_are_limited(
+    installed: Installation, limits: str, level: Level
+) -> None:
+    groups_id = install(installed, limits)
+    assert worst(controller.snapshot(installed.at())).level is level
+    write(installed, groups_id, FRESH_S + 1)
+    assert worst(controller.snapshot(installed.at())).level is level
+
+
+def test_a_snapshot_by_other_groups_or_without_the_hours_is_told(installed: Installation) -> None:
+    groups_id = install(installed, "{gpu_hours: {week: 1}}")
+    write(installed, "f" * 16)
+    assert "another policy" in worst(controller.snapshot(installed.at())).message
+    write(installed, groups_id)
+    assert "tells no GPU-hours" in worst(controller.snapshot(installed.at())).message
+    write(installed, groups_id, hours=True)
+    assert levels(controller.snapshot(installed.at())) == ["ok"]

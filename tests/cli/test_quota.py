@@ -1,0 +1,132 @@
+"""`slurm-gpu quota` as a user calls it."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.snapshot import Snapshot, render
+from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.installed import read_policy_in_force
+from slurm_gpu.policy.names import SystemDirectory, resolve_names
+from slurm_gpu.yamlsource import parse_yaml
+from tests.controller.fakes import NOON_S, Clock, Slurm
+
+ME = getpass.getuser()
+POLICY = """\
+version: 1
+groups:
+  vision: {accounts: [vision]}
+  nlp: {accounts: [nlp]}
+rules:
+  - {id: share, for: vision, per: user, why: "Others.", limits: {gpus_total: 6, jobs_total: 5}}
+  - {id: size, for: vision, per: job, why: "Others.", limits: {walltime: 2d}, mode: advise}
+  - {id: theirs, for: nlp, per: user, why: "Others.", limits: {jobs_total: 1}}
+"""
+JOB = (
+    f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|0|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
+    "|1795285306|N/A|N/A|||N/A|N/A"
+)
+
+
+@dataclass
+class Command:
+    """The command over a policy in force, a queue of one job, and perhaps a snapshot."""
+
+    directory: Path
+    slurm: Slurm
+    run_directory: Path
+    capsys: pytest.CaptureFixture[str]
+
+    def __post_init__(self) -> None:
+        source = parse_yaml(POLICY, "policy.yaml")
+        policy = check_policy(source)
+        names = resolve_names(policy, source, SystemDirectory())
+        bundle = build_bundle(compile_policy(policy, names, SiteFacts()))
+        self.script = self.directory / "job_submit.lua"
+        self.script.write_text(bundle)
+
+    def run(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        if argv[0] == "sacctmgr":
+            return "vision|normal,high\n"
+        if argv[-1] == "partition":
+            return ""
+        mark = re.search("<[0-9a-f]{16}>", argv[-1])
+        if mark is None:
+            raise SlurmError(f"unexpected: {argv}")
+        return JOB.replace("|", mark[0]) + mark[0] + "\n"
+
+    def __call__(self, *argv: str) -> int:
+        site = Site(
+            self.directory / "slurm-gpu.yaml", lambda: self.slurm, wall=lambda: float(NOON_S), run=self.run
+        )
+        code = main(["quota", *argv], site)
+        self.out, self.err = self.capsys.readouterr()
+        return code
+
+    def write_snapshot(self, **changes: object) -> None:
+        policy = read_policy_in_force(self.script)
+        assert policy is not None
+        usage = Usage({Subject(ME, "vision"): RunningAndPending(Use(jobs=1, mgpu=2500))}, {ME: os.getuid()})
+        snapshot = Snapshot(1, NOON_S - 5, policy.groups_id, usage)
+        path = self.run_directory / "snapshot.txt"
+        path.write_text(render(replace(snapshot, **changes)))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def quota(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(tmp_path))
+    return Command(tmp_path, Slurm(Clock(), str(tmp_path / "slurm.conf")), tmp_path, capsys)
+
+
+def rows(quota: Command) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in quota.out.splitlines()]
+
+
+def test_own_use_stands_beside_each_limit(quota: Command) -> None:
+    quota.write_snapshot()
+    assert quota() == 0
+    assert rows(quota) == [
+        ["rule", "limit on", "for", "used", "limit", "left"],
+        ["share", "GPUs running + pending", ME, "2.5", "6", "3.5"],
+        ["share", "jobs running + pending", ME, "1", "5", "4"],
+        ["size", "each job's time limit", "vision", "–", "2d", "–", "advice only"],
+    ]
+
+
+@pytest.mark.parametrize("snapshot", ["none", "old", "of other groups"])
+def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapshot: str) -> None:
+    if snapshot == "old":
+        quota.write_snapshot(as_of_s=NOON_S - 60)
+    elif snapshot == "of other groups":
+        quota.write_snapshot(groups_id="f" * 16)
+    assert quota("--json") == 0
+    answer = json.loads(quota.out)
+    assert (answer["user"], answer["from"], answer["as_of_s"]) == (ME, "queue", NOON_S)
+    assert answer["limits"][0] == {
+        "rule": "share", "group": "vision", "per": "user", "key": "gpus_total", "unit": "GPUs", "limit": 6.0,
+        "used": 4.0, "left": 2.0, "mode": "enforce", "why": "Others.", "until_s": None,
+    }  # fmt: skip
+
+
+def test_where_there_is_no_policy_it_says_where_to_look(quota: Command) -> None:
+    quota.script.unlink()
+    assert quota() == 3
+    assert "quota runs where slurmctld does" in quota.err
+
+
+def test_an_unknown_user_is_wrong_usage(quota: Command) -> None:
+    assert quota("--user", "nobody-at-all") == 2
+    assert "'nobody-at-all' is not a user" in quota.err

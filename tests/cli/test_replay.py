@@ -1,0 +1,58 @@
+"""`slurm-gpu policy replay` as an operator calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import START_S, CommandLine, make_run
+
+POLICY = """\
+version: 1
+groups: {vision: {accounts: [vision]}}
+rules:
+  - {id: share, for: vision, per: user, why: "Three each.", limits: {gpus_total: 3}}
+"""
+
+
+@pytest.fixture
+def replay(slurm_gpu: CommandLine, tmp_path: Path) -> CommandLine:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    tres = {"cpu": 4.0, "node": 1.0, "gres/gpu": 2.0}
+    slurm_gpu.database.runs = [
+        make_run(tres_requested=tres),
+        make_run(tres_requested=tres, id="18", job_id=18, submit_s=START_S + 60, start_s=None, end_s=None),
+        make_run(tres_requested=tres, id="19", job_id=19, user="somebody", submit_s=START_S + 60),
+    ]
+    return slurm_gpu
+
+
+def test_who_would_have_been_refused_and_by_what(replay: CommandLine) -> None:
+    assert replay("policy", "replay", "--since", "1d") == 1
+    assert replay.out.splitlines()[0] == "submissions: 3, refused: 1"
+    assert replay.rows()[3] == ["share", "1", "0", "1", "0"]
+    last = replay.rows()[-1]
+    assert (last[0], last[1], last[2]) == ("18", "alice", "vision")
+    assert "GPUs running + pending: used 2, limit 3, requested 2." in replay.out
+
+
+def test_json_has_all_of_it(replay: CommandLine) -> None:
+    assert replay("policy", "replay", "--since", "1d", "--json") == 1
+    answer = json.loads(replay.out)
+    (refused,) = answer["refused"]
+    assert (answer["submissions"], answer["advised"], answer["errors"]) == (3, 0, [])
+    assert (refused["id"], refused["rules"], refused["nGPU"], refused["tasks"]) == ("18", ["share"], 2.0, 1)
+
+
+def test_a_policy_that_everything_fits_is_done(replay: CommandLine, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(POLICY.replace("gpus_total: 3", "gpus_total: 8"))
+    assert replay("policy", "replay", str(other)) == 0
+
+
+def test_somebody_who_does_not_see_everything_is_told_so(replay: CommandLine) -> None:
+    replay.database.runs.append(make_run(full=False))
+    assert replay("policy", "replay") == 3
+    assert "everybody's jobs" in replay.err

@@ -1,0 +1,118 @@
+"""A job counts the same here as in job_submit.lua, where its admission was counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.amounts import Facts, amounts_of
+from slurm_gpu.slurm.queue import Phase
+
+from .fakes import make_job
+
+FACTS = Facts(
+    shards_per_gpu=4, partition_gpus={"gpu": 4, "small": 2}, node_types={"n1": "a100", "n2": "a100"}
+)
+
+
+def pending_mgpu(**changes: object) -> int:
+    fields: dict[str, object] = {"per_node": "", "tres": "cpu=1,mem=1G,node=1,billing=1", "nodes": ""}
+    return amounts_of(make_job(phase=Phase.PENDING, **(fields | changes)), FACTS).mgpu
+
+
+def test_a_running_job_counts_what_it_was_given() -> None:
+    amounts = amounts_of(make_job(per_node="gres:gpu:7"), FACTS)
+    assert (amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes) == (2000, 8, 65536, 1)
+
+
+def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() -> None:
+    assert amounts_of(make_job(), FACTS).mgpu_by_type == {"a100": 2000}
+    assert amounts_of(make_job(nodes="n[1,3]"), FACTS).mgpu_by_type == {}
+    named = make_job(tres="cpu=1,node=1,gres/gpu=3,gres/gpu:h100=1,gres/gpu:a100=2")
+    assert amounts_of(named, FACTS).mgpu_by_type == {"h100": 1000, "a100": 2000}
+
+
+@pytest.mark.parametrize(
+    ("asked", "mgpu"),
+    [
+        ({"per_job": "gres:gpu:3"}, 3000),
+        ({"per_node": "gres/gpu:a100:2", "n_nodes": 3}, 6000),
+        ({"per_node": "gres:shard:3", "n_nodes": 2}, 1500),
+        ({"per_node": "gres:gpu:1,gres:shard:2"}, 1500),
+        # By task or socket: Slurm knows the number of tasks, and that of sockets on the fewest nodes.
+        ({"tres": "cpu=4,node=1,gres/gpu=4"}, 4000),
+        ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2}, 4000),
+        ({"tres": "cpu=4,node=1,gres/gpu=4", "n_nodes": 2, "per_socket": "gres:gpu:2"}, 8000),
+        ({"exclusive": True}, 4000),
+        ({"exclusive": True, "partition": "small,gpu", "n_nodes": 2}, 4000),
+        ({"exclusive": True, "partition": "unknown"}, 0),
+        # A request that is past reading counts as Slurm totals it.
+        ({"per_node": "gres:gpu(,", "tres": "node=1,gres/gpu=2"}, 2000),
+        ({}, 0),
+    ],
+)
+def test_a_pending_job_counts_the_most_that_it_may_get(asked: dict[str, object], mgpu: int) -> None:
+    assert pending_mgpu(**asked) == mgpu
+
+
+def test_a_range_of_nodes_counts_cpus_and_memory_with_its_upper_end() -> None:
+    job = make_job(phase=Phase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
+    amounts = amounts_of(job, FACTS)
+    assert (amounts.cpus, amounts.mib, amounts.nodes) == (6, 3 * 4096, 3)
+
+
+def test_an_exclusive_job_counts_all_cpus_of_its_nodes() -> None:
+    facts = Facts(partition_cpus={"gpu": 32})
+    assert amounts_of(make_job(phase=Phase.PENDING, exclusive=True, n_nodes=2), facts).cpus == 64
+
+
+def test_in_an_exclusive_partition_every_job_takes_whole_nodes() -> None:
+    facts = Facts(partition_gpus={"gpu": 4, "whole": 8}, whole_partitions=frozenset({"whole"}))
+    for partition, mgpu in (("whole", 8000), ("gpu", 2000), ("gpu,whole", 2000)):
+        assert amounts_of(make_job(phase=Phase.PENDING, partition=partition), facts).mgpu == mgpu
+
+
+def test_untyped_gpus_are_of_the_only_type_that_their_partitions_have() -> None:
+    facts = Facts(partition_types={"gpu": frozenset({"a100"}), "both": frozenset({"a100", "v100"})})
+    for partition, types in (("gpu", {"a100": 2000}), ("gpu,both", {}), ("gpu,unknown", {})):
+        job = make_job(phase=Phase.PENDING, partition=partition)
+        assert amounts_of(job, facts).mgpu_by_type == types
+
+
+def test_shards_count_for_nothing_where_no_node_has_any() -> None:
+    job = make_job(phase=Phase.PENDING, per_node="gres:shard:3", tres="node=1,gres/shard=3")
+    assert amounts_of(job, Facts()).mgpu == 0
+
+
+@given(st.text(), st.text())
+def test_no_text_of_a_users_stops_the_counting(request: str, total: str) -> None:
+    job = make_job(phase=Phase.PENDING, per_job=request, per_node=request, tres=total)
+    assert amounts_of(job, FACTS).mgpu >= 0
+    assert amounts_of(make_job(tres=total, nodes=request), FACTS).mgpu >= 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "cpus", "mib"),
+    [
+        # What Slurm 22.05 with DefMemPerCPU=1024 and DefMemPerGPU=16384 printed of pending jobs.
+        ({"tres": "cpu=1,mem=1G,node=1", "mib_per_gpu": "gpu:16384"}, 1, 32768),
+        (
+            {"tres": "cpu=1,mem=12G,node=1", "cpus_per_gpu": "gres:gpu:8", "mib_per_gpu": "gres:gpu:6144"},
+            16,
+            12288,
+        ),
+        ({"tres": "cpu=8,mem=4G,node=1", "mib_per_gpu": "gpu:16384"}, 8, 4096),
+        ({"tres": "cpu=6,mem=3000M,node=1", "mib_per_gpu": "gpu:16384"}, 6, 3000),
+        ({"tres": "cpu=1,mem=100000M,node=1", "mib_per_gpu": "gpu:16384"}, 1, 100_000),
+        ({"tres": "cpu=2,mem=2G,node=1", "per_job": ""}, 2, 2048),
+    ],
+)
+def test_a_pending_job_counts_what_it_takes_along_by_the_gpu(
+    asked: dict[str, object], cpus: int, mib: int
+) -> None:
+    fields: dict[str, object] = {"per_job": "gres:gpu:2", "per_node": "", "n_cpus": 1} | asked
+    amounts = amounts_of(make_job(phase=Phase.PENDING, **fields), replace(FACTS, default_mib_per_cpu=1024))
+    assert (amounts.cpus, amounts.mib) == (cpus, mib)

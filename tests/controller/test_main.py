@@ -1,0 +1,78 @@
+"""slurm-gpuctld as it is started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.controller.main import main
+
+CONFIG = r"ClusterName = c\nSLURM_VERSION = 22.05.8\nSLURM_CONF = /nonexistent/s.conf\nSlurmUser = slurm(1)\n"
+SLURM = f"""\
+#!/bin/sh
+if [ "$*" = "show config" ]; then printf '{CONFIG}'; fi
+"""
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A Slurm without nodes and jobs."""
+    for name in ("scontrol", "squeue", "sacct"):
+        command = tmp_path / "bin" / name
+        command.parent.mkdir(exist_ok=True)
+        command.write_text(SLURM)
+        command.chmod(0o755)
+    (tmp_path / "slurm-gpu.yaml").write_text("cluster: c\n")
+    return {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+
+
+def start(tmp_path: Path, environ: dict[str, str], *argv: str) -> subprocess.Popen[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "slurm_gpu.controller.main",
+        "--config",
+        str(tmp_path / "slurm-gpu.yaml"),
+    ]
+    return subprocess.Popen(
+        [*command, "--run-dir", str(tmp_path), *argv], env=environ, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_one_look_says_what_it_cost_and_writes_nothing(tmp_path: Path, environ: dict[str, str]) -> None:
+    with start(tmp_path, environ, "--once") as once:
+        assert once.stderr is not None
+        said = once.stderr.read()
+    assert once.returncode == 0, said
+    assert "users with jobs: 0; asked of Slurm: scontrol 3 (" in said
+    assert not (tmp_path / "snapshot.txt").exists()
+
+
+def test_it_ends_with_sigterm_and_says_how_often_it_asked(tmp_path: Path, environ: dict[str, str]) -> None:
+    with start(tmp_path, environ) as daemon:
+        assert daemon.stderr is not None
+        assert daemon.stderr.readline().startswith("<6>slurm-gpuctld: slurm-gpuctld ")
+        daemon.terminate()
+        said = daemon.stderr.read()
+    assert daemon.returncode == 0, said
+    assert "<6>slurm-gpuctld: stopped; snapshots written: " in said
+
+
+def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    site = tmp_path / "slurm-gpu.yaml"
+    site.write_text("cluster: 4\n")
+    assert main(["--once", "--config", str(site)]) == 2
+    assert f"{site}:1:10: cluster: 4 must be a text" in capsys.readouterr().err
+
+
+def test_a_run_directory_that_is_not_there_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "slurm-gpu.yaml"
+    site.write_text("cluster: c\n")
+    assert main(["--config", str(site), "--run-dir", str(tmp_path / "gone")]) == 3
+    assert "gone" in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""A user's own use against each limit."""
+
+from __future__ import annotations
+
+from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.quota import QuotaLine, quota_of
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.slurm.submission import UserPlaces
+
+from .fakes import NOON_S
+
+GRADS = GroupInForce("grads", accounts=frozenset({"vision"}))
+ALICE = UserPlaces(accounts=frozenset({"vision"}), qos=frozenset({"normal"}))
+USE = RunningAndPending(Use(3, 12_000, 96, 4096, 3, {"a100": 8000}), Use(5, 20_000, 40, 0, 5, {"v100": 1000}))
+SNAPSHOT = Snapshot(
+    1,
+    NOON_S,
+    "ab",
+    Usage({Subject("alice", "grads"): USE, Subject(None, "grads"): RunningAndPending(Use(9))}, {}),
+    hours={Subject("alice", "grads"): {Period.WEEK: 410.5}},
+    period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
+)
+
+
+def rule(
+    limits: dict[str, object], per: str = "user", group: GroupInForce = GRADS, **more: object
+) -> RuleInForce:
+    return RuleInForce("share", group, per, "Others.", "enforce", limits, **more)  # type: ignore[arg-type]
+
+
+def lines(*rules: RuleInForce, places: UserPlaces = ALICE, now_s: float = NOON_S) -> list[QuotaLine]:
+    policy = PolicyInForce(tuple(dict.fromkeys(rule.group for rule in rules)), rules, "ab")
+    return quota_of(policy, SNAPSHOT, "alice", 1001, places, now_s)
+
+
+def used(limits: dict[str, object], per: str = "user") -> dict[str, float | None]:
+    return {line.key: line.used for line in lines(rule(limits, per))}
+
+
+def test_totals_are_running_and_pending_and_the_others_are_running() -> None:
+    assert used(
+        {
+            "gpus_total": 64_000,
+            "gpus_running": 16_000,
+            "jobs_total": 20,
+            "cpus_total": 200,
+            "memory_running": 8192,
+        }
+    ) == {
+        "gpus_total": 32_000,
+        "gpus_running": 12_000,
+        "jobs_total": 8,
+        "cpus_total": 136,
+        "memory_running": 4096,
+    }
+
+
+def test_gpus_whose_type_is_not_known_yet_count_for_every_type() -> None:
+    assert used({"gpus_total:a100": 1, "gpus_running:a100": 1, "gpus_total:v100": 1}) == {
+        "gpus_total:a100": 8000 + 4000 + 19_000,
+        "gpus_total:v100": 1000 + 4000 + 19_000,
+        "gpus_running:a100": 8000 + 4000,
+    }
+
+
+def test_gpu_hours_are_those_of_the_period_and_0_where_there_are_none() -> None:
+    assert used({"gpu_hours:week": 500.0, "gpu_hours:day": 50.0}) == {
+        "gpu_hours:week": 410.5,
+        "gpu_hours:day": 0.0,
+    }
+
+
+def test_a_limit_per_group_is_measured_by_the_group_and_one_of_a_job_by_nothing() -> None:
+    assert used({"jobs_total": 100}, "group") == {"jobs_total": 9}
+    assert used({"gpus": 8000, "walltime": 3600}, "job") == {"gpus": None, "walltime": None}
+
+
+def test_what_is_left_is_never_less_than_nothing() -> None:
+    (line,) = lines(rule({"jobs_total": 5}))
+    assert (line.used, line.left) == (8, 0)
+
+
+def test_groups_that_none_of_the_users_jobs_can_be_in_are_left_out() -> None:
+    for group in (
+        GroupInForce("others", uids=frozenset({1002})),
+        GroupInForce("nlp", accounts=frozenset({"nlp"})),
+        GroupInForce("urgent", qos=frozenset({"high"})),
+        GroupInForce("course", until_s=NOON_S),
+    ):
+        assert lines(rule({"jobs_total": 5}, group=group)) == []
+    # Where Slurm does not say what the user may submit to, everything is possible.
+    nlp = GroupInForce("nlp", accounts=frozenset({"nlp"}))
+    assert len(lines(rule({"jobs_total": 5}, group=nlp), places=UserPlaces())) == 1
+
+
+def test_an_exception_of_the_users_own_replaces_the_limit_and_says_until_when() -> None:
+    exceptions = {1001: {"until_s": NOON_S + 1, "why": "deadline", "limits": {"jobs_total": 50}}}
+    limits: dict[str, object] = {"jobs_total": 5, "gpus_total": 1}
+    gpus, jobs = lines(rule(limits, exceptions=exceptions))
+    assert (jobs.limit, jobs.until_s, gpus.until_s) == (50, NOON_S + 1, None)
+    assert [line.limit for line in lines(rule(limits, exceptions=exceptions), now_s=NOON_S + 1)] == [1, 5]

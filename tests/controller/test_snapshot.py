@@ -1,0 +1,131 @@
+"""snapshot.txt: what is written is what is read, and a part of it is never taken for the whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.snapshot import (
+    FRESH_S,
+    Snapshot,
+    last_generation,
+    parse,
+    read_fresh,
+    render,
+    write,
+)
+from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
+from slurm_gpu.controller.zones import ZoneRoom
+from slurm_gpu.errors import OutsideError
+
+from .fakes import NOON_S
+
+names = st.text(min_size=1, max_size=8)
+counts = st.integers(0, 10**9)
+uses = st.builds(
+    Use, counts, counts, counts, counts, counts, st.dictionaries(names, st.integers(1, 10**9), max_size=2)
+)
+subjects = st.one_of(
+    st.builds(Subject, names, st.none()),
+    st.builds(Subject, names, names),
+    st.builds(Subject, st.none(), names),
+)
+snapshots = st.builds(
+    Snapshot,
+    generation=counts,
+    as_of_s=counts,
+    groups_id=st.none() | st.text("0123456789abcdef", min_size=16, max_size=16),
+    usage=st.builds(
+        Usage,
+        st.dictionaries(subjects, st.builds(RunningAndPending, uses, uses, st.none() | counts), max_size=4),
+        st.dictionaries(names, counts, max_size=3),
+    ),
+    seen=st.dictionaries(st.text("0123456789abcdefx", min_size=1), counts, max_size=3),
+    zones=st.lists(st.builds(ZoneRoom, names, st.none() | names, counts, counts), max_size=2).map(tuple),
+)
+
+
+def example(**changes: object) -> Snapshot:
+    usage = Usage(
+        {
+            Subject("alice", None): RunningAndPending(
+                Use(3, 12000, 96, 786432, 3, {"a100": 12000}), Use(5, 20000), last_pending=4711
+            )
+        },
+        {"alice": 1001},
+    )
+    values: dict[str, object] = {"generation": 7, "as_of_s": NOON_S, "groups_id": "ab", "usage": usage}
+    return Snapshot(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_it_reads_as_the_contract_says() -> None:
+    snapshot = example(
+        hours={Subject("alice", None): {Period.WEEK: 410.25, Period.DAY: 0.0}},
+        period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
+        seen={"f00x1": 4},
+        zones=(ZoneRoom("zone 1", None, 12000, 1),),
+    )
+    assert render(snapshot).splitlines() == [
+        f"slurm-gpu-snapshot 1 7 {NOON_S}",
+        "groups ab",
+        "hours 3 2 1",
+        "use user:alice jobs_run=3 mgpu_run=12000 cpus_run=96 mib_run=786432 nodes_run=3"
+        " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250",
+        "user alice 1001",
+        "seen f00x1 4",
+        "zone zone%201 - 12000 1",
+        "end 7",
+    ]
+
+
+@given(snapshots)
+def test_what_is_written_is_what_is_read(snapshot: Snapshot) -> None:
+    text = render(snapshot)
+    assert text.isascii()
+    assert parse(text) == snapshot
+
+
+@given(snapshots, st.data())
+def test_a_part_is_never_taken_for_the_whole(snapshot: Snapshot, data: st.DataObject) -> None:
+    text = render(snapshot)
+    part = text[: data.draw(st.integers(0, len(text) - 1))]
+    with pytest.raises(ValueError):
+        parse(part)
+
+
+def test_unknown_hours_are_a_gap_and_no_hours_are_zero() -> None:
+    assert parse(render(example())).hours_of("alice", None, Period.DAY) is None
+    known = example(hours={}, period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1})
+    assert parse(render(known)).hours_of("alice", None, Period.DAY) == 0.0
+
+
+def test_an_old_half_written_or_missing_snapshot_says_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "snapshot.txt"
+    assert read_fresh(path, NOON_S) is None
+    write(path, render(example()))
+    assert read_fresh(path, NOON_S + FRESH_S) == example()
+    assert read_fresh(path, NOON_S + FRESH_S + 1) is None
+    path.write_text(render(example())[:-3])
+    assert read_fresh(path, NOON_S) is None
+
+
+def test_the_old_snapshot_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+    """A writer that was killed left its part beside the file; the next one is not disturbed by it."""
+    path = tmp_path / "snapshot.txt"
+    write(path, render(example()))
+    (tmp_path / ".snapshot.txt.new").write_text("slurm-gpu-snapshot 1 8 99\nuse user:al")
+    assert read_fresh(path, NOON_S) == example()
+    assert last_generation(path) == 7
+    write(path, render(example(generation=8)))
+    assert last_generation(path) == 8
+    assert [entry.name for entry in tmp_path.iterdir()] == ["snapshot.txt"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(OutsideError, match="No such file"):
+        write(tmp_path / "gone" / "snapshot.txt", "")

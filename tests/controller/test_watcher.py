@@ -1,0 +1,257 @@
+"""The watcher: kind to slurmctld, never wrong about what it counted, and never ended by what fails."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.config import SiteConfig, Zone
+from slurm_gpu.controller.calls import CountingRun
+from slurm_gpu.controller.ended import EVERY_S, EndedRuns
+from slurm_gpu.controller.gpuhours import GpuRun, Period
+from slurm_gpu.controller.snapshot import FRESH_S, Snapshot, parse, read_fresh
+from slurm_gpu.controller.watcher import SEEN_S, Watcher
+from slurm_gpu.errors import OutsideError, SlurmError, UsageError
+from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
+from slurm_gpu.slurm.queue import Phase
+
+from .fakes import NOON_S, Clock, Slurm, at_once, make_job, make_node, make_row
+
+GRADS = GroupInForce("grads", accounts=frozenset({"vision"}))
+HOURS = RuleInForce("hours", GRADS, "user", "Others.", "enforce", {"gpu_hours:day": 10})
+POLICY = PolicyInForce((GRADS,), (HOURS,), "ab", shards_per_gpu=4)
+
+
+class Site:
+    """A watcher over a cluster, and the files around it."""
+
+    def __init__(self, directory: Path, **config: object) -> None:
+        self.clock = Clock()
+        self.slurm = Slurm(self.clock, str(directory / "slurm.conf"))
+        self.script = directory / "job_submit.lua"
+        self.script.write_text("policy")
+        self.policy: PolicyInForce | None = POLICY
+        self.policy_read = 0
+        self.directory = directory
+        self.config = SiteConfig(cluster="lab", **config)  # type: ignore[arg-type]
+        self.watcher = self.new_watcher()
+
+    def new_watcher(self, ended: EndedRuns | None = None) -> Watcher:
+        ended = EndedRuns(self.slurm, at_once) if ended is None else ended
+        return Watcher(
+            self.config, self.directory, self.slurm, self.slurm, self.slurm.partitions, ended, self.clock,
+            self._read_policy,
+        )  # fmt: skip
+
+    def _read_policy(self, script: Path) -> PolicyInForce | None:
+        self.policy_read += 1
+        if self.policy is None:
+            raise OutsideError(f"{script} holds no policy that can be read")
+        return self.policy
+
+    def turn(self) -> Snapshot:
+        self.pause_s = self.watcher.turn()
+        return self.snapshot()
+
+    def snapshot(self) -> Snapshot:
+        return parse(self.watcher.path.read_text())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_each_second_one_question_and_one_snapshot(site: Site) -> None:
+    site.slurm.queue = [make_job(1), make_job(2, Phase.PENDING)]
+    first = site.turn()
+    site.clock.advance(site.pause_s)
+    site.slurm.asked.clear()
+    second = site.turn()
+    assert site.slurm.asked == ["queue"]
+    assert site.pause_s == pytest.approx(1 - site.slurm.answers_after_s)
+    assert (first.groups_id, second.groups_id) == ("ab", "ab")
+    assert second.generation > first.generation
+    assert second.as_of_s == first.as_of_s + 1
+    use = second.usage.of("alice", "grads")
+    assert (use.running.mgpu, use.pending.mgpu) == (2000, 2000)
+
+
+def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
+    """What is admitted while it answers may be missing from the answer."""
+    site.watcher.turn()
+    site.slurm.answers_after_s = 3.0
+    asked_s = site.clock.wall()
+    assert site.turn().as_of_s == int(asked_s)
+
+
+def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
+    site.turn()  # asks for configuration and nodes besides
+    pauses = []
+    for answers_after_s in (0.05, 0.5, 1.0, 5.0):
+        site.slurm.answers_after_s = answers_after_s
+        site.turn()
+        pauses.append(site.pause_s)
+    assert pauses == pytest.approx([0.95, 7 / 6, 7 / 3, 35 / 3])
+    assert max(pauses) + 2 * 5.0 < FRESH_S
+
+
+def test_a_slurmctld_that_is_away_is_asked_ever_less_often_and_said_once(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    before = site.turn()
+    site.slurm.away = True
+    pauses = []
+    for _ in range(8):
+        assert site.turn() == before
+        pauses.append(round(site.pause_s))
+    assert pauses == [2, 4, 8, 16, 20, 20, 20, 20]
+    assert read_fresh(site.watcher.path, site.clock.wall() + FRESH_S + 1) is None
+    site.slurm.away = False
+    site.turn()
+    assert site.pause_s < 1
+    assert [record.message.partition(";")[0] for record in caplog.records] == [
+        "Unable to contact slurm controller (connect failure)",
+        f"{site.watcher.path} is renewed again",
+    ]
+
+
+def test_a_directory_that_cannot_be_written_does_not_end_it(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    site.watcher.path = site.directory / "gone" / "snapshot.txt"
+    site.watcher.turn()
+    site.watcher.turn()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "gone" in caplog.text
+
+
+def test_generations_grow_across_restarts_and_clocks_that_are_set_back(site: Site) -> None:
+    first = site.turn()
+    site.clock.wall_s -= 3600
+    site.watcher = site.new_watcher()
+    assert site.turn().generation > first.generation
+
+
+def test_a_policy_applied_anew_is_counted_by_from_the_next_look_on(site: Site) -> None:
+    site.turn()
+    site.turn()
+    assert site.policy_read == 1
+    site.policy = PolicyInForce((GroupInForce("all"),), groups_id="cd")
+    site.script.write_text("another policy")
+    snapshot = site.turn()
+    assert snapshot.groups_id == "cd"
+    assert snapshot.usage.of(None, "grads").running.jobs == 0
+
+
+@pytest.mark.parametrize("what", ["missing", "broken"])
+def test_without_a_policy_that_can_be_read_nothing_is_summed_up_by_group(site: Site, what: str) -> None:
+    site.slurm.queue = [make_job()]
+    if what == "missing":
+        site.script.unlink()
+    site.policy = None
+    snapshot = site.turn()
+    assert snapshot.groups_id is None
+    assert [subject.group for subject in snapshot.usage.by_subject] == [None]
+
+
+def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
+    def job(job_id: int, token: str, age_s: int, phase: Phase = Phase.PENDING):  # type: ignore[no-untyped-def]
+        comment = f"slurm-gpu/1 t={token} r=five"
+        return make_job(job_id, phase, admin_comment=comment, submit_s=NOON_S - age_s)
+
+    site.slurm.queue = [
+        job(1, "new", 5),
+        job(2, "array", 5),
+        job(3, "array", 5, Phase.RUNNING),
+        job(4, "ended", 60, Phase.ENDED),
+        job(5, "old", SEEN_S + 10),
+        make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
+    ]
+    assert site.turn().seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
+
+
+def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> None:
+    hour = 3600
+    site.slurm.rows = [
+        make_row(1, NOON_S - 3 * hour, NOON_S - 2 * hour),
+        make_row(2, NOON_S - hour, None),  # it runs, and the queue has it
+    ]
+    site.slurm.queue = [make_job(2, start_s=NOON_S - hour)]
+    site.slurm.answers_after_s = 0.0
+    snapshot = site.turn()
+    assert snapshot.hours_of("alice", "grads", Period.DAY) == 4.0
+    # It ends: now the queue tells it, and ten minutes later the accounting too.
+    site.clock.advance(hour)
+    site.slurm.rows.append(make_row(2, NOON_S - hour, NOON_S + hour))
+    site.slurm.queue = [make_job(2, Phase.ENDED, start_s=NOON_S - hour, end_s=NOON_S + hour)]
+    assert site.turn().hours_of("alice", "grads", Period.DAY) == 6.0
+
+
+def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
+    site.slurm.answers_after_s = 0.0
+    site.turn()
+    site.clock.advance(EVERY_S)
+    site.turn()
+    month_s = NOON_S - 20 * 86400 - 12 * 3600
+    asked = [question for question in site.slurm.asked if question.startswith("accounting")]
+    days = [f"accounting from {month_s + day * 86400} to {month_s + (day + 1) * 86400}" for day in range(20)]
+    assert asked[:-1] == [*days, f"accounting from {NOON_S - 12 * 3600} to None"]
+    assert asked[-1] == f"accounting from {NOON_S - 3600} to None"
+
+
+def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
+    site, answer = Site(tmp_path), Future[list[GpuRun]]()
+    ended = EndedRuns(site.slurm, lambda _: answer)
+    site.watcher = site.new_watcher(ended)
+    assert site.turn().hours is None
+    answer.set_exception(SlurmError("slurmdbd: Connection refused"))
+    assert site.turn().hours is None
+
+
+def test_nobody_asks_the_accounting_without_a_limit_on_gpu_hours_or_without_slurmdbd(site: Site) -> None:
+    site.policy = PolicyInForce((GRADS,), (), "ab")
+    assert site.turn().hours is None
+    site.policy = POLICY
+    site.script.write_text("another policy")
+    site.slurm.storage = "accounting_storage/none"
+    site.watcher = site.new_watcher()
+    assert site.turn().hours is None
+    assert not any(question.startswith("accounting") for question in site.slurm.asked)
+
+
+def test_zones_tell_what_is_free_of_their_nodes_in_service(tmp_path: Path) -> None:
+    site = Site(tmp_path, zones={"z1": Zone("n[1-3]", "small"), "z2": Zone("n4")})
+    site.slurm.node_list = [
+        make_node("n1", gpus_allocated={"a100": 3}, shards_allocated=1),
+        make_node("n2"),
+        make_node("n3", state="idle+drain"),
+        make_node("cpu1", gpus={}, gpus_allocated={}, shards=0),
+    ]
+    zones = [(zone.name, zone.role, zone.free_mgpu, zone.free_nodes) for zone in site.turn().zones]
+    assert zones == [("z1", "small", 750 + 4000, 1), ("z2", None, 0, 0)]
+
+
+def test_a_zone_whose_hosts_cannot_be_read_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="zones: z1: hostlist"):
+        Site(tmp_path, zones={"z1": Zone("n[")})
+
+
+def test_what_was_asked_is_counted_with_what_failed() -> None:
+    clock = Clock()
+
+    def run(argv: object, environ: object, timeout_s: float) -> str:
+        clock.advance(0.25)
+        if clock.wall_s > NOON_S + 0.3:
+            raise SlurmError("away")
+        return "text"
+
+    calls = CountingRun(clock, run)
+    assert calls(["squeue"], {}, 1.0) == "text"
+    with pytest.raises(SlurmError):
+        calls(["squeue"], {}, 1.0)
+    assert str(calls) == "squeue 2 (250 ms each, 1 failed)"

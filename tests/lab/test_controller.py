@@ -1,0 +1,232 @@
+"""slurm-gpuctld beside a real slurmctld: it counts what Slurm counts, is kind to it, and survives both."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from lab.daemons import Daemon
+from lab.polling import wait_for
+from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.snapshot import Snapshot, parse
+from tests.lab import test_limits
+
+pytestmark = pytest.mark.long
+
+POLICY = """\
+version: 1
+groups:
+  vision: {accounts: [vision]}
+  undergrads: {unix_groups: [undergrad]}
+  everyone: {}
+rules:
+  - {id: share, for: everyone, per: user, why: "Others.", limits: {gpus_total: 64}}
+"""
+LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
+
+
+@pytest.fixture(scope="module")
+def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
+    """Slurm with its limits and accounting, our job_submit.lua, and slurm-gpuctld."""
+    lab = lab_with(services=False, controller=True)
+    policy = lab.layout.root / "controller-policy.yaml"
+    policy.write_text(POLICY)
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    yield lab
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+
+
+@pytest.fixture
+def lab(bare: Lab) -> Iterator[Lab]:
+    yield bare
+    for daemon in bare.daemons.values():
+        daemon.start()
+    bare.cancel_all_jobs()
+
+
+@pytest.fixture
+def daemon(lab: Lab) -> Daemon:
+    return lab.daemons["slurm-gpuctld"]
+
+
+def path_of(lab: Lab) -> Path:
+    return lab.layout.controller_run / "snapshot.txt"
+
+
+def snapshot_after(lab: Lab, deadline_s: float = 20.0) -> Snapshot:
+    """The first snapshot for which slurmctld was asked after this call."""
+    asked_s = time.time()
+    found: list[Snapshot] = []
+
+    def came() -> bool:
+        found[:] = [parse(path_of(lab).read_text())]
+        return found[0].as_of_s > asked_s
+
+    wait_for(came, deadline_s, "a new snapshot comes", interval_s=0.1)
+    return found[0]
+
+
+def test_it_counts_what_slurm_counts(lab: Lab) -> None:
+    wait = ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
+    running = [
+        lab.submit("alice", "--gpus=2", "--mem=2G", *wait),
+        lab.submit("alice", "--gres=shard:2", *wait),
+        lab.submit("bob", "--gpus-per-node=1", "--nodes=2", *wait),
+    ]
+    for arguments in (
+        ("--gpus=1", "--array=0-9%4"),
+        ("--gres=gpu:a100:1", "--nodes=1-3"),
+        ("--exclusive",),
+        ("--gpus-per-task=1", "--ntasks=3"),
+        (),
+    ):
+        lab.submit("alice", *arguments, *LATER)
+    wait_for(
+        lambda: len(lab.output(["squeue", "-h", "-t", "R"]).splitlines()) == len(running), 20, "jobs run"
+    )
+    snapshot = snapshot_after(lab)
+    alice, bob, both = (
+        snapshot.usage.of("alice", "vision"),
+        snapshot.usage.of("bob", "undergrads"),
+        snapshot.usage.of(None, "everyone"),
+    )
+    assert (alice.running.jobs, alice.running.mgpu, alice.running.by_type) == (2, 2500, {"a100": 2000})
+    assert (alice.pending.jobs, alice.pending.mgpu) == (14, 10_000 + 3000 + 4000 + 3000)
+    assert (bob.running.jobs, bob.running.mgpu, bob.running.nodes) == (1, 2000, 2)
+    assert (both.running.mgpu, both.pending.mgpu) == (4500, 20_000)
+    assert snapshot.usage.uids["alice"] == int(lab.output(["id", "-u", "alice"]))
+    # CPUs and memory of what runs, as Slurm itself sums them up for its limits.
+    tres = "".join(lab.output(["squeue", "-h", "-t", "R", "-u", "alice", "-O", "tres-alloc:200"]))
+    assert alice.running.cpus == sum(map(int, re.findall(r"cpu=(\d+)", tres)))
+    assert len(snapshot.seen) == 8
+
+
+def test_gpu_hours_are_those_of_slurms_accounting(lab: Lab) -> None:
+    policy = lab.layout.root / "controller-hours.yaml"
+    hours = POLICY.replace("gpus_total: 64", "gpu_hours: {day: 1000}")
+    policy.write_text(hours)
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    before = hours_of_bob(lab)
+    job = lab.submit("bob", "--gpus=2", "--time=10", "--output=/dev/null", "--wrap=sleep 4")
+    wait_for(lambda: state(lab, job) == "COMPLETED", 30, "the job ends")
+    wait_for(lambda: hours_of_bob(lab) > before, 20, "its hours are counted")
+    elapsed_s = int(lab.output(["sacct", "-nXj", str(job), "-o", "ElapsedRaw"]))
+    assert hours_of_bob(lab) - before == pytest.approx(2 * elapsed_s / 3600, abs=2e-3)
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
+
+
+def hours_of_bob(lab: Lab) -> float:
+    def known() -> bool:
+        return snapshot_after(lab).hours is not None
+
+    wait_for(known, 30, "the accounting is read")
+    hours = snapshot_after(lab).hours_of("bob", "everyone", Period.DAY)
+    assert hours is not None
+    return hours
+
+
+def state(lab: Lab, job: int) -> str:
+    return lab.output(["sacct", "-nXj", str(job), "-o", "State"]).strip()
+
+
+def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
+    def asked(kind: str) -> int:
+        match = re.search(rf"^\s*{kind}\s+\(\s*\d+\)\s+count:(\d+)", lab.output(["sdiag"]), re.MULTILINE)
+        return 0 if match is None else int(match[1])
+
+    lab.run_as("root", ["sdiag", "--reset"])
+    began = time.monotonic()
+    wait_for(lambda: time.monotonic() - began > 8, 20, "eight seconds pass", interval_s=0.5)
+    jobs, others = asked("REQUEST_JOB_INFO"), asked("REQUEST_NODE_INFO") + asked("REQUEST_BUILD_INFO")
+    seconds = time.monotonic() - began
+    assert seconds / 2 < jobs <= seconds + 1
+    assert asked("REQUEST_PARTITION_INFO") <= jobs + 2  # squeue asks for both
+    assert others <= 4  # every ten seconds, and every ten minutes
+
+
+def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, daemon: Daemon) -> None:
+    last = parse(path_of(lab).read_text())
+    for _ in range(5):
+        daemon.kill9()
+        left = parse(path_of(lab).read_text())  # never a part
+        assert left.generation >= last.generation
+        daemon.start()
+        last = snapshot_after(lab)
+        assert last.generation > left.generation
+
+
+def test_a_slurmctld_that_is_away_costs_a_line_and_nothing_else(lab: Lab, daemon: Daemon) -> None:
+    before, lines = snapshot_after(lab), daemon.log.read_text().count("is not renewed")
+    lab.daemons["slurmctld"].kill9()
+    wait_for(lambda: daemon.log.read_text().count("is not renewed") > lines, 30, "it is said")
+    assert parse(path_of(lab).read_text()).generation >= before.generation
+    lab.daemons["slurmctld"].start()
+    after = snapshot_after(lab, 60)
+    assert after.groups_id == before.groups_id
+    assert daemon.running
+    assert daemon.log.read_text().count("is not renewed") == lines + 1
+
+
+def test_a_new_policy_is_counted_by_within_a_look(lab: Lab) -> None:
+    before = snapshot_after(lab).groups_id
+    policy = lab.layout.root / "controller-other.yaml"
+    policy.write_text(POLICY.replace("accounts: [vision]", "accounts: [nlp]"))
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    lab.submit("alice", "--gpus=1", *LATER)
+    snapshot = snapshot_after(lab)
+    assert snapshot.groups_id not in (None, before)
+    assert snapshot.usage.of(None, "vision").pending.jobs == 0
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
+
+
+def test_parallel_submitters_never_exceed_a_limit_that_is_counted_by_the_snapshot(
+    lab: Lab, daemon: Daemon, tmp_path: Path
+) -> None:
+    """Also while the policy is applied anew, and slurmctld or slurm-gpuctld is restarted."""
+    test_limits.apply(lab, tmp_path / "policy.yaml", "Five each.")
+    try:
+        with test_limits.Submitters(lab, test_limits.PENDING):
+            test_limits.exactly_five(lab)
+            make_room(lab)
+            test_limits.apply(lab, tmp_path / "policy.yaml", "Five each, as ever.")
+            test_limits.exactly_five(lab)
+            daemon.kill9()  # what it told last goes on counting for half a minute
+            test_limits.exactly_five(lab)
+            daemon.start()
+            make_room(lab)
+            test_limits.exactly_five(lab)
+            make_room(lab)
+            lab.daemons["slurmctld"].restart()
+            test_limits.exactly_five(lab)
+    finally:
+        lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
+
+
+def make_room(lab: Lab) -> None:
+    lab.run_as("root", ["scancel", *test_limits.queued(lab)[:3]])
+
+
+def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> None:
+    lab.submit("alice", "--gpus=2", *LATER)
+    lab.submit("bob", "--gpus=3", *LATER)
+    snapshot_after(lab)
+    found = json.loads(lab.output(["slurm-gpu", "quota", "--json"], user="alice"))
+    assert found["from"] == "snapshot"
+    assert [(line["rule"], line["used"], line["limit"]) for line in found["limits"]] == [("share", 2.0, 64.0)]
+    refused = lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False)
+    assert "used 2, limit 64, requested 64" in refused.stderr
+
+
+def test_there_is_only_one(lab: Lab) -> None:
+    second = lab.run_as("root", ["slurm-gpuctld", "--run-dir", str(lab.layout.controller_run)], check=False)
+    assert second.returncode == 3
+    assert "another slurm-gpuctld writes to" in second.stderr
+    once = lab.run_as("root", ["slurm-gpuctld", "--once"])
+    assert "asked of Slurm: scontrol 3" in once.stderr
+    assert "squeue 1 (" in once.stderr

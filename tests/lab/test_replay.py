@@ -1,0 +1,53 @@
+"""A new policy over jobs that ran on a real cluster, as slurm-gpudbd recorded them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+pytestmark = pytest.mark.long
+
+POLICY = """\
+version: 1
+groups: {vision: {accounts: [vision]}, everyone: {}}
+rules:
+  - {id: two, for: vision, per: user, why: "Two each.", limits: {gpus_total: 2}}
+  - {id: hour, for: everyone, per: job, why: "Others.", limits: {walltime: 1h}, mode: advise}
+"""
+
+
+def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
+    policy = tmp_path / "new.yaml"
+    policy.write_text(POLICY)
+    before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()
+    wait = ("--output=/dev/null", "--wrap=sleep 120")
+    jobs = [
+        lab.submit("alice", "--gpus=1", "--time=10", *wait),
+        lab.submit("alice", "--gpus=1", "--time=10", *wait),
+        lab.submit("alice", "--gpus=1", "--time=10", *wait),  # one too many
+        lab.submit("bob", "--gpus=2", "--time=2:00:00", *wait),  # advice
+    ]
+    recorded = ["slurm-gpu", "jobs", "--since", before, "--json"]
+
+    def all_recorded() -> bool:
+        """Before a job starts, accounting may not tell yet what it asked for."""
+        runs = json.loads(lab.output(recorded))["runs"]
+        return {run["job_id"] for run in runs if run["start_s"] is not None}.issuperset(jobs)
+
+    wait_for(all_recorded, 60, "slurm-gpudbd has imported the jobs", interval_s=1)
+    replay = ["slurm-gpu", "policy", "replay", "--since", before, "--json", str(policy)]
+    done = lab.run_as("root", replay, check=False)
+    assert done.returncode == 1, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["submissions"], answer["advised"], answer["errors"]) == (4, 1, [])
+    assert [(one["id"], one["user"], one["rules"]) for one in answer["refused"]] == [
+        (str(jobs[2]), "alice", ["two"])
+    ]
+    # Somebody who does not see everybody's jobs cannot tell.
+    policy.chmod(0o644)
+    assert lab.run_as("alice", ["slurm-gpu", "policy", "replay"], check=False).returncode == 3

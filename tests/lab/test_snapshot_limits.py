@@ -1,0 +1,130 @@
+"""Limits hold while slurm-gpuctld's snapshot is what they are counted by, whatever is restarted or killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+from .test_limits import LIMIT, PENDING, Submitters, apply, exactly_five, queued, sbatch
+
+pytestmark = pytest.mark.long
+
+RUNS = 2
+
+
+@pytest.fixture(scope="module")
+def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
+    """Slurm without limits of its own, our job_submit.lua, and slurm-gpuctld."""
+    lab = lab_with(services=False, native_limits=False, controller=True)
+    yield lab
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+
+
+@pytest.fixture
+def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
+    bare.daemons["slurm-gpuctld"].start()
+    apply(bare, tmp_path / "policy.yaml", "Five each.")
+    yield bare
+    time.sleep(1.1)
+    bare.cancel_all_jobs()
+    time.sleep(2)
+
+
+def never_six(lab: Lab, seconds: float) -> None:
+    """For so long nothing beyond the limit gets in."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        assert len(queued(lab)) <= LIMIT
+
+
+@pytest.mark.parametrize("run", range(RUNS))
+def test_parallel_submitters_never_exceed_the_limit(lab: Lab, tmp_path: Path, run: int) -> None:
+    seed = random.Random(run)
+    kind = PENDING if run % 2 else ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
+
+    def make_room() -> None:
+        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
+        time.sleep(seed.random() * 0.5)
+
+    with Submitters(lab, kind):
+        exactly_five(lab)
+        make_room()
+        apply(lab, tmp_path / "policy.yaml", f"Five each, run {run}.")
+        exactly_five(lab)
+        make_room()
+        lab.daemons["slurmctld"].restart()
+        exactly_five(lab)
+        make_room()
+        lab.daemons["slurm-gpuctld"].kill9()
+        never_six(lab, 3.0)  # its last snapshot is in force for half a minute, and shows no room
+        lab.daemons["slurm-gpuctld"].start()
+        exactly_five(lab)
+
+
+def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
+    """Fifty of each, then two seconds: whoever has no job has all the room."""
+    lab.submit("bob", *PENDING)
+    time.sleep(2)
+    for _ in range(50):
+        sbatch(lab, "--test-only", *PENDING)
+        sbatch(lab, "--reservation=nope", *PENDING)
+    time.sleep(3)
+    assert [sbatch(lab, *PENDING).returncode for _ in range(LIMIT + 1)] == [0] * LIMIT + [1]
+
+
+def test_room_comes_back_on_a_silent_cluster(lab: Lab) -> None:
+    for _ in range(LIMIT):
+        lab.submit("alice", *PENDING)
+    time.sleep(3)
+    lab.run_as("alice", ["scancel", queued(lab)[0]])
+    wait_for(lambda: sbatch(lab, *PENDING).returncode == 0, 10, "the room is seen", interval_s=0.5)
+
+
+FORMS = (
+    ("--gpus=1",),
+    ("--gpus=a100:2", "--mem=4G", "--cpus-per-task=3"),
+    ("--gpus=2", "--cpus-per-gpu=4", "--mem-per-gpu=6G"),
+    ("--gres=gpu:1", "--nodes=2", "--ntasks-per-node=2", "--mem-per-cpu=500M"),
+    ("--gpus-per-task=1", "--ntasks=3"),
+    ("--gres=shard:2", "--mem=3G"),
+    ("--cpus-per-task=5",),
+    ("--gpus=1", "--mem=0"),
+    ("--gpus=1", "--array=0-2"),
+)
+
+
+def test_the_snapshot_counts_what_the_script_counted(lab: Lab) -> None:
+    """One form of asking after the other: GPUs, CPUs and memory, as admitted and as they wait."""
+    policy = lab.layout.root / "counting-policy.yaml"
+    policy.write_text(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: r, for: all, per: user, why: W., limits: {cpus_total: 9999, gpus_total: {a100: 999}}}\n"
+    )
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    run = lab.layout.controller_run
+    admitted = {"jobs": 0, "mgpu": 0, "cpus": 0, "mib": 0}
+
+    def counted() -> dict[str, int]:
+        text = (run / "snapshot.txt").read_text()
+        use = next((row for row in text.splitlines() if row.startswith("use user:alice@all ")), "")
+        fields = dict(word.split("=") for word in use.split()[2:])
+        return {key: int(fields.get(f"{key}_pend", 0)) for key in admitted}
+
+    for form in FORMS:
+        result = sbatch(lab, *form, *PENDING)
+        assert result.returncode == 0, (form, result.stderr)
+        line = (run / "decisions.log").read_text().splitlines()[-1]
+        said = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        admitted["jobs"] += int(said["tasks"])
+        for key in ("mgpu", "cpus", "mib"):
+            admitted[key] += int(said[key])
+        time.sleep(0.2)
+        wait_for(lambda: counted()["jobs"] == admitted["jobs"], 10, "the snapshot shows the job")
+        assert counted() == admitted, form

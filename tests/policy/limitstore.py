@@ -1,0 +1,98 @@
+"""A slurmdbd in memory, which can fail at any call, before or after it has done what it was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField, Qos
+
+TRES = frozenset({"cpu", "mem", "node", "gres/gpu", "gres/gpu:a100"})
+
+
+def account(name: str, parent: str = "root", **limits: int) -> Association:
+    return Association(account=name, parent=parent, limits=fields(**limits))
+
+
+def user(name: str, of: str, partition: str = "", **limits: int) -> Association:
+    return Association(account=of, user=name, partition=partition, limits=fields(**limits))
+
+
+def qos(name: str, **limits: int) -> Qos:
+    return Qos(name=name, limits=fields(**limits))
+
+
+def fields(**limits: int) -> dict[LimitField, int]:
+    """MaxTRES_gpu=4, MaxWall=60 …"""
+    return {limit(name): value for name, value in limits.items()}
+
+
+def limit(name: str) -> LimitField:
+    field, _, item = name.partition("_")
+    items = {"gpu": "gres/gpu", "a100": "gres/gpu:a100", "deny": "DenyOnLimit"}
+    return LimitField(field, items.get(item, item))
+
+
+def of(name: str) -> Entity:
+    """qos:long, vision, or vision/alice."""
+    if name.startswith("qos:"):
+        return Entity(EntityKind.QOS, name[4:])
+    name, _, who = name.partition("/")
+    return Entity(EntityKind.USER if who else EntityKind.ACCOUNT, name, who)
+
+
+class MemoryStore:
+    """LimitStore; `fail_at` is the number of the change at which it fails from then on (0: the first)."""
+
+    def __init__(self, associations: Sequence[Association], qos: Sequence[Qos] = ()) -> None:
+        self._associations, self._qos = list(associations), list(qos)
+        self.changes = 0
+        self.fail_at: int | None = None
+        self.failures = 1
+        """How many calls fail before it is well again."""
+        self.done_all_the_same = False
+        """Whether a call that fails has done its work, as when only the answer is lost."""
+
+    def tracked_tres(self) -> frozenset[str]:
+        return TRES
+
+    def associations(self, cluster: str) -> Sequence[Association]:
+        return tuple(self._associations)
+
+    def qos(self) -> Sequence[Qos]:
+        return tuple(self._qos)
+
+    def set_limits(
+        self, cluster: str, entities: Sequence[Entity], values: Mapping[LimitField, int | None]
+    ) -> None:
+        number, self.changes = self.changes, self.changes + 1
+        fails = self.fail_at is not None and self.fail_at <= number < self.fail_at + self.failures
+        if not fails or self.done_all_the_same:
+            for entity in entities:
+                self._set(entity, values)
+        if fails:
+            raise SlurmError("sacctmgr gave no answer")
+
+    def by_hand(self, entity: str, **limits: int | None) -> None:
+        """Somebody with sacctmgr."""
+        self._set(of(entity), {limit(name): value for name, value in limits.items()})
+
+    def _set(self, entity: Entity, values: Mapping[LimitField, int | None]) -> None:
+        if entity.kind is EntityKind.QOS:
+            self._qos = [
+                replace(one, limits=_changed(one.limits, values)) if one.entity == entity else one
+                for one in self._qos
+            ]
+        else:
+            self._associations = [
+                replace(one, limits=_changed(one.limits, values)) if one.entity == entity else one
+                for one in self._associations
+            ]
+
+
+def _changed(
+    limits: Mapping[LimitField, int], values: Mapping[LimitField, int | None]
+) -> dict[LimitField, int]:
+    merged: dict[LimitField, int | None] = {**limits, **values}
+    return {field: value for field, value in merged.items() if value is not None}

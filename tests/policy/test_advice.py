@@ -1,0 +1,172 @@
+"""What a refusal advises is accepted, whatever the rules and the request."""
+
+from __future__ import annotations
+
+import shlex
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.script import PolicyScript, Verdict
+
+from .model import BundleModel, Request, RuleModel
+from .render import PARTITIONS, compiled, record
+from .strategies import BUNDLES, examples, full_requests, queued, rule_lists
+from .test_messages import advice, sbatch_words
+
+
+def words_of(request: Request) -> list[str]:
+    """The request as a user would type it."""
+    values = {
+        "--cpus-per-task": request.cpus_per_task,
+        "--cpus-per-gpu": request.cpus_per_gpu,
+        "--mem": request.mib_per_node,
+        "--mem-per-cpu": request.mib_per_cpu,
+        "--mem-per-gpu": request.mib_per_gpu,
+    }
+    *words, script = sbatch_words(request)
+    if request.gpu_type:
+        words = [word.replace("--gpus=", f"--gpus={request.gpu_type}:") for word in words]
+        words = [word.replace("per-task=", f"per-task={request.gpu_type}:") for word in words]
+        words = [word.replace("--gres=gpu:", f"--gres=gpu:{request.gpu_type}:") for word in words]
+    return [*words, *(f"{name}={value}" for name, value in values.items() if value is not None), script]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    rules=rule_lists(kinds=False, hours=False),
+    bundles=BUNDLES,
+    queue=st.lists(queued(), max_size=4),
+    request=full_requests(),
+    sharing=st.sampled_from([(), ("--exclusive",)]),
+)
+def test_every_advised_command_is_accepted(
+    rules: list[RuleModel],
+    bundles: list[BundleModel],
+    queue: list[tuple[Request, bool]],
+    request: Request,
+    sharing: tuple[str, ...],
+) -> None:
+    table = compiled(rules, "/nonexistent/decisions.log", bundles, partition_gpus={"gpu": 4, "long": 2})
+    script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
+    script.set_jobs(record(number, job, running=running) for number, (job, running) in enumerate(queue))
+    *words, wrap = words_of(request)
+
+    def ask(*more: str) -> Verdict:
+        desc = parse_command([*more, wrap], {}).description(request.uid, "alice")
+        return script.submit(desc, PARTITIONS)
+
+    refusal = ask(*words, *sharing)
+    assume(not refusal.accepted)
+    options = advice(refusal)
+    if options is not None:
+        kept = () if any("without --exclusive" in line for line in refusal.messages) else sharing
+        verdict = ask(*words, *kept, *shlex.split(options))
+        assert verdict.accepted, (words, options, verdict.messages)
+
+
+def refused(rule: RuleModel, *words: str, bundles: tuple[BundleModel, ...] = ()) -> list[str]:
+    """Lines of the refusal of one user's command."""
+    table = compiled([rule], "/nonexistent/decisions.log", bundles)
+    desc = parse_command([*words, "--wrap=true"], {}).description(1001, "alice")
+    verdict = PolicyScript(build_bundle(table), now=lambda: 1_000_000).submit(desc, PARTITIONS)
+    assert not verdict.accepted
+    return list(verdict.messages)
+
+
+def test_each_limit_says_its_numbers_and_what_would_do() -> None:
+    def lines(
+        limit: dict[str, float | frozenset[str] | tuple[tuple[int, int], ...]], *words: str
+    ) -> list[str]:
+        said = refused(RuleModel("r", "job", limits=limit), *words)
+        return [line.strip() for line in said[1:-1]]
+
+    mark = "Would be accepted, in place of your options: sbatch "
+    assert lines({"cpus_per_gpu": 8}, "--gpus=2", "-c32") == [
+        "CPUs per GPU: limit 8, requested 16.",
+        mark + "--cpus-per-task=16 ...",
+    ]
+    assert lines({"cpus_per_gpu": 8}, "--gpus=2", "--cpus-per-gpu=10") == [
+        "CPUs per GPU: limit 8, requested 10.",
+        mark + "--cpus-per-gpu=8 ...",
+    ]
+    assert lines({"memory_per_gpu": 65536}, "--gpus=2", "--mem=200G") == [
+        "memory per GPU: limit 64G, requested 100G.",
+        mark + "--mem=128G ...",
+    ]
+    assert lines({"memory": 65536}, "-n4", "--mem-per-cpu=20G") == [
+        "memory of one job: limit 64G, requested 80G.",
+        mark + "--mem-per-cpu=16G ...",
+    ]
+    assert lines({"nodes": 2}, "-N4", "--gres=gpu:1") == [
+        "nodes in one job: limit 2, requested 4.",
+        mark + "--nodes=2 ...",
+    ]
+    assert lines({"tasks": 4}, "-n16") == [
+        "tasks of one job (--ntasks): limit 4, requested 16.",
+        mark + "--ntasks=4 ...",
+    ]
+    assert lines({"array_tasks": 10}, "--array=0-99") == [
+        "tasks of one array: limit 10, requested 100.",
+        mark + "--array=0-9 ...",
+    ]
+    assert lines({"walltime": ((1000, 86400), (8000, 7200))}, "--gpus=8", "-t", "3:00:00") == [
+        "time limit: limit 02:00:00, requested 03:00:00.",
+        mark + "--time=02:00:00 ...",
+    ]
+    assert lines({"partitions": frozenset({"long"})}, "-p", "gpu") == [
+        "partition: limit long, requested gpu.",
+        mark + "--partition=long ...",
+    ]
+    assert lines({"gpu_types": frozenset({"v100"})}, "-p", "long", "--gpus=2") == [
+        "GPU type: limit v100, requested any type of long.",
+        mark + "--gpus=v100:2 ...",
+    ]
+    assert lines({"gpus:a100": 2000}, "--gpus=a100:4") == [
+        "a100 GPUs in one job: limit 2, requested 4.",
+        mark + "--gpus=a100:2 ...",
+    ]
+
+
+def test_a_bundle_refuses_and_advises_like_a_rule() -> None:
+    train = BundleModel("train", 1000, cpus=8, mib=65536, mode="enforce")
+    idle = RuleModel("r", "job", limits={})
+    assert refused(idle, "--gpus=2", "-c20", "--mem=256G", bundles=(train,)) == [
+        "Refused by bundle train: Reason of train.",
+        "  CPUs with 2 GPUs: limit 16, requested 20.",
+        "  memory with 2 GPUs: limit 128G, requested 256G.",
+        "  Would be accepted, in place of your options:",
+        "    sbatch --cpus-per-task=16 --mem=128G ...",
+        "  Questions: gpu-help",
+    ]
+
+
+def test_a_job_without_gpus_is_sent_to_its_partition() -> None:
+    prep = BundleModel("prep", 0, partitions=frozenset({"long"}), mode="enforce")
+    assert refused(RuleModel("r", "job"), "-p", "gpu", "-c4", bundles=(prep,))[1:3] == [
+        "  partition of a job without GPUs: limit long, requested gpu.",
+        "  Would be accepted, in place of your options: sbatch --partition=long ...",
+    ]
+
+
+def test_a_listener_hears_of_every_limit_once() -> None:
+    rules = [
+        RuleModel("size", "job", limits={"gpus": 4000, "cpus_per_gpu": 8}),
+        RuleModel("share", "user", mode="advise", limits={"gpus_total": 1000}),
+        RuleModel("nlp", "user", accounts=frozenset({"nlp"}), limits={"gpus_total": 0}),
+    ]
+    train = BundleModel("train", 1000, cpus=4)
+    table = compiled(rules, "/nonexistent/decisions.log", [train])
+    script = PolicyScript(build_bundle(table), now=lambda: 1_000_000, considers=True)
+    desc = parse_command(["sbatch", "--gpus=2", "-c20", "--wrap=true"], {}).description(1001, "alice")
+    verdict = script.submit(desc, PARTITIONS)
+    assert [
+        (one.rule, one.label, one.used, one.limit, one.requested, one.fits) for one in verdict.considered
+    ] == [
+        ("size", "GPUs in one job", None, "4", "2", True),
+        ("size", "CPUs per GPU", None, "8", "10", False),
+        ("share", "GPUs running + pending", "0", "1", "2", False),
+        ("bundle.train", "CPUs with 2 GPUs", None, "8", "20", False),
+    ]

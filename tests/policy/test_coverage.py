@@ -1,0 +1,196 @@
+"""A limit that is called needless is one that no queue at all can meet without meeting the other first."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.coverage import covered_limits
+from slurm_gpu.policy.limits import flat_limits
+from slurm_gpu.policy.model import (
+    GpuLimit,
+    Group,
+    Hours,
+    Kind,
+    Limits,
+    Mode,
+    Per,
+    Period,
+    Policy,
+    Rule,
+    WalltimeStep,
+)
+
+ACCOUNTS, USERS, PARTITIONS = ("vision", "nlp"), ("alice", "bob"), ("gpu", "long")
+TYPES = ("a100", "v100")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the limits below measure, in the plainest form."""
+
+    user: str
+    account: str
+    partition: str
+    a100: int
+    v100: int
+    cpus: int
+    tasks: int
+    running: bool
+    walltime_s: int
+    day_h: int
+    week_h: int
+    month_h: int
+    kind: Kind
+    day: int
+    minute: int
+
+    @property
+    def gpus(self) -> int:
+        return self.a100 + self.v100
+
+
+SMALL = st.integers(0, 4)
+JOB = st.builds(
+    Job,
+    user=st.sampled_from(USERS), account=st.sampled_from(ACCOUNTS), partition=st.sampled_from(PARTITIONS),
+    a100=SMALL, v100=SMALL, cpus=SMALL, tasks=st.integers(1, 3), running=st.booleans(),
+    walltime_s=st.integers(1, 5), day_h=SMALL, week_h=SMALL, month_h=SMALL, kind=st.sampled_from(Kind),
+    day=st.integers(0, 1), minute=st.integers(0, 3),
+)  # fmt: skip
+
+LIMIT = st.integers(0, 8)
+MGPU = LIMIT.map(lambda n: n * 1000)
+GPUS = st.builds(GpuLimit, MGPU) | st.builds(
+    GpuLimit, st.none(), st.dictionaries(st.sampled_from(TYPES), MGPU, min_size=1)
+)
+STEPS = st.dictionaries(st.integers(0, 3), st.integers(1, 5), min_size=1, max_size=3).map(
+    lambda steps: tuple(WalltimeStep(gpus * 1000, steps[gpus]) for gpus in sorted(steps))
+)
+OF_JOB = st.builds(
+    Limits,
+    gpus=st.none() | GPUS, cpus=st.none() | LIMIT, array_tasks=st.none() | LIMIT, walltime=st.none() | STEPS,
+    partitions=st.none() | st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True).map(tuple),
+    gpu_types=st.none() | st.lists(st.sampled_from(TYPES), min_size=1, unique=True).map(tuple),
+)  # fmt: skip
+OF_SUM = st.builds(
+    Limits,
+    gpus_total=st.none() | GPUS, gpus_running=st.none() | GPUS, jobs_total=st.none() | LIMIT,
+    jobs_running=st.none() | LIMIT, cpus_total=st.none() | LIMIT, cpus_running=st.none() | LIMIT,
+    gpu_hours=st.none() | st.dictionaries(st.sampled_from(Period), LIMIT, min_size=1),
+)  # fmt: skip
+
+
+def names(allowed: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...] | None]:
+    return st.none() | st.lists(st.sampled_from(allowed), min_size=1, unique=True).map(tuple)
+
+
+GROUP = st.builds(Group, st.just("g"), names(USERS), st.none(), names(ACCOUNTS), st.none(), names(PARTITIONS))
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> Policy:
+    groups = {name: replace(draw(GROUP), name=name) for name in ("g", "h")}
+    rules = []
+    for position in range(draw(st.integers(1, 4))):
+        per = draw(st.sampled_from(Per))
+        rules.append(
+            Rule(
+                id=f"r{position}",
+                group=draw(st.sampled_from(["g", "h"])),
+                per=per,
+                why="w",
+                limits=draw(OF_JOB if per is Per.JOB else OF_SUM),
+                mode=draw(st.sampled_from([Mode.ADVISE, Mode.ENFORCE, Mode.ENFORCE])),
+                when=draw(st.sampled_from([None, None, Hours(frozenset({0}), 0, 2)])),
+                kind=draw(st.sampled_from([None, None, Kind.BATCH])),
+            )
+        )
+    return Policy(groups=groups, rules=tuple(rules))
+
+
+def belongs(job: Job, group: Group) -> bool:
+    return all(
+        allowed is None or value in allowed
+        for allowed, value in (
+            (group.users, job.user),
+            (group.accounts, job.account),
+            (group.partitions, job.partition),
+        )
+    )
+
+
+def applies(rule: Rule, job: Job, policy: Policy) -> bool:
+    when = rule.when
+    now = when is None or (job.day in when.days and when.from_min <= job.minute < when.to_min)
+    return belongs(job, policy.groups[rule.group]) and rule.kind in (None, job.kind) and now
+
+
+def exceeded(rule: Rule, key: str, job: Job, queue: list[Job], policy: Policy) -> bool:
+    """Whether a job that the rule is for goes beyond that limit, given the others."""
+    limit = flat_limits(rule.limits)[key]
+    base, _, part = key.partition(":")
+    counted = [
+        other
+        for other in (*queue, job)
+        if belongs(other, policy.groups[rule.group]) and (rule.per is Per.GROUP or other.user == job.user)
+    ]
+    if base == "walltime":
+        steps = rule.limits.walltime or ()
+        fitting = [step.limit_s for step in steps if step.from_mgpu <= job.gpus * 1000]
+        return job.walltime_s > (fitting[-1] if fitting else math.inf)
+    if base == "partitions":
+        return job.partition not in (rule.limits.partitions or ())
+    if base == "gpu_types":
+        return any(getattr(job, kind) > 0 and kind not in (rule.limits.gpu_types or ()) for kind in TYPES)
+    what, _, state = base.partition("_")
+    if base == "gpu_hours":
+        amount = sum(hours(other, part) for other in counted)
+    elif state in ("total", "running"):
+        jobs = [other for other in counted if other.running or state == "total"]
+        amount = sum(of_one(other, what, part) * other.tasks for other in jobs)
+    else:
+        amount = job.tasks if base == "array_tasks" else of_one(job, what, part)
+    assert isinstance(limit, int | float)
+    return amount > limit
+
+
+def of_one(job: Job, what: str, gpu_type: str) -> int:
+    """Of one task of an array."""
+    if what == "gpus":
+        return 1000 * (job.gpus if gpu_type == "" else int(getattr(job, gpu_type)))
+    return {"jobs": 1, "cpus": job.cpus}[what]
+
+
+def hours(job: Job, period: str) -> int:
+    # A day lies in one week and in one month; a week may lie in two months.
+    return {"day": job.day_h, "week": job.day_h + job.week_h, "month": job.day_h + job.month_h}[period]
+
+
+@given(policies(), st.lists(JOB, max_size=3), JOB)
+def test_what_never_binds_never_binds(policy: Policy, queue: list[Job], job: Job) -> None:
+    for covered in covered_limits(policy):
+        rule, by = covered.rule, covered.by
+        if applies(rule, job, policy) and exceeded(rule, covered.key, job, queue, policy):
+            assert applies(by, job, policy)
+            assert exceeded(by, covered.by_key, job, queue, policy)
+            assert by.mode is Mode.ENFORCE or rule.mode is Mode.ADVISE
+
+
+@given(policies())
+def test_some_limit_always_remains(policy: Policy) -> None:
+    needless = {(covered.rule.id, covered.key) for covered in covered_limits(policy)}
+    keys = {(rule.id, key) for rule in policy.rules for key in flat_limits(rule.limits)}
+    assert needless < keys or not keys
+    # Whoever makes a limit needless may itself be needless, but never in a circle.
+    by = {
+        (covered.rule.id, covered.key): (covered.by.id, covered.by_key) for covered in covered_limits(policy)
+    }
+    for start in needless:
+        seen = {start}
+        while (start := by.get(start, ("", ""))) in needless:
+            assert start not in seen
+            seen.add(start)

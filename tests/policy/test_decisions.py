@@ -1,0 +1,65 @@
+"""decisions.log is counted rule by rule, however it ends."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.decisions import RuleCount, count_decisions
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript
+
+from .model import RuleModel
+from .render import PARTITIONS, compiled
+
+COMMON = "uid=1 account=vision qos=- partition=gpu tasks=1 mgpu=1000 cpus=1 mib=0 walltime=60"
+
+
+def line(at: int, verdict: str, rules: str, more: str = "") -> str:
+    return f"slurm-gpu/1 {at} submit {verdict} t1 {COMMON} rules={rules}{more}\n"
+
+
+def test_counts_are_by_rule_and_how_far_it_goes(tmp_path: Path) -> None:
+    (tmp_path / "decisions.log.1").write_text(line(100, "allow", "-"))
+    (tmp_path / "decisions.log").write_text(
+        line(101, "deny", "share:gpus_total:enforce,share:jobs_total:enforce,days:walltime:observe")
+        + line(102, "allow", "days:walltime:observe,types:gpus:a100:advise")
+        + line(103, "allow", "share:gpus_total:error", " error=oh%20no")
+        + "nonsense\n\n"
+        + line(104, "deny", "share:gpus_total:enforce")[:-8]  # being written
+    )
+    counts = count_decisions(tmp_path)
+    assert counts is not None
+    assert (counts.since_s, counts.accepted, counts.refused, counts.failed) == (100, 3, 1, 1)
+    assert counts.rules == {
+        "share": RuleCount(refused=1, errors=1),
+        "days": RuleCount(observed=2),
+        "types": RuleCount(advised=1),
+    }
+
+
+def test_the_scripts_own_lines_are_counted(tmp_path: Path) -> None:
+    rule = RuleModel("one-each", "job", accounts=frozenset({"vision"}), limits={"gpus": 1000})
+    script = PolicyScript(build_bundle(compiled([rule], str(tmp_path / "decisions.log"))), writes=True)
+    for gpus in (1, 2, 3):
+        job = {"user_id": 1001, "account": "vision", "partition": "gpu", "script": "#!/bin/sh"}
+        script.submit({**EMPTY_DESCRIPTION, **job, "tres_per_job": f"gres/gpu:{gpus}"}, PARTITIONS)
+    counts = count_decisions(tmp_path)
+    assert counts is not None
+    assert (counts.accepted, counts.refused, counts.rules) == (1, 2, {"one-each": RuleCount(refused=2)})
+
+
+def test_no_log_is_no_count(tmp_path: Path) -> None:
+    assert count_decisions(tmp_path) is None
+    (tmp_path / "decisions.log").touch()
+    counts = count_decisions(tmp_path)
+    assert counts is not None
+    assert (counts.since_s, counts.accepted, counts.refused, counts.rules) == (None, 0, 0, {})
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_log_that_is_not_the_callers_is_no_count(tmp_path: Path) -> None:
+    (tmp_path / "decisions.log").touch(mode=0)
+    assert count_decisions(tmp_path) is None

@@ -1,0 +1,238 @@
+"""A policy comes into force as a whole or not at all, and goes as a whole, whatever fails on the way."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.policy import force as force_module
+from slurm_gpu.policy.force import Force
+from slurm_gpu.policy.install import prepare_replacement
+from slurm_gpu.policy.journal import KEPT, Entry, Journal, State
+from slurm_gpu.policy.native.difference import Owned, Step
+
+from .limitstore import MemoryStore, account, fields, limit, of, qos, user
+
+OLD, NEW, NO_RULES = "-- slurm-gpu old\n", "-- slurm-gpu new\n", "-- slurm-gpu no rules\n"
+STEPS = (
+    Step(of("vision"), limit("MaxWall"), None, 60, "r1"),
+    Step(of("vision"), limit("MaxJobs"), 9, 4, "r1"),
+    Step(of("vision/alice"), limit("GrpTRES_gpu"), None, 8, "r2"),
+    Step(of("qos:long"), limit("Flags_deny"), None, 1, "r2"),
+)
+CHANGE = Entry(
+    cluster="c",
+    policy="/etc/slurm-gpu/policy.yaml",
+    steps=STEPS,
+    owned=tuple(Owned(one.entity, one.limit, one.new or 0, one.old, one.rule) for one in STEPS),
+)
+
+
+class Host:
+    """A slurmdbd, a directory with a script, and a journal."""
+
+    def __init__(self, root: Path, script: str | None = OLD) -> None:
+        self.store = MemoryStore(
+            (account("vision", MaxJobs=9), user("alice", "vision"), account("nlp", MaxJobs=1)), (qos("long"),)
+        )
+        self.script = root / "etc" / "job_submit.lua"
+        self.script.parent.mkdir(parents=True)
+        if script is not None:
+            self.script.write_text(script)
+        self.time = 1_000_000.0
+        self.journal = Journal(root / "state", os.getuid(), lambda: self.time)
+        self.force = Force(self.journal, self.store, NO_RULES, lambda: self.time)
+        self.root = root
+
+    def apply(self, change: Entry = CHANGE, text: str = NEW) -> Entry:
+        with self.journal.lock():
+            replacement = prepare_replacement(
+                text, self.script.parent, self.root / "state", owner_uid=os.getuid(), now=lambda: self.time
+            )
+            return self.force.apply(change, replacement)
+
+    def seen(self) -> object:
+        text = self.script.read_text() if self.script.exists() else None
+        return self.store.associations("c"), self.store.qos(), text
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_everything_is_in_force_and_written_down(host: Host) -> None:
+    entry = host.apply()
+    vision, alice, nlp = host.store.associations("c")
+    assert (vision.limits, alice.limits) == (fields(MaxWall=60, MaxJobs=4), fields(GrpTRES_gpu=8))
+    assert nlp.limits == fields(MaxJobs=1)
+    assert host.script.read_text() == NEW
+    assert host.journal.entries() == [entry]
+    assert (entry.state, entry.at) == (State.DONE, "1970-01-12 13:46:40 UTC")
+    assert host.journal.owned("c") == CHANGE.owned
+    assert host.journal.owned("another") == ()
+
+
+def test_one_command_takes_it_back_and_the_script_is_newer_than_ever(host: Host) -> None:
+    before = host.seen()
+    host.apply()
+    applied_at = host.script.stat().st_mtime
+    back = host.force.rollback()
+    assert back is not None
+    assert back.left == ()
+    assert host.seen() == before
+    assert host.script.stat().st_mtime == applied_at + 1
+    assert host.journal.owned("c") == ()
+    assert host.force.rollback() is None
+
+
+def test_again_takes_back_the_apply_before(host: Host) -> None:
+    before = host.seen()
+    host.apply()
+    between = host.seen()
+    host.apply(
+        replace(CHANGE, steps=(Step(of("vision"), limit("MaxWall"), 60, None),)), NEW + "-- and more\n"
+    )
+    host.force.rollback()
+    assert host.seen() == between
+    host.force.rollback()
+    assert host.seen() == before
+
+
+@pytest.mark.parametrize("done_all_the_same", [False, True], ids=["refused", "answer lost"])
+@pytest.mark.parametrize("call", range(3))
+def test_a_change_that_slurmdbd_refuses_leaves_all_as_it_was(
+    host: Host, call: int, done_all_the_same: bool
+) -> None:
+    before = host.seen()
+    host.store.fail_at, host.store.done_all_the_same = call, done_all_the_same
+    with pytest.raises(SlurmError, match="no answer"):
+        host.apply()
+    assert host.seen() == before
+    assert [entry.state for entry in host.journal.entries()] == [State.UNDONE]
+    host.apply()
+    assert host.script.read_text() == NEW
+
+
+def test_a_script_that_cannot_be_installed_takes_the_limits_with_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = host.seen()
+
+    def full(*_: object) -> None:
+        raise OutsideError("No space left on device")
+
+    monkeypatch.setattr(force_module, "install", full)
+    with pytest.raises(OutsideError, match="No space left"):
+        host.apply()
+    assert host.seen() == before
+
+
+def test_slurmdbd_that_takes_less_than_it_says_is_found_out(host: Host) -> None:
+    before = host.seen()
+    missing = Step(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
+    with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=5"):
+        host.apply(replace(CHANGE, steps=(*STEPS, missing)))
+    assert host.seen() == before
+
+
+class KilledError(BaseException):
+    """kill -9: nothing of ours runs after it."""
+
+
+@given(at=st.integers(0, 6))
+def test_an_apply_that_was_killed_is_undone_by_the_next_command(
+    tmp_path_factory: pytest.TempPathFactory, at: int
+) -> None:
+    host = Host(tmp_path_factory.mktemp("host"))
+    before = host.seen()
+    done = []
+
+    def step(number: int) -> None:
+        done.append(number)
+        if len(done) > at:
+            raise KilledError
+
+    class Dying(Force):
+        def _undo_after(self, entry: Entry, error: BaseException) -> None:
+            pass
+
+    set_limits, mark = host.store.set_limits, host.journal.mark
+    host.store.set_limits = lambda *args: (step(1), set_limits(*args))[1]  # type: ignore[method-assign]
+    host.journal.mark = lambda *args: (step(2), mark(*args))[1]  # type: ignore[method-assign]
+    healthy, host.force = host.force, Dying(host.journal, host.store, NO_RULES, lambda: host.time)
+    try:
+        host.apply()
+    except KilledError:
+        host.store.set_limits, host.journal.mark = set_limits, mark  # type: ignore[method-assign]
+        back = healthy.recover()
+        assert back is not None
+        assert back.left == ()
+        assert host.seen() == before
+        assert healthy.recover() is None
+    else:
+        assert host.script.read_text() == NEW
+
+
+def test_slurmdbd_that_stays_away_leaves_a_note_of_what_to_undo(host: Host) -> None:
+    before = host.seen()
+    host.store.fail_at, host.store.failures = 1, 2
+    with pytest.raises(OutsideError, match=r"could not be undone(.|\n)*policy rollback"):
+        host.apply()
+    assert host.journal.newest(State.BEGUN) is not None
+    host.force.recover()
+    assert host.seen() == before
+
+
+def test_what_somebody_changed_since_is_left_alone_and_told(host: Host) -> None:
+    host.apply()
+    host.store.by_hand("vision", MaxJobs=50)
+    host.script.write_text("-- a site's own\n")
+    back = host.force.rollback()
+    assert back is not None
+    assert back.left == (
+        "account vision: MaxJobs=50 was set by hand since, and stays",
+        f"{host.script} was changed by hand since, and stays",
+    )
+    assert host.store.associations("c")[0].limits == fields(MaxJobs=50)
+
+
+def test_where_there_was_no_script_a_script_without_rules_is_left(tmp_path: Path) -> None:
+    """slurmctld does not start without the script that its configuration asks for."""
+    host = Host(tmp_path, script=None)
+    host.apply()
+    host.force.rollback()
+    assert host.script.read_text() == NO_RULES
+
+
+def test_one_apply_at_a_time(host: Host) -> None:
+    other = Journal(host.root / "state", os.getuid())
+    with host.journal.lock(), pytest.raises(OutsideError, match="is running here"), other.lock():
+        pass
+    with other.lock():
+        pass
+
+
+def test_only_so_many_applies_are_kept(host: Host) -> None:
+    for number in range(KEPT + 5):
+        host.apply(replace(CHANGE, steps=()), f"{NEW}-- {number}\n")
+    names = [entry.name for entry in host.journal.entries()]
+    assert len(names) == KEPT
+    assert names[-1].endswith(f"Z.{KEPT + 4}")  # within one second, yet in order
+    host.time -= 3600
+    assert host.apply(replace(CHANGE, steps=()), OLD) == host.journal.newest(State.DONE)
+    assert host.journal.owned("c") == CHANGE.owned
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 2}'])
+def test_a_journal_that_cannot_be_read_is_named(host: Host, text: str) -> None:
+    host.apply()
+    (host.root / "state" / "apply-20300101T000000Z.json").write_text(text)
+    with pytest.raises(OutsideError, match=r"apply-20300101T000000Z\.json"):
+        host.journal.owned("c")

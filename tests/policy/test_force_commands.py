@@ -1,0 +1,228 @@
+"""`slurm-gpu policy plan|apply|rollback|status` where a slurmdbd holds Slurm's own limits."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
+
+from .limitstore import MemoryStore, account, fields, qos, user
+
+POLICY = """\
+version: 1
+manages: {accounts: [vision]}
+groups: {vision: {accounts: [vision]}}
+rules:
+  - {id: share, for: vision, per: user, why: "Four each.", limits: {gpus_total: 4}}
+  - {id: days, for: vision, per: job, why: "Turns.", limits: {walltime: 1d}}
+"""
+
+
+class Cluster:
+    """One host of slurmctld; answers as SlurmClient with an empty queue, and holds a slurmdbd."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.store = MemoryStore(
+            (account("vision"), user("alice", "vision"), user("bob", "vision")), (qos("normal"),)
+        )
+        self.raw = {
+            "JobSubmitPlugins": "lua",
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageEnforce": "associations,limits,qos",
+        }
+        self.script = root / "job_submit.lua"
+        (root / "slurm-gpu.yaml").write_text("cluster: c\n")
+        self.write()
+
+    def write(self, old: str = "", new: str = "") -> None:
+        (self.root / "policy.yaml").write_text(POLICY.replace(old, new) if old else POLICY)
+
+    def settings(self) -> SlurmSettings:
+        return SlurmSettings(
+            cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=os.getuid(),
+            conf_path=str(self.root / "slurm.conf"), raw=self.raw,
+        )  # fmt: skip
+
+    def nodes(self) -> list[SlurmNode]:
+        return []
+
+    def jobs(self, job_ids: Any = None) -> list[QueuedJob]:
+        return []
+
+    def accounting(self, since_s: int, until_s: int | None = None, job_ids: Any = None) -> Any:
+        raise NotImplementedError
+
+    def run(self, command: str, *argv: str) -> int:
+        site = Site(
+            config_path=self.root / "slurm-gpu.yaml",
+            connect_slurm=lambda: self,
+            connect_limits=lambda: self.store,
+        )
+        where = ["--state-dir", str(self.root / "state"), "--run-dir", str(self.root / "run")]
+        return main(["policy", command, *where, *argv], site)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    return Cluster(tmp_path)
+
+
+def test_a_plan_tells_every_change_and_makes_none(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("plan") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "Slurm's own limits: to change",
+        "  account vision: MaxWall=1440 (was no limit; rule days)",
+        "  users alice, bob in account vision: GrpTRES=gres/gpu=4 (was no limit; rule share)",
+        f"{cluster.script}: would be replaced (missing)",
+    ]
+    assert cluster.run("apply", "--dry-run") == 0
+    assert cluster.store.changes == 0
+    assert not (cluster.root / "state").exists()
+
+
+def test_applied_twice_it_is_up_to_date_and_status_agrees(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("status") == 1
+    assert "Never applied" in capsys.readouterr().out
+    assert cluster.run("apply") == 0
+    assert "`slurm-gpu policy rollback` takes all of it back" in capsys.readouterr().out
+    changes = cluster.store.changes
+    assert cluster.run("apply") == 0
+    assert capsys.readouterr().out.splitlines() == [f"{cluster.script} is up to date"]
+    assert cluster.store.changes == changes
+    assert len(list((cluster.root / "state").glob("apply-*.json"))) == 1
+    assert cluster.run("status") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{cluster.script}: as policy.yaml says",
+        "Slurm's own limits: nothing to change",
+    ]
+
+
+def test_status_names_what_somebody_changed_and_exits_1(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    cluster.store.by_hand("vision", MaxWall=None)
+    capsys.readouterr()
+    assert cluster.run("status", "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["native"]["drift"] == [
+        {"qos": None, "account": "vision", "user": None, "field": "MaxWall", "item": None, "applied": 1440,
+         "found": None, "rule": "days"}
+    ]  # fmt: skip
+    assert told["native"]["steps"][0]["old"] is None
+    assert (told["script"], told["differs"]) == ("same", True)
+    cluster.run("apply")
+    assert cluster.store.associations("c")[0].limits == fields(MaxWall=1440)
+
+
+def test_status_counts_what_was_decided_rule_by_rule(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    (cluster.root / "run" / "decisions.log").write_text(
+        "slurm-gpu/1 1795263342 submit allow t uid=1 rules=-\n"
+        "slurm-gpu/1 1795263343 submit deny - uid=1 rules=share:gpus_total:enforce\n"
+    )
+    capsys.readouterr()
+    assert cluster.run("status") == 0
+    told = capsys.readouterr().out.splitlines()[:-1]
+    assert told[-3] == "Decisions since 2026-11-21 12:15:42 UTC: 1 accepted, 1 refused"
+    assert told[-2].split() == ["RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS"]
+    assert told[-1].split() == ["share", "1", "0", "0", "0"]
+    cluster.run("status", "--json")
+    decisions = json.loads(capsys.readouterr().out)["decisions"]
+    assert (decisions["accepted"], decisions["rules"]["share"]["refused"]) == (1, 1)
+
+
+def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cluster.run("rollback") == 2
+    cluster.run("apply")
+    first = cluster.script.read_text()
+    cluster.write("1d", "2d")
+    cluster.run("apply")
+    assert cluster.script.read_text() != first
+    capsys.readouterr()
+    assert cluster.run("rollback") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[1] == "  account vision: MaxWall=1440 (was 2880; rule days)"
+    assert told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: mend it before the next apply"
+    assert cluster.script.read_text() == first
+    assert cluster.run("rollback") == 0
+    assert cluster.store.associations("c")[0].limits == {}
+    assert cluster.run("rollback") == 2
+
+
+def test_rollback_is_not_for_everybody(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster.run("apply")
+    monkeypatch.setattr(os, "geteuid", lambda: 4321)
+    assert cluster.run("rollback") == 2
+
+
+def test_a_script_of_the_sites_own_keeps_slurms_limits_too(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.script.write_text("-- ours\n")
+    assert cluster.run("apply") == 2
+    assert "use --replace" in capsys.readouterr().err
+    assert cluster.store.changes == 0
+
+
+def test_a_slurmdbd_that_fails_is_told_and_nothing_is_changed(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.store.fail_at = 1
+    assert cluster.run("apply") == 3
+    assert "sacctmgr gave no answer" in capsys.readouterr().err
+    assert not cluster.script.exists()
+    assert cluster.store.associations("c")[0].limits == {}
+
+
+def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    before = cluster.store.associations("c")
+    cluster.write("1d", "2d")
+
+    def away(*_: object) -> None:
+        raise SlurmError("slurmdbd is away")
+
+    cluster.store.associations = away  # type: ignore[method-assign, assignment]
+    capsys.readouterr()
+    assert cluster.run("status") == 3
+    assert "not as policy.yaml says" in capsys.readouterr().out
+    assert cluster.run("apply") == 3
+    assert cluster.run("apply", "--lua-only") == 0
+    assert "is in force" in capsys.readouterr().out
+    del cluster.store.associations
+    assert cluster.store.associations("c") == before
+    assert cluster.run("status") == 1
+    assert cluster.run("apply") == 0
+    assert cluster.store.associations("c")[0].limits == fields(MaxWall=2880)
+
+
+def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.write("gpus_total", "gpus_running")
+    cluster.raw["AccountingStorageType"] = "accounting_storage/none"
+    assert cluster.run("apply") == 0
+    told = capsys.readouterr().err
+    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
+    assert "share: gpus_running: this Slurm has no slurmdbd" in told
+    assert cluster.store.changes == 0

@@ -1,0 +1,112 @@
+"""The policy in force is what the installed bundle was made of, whatever policy.yaml says by now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, read_policy_in_force
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.yamlsource import parse_yaml
+
+from .users import Directory
+
+POLICY = """\
+version: 1
+groups:
+  vision: {accounts: [Vision], qos: [High], partitions: [gpu]}
+  undergrads: {unix_groups: [undergrad]}
+  alice: {users: [alice]}
+  everyone: {}
+rules:
+  - {id: share, for: vision, per: user, why: "%s", limits: {gpus_total: 6, jobs_total: 5}}
+  - {id: size, for: everyone, per: job, why: "Others get a turn.", limits: {gpus: 3}, mode: advise}
+exceptions:
+  - {rule: share, user: alice, limits: {gpus_total: 12}, until: 2026-12-05, why: "deadline"}
+"""
+FACTS = SiteFacts(shards_per_gpu=4, partition_gpus={"gpu": 4})
+
+
+def install(script: Path, text: str = POLICY % "Because.", facts: SiteFacts = FACTS) -> PolicyInForce:
+    source = parse_yaml(text, "policy.yaml")
+    policy = check_policy(source)
+    names = resolve_names(policy, source, Directory())
+    script.write_text(build_bundle(compile_policy(policy, names, facts)))
+    found = read_policy_in_force(script)
+    assert found is not None
+    return found
+
+
+def test_groups_and_rules_are_those_that_the_lua_reads(tmp_path: Path) -> None:
+    policy = install(tmp_path / "job_submit.lua")
+    assert policy.groups == (
+        GroupInForce(
+            "vision",
+            accounts=frozenset({"vision"}),
+            qos=frozenset({"high"}),
+            partitions=frozenset({"gpu"}),
+        ),
+        GroupInForce("undergrads", member_uids=frozenset({1002, 1003})),
+        GroupInForce("alice", uids=frozenset({1001})),
+        GroupInForce("everyone"),
+    )
+    assert (policy.shards_per_gpu, policy.partition_gpus) == (4, {"gpu": 4})
+    share, size = policy.rules
+    assert (share.id, share.group.name, share.per, share.mode) == ("share", "vision", "user", "enforce")
+    assert (size.limits, size.mode) == ({"gpus": 3000}, "advise")
+    assert not policy.counts_gpu_hours
+
+
+def test_an_exception_replaces_what_it_names_until_its_last_day_is_over(tmp_path: Path) -> None:
+    share = install(tmp_path / "job_submit.lua").rules[0]
+    midnight = 1796515200  # after 2026-12-05, UTC
+    assert share.limits_of(1001, midnight - 1) == {"gpus_total": 12000, "jobs_total": 5}
+    assert share.limits_of(1001, midnight) == {"gpus_total": 6000, "jobs_total": 5}
+    assert share.limits_of(1002, midnight - 1) == {"gpus_total": 6000, "jobs_total": 5}
+
+
+def test_sums_by_other_groups_are_told_apart_and_by_the_same_are_not(tmp_path: Path) -> None:
+    script = tmp_path / "job_submit.lua"
+    first = install(script)
+    assert first.groups_id is not None
+    assert install(script, POLICY % "Reworded.").groups_id == first.groups_id
+    assert install(script, (POLICY % "Why").replace("[Vision]", "[nlp]")).groups_id != first.groups_id
+    assert install(script, facts=SiteFacts(shards_per_gpu=8)).groups_id != first.groups_id
+
+
+@pytest.mark.parametrize("why", ["a\\n\\nlocal lib = { modules = {} }", "]] end", "한국어 \\\\ %s"])
+def test_no_text_of_the_policys_ends_the_table(tmp_path: Path, why: str) -> None:
+    """`why` as it stands between double quotes in the YAML."""
+    shown = why.replace("\\n\\n", " ").replace("\\\\", "\\")
+    assert install(tmp_path / "job_submit.lua", POLICY.replace("%s", why)).rules[0].why == shown
+
+
+@pytest.mark.parametrize(
+    ("group", "matches"),
+    [
+        (GroupInForce("g"), True),
+        (GroupInForce("g", accounts=frozenset({"vision"})), True),
+        (GroupInForce("g", accounts=frozenset({"nlp"})), False),
+        (GroupInForce("g", partitions=frozenset({"long"})), True),
+        (GroupInForce("g", partitions=frozenset({"lon"})), False),
+        (GroupInForce("g", uids=frozenset({1001}), member_uids=frozenset({1002})), False),
+        (GroupInForce("g", qos=frozenset({"normal"}), member_uids=frozenset({1001})), True),
+    ],
+)
+def test_all_that_a_group_asks_must_match(group: GroupInForce, matches: bool) -> None:
+    assert group.matches(1001, "Vision", "Normal", "gpu,long") is matches
+
+
+def test_a_sites_own_script_holds_no_policy_and_a_broken_one_is_said(tmp_path: Path) -> None:
+    script = tmp_path / "job_submit.lua"
+    assert read_policy_in_force(script) is None
+    script.write_text("return slurm.SUCCESS")
+    assert read_policy_in_force(script) is None
+    install(script)
+    script.write_text(script.read_text()[:800])
+    with pytest.raises(OutsideError, match="holds no policy"):
+        read_policy_in_force(script)

@@ -1,0 +1,257 @@
+"""All that policy.yaml can say is read as it is meant; a slip of a unit or a bound is named by its place."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.limits import LIMITS, flat_limits
+from slurm_gpu.policy.localtime import end_of_day, utc_offsets
+from slurm_gpu.policy.model import (
+    BundleMode,
+    GpuLimit,
+    Hours,
+    Kind,
+    Limits,
+    Mode,
+    OnError,
+    Period,
+    Policy,
+    WalltimeStep,
+)
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.yamlsource import parse_yaml
+
+from .users import Directory
+
+WHOLE = """\
+version: 1
+chain: {before: /etc/slurm/site.lua}
+bundles:
+  train: {gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100], mode: fit}
+  prep: {gpus: 0, cpus: 16, partitions: [cpu], why: GPU nodes are for GPU jobs.}
+groups: {all: {}}
+rules:
+  - id: job
+    for: all
+    per: job
+    why: w
+    kind: interactive
+    when: {days: [sat, mon-tue], hours: "22:30-24"}
+    limits:
+      gpus: {A100: 4, v100: 0.5}
+      nodes: 4
+      cpus: 64
+      memory: 1.5T
+      cpus_per_gpu: 8
+      memory_per_gpu: 64G
+      array_tasks: 100
+      tasks: 256
+      walltime: {8: 2d, 1: 7d, 32: 12h}
+      partitions: [gpu, Long]
+      gpu_types: [A100]
+  - id: sum
+    for: all
+    per: user
+    why: w
+    limits:
+      gpus_total: 16
+      gpus_running: {a100: 8}
+      jobs_total: 20
+      jobs_running: 10
+      cpus_total: 640
+      cpus_running: 320
+      memory_total: 4T
+      memory_running: 2T
+      nodes_running: 8
+      gpu_hours: {day: 12.5, week: 500}
+    adjust: {gpus_total: [8, 24], memory_total: [1T, 8T]}
+exceptions:
+  - {rule: job, user: alice, limits: {gpus: {a100: 8}, walltime: 9d}, until: "2026-12-05", why: w}
+"""
+
+
+def check(text: str) -> Policy:
+    return check_policy(parse_yaml(text, "p.yaml"))
+
+
+def mistakes(text: str) -> list[str]:
+    with pytest.raises(InvalidFileError) as caught:
+        check(text)
+    return str(caught.value).splitlines()
+
+
+def test_every_limit_is_read_in_its_unit() -> None:
+    policy = check(WHOLE)
+    job, total = policy.rules
+    assert job.limits == Limits(
+        gpus=GpuLimit(by_type_mgpu={"a100": 4000, "v100": 500}),
+        nodes=4, cpus=64, memory_mib=1536 * 1024, cpus_per_gpu=8, memory_per_gpu_mib=65536,
+        array_tasks=100, tasks=256,
+        walltime=(WalltimeStep(1000, 7 * 86400), WalltimeStep(8000, 2 * 86400), WalltimeStep(32000, 43200)),
+        partitions=("gpu", "Long"), gpu_types=("a100",),
+    )  # fmt: skip
+    assert total.limits == Limits(
+        gpus_total=GpuLimit(16000), gpus_running=GpuLimit(by_type_mgpu={"a100": 8000}),
+        jobs_total=20, jobs_running=10, cpus_total=640, cpus_running=320,
+        memory_total_mib=4 * 2**20, memory_running_mib=2 * 2**20, nodes_running=8,
+        gpu_hours={Period.DAY: 12.5, Period.WEEK: 500},
+    )  # fmt: skip
+    set_here = {
+        kind.key for rule in policy.rules for kind in LIMITS.values() if kind.of(rule.limits) is not None
+    }
+    assert set_here == set(LIMITS)  # none is forgotten above
+
+
+def test_the_rest_of_a_policy_is_read() -> None:
+    policy = check(WHOLE)
+    job, total = policy.rules
+    assert job.kind is Kind.INTERACTIVE
+    assert job.when == Hours(frozenset({0, 1, 5}), 22 * 60 + 30, 1440)
+    assert total.adjust == {"gpus_total": (8000, 24000), "memory_total": (2**20, 8 * 2**20)}
+    train, prep = policy.bundles.values()
+    assert (train.mgpu, train.cpus, train.memory_mib, train.gpu_types) == (1000, 8, 65536, ("a100",))
+    assert (train.mode, prep.mode) == (BundleMode.FIT, BundleMode.ADVISE)
+    assert (prep.mgpu, prep.partitions, prep.memory_mib) == (0, ("cpu",), None)
+    assert policy.chain.before == Path("/etc/slurm/site.lua")
+    assert policy.exceptions[0].until == dt.date(2026, 12, 5)  # in quotes it is a day too
+
+
+def test_the_lua_gets_one_number_per_limit() -> None:
+    source = parse_yaml(WHOLE, "p.yaml")
+    policy = check(WHOLE)
+    table: Any = compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts())
+    job, total = table["rules"]
+    assert job["limits"] == {
+        "gpus:a100": 4000, "gpus:v100": 500, "nodes": 4, "cpus": 64, "memory": 1536 * 1024,
+        "cpus_per_gpu": 8, "memory_per_gpu": 65536, "array_tasks": 100, "tasks": 256,
+        "walltime": [{"mgpu": 1000, "s": 604800}, {"mgpu": 8000, "s": 172800}, {"mgpu": 32000, "s": 43200}],
+        "partitions": {"Long": True, "gpu": True}, "gpu_types": {"a100": True},
+    }  # fmt: skip
+    assert total["limits"]["gpus_running:a100"] == 8000
+    assert (total["limits"]["gpu_hours:day"], total["limits"]["gpu_hours:week"]) == (12.5, 500)
+    assert job["kind"] == "interactive"
+    days = [True, True, False, False, False, True, False]
+    assert job["when"] == {"days": days, "from_min": 1350, "to_min": 1440}
+    assert job["exceptions"][1001]["limits"] == {"gpus:a100": 8000, "walltime": 9 * 86400}
+    train, prep = table["bundles"]
+    assert train["why"] == "What belongs to 1 GPU: 8 CPUs and 64G of memory."
+    assert (prep["mgpu"], prep["why"]) == (0, "GPU nodes are for GPU jobs.")
+    assert table["chain_before"] == "/etc/slurm/site.lua"
+    assert table["chain_after"] is None
+    assert table["snapshot"] == "/run/slurm-gpu/snapshot.txt"
+    assert table["utc_offsets"] == [{"from_s": 0, "offset_s": 0}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        # Units.
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64", "p.yaml:20:23: memory_per_gpu: 64: it has no unit; "
+         "write 64G (or 64M, 64T)"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64M", "64M is less than any program needs; did you mean"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64000G", "64000G is 62.5T, more than there is; did you mean "
+         "64000M?"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 64 gigs", "'64 gigs' is not an amount of memory; write one"),
+        ("memory_per_gpu: 64G", "memory_per_gpu: 0.3G", "'0.3G' must be whole MiB, as Slurm counts, such as "
+         "307M"),
+        ("memory: 64G", "memory: 64", "p.yaml:4:37: memory: 64: it has no unit; write 64G"),
+        ("gpus: 1, cpus: 8, memory: 64G", "gpus: 0.25, memory: 2T", "memory: 2T is 8T for each GPU, more"),
+        ("1: 7d", "1: 70000h", "p.yaml:23:28: walltime from 1 GPU on: 70000h is 2917 days; the most is "
+         "366d. Did you mean 70000m?"),
+        ("1: 7d", "1: 7", "walltime from 1 GPU on: 7: it has no unit; write 7h or 7d"),
+        ("week: 500", "week: 500h", "week: '500h' must be a number of GPU-hours from 0 up, such as 500"),
+        # Bounds, hours, types.
+        ("[8, 24]", "[20, 24]", "p.yaml:41:26: gpus_total: [20, 24] must contain the limit itself"),
+        ("[8, 24]", "8", "gpus_total: 8 must be [least, most], such as [8, 24]"),
+        ("{gpus_total: [8, 24]", "{gpus: [8, 24]", "'gpus' is not a limit of this rule that is one number"),
+        ("days: [sat, mon-tue]", "days: weekend", "days: 'weekend' is no day; "),
+        ('"22:30-24"', '"22-06"', 'goes past midnight; write two rules, one with hours "22:00-24:00" and one '
+         'with "00:00-06:00"'),
+        ('"22:30-24"', "9", 'hours: 9 must be hours such as "09-18"'),
+        ('"22:30-24"', '"09-25"', "hours: '09-25' is not on the clock"),
+        ("kind: interactive", "kind: interaktive", "did you mean interactive?"),
+        ("A100: 4,", "A100: 4, a100: 2,", "'a100' is there twice, in upper and lower case"),
+        ("gpus_running: {a100: 8}", "gpus_running: {}", "gpus_running is empty; write a number of GPUs, or"),
+        ("8: 2d", "eight: 2d", "'eight' is not a number of GPUs; write {1: 7d, 8: 2d}"),
+        ("partitions: [gpu, Long]", "partitions: gpu", "partitions: 'gpu' must be a list of names, such as"),
+        ("{day: 12.5, week: 500}", "500", "gpu_hours: 500 must say in what time, such as {week: 500}"),
+        ("{day: 12.5, week: 500}", "{year: 500}", "'year' is not a setting of gpu_hours; allowed: day, week"),
+        # Where they cannot stand.
+        ("      nodes: 4\n", "      nodes_running: 4\n", "'nodes_running' cannot stand in a rule with per"),
+        ("jobs_total: 20", "tasks: 20", "'tasks' cannot stand in a rule with per: user; write it in a rule "
+         "with per: job"),
+        ("limits: {gpus: {a100: 8}", "limits: {gpus: {h100: 8}", "'gpus:h100': rule job sets no such limit"),
+        ("limits: {gpus: {a100: 8}", "limits: {gpus: 8", "'gpus': rule job sets no such limit to replace"),
+        # Bundles, the chain.
+        ("gpus: 1, cpus: 8, memory: 64G, gpu_types: [A100]", "gpus: 1", "bundle train says nothing; give"),
+        ("gpus: 0, cpus: 16", "cpus: 16", "prep lacks gpus"),
+        ("cpus: 16, partitions: [cpu]", "cpus: 0", "cpus: 0 would let no job run; give 1 or more"),
+        ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),
+        ("mode: fit", "mode: force", "mode: 'force' is not possible; did you mean enforce?"),
+        ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be the whole path of a file"),
+        ("chain:", "owners: {vision: {gpus: 8}}\nchain:", "p.yaml:2:1: 'owners' belongs to the policy"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+    assert old in WHOLE
+    told = mistakes(WHOLE.replace(old, new, 1))
+    assert any(message in line for line in told), told
+    assert len(told) == 1, told
+
+
+def test_a_rule_has_the_policys_mode_unless_it_says_otherwise() -> None:
+    text = (
+        "version: 1\nmode: observe\non_error: deny\ngroups: {all: {}}\nrules:\n"
+        "  - {id: a, for: all, per: job, why: w, limits: {gpus: 1}}\n"
+        "  - {id: b, for: all, per: job, why: w, limits: {gpus: 1}, mode: enforce, on_error: allow}\n"
+    )
+    first, second = check(text).rules
+    assert (first.mode, first.on_error) == (Mode.OBSERVE, OnError.DENY)
+    assert (second.mode, second.on_error) == (Mode.ENFORCE, OnError.ALLOW)
+    assert mistakes(text.replace("mode: observe", "mode: fit")) == [
+        "p.yaml:2:7: mode: 'fit' is not possible; allowed: observe, advise, enforce"
+    ]
+
+
+def test_what_is_said_once_with_an_anchor_holds_where_it_is_named() -> None:
+    policy = check(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: a, for: all, per: job, why: w, limits: &small {gpus: 2, walltime: 4h}}\n"
+        "  - {id: b, for: all, per: job, why: w, limits: {<<: *small, gpus: 4}}\n"
+    )
+    assert policy.rules[1].limits == Limits(gpus=GpuLimit(4000), walltime=(WalltimeStep(0, 4 * 3600),))
+
+
+def test_a_plain_walltime_is_one_number_to_the_lua() -> None:
+    assert flat_limits(Limits(walltime=(WalltimeStep(0, 60),))) == {"walltime": 60}
+
+
+SEOUL, BERLIN = ZoneInfo("Asia/Seoul"), ZoneInfo("Europe/Berlin")
+
+
+def test_a_zone_without_summer_time_is_one_offset() -> None:
+    assert utc_offsets(SEOUL, 2026) == [(0, 9 * 3600)]
+
+
+@given(st.integers(1767225600, 1893455999), st.sampled_from(["Europe/Berlin", "Australia/Lord_Howe", "UTC"]))
+def test_offsets_are_those_of_the_zone(second: int, name: str) -> None:
+    zone = ZoneInfo(name)
+    told = [east for begin, east in utc_offsets(zone, 2026) if begin <= second][-1]
+    offset = dt.datetime.fromtimestamp(second, zone).utcoffset()
+    assert offset is not None
+    assert told == offset.total_seconds()
+
+
+def test_a_day_ends_at_the_sites_midnight() -> None:
+    assert end_of_day(dt.date(2026, 12, 5), SEOUL) == 1796515200 - 9 * 3600
+    assert end_of_day(dt.date(2026, 12, 5), BERLIN) == 1796515200 - 3600

@@ -1,0 +1,173 @@
+"""The page for users says all that binds them, in a terminal, a wiki and a browser."""
+
+from __future__ import annotations
+
+import html.parser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.htmlpage import render_html
+from slurm_gpu.policy.markdownpage import render_markdown
+from slurm_gpu.policy.page import Page, Section, make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.yamlsource import parse_yaml
+
+from .test_language import WHOLE
+
+EXPECTED = """\
+job  (for all: every job)
+    w
+    at most 4 GPUs of type a100 per job
+    at most 0.5 GPUs of type v100 per job
+    at most 4 nodes per job
+    at most 64 CPUs per job
+    at most 1.5T of memory per job
+    at most 8 CPUs per GPU per job
+    at most 64G of memory per GPU per job
+    at most 100 tasks of an array per job
+    at most 256 MPI tasks per job
+    time limit at most 7d from 1 GPU on
+    time limit at most 2d from 8 GPUs on
+    time limit at most 12h from 32 GPUs on
+    only partitions gpu, Long
+    only GPU types a100
+    Only for jobs submitted on Monday, Tuesday and Saturday from 22:30 to 24:00.
+    Only for interactive jobs (srun, salloc).
+    Exception until 2026-12-05 for alice: at most 8 GPUs of type a100 per job, time
+    limit at most 9d (w)
+
+sum  (for all: every job)
+    w
+    at most 16 GPUs running and pending per user
+    at most 8 GPUs of type a100 running per user
+    at most 20 jobs running and pending per user
+    at most 10 jobs running per user
+    at most 640 CPUs running and pending per user
+    at most 320 CPUs running per user
+    at most 4T of memory running and pending per user
+    at most 2T of memory running per user
+    at most 8 nodes running per user
+    at most 12.5 GPU-hours a day per user
+    at most 500 GPU-hours a week per user
+    Jobs beyond what may run are accepted, and wait.
+"""
+BUNDLES = """\
+train  (jobs with GPUs of type a100)
+    What belongs to 1 GPU: 8 CPUs and 64G of memory.
+    at most 8 CPUs for each GPU
+    at most 64G of memory for each GPU
+    What a job leaves unsaid is filled in; jobs beyond it are accepted, with a message.
+
+prep  (jobs without GPUs)
+    GPU nodes are for GPU jobs.
+    at most 16 CPUs
+    only in cpu
+    Advice: jobs beyond it are accepted, with a message.
+"""
+
+
+def page_of(text: str) -> Page:
+    return make_page(check_policy(parse_yaml(text, "p.yaml")))
+
+
+def one_rule(name: str, why: str, contact: str | None = None) -> Page:
+    section = Section(name, why, why, limits=(why,), remarks=(why,), exceptions=(why,))
+    return Page(rules=(section,), bundles=(section,), contact=contact)
+
+
+class Reader(html.parser.HTMLParser):
+    """What a browser would show, and the tags that it would see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+
+
+def test_a_terminal_shows_every_limit_with_its_reason() -> None:
+    text = render_text(page_of(WHOLE))
+    assert EXPECTED in text
+    assert BUNDLES in text
+    assert max(map(len, text.splitlines())) <= 88
+
+
+@pytest.mark.parametrize("render", [render_markdown, render_html])
+def test_the_other_pages_say_the_same(render: object) -> None:
+    assert callable(render)
+    page = page_of(WHOLE)
+    reader = Reader()
+    text = render(page)
+    reader.feed(text if render is render_html else MarkdownIt().render(text))
+    shown = " ".join(" ".join(reader.texts).split())
+    for section in (*page.rules, *page.bundles):
+        for said in (section.name, section.whom, section.why, *section.limits, *section.remarks):
+            assert said in shown
+        assert all(exception in shown for exception in section.exceptions)
+
+
+HOSTILE = [
+    "<script>alert(1)</script>", "**bold** _it_ `code`", "[a](javascript:x)", "1. one", "# no heading",
+    "- no", "a | b", "&lt;", "~~~", "> quote", "https://example.org <b>", "+ plus", "=====", "a\\", "![x](y)",
+    "***",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_texts_of_a_policy_are_never_markup(text: str) -> None:
+    for shown, tags in (shown_as_html(text), shown_as_markdown(text)):
+        assert shown.count(" ".join(text.split())) >= 11
+        assert not tags & {"script", "b", "strong", "img", "blockquote", "ol", "hr", "table"}
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc"]), min_size=1).filter(str.strip))
+def test_any_text_survives(text: str) -> None:
+    for shown, _ in (shown_as_html(text), shown_as_markdown(text)):
+        assert " ".join(text.split()) in shown
+
+
+def shown_as_html(text: str) -> tuple[str, set[str]]:
+    return _shown(render_html(one_rule("r", text, text)))
+
+
+def shown_as_markdown(text: str) -> tuple[str, set[str]]:
+    return _shown(
+        MarkdownIt("gfm-like", {"linkify": False}).render(render_markdown(one_rule("r", text, text)))
+    )
+
+
+def _shown(document: str) -> tuple[str, set[str]]:
+    reader = Reader()
+    reader.feed(document)
+    return " ".join("".join(reader.texts).split()), reader.tags
+
+
+def test_each_rule_has_a_place_to_link_to() -> None:
+    assert '<h2 id="rule-sum"><code>sum</code></h2>' in render_html(page_of(WHOLE))
+
+
+def test_json_has_every_part() -> None:
+    told = to_json(check_policy(parse_yaml(WHOLE, "p.yaml")))
+    job, total = told["rules"]
+    assert job["limits"]["gpus"] == {"a100": 4.0, "v100": 0.5}
+    assert job["limits"]["memory_mib"] == 1536 * 1024
+    assert job["limits"]["walltime_s"][0] == {"gpus": 1.0, "s": 604800}
+    assert job["limits"]["partitions"] == ["gpu", "Long"]
+    assert (job["kind"], job["when"]) == (
+        "interactive",
+        {"days": [0, 1, 5], "from_min": 1350, "to_min": 1440},
+    )
+    assert total["limits"]["gpu_hours"] == {"day": 12.5, "week": 500}
+    assert total["when"] is None
+    assert told["bundles"]["prep"]["cpus"] == 16
+    assert told["exceptions"][0]["limits"]["walltime_s"] == 9 * 86400

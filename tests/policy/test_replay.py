@@ -1,0 +1,136 @@
+"""A new policy over old jobs: each submission meets the queue as it stood, and the real Lua decides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from slurm_gpu.policy.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.replay import PastJob, Replay, judge_past, merge_requeued, without_unknown
+from slurm_gpu.yamlsource import parse_yaml
+
+from .users import Directory
+
+T0 = 1795262400
+HOUR = 3600
+POLICY = """\
+version: 1
+groups: {vision: {accounts: [vision]}, everyone: {}}
+rules:
+  - {id: share, for: vision, per: user, why: "Four each.", limits: {gpus_total: 4, jobs_total: 3}}
+  - {id: days, for: everyone, per: job, why: "Others.", limits: {walltime: 2d}, mode: advise}
+"""
+
+
+def compiled(text: str = POLICY) -> dict[str, Plain]:
+    source = parse_yaml(text, "policy.yaml")
+    policy = check_policy(source)
+    return compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts(shards_per_gpu=4))
+
+
+def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJob:
+    """A job of alice that waited for a minute and ran for an hour; times from T0 on."""
+    values: dict[str, Any] = {
+        "job_id": job_id, "label": str(job_id), "array_job_id": None, "user": "alice", "uid": 1001,
+        "account": "vision", "qos": "normal", "partition": "gpu", "submit_s": T0 + submit_s,
+        "start_s": T0 + submit_s + 60, "end_s": T0 + submit_s + HOUR + 60, "time_limit_s": 2 * HOUR,
+        "n_nodes": 1, "tres": {"cpu": 4.0, "mem": 8192.0, "node": 1.0, "gres/gpu": float(gpus)},
+    }  # fmt: skip
+    return PastJob(**(values | changes))
+
+
+def judged(*jobs: PastJob, since_s: int = 0, text: str = POLICY) -> Replay:
+    policy, _ = without_unknown(compiled(text))
+    return judge_past(policy, jobs, T0 + since_s)
+
+
+def refused(result: Replay) -> list[int]:
+    return [judgement.first.job_id for judgement in result.refused]
+
+
+def test_what_waits_and_what_runs_counts_and_what_has_ended_does_not() -> None:
+    result = judged(
+        job(1),
+        job(2, 30),  # 1 waits
+        job(3, 90),  # 1 and 2 hold four GPUs
+        job(4, HOUR + 61),  # 1 has ended
+        job(5, HOUR + 62),
+        job(6, 100, account="nlp"),
+    )
+    assert refused(result) == [3, 5]
+    (third, _) = result.refused
+    assert third.rules == ("share",)
+    assert "  GPUs running + pending: used 4, limit 4, requested 2." in third.messages
+    assert result.errors == []
+
+
+def test_what_the_policy_keeps_out_does_not_count_against_later_jobs() -> None:
+    assert refused(judged(job(1, gpus=3), job(2, 1, gpus=2), job(3, 2, gpus=1))) == [2]
+
+
+def test_jobs_of_the_same_second_count_against_each_other() -> None:
+    assert refused(judged(*(job(n) for n in range(1, 5)))) == [3, 4]
+
+
+def test_earlier_jobs_are_there_but_are_not_judged() -> None:
+    result = judged(job(1, gpus=8), job(2, 60, gpus=1), since_s=30)
+    assert [judgement.first.job_id for judgement in result.judgements] == [2]
+    assert refused(result) == [2]
+
+
+def test_an_array_is_one_submission_with_all_its_tasks() -> None:
+    tasks = [job(10 + n, gpus=1, array_job_id=10, label=f"10_{n}") for n in range(3)]
+    result = judged(*tasks, job(20, 10, gpus=1))
+    assert [len(judgement.jobs) for judgement in result.judgements] == [3, 1]
+    assert refused(result) == [20]  # the three are jobs of their own
+    five = [job(10 + n, gpus=1, array_job_id=10) for n in range(5)]
+    assert refused(judged(*five)) == [10]
+
+
+def test_advice_is_told_and_refuses_nothing() -> None:
+    (judgement,) = judged(job(1, time_limit_s=None)).judgements
+    assert (judgement.accepted, judgement.rules) == (True, ("days",))
+
+
+def test_a_requeued_job_is_submitted_once_and_stays_until_its_last_end() -> None:
+    first = job(1, end_s=T0 + 600)
+    second = job(1, 600, start_s=T0 + 700, end_s=T0 + 9000)
+    again = job(1, 90_000)  # the id came round again
+    merged = merge_requeued([(again, "COMPLETED"), (second, "COMPLETED"), (first, "PREEMPTED")])
+    assert [(one.submit_s - T0, one.start_s, one.end_s) for one in merged] == [
+        (0, T0 + 60, T0 + 9000),
+        (90_000, again.start_s, again.end_s),
+    ]
+
+
+def test_shards_count_as_their_part_of_a_gpu() -> None:
+    def shards(job_id: int, n: int) -> PastJob:
+        return job(job_id, job_id, tres={"cpu": 1.0, "node": 1.0, "gres/shard": float(n)})
+
+    assert refused(judged(shards(1, 2), job(2, 10, gpus=3), job(3, 20, gpus=1))) == [3]
+
+
+@pytest.mark.parametrize("tres", [{}, {"cpu": 1.0}, {"gres/gpu": 1.0, "gres/gpu:a100": 1.0}])
+def test_whatever_was_recorded_is_understood(tres: dict[str, float]) -> None:
+    assert judged(job(1, tres=tres, n_nodes=0, start_s=None, end_s=None)).errors == []
+
+
+def test_what_records_do_not_tell_is_left_out_and_said() -> None:
+    policy = compiled()
+    rules = policy["rules"]
+    assert isinstance(rules, list)
+    policy["rules"] = [
+        {**rules[0], "id": "inter", "kind": "interactive"},
+        {**rules[0], "id": "hours", "limits": {"gpu_hours:week": 1, "gpus_total": 4000}},
+    ]
+    kept, remarks = without_unknown(policy)
+    assert isinstance(kept["rules"], list)
+    assert [rule["limits"] for rule in kept["rules"]] == [{"gpus_total": 4000}]  # type: ignore[index,call-overload]
+    assert [text.partition(":")[0] for text in remarks] == [
+        "rule inter is left out",
+        "GPU-hours of rule hours are left out",
+    ]

@@ -1,0 +1,242 @@
+"""The schema for editors and the check agree: neither takes for a mistake what the other lets pass."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InputError, InvalidFileError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.limits import LIMITS, Measure
+from slurm_gpu.policy.model import Per
+from slurm_gpu.policy.schema import policy_schema
+from slurm_gpu.yamlsource import parse_yaml
+
+ETC = Path(__file__).resolve().parents[2] / "etc"
+VALIDATOR = jsonschema.Draft202012Validator(policy_schema())
+
+# What no schema can say: names that stand elsewhere, sums, the calendar, what a number is likely to mean.
+BEYOND = re.compile(
+    r"is not a group|is not a rule|is the id of an earlier|already has an exception|sets no such limit"
+    r"|counts the whole group|cannot stand in a rule|must contain the limit|is not a limit of this rule"
+    r"|is not in the calendar|three decimals|whole minutes|days; the most is|past midnight|no time at all"
+    r"|not on the clock|less than any program|more than there is|whole MiB|would let no job run"
+    r"|there twice, in upper"
+    # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
+    r"|datetime\.|cannot name a|is not a number of GPUs|\d\.0 must be a whole number"
+)
+
+
+def as_json(value: Any) -> Any:
+    """What an editor's schema sees of a YAML value."""
+    if isinstance(value, dict):
+        return {str(key): as_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [as_json(item) for item in value]
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def mistakes(text: str) -> tuple[list[str], list[str]]:
+    """(of the check, of the schema)."""
+    source = parse_yaml(text, "p.yaml")
+    try:
+        check_policy(source)
+        found: list[str] = []
+    except InvalidFileError as error:
+        found = [one.message for one in error.errors]
+    return found, [error.message for error in VALIDATOR.iter_errors(as_json(source.value))]
+
+
+def assert_agree(text: str) -> None:
+    check, schema = mistakes(text)
+    if not check:
+        assert schema == []
+    if not schema:
+        assert [message for message in check if not BEYOND.search(message)] == []
+
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, -1, 0, 7, 8.0, 0.12345, 1e12, "", " ", "x", "a b", "é", "\x7f", "64G", "64", "4h", "09-18",
+     [], [1], ["a", ""], {}, {"x": 1}, {"a100": 4}, {1: "7d"}, {"week": 5}, dt.date(2026, 12, 5),
+     dt.datetime(2026, 12, 5, 10, 0), "2026-02-30"]
+)  # fmt: skip
+
+
+KEY_JUNK: st.SearchStrategy[Any] = st.sampled_from([None, True, -1, 7, 0.12345, "", "x y", "a100", "é"])
+
+
+def mostly(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 39).flatmap(lambda n: KEY_JUNK if n == 0 else strategy)
+
+
+def usually(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.integers(0, 39).flatmap(lambda n: JUNK if n == 0 else strategy)
+
+
+def some(required: dict[str, Any], optional: dict[str, Any]) -> st.SearchStrategy[Any]:
+    return usually(
+        st.fixed_dictionaries(
+            {key: usually(value) for key, value in required.items()},
+            optional={key: usually(value) for key, value in optional.items()},
+        )
+    )
+
+
+NAME = st.sampled_from(["vision", "nlp", "cpu", "gpu", "A100", "v100", "한국", "o'hara"])
+NAMES = st.lists(usually(NAME), min_size=1, max_size=3)
+GPUS = st.sampled_from([0, 1, 8, 0.5, 0.125, 999999])
+COUNT = st.integers(0, 1000)
+MEMORY = st.sampled_from(["64G", "1.5T", "512M", " 8 GiB ", "64m", "0G", "9999T", "0.3G"])
+DURATION = st.sampled_from(["4h", "7d", "1-12:00:00", "12:00:00", "2w", "90s", "70000h", "0.5h", "1:30"])
+DAY = st.sampled_from([dt.date(2026, 12, 5), "2026-12-31", "2026-02-30"])
+TEXT = st.sampled_from(["so that all get a turn", "two\nlines", "100% sure"])
+MODE = st.sampled_from(["observe", "advise", "enforce"])
+ON_ERROR = st.sampled_from(["allow", "deny"])
+OF_MEASURE: dict[Measure, st.SearchStrategy[Any]] = {
+    Measure.GPUS: GPUS | st.dictionaries(mostly(NAME), usually(GPUS), min_size=1, max_size=2),
+    Measure.COUNT: COUNT,
+    Measure.MEMORY: MEMORY,
+    Measure.WALLTIME: DURATION | st.dictionaries(mostly(GPUS), usually(DURATION), min_size=1, max_size=3),
+    Measure.NAMES: NAMES,
+    Measure.GPU_HOURS: some({}, dict.fromkeys(("day", "week", "month"), st.integers(0, 900) | st.just(1.5))),
+}
+LIMIT = {
+    per: some({}, {kind.key: OF_MEASURE[kind.measure] for kind in LIMITS.values() if kind.allowed_per(per)})
+    for per in Per
+}
+WHEN = some(
+    {},
+    {
+        "days": st.sampled_from(["mon-fri", "sat,sun", "Mon", ["mon", "wed - fri"], "noday"]),
+        "hours": st.sampled_from(["09-18", "22:30-24", "18-09", "25-26", "9-9"]),
+    },
+)
+GROUP = some(
+    {},
+    {
+        "users": NAMES,
+        "unix_groups": NAMES,
+        "accounts": NAMES,
+        "qos": NAMES,
+        "partitions": NAMES,
+        "until": DAY,
+    },
+)
+BOUND = {Measure.GPUS: GPUS, Measure.COUNT: COUNT, Measure.MEMORY: MEMORY}
+ADJUST = some(
+    {},
+    {
+        kind.key: st.lists(usually(BOUND[kind.measure]), min_size=2, max_size=2)
+        for kind in LIMITS.values()
+        if kind.measure in BOUND
+    },
+)
+
+
+def rule(per: Per) -> st.SearchStrategy[Any]:
+    return some(
+        {"id": st.sampled_from(["a", "b-1"]), "for": st.sampled_from(["g", "h"]), "per": st.just(str(per)),
+         "why": TEXT, "limits": LIMIT[per]},
+        {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": st.sampled_from(["batch", "interactive"]),
+         "adjust": ADJUST},
+    )  # fmt: skip
+
+
+RULE = st.sampled_from(list(Per)).flatmap(rule)
+EXCEPTION = some(
+    {"rule": st.sampled_from(["a", "b-1"]), "user": NAME, "limits": LIMIT[Per.USER] | LIMIT[Per.JOB],
+     "until": DAY, "why": TEXT},
+    {"granted_by": NAME},
+)  # fmt: skip
+BUNDLE = some(
+    {"gpus": GPUS},
+    {"cpus": COUNT, "memory": MEMORY, "partitions": NAMES, "gpu_types": NAMES, "why": TEXT,
+     "mode": st.sampled_from(["fit", "observe", "advise", "enforce"])},
+)  # fmt: skip
+POLICY = some(
+    {"version": st.just(1)},
+    {
+        "contact": TEXT,
+        "manages": some({}, {"qos": NAMES, "accounts": NAMES}),
+        "chain": some({}, dict.fromkeys(("before", "after"), st.sampled_from(["/etc/a.lua", "a.lua"]))),
+        "on_error": ON_ERROR,
+        "mode": MODE,
+        "bundles": st.dictionaries(mostly(st.sampled_from(["train", "prep"])), BUNDLE, max_size=2),
+        "groups": st.dictionaries(mostly(st.sampled_from(["g", "h"])), GROUP, max_size=2),
+        "rules": st.lists(RULE, max_size=2),
+        "exceptions": st.lists(EXCEPTION, max_size=2),
+        "owners": st.just({}),
+        "rulez": st.just([]),
+    },
+)
+
+
+@given(POLICY)
+def test_the_schema_and_the_check_agree(value: Any) -> None:
+    assert_agree(yaml.safe_dump(value, allow_unicode=True))
+
+
+# One part at a time, in a policy that is right otherwise, so that mistakes do not hide one another.
+@given(RULE)
+def test_they_agree_on_a_rule(value: Any) -> None:
+    assert_agree(yaml.safe_dump({"version": 1, "groups": {"g": {}, "h": {}}, "rules": [value]}))
+
+
+@given(BUNDLE)
+def test_they_agree_on_a_bundle(value: Any) -> None:
+    assert_agree(yaml.safe_dump({"version": 1, "bundles": {"train": value}}))
+
+
+@given(st.sampled_from(sorted(LIMITS)), st.data())
+def test_they_agree_on_a_limit(key: str, data: st.DataObject) -> None:
+    kind = LIMITS[key]
+    per = "job" if kind.allowed_per(Per.JOB) else "user"
+    value = data.draw(st.one_of(OF_MEASURE[kind.measure], JUNK))
+    limited = {"id": "a", "for": "g", "per": per, "why": "w", "limits": {key: value}}
+    assert_agree(yaml.safe_dump({"version": 1, "groups": {"g": {}}, "rules": [limited]}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version: 2\n",
+        "version: 1\nrulez: []\n",
+        "version: 1\ngroups: {g: {account: [vision]}}\n",
+        "version: 1\nbundles: {train: {gpus: 1}}\n",
+        "version: 1\nbundles: {prep: {gpus: 0, cpus: 4, gpu_types: [a100]}}\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {memory: 64}}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {jobs_total: 6}}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: user, why: w, limits: {walltime: 4h}}]\n",
+        "version: 1\ngroups: {g: {}}\nrules: [{id: a, for: g, per: job, why: w, limits: {tasks: 1}, k: x}]\n",
+    ],
+)
+def test_both_name_the_mistake(text: str) -> None:
+    check, schema = mistakes(text)
+    assert check
+    assert schema
+
+
+def test_the_file_for_editors_is_this_schema() -> None:
+    said = json.loads((ETC / "policy.schema.json").read_text())
+    assert said == policy_schema(), "run: python -m slurm_gpu.policy.schema > etc/policy.schema.json"
+    VALIDATOR.check_schema(said)
+
+
+def test_the_example_fits_it_and_says_where_it_is() -> None:
+    text = (ETC / "policy.yaml").read_text()
+    assert mistakes(text) == ([], [])
+    assert text.splitlines()[0] == "# yaml-language-server: $schema=policy.schema.json"
+
+
+def test_yaml_that_is_none_is_an_error_before_both() -> None:
+    with pytest.raises(InputError):
+        mistakes("version: [\n")

@@ -1,0 +1,258 @@
+"""Counts come from slurm-gpuctld's snapshot while it is good, and from the queue itself when it is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+
+from .model import Request, RuleModel
+from .render import PARTITIONS, compiled, description, record, snapshot
+
+ALICE = Request(uid=1001, account="vision", per_job=1)
+SHARE = RuleModel("share", "user", limits={"gpus_total": 6000})
+UNREADABLE: list[dict[str, Any]] = [{"job_id": 1}]
+
+
+@dataclass
+class Site:
+    """A controller with a clock, a snapshot file and the script."""
+
+    directory: Path
+    lua: str = "5.4"
+    rules: list[RuleModel] = field(default_factory=lambda: [SHARE])
+    on_error: str = "allow"
+    second: int = 1_000_000
+    script: PolicyScript = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.load()
+
+    @property
+    def file(self) -> Path:
+        return self.directory / "snapshot.txt"
+
+    def load(self, **more: Plain) -> None:
+        table = compiled(
+            self.rules,
+            str(self.directory / "decisions.log"),
+            snapshot=str(self.file),
+            job_state=str(self.directory / "job_state"),
+            **more,
+        )
+        for rule in table["rules"]:  # type: ignore[union-attr]
+            rule["on_error"] = self.on_error  # type: ignore[index,call-overload]
+        self.script = PolicyScript(build_bundle(table), lua=self.lua, writes=True, now=lambda: self.second)
+
+    def take(self, *jobs: Request, tokens: tuple[str, ...] = (), at: int | None = None) -> None:
+        """What slurm-gpuctld writes: these jobs pend."""
+        as_of = self.second if at is None else at
+        pending = [(job, False) for job in jobs]
+        self.file.write_text(snapshot(as_of, as_of, self.rules, pending, tokens))
+
+    def submit(self, gpus: int = 1) -> Verdict:
+        return self.script.submit(description(Request(uid=1001, account="vision", per_job=gpus)), PARTITIONS)
+
+    def token(self, verdict: Verdict) -> str:
+        return str(verdict.desc["admin_comment"]).split()[1].removeprefix("t=")
+
+
+@pytest.fixture(params=LUA_VERSIONS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    return Site(tmp_path, lua=request.param)
+
+
+def test_with_a_snapshot_the_queue_is_not_looked_at(site: Site) -> None:
+    site.script.set_jobs(UNREADABLE)
+    site.take(*[ALICE] * 4)
+    assert not site.submit(3).accepted
+    verdict = site.submit(2)
+    assert verdict.accepted
+    assert verdict.log == ()
+    refusal = site.submit(1)
+    assert "used 6 (2 just submitted), limit 6, requested 1" in refusal.messages[1]
+
+
+def test_an_admission_counts_until_a_snapshot_has_seen_it_and_then_once(site: Site) -> None:
+    site.take()
+    first = site.submit(4)
+    site.second += 1
+    site.take(Request(uid=1001, account="vision", per_job=4), tokens=(site.token(first),))
+    assert not site.submit(3).accepted
+    assert site.submit(2).accepted
+
+
+def test_an_admission_goes_on_counting_while_snapshots_may_be_too_early(site: Site) -> None:
+    site.take()
+    site.submit(6)
+    site.second += 1
+    site.take()  # asked a second later at most: the job may still be on its way into the queue
+    assert not site.submit().accepted
+    site.second += 1
+    site.take(at=site.second - 1)
+    assert not site.submit().accepted
+
+
+def test_while_slurmctld_is_slow_to_put_jobs_in_admissions_count_for_longer(site: Site) -> None:
+    site.take()
+    first = site.submit(1)
+    site.second += 5
+    site.take(ALICE, tokens=(f"{site.token(first)} {site.second}",))  # it took five seconds
+    second = site.submit(4)
+    for _ in range(6):
+        site.second += 1
+        site.take(ALICE)
+        assert not site.submit(2).accepted
+    site.take(ALICE, Request(uid=1001, account="vision", per_job=4), tokens=(site.token(second),))
+    assert not site.submit(2).accepted
+    assert site.submit(1).accepted
+
+
+def test_tries_are_forgotten_two_seconds_later(site: Site) -> None:
+    site.take()
+    for _ in range(6):
+        assert site.submit().accepted
+    assert not site.submit().accepted
+    site.second += 2
+    site.take()
+    assert site.submit().accepted
+
+
+def test_a_reload_forgets_no_admission(site: Site) -> None:
+    site.take()
+    site.submit(5)
+    site.load()
+    assert not site.submit(2).accepted
+    assert site.submit(1).accepted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "slurm-gpu-snapshot 1 7 1000000\ngroups test\nuse user:alice@group-share mgpu_pend=0\n",
+        "slurm-gpu-snapshot 1 7 1000000\ngroups test\nend 6\n",
+        "slurm-gpu-snapshot 2 7 1000000\ngroups test\nend 7\n",
+        "slurm-gpu-snapshot 1 7 999960\ngroups test\nend 7\n",
+        "slurm-gpu-snapshot 1 7 1000090\ngroups test\nend 7\n",
+        "slurm-gpu-snapshot 1 7 1000000\ngroups other\nend 7\n",
+        "slurm-gpu-snapshot 1 7 1000000\nend 7\n",
+        None,
+    ],
+    ids=["empty", "half", "end of another", "version", "old", "of the future", "groups", "no groups", "none"],
+)
+def test_without_a_good_snapshot_the_queue_is_read(site: Site, text: str | None) -> None:
+    if text is not None:
+        site.file.write_text(text)
+    site.script.set_jobs([record(1, Request(uid=1001, account="vision", per_job=4))])
+    assert not site.submit(3).accepted
+    verdict = site.submit(2)
+    assert verdict.accepted
+    assert verdict.log == ()
+
+
+def test_what_the_queue_showed_is_not_lost_to_a_snapshot_older_than_it(site: Site) -> None:
+    """slurm-gpuctld starts: its first snapshot was taken before the last jobs came in."""
+    site.script.set_jobs([])
+    first = site.submit(6)
+    site.second += 1
+    row = record(1, Request(uid=1001, account="vision", per_job=6), admin_comment=first.desc["admin_comment"])
+    site.script.set_jobs([row])
+    assert not site.submit().accepted
+    site.take(at=site.second - 2)
+    assert not site.submit().accepted
+
+
+def test_a_slurm_gpuctld_that_died_leaves_its_sums_until_a_job_changes(site: Site) -> None:
+    """slurm.jobs can only be read in the call that built it, and that one looked at the snapshot."""
+    site.script.set_jobs(UNREADABLE)
+    site.take(*[ALICE] * 5)
+    assert not site.submit(2).accepted
+    site.second += 60
+    assert not site.submit(2).accepted
+    assert site.submit(1).accepted
+    site.script.set_jobs([record(1, ALICE)])
+    site.second += 2
+    assert site.submit(4).accepted
+
+
+@pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])
+def test_a_long_queue_with_a_stale_snapshot_follows_on_error(
+    tmp_path: Path, on_error: str, accepted: bool
+) -> None:
+    site = Site(tmp_path, on_error=on_error)
+    site.take(at=site.second - 31)
+    site.script.set_jobs([{"job_id": number} for number in range(20_001)])
+    for _ in range(2):
+        verdict = site.submit(7)
+        assert verdict.accepted is accepted
+        assert [level for level, _ in verdict.log] == ["error"]
+    site.script.set_jobs([record(1, ALICE)])
+    assert not site.submit(6).accepted
+
+
+def test_a_long_queue_without_any_snapshot_is_read(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.script.set_jobs([record(number, ALICE, job_state=3) for number in range(20_001)])
+    assert not site.submit(7).accepted
+
+
+def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Path) -> None:
+    hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
+    site = Site(tmp_path, rules=[hours])
+    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001): 7}))
+    refusal = site.submit(4)  # for an hour, which is what the partition gives
+    assert refusal.messages[1] == "  GPU-hours this week: used 7, limit 10, requested 4."
+    assert refusal.messages[2].endswith("sbatch --time=00:45:00 ...")
+    assert site.submit(3).accepted
+    site.file.unlink()
+    verdict = site.submit(4)
+    assert verdict.accepted
+    assert [text for _, text in verdict.log] == [
+        "slurm-gpu: rule hours failed: GPU-hours are not known: they need slurm-gpuctld and its snapshot"
+    ]
+    denying = Site(tmp_path, rules=[hours], on_error="deny")
+    assert not denying.submit(4).accepted
+
+
+def test_sums_over_one_kind_of_jobs_are_read_from_the_queue(tmp_path: Path) -> None:
+    shells = RuleModel("shells", "user", kind="interactive", limits={"jobs_total": 1})
+    site = Site(tmp_path, rules=[shells])
+    site.take()
+    site.script.set_jobs([record(1, ALICE)])
+    shell = Request(uid=1001, account="vision", interactive=True)
+    assert site.submit().accepted
+    assert site.script.submit(description(shell), PARTITIONS).accepted
+    assert not site.script.submit(description(shell), PARTITIONS).accepted
+    site.load()
+    site.script.set_jobs([record(1, ALICE), record(2, shell)])
+    assert not site.script.submit(description(shell), PARTITIONS).accepted
+    assert site.submit().accepted
+
+
+def test_an_update_finds_the_users_name_in_the_snapshot(site: Site) -> None:
+    """job_desc of an update has no name, only the record's uid."""
+    site.take(*[ALICE] * 5)
+    row = record(1, ALICE)
+    grown = {"tres_per_job": "gres:gpu:3"}
+    assert not site.script.modify(grown, row, PARTITIONS).accepted
+    assert site.script.modify({"tres_per_job": "gres:gpu:2"}, row, PARTITIONS).accepted
+
+
+def test_when_nothing_fits_the_job_that_came_last_is_named(site: Site) -> None:
+    site.take(*[ALICE] * 6)
+    text = site.file.read_text()
+    assert not any("scancel" in line for line in site.submit().messages)
+    site.second += 1
+    text = text.replace("1000000", "1000001").replace("mgpu_pend=6000", "mgpu_pend=6000 last_pend=4711")
+    site.file.write_text(text)
+    assert site.submit().messages[2:4] == (
+        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "    scancel 4711",
+    )

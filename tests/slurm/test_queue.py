@@ -1,0 +1,97 @@
+"""The queue in one call of squeue, as Slurm 22.05 printed it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.queue import Phase, QueueReader
+
+RUNNING = (
+    "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
+    "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A"
+)
+RANGE = (
+    "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
+    "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384"
+)
+ARRAY = (
+    "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|0|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
+    "|1795285306|N/A|N/A|||N/A|N/A"
+)
+TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
+
+
+class Squeue:
+    def __init__(self, *rows: str) -> None:
+        self.rows = list(rows)
+        self.calls: list[Sequence[str]] = []
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        self.calls.append(argv)
+        assert environ["SLURM_BITSTR_LEN"] == "0"
+        mark = re.search("<[0-9a-f]{16}>", argv[-1])
+        assert mark is not None
+        return "".join(row.replace("|", mark[0]) + mark[0] + "\n" for row in self.rows)
+
+
+def test_one_call_tells_what_is_counted() -> None:
+    squeue = Squeue(RUNNING, RANGE, ARRAY, TASK)
+    running, ranged, array, task = QueueReader(squeue, {}).read()
+    assert len(squeue.calls) == 1
+    assert (running.phase, running.uid, running.account, running.nodes) == (Phase.RUNNING, 60902, "nlp", "n1")
+    assert (running.per_node, running.per_job, running.start_s) == ("gres:shard:2", "", 1795285307)
+    assert running.admin_comment == "slurm-gpu/1 t=b01x3 r=job"
+    assert (ranged.n_nodes, ranged.n_tasks, ranged.exclusive, ranged.admin_comment) == (3, 1, False, "")
+    assert (ranged.cpus_per_gpu, ranged.mib_per_gpu) == ("gres:gpu:8", "gpu:16384")
+    assert (array.n_tasks, array.start_s, array.exclusive, array.partition) == (4, None, True, "gpu,long")
+    assert task.n_tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "phase"),
+    [
+        ("SUSPENDED", Phase.RUNNING),
+        ("CONFIGURING", Phase.RUNNING),
+        ("REQUEUE_HOLD", Phase.PENDING),
+        ("COMPLETING", Phase.ENDED),
+        ("CANCELLED", Phase.ENDED),
+        ("SOME_LATER_STATE", Phase.RUNNING),
+    ],
+)
+def test_a_job_counts_until_it_has_surely_ended(state: str, phase: Phase) -> None:
+    (job,) = QueueReader(Squeue(RUNNING.replace("RUNNING", state)), {}).read()
+    assert job.phase is phase
+
+
+def test_a_requeued_job_waits_although_it_is_completing() -> None:
+    """Its end is yet to come; that of a job that is over is not."""
+    row = RUNNING.replace("RUNNING", "COMPLETING")
+    for now_s, phase in ((1795285900, Phase.PENDING), (1795285907, Phase.ENDED)):
+        (job,) = QueueReader(Squeue(row), {}, lambda now_s=now_s: now_s).read()  # type: ignore[misc]
+        assert job.phase is phase
+    (endless,) = QueueReader(Squeue(row.replace("1795285907", "N/A")), {}).read()
+    assert endless.phase is Phase.PENDING
+
+
+def test_what_did_not_change_is_not_read_again() -> None:
+    squeue = Squeue(RUNNING, RANGE)
+    reader = QueueReader(squeue, {})
+    first = reader.read()
+    squeue.rows = [RUNNING, RANGE.replace("PENDING", "CANCELLED"), ARRAY]
+    second = reader.read()
+    assert second[0] is first[0]
+    assert second[1].phase is Phase.ENDED
+    squeue.rows = []
+    assert reader.read() == []
+
+
+@pytest.mark.parametrize(
+    "row", [RUNNING + "|more", RUNNING.replace("3|", "x|", 1), ARRAY.replace("0-9:3", "a")]
+)
+def test_an_answer_that_cannot_be_read_is_said(row: str) -> None:
+    with pytest.raises(SlurmError, match="squeue"):
+        QueueReader(Squeue(row), {}).read()

@@ -1,0 +1,121 @@
+"""Limits of Slurm's own, as a real sacctmgr (22.05.8) prints them and takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField, Sacctmgr
+
+ANSWERS = {
+    "tres": "cpu|\nmem|\nnode|\nfs|disk\ngres|gpu\ngres|gpu:a100\n",
+    "assoc": (
+        "root||||||||||\n"
+        "root|root|||||||||\n"
+        "vision|||root|cpu=4,gres/gpu=10|5|0|gres/gpu=3,mem=65537M|1-01:00:00|3|30\n"
+        "vision|alice|gpu||gres/gpu=0|||mem=1T||50|\n"
+    ),
+    "qos": (
+        "normal|||||||||\nsg-long|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200\n"
+    ),
+}
+VISION = Entity(EntityKind.ACCOUNT, "vision")
+
+
+class Recorded:
+    def __init__(self, answers: Mapping[str, str] = ANSWERS) -> None:
+        self.answers = answers
+        self.asked: list[list[str]] = []
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        self.asked.append(list(argv))
+        return self.answers[argv[4]] if argv[3] == "show" else ""
+
+
+def test_tres_have_the_names_that_limits_use() -> None:
+    assert Sacctmgr(Recorded(), {}).tracked_tres() == {
+        "cpu",
+        "mem",
+        "node",
+        "fs/disk",
+        "gres/gpu",
+        "gres/gpu:a100",
+    }
+
+
+def test_associations_have_the_limits_of_their_own() -> None:
+    run = Recorded()
+    root, _, vision, alice = Sacctmgr(run, {}).associations("neuron")
+    assert root == Association(account="root")
+    assert (vision.entity, vision.parent) == (VISION, "root")
+    assert {str(field): value for field, value in vision.limits.items()} == {
+        "GrpTRES=cpu": 4,
+        "GrpTRES=gres/gpu": 10,
+        "GrpJobs": 5,
+        "GrpSubmitJobs": 0,
+        "MaxTRES=gres/gpu": 3,
+        "MaxTRES=mem": 65537,
+        "MaxWall": 1500,
+        "MaxJobs": 3,
+        "MaxSubmitJobs": 30,
+    }
+    assert (str(alice.entity), alice.partition) == ("user alice in account vision", "gpu")
+    assert alice.limits[LimitField("GrpTRES", "gres/gpu")] == 0
+    assert alice.limits[LimitField("MaxTRES", "mem")] == 2**20
+    assert "WOPLimits" in run.asked[0]
+    assert "cluster=neuron" in run.asked[0]
+
+
+def test_flags_of_a_qos_are_among_its_limits() -> None:
+    normal, long = Sacctmgr(Recorded(), {}).qos()
+    assert (normal.name, normal.limits) == ("normal", {})
+    assert long.limits[LimitField("Flags", "DenyOnLimit")] == 1
+    assert long.limits[LimitField("MaxTRESPU", "gres/gpu")] == 16
+    assert long.limits[LimitField("MaxWall")] == 0
+
+
+@pytest.mark.parametrize("text", ["vision|alice\n", "a|b||||||||||||\n", "vision|||root|gpu|||||||\n"])
+def test_what_cannot_be_read_is_an_error_and_no_limit(text: str) -> None:
+    with pytest.raises(SlurmError, match="printed"):
+        Sacctmgr(Recorded({"assoc": text}), {}).associations("c")
+
+
+def test_a_change_names_what_changes_and_nothing_else() -> None:
+    run = Recorded()
+    store = Sacctmgr(run, {})
+    values = {LimitField("MaxWall"): 60, LimitField("MaxTRES", "mem"): None, LimitField("MaxTRES", "cpu"): 0}
+    store.set_limits("c", [VISION], values)
+    store.set_limits(
+        "c",
+        [Entity(EntityKind.USER, "vision", who) for who in ("alice", "bob")],
+        {LimitField("MaxJobs"): None},
+    )
+    store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): None})
+    store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): 1})
+    store.set_limits("c", [VISION], {})
+    assert [" ".join(argv[2:]) for argv in run.asked] == [
+        "modify account where name=vision cluster=c set MaxTRES=cpu=0,mem=-1 MaxWall=60",
+        "modify user where name=alice,bob account=vision cluster=c set MaxJobs=-1",
+        "modify qos where name=sg-a set Flags-=DenyOnLimit",
+        "modify qos where name=sg-a set Flags+=DenyOnLimit",
+    ]
+
+
+def test_many_users_are_changed_in_calls_of_two_hundred() -> None:
+    run = Recorded()
+    users = [Entity(EntityKind.USER, "vision", f"u{number}") for number in range(450)]
+    Sacctmgr(run, {}).set_limits("c", users, {LimitField("MaxJobs"): 1})
+    assert [argv[5].count(",") + 1 for argv in run.asked] == [200, 200, 50]
+
+
+@pytest.mark.parametrize("name", ["", "a,b", "a b", "a'b", "a|b", "x=1"])
+def test_a_name_that_stands_for_others_is_refused(name: str) -> None:
+    """An empty name would change everybody."""
+    run = Recorded()
+    with pytest.raises(SlurmError, match="as a name"):
+        Sacctmgr(run, {}).set_limits(
+            "c", [Entity(EntityKind.USER, "vision", name)], {LimitField("MaxJobs"): 1}
+        )
+    assert run.asked == []
