@@ -75,7 +75,7 @@ def _cgroups() -> frozenset[str]:
 
 def _mounts() -> frozenset[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return frozenset(line.split()[4] for line in lines)
+    return frozenset(line.split()[4] for line in lines if _NAMES.search(line))
 
 
 def _accounts() -> frozenset[str]:
