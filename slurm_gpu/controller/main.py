@@ -21,6 +21,7 @@ from slurm_gpu.config import default_path, load_config
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.watcher import Watcher
+from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
@@ -38,7 +39,7 @@ _REPORT_EVERY_S = 3600.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code (2 wrong usage, 3 something outside failed)."""
     options = _parser().parse_args(argv)
-    _log_to_stderr(for_people=options.foreground or options.once)
+    log_to_stderr(for_people=options.foreground or options.once)
     try:
         _run(options)
     except SlurmGpuError as error:
@@ -144,22 +145,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--foreground", action="store_true", help="run by hand: log with times, not for journald")
     add("--once", action="store_true", help="take one look, write nothing, say what it took, and exit")
     return parser
-
-
-class _Journal(logging.Formatter):
-    """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One record; further lines carry the priority too."""
-        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
-        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
-
-
-def _log_to_stderr(*, for_people: bool) -> None:
-    handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(plain if for_people else _Journal("%(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

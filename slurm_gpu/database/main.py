@@ -14,6 +14,7 @@ from pathlib import Path
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, load_config
+from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.app import Services, make_app
 from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
@@ -38,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code."""
     options = _parser().parse_args(argv)
     os.umask(0o077)  # SQLite's files hold what users may not see of each other
-    _log_to_stderr(with_time=options.foreground or options.once)
+    log_to_stderr(for_people=options.foreground or options.once)
+    for chatty in ("alembic", "uvicorn"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         _run(options)
     except SlurmGpuError as error:
@@ -149,24 +152,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--once", action="store_true", help="import and match once, then exit")
     return parser
-
-
-class _Journal(logging.Formatter):
-    """`<priority>message`, as journald reads it (sd-daemon(3)); it adds the time itself."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One record; further lines carry the priority too."""
-        priority = 3 if record.levelno >= logging.ERROR else 4 if record.levelno >= logging.WARNING else 6
-        return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
-
-
-def _log_to_stderr(*, with_time: bool) -> None:
-    handler = logging.StreamHandler()
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(plain if with_time else _Journal("%(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for chatty in ("alembic", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from types import FrameType
 from slurm_gpu import __version__
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.notify import Notifier
 from slurm_gpu.node.onelook import bystander
@@ -24,7 +25,6 @@ from slurm_gpu.records import HOST_CLUSTER
 log = logging.getLogger("slurm_gpu.node")
 
 _NICE = -10
-_JOURNAL_LEVELS = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return _piped(lambda: applications_command.main(arguments[1:]))
     parsed = _parser().parse_args(arguments)
-    _log_to_stderr(for_people=parsed.foreground or parsed.once)
+    log_to_stderr(for_people=parsed.foreground or parsed.once, line="%(message)s")
     del parsed.foreground
     try:
         options = Options(**vars(parsed))
@@ -101,22 +101,6 @@ def _address(text: str) -> str:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not an address such as 192.0.2.17") from None
     return text
-
-
-def _log_to_stderr(*, for_people: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    if for_people:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    else:
-        handler.setFormatter(_JournalFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
-class _JournalFormatter(logging.Formatter):
-    """`<6>message`, from which systemd's journal takes the priority."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return f"<{_JOURNAL_LEVELS.get(record.levelno, 5)}>{super().format(record)}"
 
 
 def _site(options: Options) -> SiteConfig:
