@@ -46,31 +46,40 @@ def sbatch(lab: Lab, *arguments: str, user: str = "alice") -> subprocess.Complet
     return lab.run_as(user, ["sbatch", *arguments, *LATER], check=False)
 
 
-def accepted(lab: Lab, *arguments: str, user: str = "alice") -> bool:
-    return sbatch(lab, *arguments, user=user).returncode == 0
+def accept(lab: Lab, *arguments: str, user: str = "alice") -> None:
+    """Submit a job that must be accepted."""
+    answer = sbatch(lab, *arguments, user=user)
+    assert answer.returncode == 0, answer.stderr
+
+
+def refuse(lab: Lab, *arguments: str, user: str = "alice") -> str:
+    """Submit a job that a rule must refuse; return what sbatch says."""
+    answer = sbatch(lab, *arguments, user=user)
+    assert answer.returncode != 0 and "Refused by rule" in answer.stderr, (answer.stdout, answer.stderr)
+    return answer.stderr
 
 
 def test_gpus_that_run_and_gpus_that_wait_make_one_sum(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, "  - {id: share, for: all, per: user, why: W., limits: {gpus_total: 6}}\n")
     lab.submit("alice", "--gpus=4", "--time=10", "--output=/dev/null", "--wrap=sleep 60")
-    assert not accepted(lab, "--gpus=3")
-    assert accepted(lab, "--gpus=2")
-    assert not accepted(lab, "--gpus=1")
+    refuse(lab, "--gpus=3")
+    accept(lab, "--gpus=2")
+    refuse(lab, "--gpus=1")
 
 
 def test_a_limit_of_one_type_holds_requests_that_name_none(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, "  - {id: type, for: all, per: user, why: W., limits: {gpus_total: {a100: 2}}}\n")
-    assert not accepted(lab, "--gpus=3")
-    assert not accepted(lab, "--gpus=a100:3")
-    assert accepted(lab, "--gpus=1")
-    assert not accepted(lab, "--gres=gpu:a100:2")
+    refuse(lab, "--gpus=3")
+    refuse(lab, "--gpus=a100:3")
+    accept(lab, "--gpus=1")
+    refuse(lab, "--gres=gpu:a100:2")
 
 
 def test_gpus_and_parts_of_gpus_make_one_sum(lab: Lab, tmp_path: Path) -> None:
     apply(lab, tmp_path, "  - {id: parts, for: all, per: user, why: W., limits: {gpus_total: 1.5}}\n")
-    assert accepted(lab, "--gpus=1")
-    assert not accepted(lab, "--gres=shard:3")
-    assert accepted(lab, "--gres=shard:2")
+    accept(lab, "--gpus=1")
+    refuse(lab, "--gres=shard:3")
+    accept(lab, "--gres=shard:2")
 
 
 def test_cpus_and_memory_are_limited_by_the_gpu(lab: Lab, tmp_path: Path) -> None:
@@ -79,12 +88,12 @@ def test_cpus_and_memory_are_limited_by_the_gpu(lab: Lab, tmp_path: Path) -> Non
         tmp_path,
         "  - {id: beside, for: all, per: job, why: W., limits: {cpus_per_gpu: 8, memory_per_gpu: 24G}}\n",
     )
-    assert accepted(lab, "--gpus=2", "--cpus-per-task=16", "--mem=48G")
+    accept(lab, "--gpus=2", "--cpus-per-task=16", "--mem=48G")
     assert "CPUs per GPU: limit 8, requested 17" in sbatch(lab, "--gpus=1", "--cpus-per-task=17").stderr
     assert "memory per GPU: limit 24G, requested 25G" in sbatch(lab, "--gpus=2", "--mem=50G").stderr
-    assert not accepted(lab, "--gpus=1", "--mem-per-cpu=4G", "--cpus-per-task=8")
-    assert not accepted(lab, "--gpus=1", "--mem=0")
-    assert accepted(lab, "--cpus-per-task=20", "--mem=50G")  # without GPUs
+    refuse(lab, "--gpus=1", "--mem-per-cpu=4G", "--cpus-per-task=8")
+    refuse(lab, "--gpus=1", "--mem=0")
+    accept(lab, "--cpus-per-task=20", "--mem=50G")  # without GPUs
 
 
 def test_kind_size_and_hour_of_a_job_matter(lab: Lab, tmp_path: Path) -> None:
@@ -99,9 +108,9 @@ def test_kind_size_and_hour_of_a_job_matter(lab: Lab, tmp_path: Path) -> None:
         f'  - {{id: other, for: all, per: job, when: {{days: "{other_days}"}}, '
         "why: W., limits: {gpus: 0}}\n",
     )
-    assert accepted(lab, "--gpus=2", "--time=2:00:00")
+    accept(lab, "--gpus=2", "--time=2:00:00")
     assert "limit 01:00:00" in sbatch(lab, "--gpus=4", "--time=2:00:00").stderr
-    assert accepted(lab, "--time=9:00:00")
+    accept(lab, "--time=9:00:00")
     shell = lab.run_as("alice", ["salloc", "--gpus=2", "--time=5", "true"], check=False)
     assert "Refused by rule shell" in shell.stderr
     assert lab.run_as("alice", ["salloc", "--gpus=1", "--time=5", "true"], check=False).returncode == 0
@@ -116,10 +125,10 @@ def test_one_person_is_one_person_in_every_account(lab: Lab, tmp_path: Path) -> 
     )
     lab.run_as("root", ["sacctmgr", "-i", "add", "user", "alice", "account=nlp"])
     try:
-        assert accepted(lab, "--gpus=2", "--account=vision")
-        assert not accepted(lab, "--gpus=2", "--account=nlp")
-        assert accepted(lab, "--gpus=1", "--account=nlp")
-        assert not accepted(lab, "--gpus=3", user="bob")  # of the UNIX group
+        accept(lab, "--gpus=2", "--account=vision")
+        refuse(lab, "--gpus=2", "--account=nlp")
+        accept(lab, "--gpus=1", "--account=nlp")
+        refuse(lab, "--gpus=3", user="bob")  # of the UNIX group
     finally:
         time.sleep(1.1)
         lab.cancel_all_jobs()
@@ -139,7 +148,7 @@ def test_a_refusal_says_numbers_and_a_command_that_is_then_accepted(lab: Lab, tm
     advised = re.search(r"(--gpus=3 .*) \.\.\.", refused)
     assert advised is not None, refused
     assert advised[1].split() == ["--gpus=3", "--cpus-per-task=18", "--mem=72G", "--time=02:00:00"]
-    assert accepted(lab, *advised[1].split())
+    accept(lab, *advised[1].split())
 
 
 def test_a_job_is_filled_in_warned_and_explained(lab: Lab, tmp_path: Path) -> None:
