@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import re
-import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,8 +15,6 @@ from lab.cluster import Lab
 from lab.polling import wait_for
 
 LIMIT = 5
-SUBMITTERS = 4
-RUNS = 10
 
 POLICY = """\
 version: 1
@@ -89,67 +85,6 @@ def queued(lab: Lab) -> list[str]:
     """Ids of alice's running and pending jobs, each array task by itself."""
     states = "--states=PENDING,RUNNING,SUSPENDED"  # a cancelled job may still be completing
     return lab.output(["squeue", "--noheader", "--array", "--user=alice", states, "--format=%i"]).split()
-
-
-class Submitters:
-    """Processes that go on submitting as alice until they are stopped."""
-
-    def __init__(self, lab: Lab, arguments: tuple[str, ...]) -> None:
-        command = shlex.join(["sbatch", *arguments])
-        loop = f"while :; do {command} >/dev/null 2>&1; done"
-        self._processes = [
-            subprocess.Popen(
-                ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "sh", "-c", loop],
-                env=lab.environment_of("alice"),
-                stdin=subprocess.DEVNULL,
-            )
-            for _ in range(SUBMITTERS)
-        ]
-
-    def __enter__(self) -> Submitters:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        for process in self._processes:
-            process.kill()
-        for process in self._processes:
-            process.wait()
-
-
-def exactly_five(lab: Lab) -> None:
-    """Five get in, and for a second no sixth."""
-    wait_for(lambda: len(queued(lab)) >= LIMIT, 60, "the limit is reached")
-    end = time.monotonic() + 1.0
-    while time.monotonic() < end:
-        jobs = queued(lab)
-        assert len(jobs) == LIMIT, jobs
-
-
-@pytest.mark.parametrize("run", range(RUNS))
-def test_parallel_submitters_never_exceed_the_limit(lab: Lab, tmp_path: Path, run: int) -> None:
-    """Also while the policy is applied anew and slurmctld is restarted, with room being made each time."""
-    seed = random.Random(run)
-    kind = PENDING if run % 2 else ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
-    with Submitters(lab, kind):
-        exactly_five(lab)
-
-        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
-        time.sleep(seed.random() * 0.05)
-        apply(lab, tmp_path / "policy.yaml", f"Five each, run {run}.")
-        exactly_five(lab)
-
-        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
-        time.sleep(seed.random() * 0.05)
-        lab.daemons["slurmctld"].restart()
-        exactly_five(lab)
-
-
-def test_array_tasks_are_counted_in_parallel_too(lab: Lab) -> None:
-    with Submitters(lab, ("--array=0-1", *PENDING)):
-        wait_for(lambda: len(queued(lab)) >= LIMIT - 1, 60, "the limit is reached")
-        end = time.monotonic() + 1.5
-        while time.monotonic() < end:
-            assert len(queued(lab)) == LIMIT - 1
 
 
 def test_a_refusal_reaches_the_user_with_a_command_that_is_accepted(lab: Lab) -> None:

@@ -1,8 +1,7 @@
-"""Limits hold while slurm-gpuctld's snapshot is what they are counted by, whatever is restarted or killed."""
+"""Limits while slurm-gpuctld's snapshot is what they are counted by."""
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,11 +11,9 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
-from .test_limits import LIMIT, PENDING, Submitters, apply, exactly_five, queued, sbatch
+from .test_limits import LIMIT, PENDING, apply, queued, sbatch
 
 pytestmark = pytest.mark.long
-
-RUNS = 2
 
 
 @pytest.fixture(scope="module")
@@ -35,37 +32,6 @@ def lab(bare: Lab, tmp_path: Path) -> Iterator[Lab]:
     time.sleep(1.1)
     bare.cancel_all_jobs()
     time.sleep(2)
-
-
-def never_six(lab: Lab, seconds: float) -> None:
-    """For so long nothing beyond the limit gets in."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        assert len(queued(lab)) <= LIMIT
-
-
-@pytest.mark.parametrize("run", range(RUNS))
-def test_parallel_submitters_never_exceed_the_limit(lab: Lab, tmp_path: Path, run: int) -> None:
-    seed = random.Random(run)
-    kind = PENDING if run % 2 else ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
-
-    def make_room() -> None:
-        lab.run_as("root", ["scancel", *seed.sample(queued(lab), seed.randint(1, LIMIT))])
-        time.sleep(seed.random() * 0.5)
-
-    with Submitters(lab, kind):
-        exactly_five(lab)
-        make_room()
-        apply(lab, tmp_path / "policy.yaml", f"Five each, run {run}.")
-        exactly_five(lab)
-        make_room()
-        lab.daemons["slurmctld"].restart()
-        exactly_five(lab)
-        make_room()
-        lab.daemons["slurm-gpuctld"].kill9()
-        never_six(lab, 3.0)  # its last snapshot is in force for half a minute, and shows no room
-        lab.daemons["slurm-gpuctld"].start()
-        exactly_five(lab)
 
 
 def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:

@@ -1,0 +1,283 @@
+"""Going for a limit with all that a cluster goes through, and counting what was let in.
+
+A round: four submitters, who are never content, until the limit is reached; then jobs are cancelled at random
+and `policy apply` runs; then jobs are cancelled and slurmctld is restarted; each time until the limit is
+reached again. Slurm enforces no limit of its own, so whatever is too much stays in the queue and is seen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+SUBMITTERS = 4
+LOG_VARIABLE = "SLURM_GPU_TEST_OVERSHOOT_LOG"
+"""Names a file that gets one line of JSON per round."""
+
+_HOLD_S = 2.5  # longer than any admission is remembered that shows nowhere
+_FULL_DEADLINE_S = 60.0
+_PENDING = ("--begin=now+1hour", "--wrap=true")
+_RUNNING = ("--wrap=sleep 300",)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A submission, with what each task of it counts for: its name, by which the queue is counted, too."""
+
+    options: tuple[str, ...]
+    each: int = 1
+    tasks: int = 1
+
+    @property
+    def amount(self) -> int:
+        """What all of it counts for."""
+        return self.each * self.tasks
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is limited, for whom, and what is submitted against it."""
+
+    name: str
+    limit: int
+    rule: str
+    """Of policy.yaml: `per:` and `limits:`."""
+    requests: tuple[Request, ...]
+    users: tuple[str, ...] = ("alice",)
+
+    @property
+    def least(self) -> int:
+        """The smallest request: with less room than that, nothing more may get in."""
+        return min(request.amount for request in self.requests)
+
+    def policy(self, why: str) -> str:
+        """Return a policy.yaml."""
+        return (
+            "version: 1\n"
+            "groups: {vision: {accounts: [vision]}}\n"
+            f'rules: [{{id: {self.name}, for: vision, why: "{why}", {self.rule}}}]\n'
+        )
+
+    def amount_of(self, decision: dict[str, str]) -> int:
+        """Return what a line of decisions.log counts for."""
+        return int(decision["mgpu"]) // 1000 if self.name == "gpus" else int(decision["tasks"])
+
+
+KINDS = (
+    Kind("jobs", 5, "per: user, limits: {jobs_total: 5}", (Request(()),)),
+    Kind(
+        "gpus",
+        7,
+        "per: group, limits: {gpus_total: 7}",
+        (
+            Request(("--gpus=1",), each=1),
+            Request(("--gres=gpu:2",), each=2),
+            Request(("--gpus=a100:3",), each=3),
+            Request(("--nodes=2", "--gpus-per-node=1"), each=2),
+        ),
+        users=("alice", "carol"),
+    ),
+    Kind(
+        "arrays",
+        9,
+        "per: user, limits: {jobs_total: 9}",
+        (
+            Request(("--array=0-1",), tasks=2),
+            Request(("--array=0-4:2%1",), tasks=3),
+            Request(("--array=1,5,7-8",), tasks=4),
+        ),
+    ),
+)
+
+
+@dataclass
+class Round:
+    """What came of one round."""
+
+    kind: str
+    counted_by: str
+    number: int
+    limit: int
+    most: int = 0
+    """The most that was seen in the queue."""
+    judged: int = 0
+    """Submissions that were decided about."""
+    refused_with_room: int = 0
+    """Refused although the queue had room for them: it was made moments before, and was not seen yet."""
+    room_unused_s: float = 0.0
+    """The longest that it took until room that was made was taken."""
+    seconds: float = 0.0
+
+    @property
+    def overshoot(self) -> int:
+        """By how much the limit was exceeded."""
+        return max(self.most - self.limit, 0)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind} by {self.counted_by}, round {self.number}: {self.most} of {self.limit} let in, "
+            f"{self.judged} judged, {self.refused_with_room} refused with room "
+            f"(for {self.room_unused_s:.1f} s at most), {self.seconds:.0f} s"
+        )
+
+    def log(self) -> None:
+        """Append the round to the file that LOG_VARIABLE names."""
+        if path := os.environ.get(LOG_VARIABLE):
+            with Path(path).open("a") as file:
+                file.write(json.dumps(asdict(self) | {"overshoot": self.overshoot}) + "\n")
+
+
+class Submitters:
+    """Processes that go on submitting until they are stopped, each beginning with another request."""
+
+    def __init__(self, lab: Lab, kind: Kind, *, running: bool) -> None:
+        self._processes = [self._start(lab, kind, number, running) for number in range(SUBMITTERS)]
+
+    @staticmethod
+    def _start(lab: Lab, kind: Kind, number: int, running: bool) -> subprocess.Popen[bytes]:
+        first = number % len(kind.requests)
+        commands = [
+            shlex.join(
+                [
+                    *("sbatch", "--time=10", "--output=/dev/null", f"--job-name={request.each}"),
+                    *request.options,
+                    *(_RUNNING if running else _PENDING),
+                ]
+            )
+            + " >/dev/null 2>&1"
+            for request in (*kind.requests[first:], *kind.requests[:first])
+        ]
+        user = kind.users[number % len(kind.users)]
+        return subprocess.Popen(
+            [
+                *("setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"),
+                *("sh", "-c", f"while :; do {'; '.join(commands)}; done"),
+            ],
+            env=lab.environment_of(user),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Submitters:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for process in self._processes:
+            os.killpg(process.pid, signal.SIGKILL)  # the shell and its sbatch
+        for process in self._processes:
+            process.wait()
+
+
+@dataclass
+class Play:
+    """A round being played."""
+
+    lab: Lab
+    kind: Kind
+    counted_by: str
+    number: int
+    policy: Path
+    random: random.Random = field(init=False)
+    round: Round = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.number)
+        self.round = Round(self.kind.name, self.counted_by, self.number, self.kind.limit)
+
+    def run(self) -> Round:
+        """Play it; afterwards the queue is as the last step left it."""
+        start = time.monotonic()
+        self.apply()
+        with Submitters(self.lab, self.kind, running=self.number % 2 == 0):
+            self.until_full()
+            self.make_room_and(self.apply)
+            self.make_room_and(self.lab.daemons["slurmctld"].restart)
+            if self.counted_by == "snapshot":
+                self.make_room_and(self.outlive_slurm_gpuctld)
+            self.hold(_HOLD_S)
+        self.round.seconds = time.monotonic() - start
+        return self.round
+
+    # Steps
+
+    def apply(self) -> None:
+        """Put the policy into force, each time with another text and so as another script."""
+        self.policy.write_text(self.kind.policy(f"Round {self.number} at {time.time():.3f}."))
+        self.lab.run_as("root", ["slurm-gpu", "policy", "apply", str(self.policy)])
+
+    def outlive_slurm_gpuctld(self) -> None:
+        """Its last snapshot is in force for half a minute, and shows no room."""
+        self.lab.daemons["slurm-gpuctld"].kill9()
+        self.hold(3.0)
+        self.lab.daemons["slurm-gpuctld"].start()
+
+    def make_room_and(self, disturb: Callable[[], None]) -> None:
+        """Cancel some jobs, do this, and wait until the room is taken."""
+        ids = [job for job, _ in self._queue()]
+        self.lab.run_as("root", ["scancel", *self.random.sample(ids, self.random.randint(1, len(ids)))])
+        begin, log = time.monotonic(), self._log.stat().st_size
+        room = self.kind.limit - self.used()
+        time.sleep(self.random.random() * 0.05)
+        disturb()
+        self.until_full()
+        self.round.room_unused_s = max(self.round.room_unused_s, time.monotonic() - begin)
+        self._count_decisions(log, room)
+
+    # What is seen
+
+    @property
+    def _log(self) -> Path:
+        return self.lab.layout.controller_run / "decisions.log"
+
+    def _queue(self) -> list[tuple[str, int]]:
+        """Id and amount of what runs and pends, each array task by itself."""
+        states = "--states=PENDING,RUNNING,SUSPENDED"  # a cancelled job may still be completing
+        users = f"--user={','.join(self.kind.users)}"
+        shown = self.lab.output(["squeue", "--noheader", "--array", users, states, "--format=%i %j"])
+        return [(line.split()[0], int(line.split()[1])) for line in shown.splitlines()]
+
+    def used(self) -> int:
+        """What the queue holds now."""
+        used = sum(amount for _, amount in self._queue())
+        self.round.most = max(self.round.most, used)
+        return used
+
+    def until_full(self) -> None:
+        """Wait until not even the smallest request has room."""
+        wait_for(
+            lambda: self.kind.limit - self.used() < self.kind.least,
+            _FULL_DEADLINE_S,
+            f"the limit of {self.kind.limit} {self.kind.name} is reached",
+        )
+
+    def hold(self, seconds: float) -> None:
+        """Look on for so long."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.used()
+
+    def _count_decisions(self, offset: int, room: int) -> None:
+        """Read what was decided since `offset` of the log, when there was this much room."""
+        with self._log.open() as file:
+            file.seek(offset)
+            lines = file.read().splitlines()
+        for line in lines:
+            words = line.split()
+            amount = self.kind.amount_of(dict(word.split("=", 1) for word in words if "=" in word))
+            self.round.judged += 1
+            if words[3] == "allow":
+                room -= amount
+            elif amount <= room:
+                self.round.refused_with_room += 1

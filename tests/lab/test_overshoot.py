@@ -1,0 +1,48 @@
+"""Four submitters in parallel never get more in than a limit allows, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+
+from .overshoot import KINDS, Kind, Play
+from .test_limits import next_second
+
+ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "3"))
+
+
+@pytest.fixture(scope="module", params=["table", pytest.param("snapshot", marks=pytest.mark.long)])
+def bare(request: pytest.FixtureRequest, lab_with: Callable[..., Lab]) -> Iterator[tuple[Lab, str]]:
+    """Slurm without limits of its own, our job_submit.lua, and slurm-gpuctld if its snapshot counts."""
+    lab = lab_with(services=False, native_limits=False, controller=request.param == "snapshot")
+    yield lab, request.param
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+
+
+@pytest.fixture
+def counted(bare: tuple[Lab, str]) -> Iterator[tuple[Lab, str]]:
+    lab, counted_by = bare
+    if counted_by == "snapshot":
+        lab.daemons["slurm-gpuctld"].start()
+    yield bare
+    # What is cancelled in the second of the last table of jobs shows only when another job changes.
+    next_second()
+    lab.cancel_all_jobs()
+    next_second()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("number", range(ROUNDS))
+def test_no_round_exceeds_the_limit(
+    counted: tuple[Lab, str], tmp_path: Path, kind: Kind, number: int
+) -> None:
+    lab, counted_by = counted
+    outcome = Play(lab, kind, counted_by, number, tmp_path / "policy.yaml").run()
+    outcome.log()
+    print(outcome)
+    assert outcome.overshoot == 0, outcome
