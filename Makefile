@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test test-long check soak fuzz setup packages clean
+.PHONY: demo test test-long test-versions check soak fuzz setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -17,6 +17,10 @@ test: setup check
 # Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Six minutes.
 test-long: setup
 	$(BIN)/python -m pytest -q tests -m long
+
+# The lab tests on Slurm 22.05, 24.11 and 26.05, in chroots that debootstrap makes. VERSIONS, ROUNDS and TESTS: see there.
+test-versions:
+	tests/versions/try $(VERSIONS)
 
 # Everything that needs no cluster; two minutes at most.
 check: $(VENV)/ready
