@@ -58,7 +58,7 @@ local function kind_of(job, state)
   if not kinds_matter then
     return "batch"
   elseif job.record then
-    return lib.state.kind_of_record(job.record)
+    return lib.queue.kind_of(job.record)
   end
   local offset = amounts.u32(desc.het_job_offset)
   if offset and offset > 0 and state.het_kind[uid] then

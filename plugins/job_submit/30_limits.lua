@@ -95,7 +95,7 @@ local function check(rule, limit, value, job, state, room)
     return nil, bound > 0 and left / bound or 0
   end
   if limit.sum then
-    local just, left_s = lib.state.just_submitted(state, rule, job.uid, job.now)
+    local just, left_s = lib.ledger.just_submitted(state, rule, job.uid, job.now)
     local part = math.min(just[limit.sum] or 0, used)
     if part > 0 then
       finding.recent = limit.text(part)

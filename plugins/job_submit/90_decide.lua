@@ -235,7 +235,7 @@ return function(job, state)
     say(table.concat(lines, "\n"))
   end
 
-  local token = lib.state.next_token(state)
+  local token = lib.ledger.next_token(state)
   if job.record then
     for _, index in ipairs(job.class.scopes) do
       if not job.counted.scopes[index] then
@@ -244,7 +244,7 @@ return function(job, state)
       end
     end
     if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 then
-      lib.state.admit(state, token, job.class, growth, job.now)
+      lib.ledger.admit(state, token, job, growth)
     end
     record(job, state, "allow", token, growth)
     return slurm.SUCCESS
@@ -264,7 +264,7 @@ return function(job, state)
     comment = comment .. " " .. foreign
   end
   job.desc.admin_comment = comment
-  lib.state.admit(state, token, job.class, job.sum, job.now)
+  lib.ledger.admit(state, token, job, job.sum)
   record(job, state, "allow", token, job.sum)
   return slurm.SUCCESS
 end

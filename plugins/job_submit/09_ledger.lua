@@ -1,0 +1,118 @@
+-- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, class, sum}: the second
+-- and, where the machine tells it, the uptime of the decision, whose it is, and what it adds.
+local _, lib = ...
+local ledger = {}
+
+-- Whole seconds between an admission and a table, or a snapshot of whole seconds, that must show it; slurmctld's own
+-- delay comes on top.
+ledger.SETTLE_S = 2
+-- Seconds without a new table after which slurmctld's saved state is asked.
+ledger.QUIET_S = 10
+-- How long admissions are remembered, also across a reload.
+ledger.REMEMBER_S = 60
+-- How long a delay of slurmctld's is allowed for after it was seen, and how much at most.
+local ALLOW_FOR_S, MOST_DELAY_S = 60, 60
+
+local function distinct_prefix()
+  local seed = string.format("%x", os.time() % 0x10000000)
+  local source = io.open("/dev/urandom", "rb")
+  local bytes = source and source:read(4) or ""
+  if source then
+    source:close()
+  end
+  for index = 1, #bytes do
+    seed = seed .. string.format("%02x", bytes:byte(index))
+  end
+  return seed
+end
+
+-- What a newly loaded script knows of admissions: fields of its state.
+function ledger.new()
+  return {
+    ledger = {},
+    delay = 0, -- seconds that slurmctld lately took from decision to insertion
+    delay_until = 0,
+    expired_at = 0,
+    prefix = distinct_prefix() .. "x",
+    tokens = 0,
+  }
+end
+
+function ledger.next_token(state)
+  state.tokens = state.tokens + 1
+  return state.prefix .. string.format("%x", state.tokens)
+end
+
+-- Counts an admission from now on; `sum` is what it adds, by measure.
+function ledger.admit(state, token, job, sum)
+  state.ledger[token] = { at = job.now, up = job.up, class = job.class, sum = sum }
+  lib.sums.count(state, job.class, sum, 1)
+end
+
+-- Forgets an admission that came to nothing.
+local function drop(state, token, entry)
+  state.ledger[token] = nil
+  lib.sums.count(state, entry.class, entry.sum, -1)
+end
+
+-- slurmctld was busy for `seconds` between a decision and the insertion; allow for that a while.
+function ledger.note_delay(state, seconds, now)
+  if seconds > 0 then
+    state.delay, state.delay_until = math.max(state.delay, math.min(seconds, MOST_DELAY_S)), now + ALLOW_FOR_S
+  end
+end
+
+-- Before a look at all admissions: delays of long ago are none any more.
+function ledger.forget_delay(state, now)
+  if now > state.delay_until then
+    state.delay = 0
+  end
+end
+
+-- Drops admissions that led to no job although no new table says so: a job put in within the very second of
+-- the last table changes nothing until some other job does, and on a quiet cluster that can be hours.
+-- slurmctld saves its jobs, AdminComment and all, within seconds, and so what it saved is the evidence.
+function ledger.expire(state, now)
+  if now <= state.expired_at then
+    return
+  end
+  state.expired_at = now
+  local saved
+  for token, entry in pairs(state.ledger) do
+    if not entry.saved and not entry.shown and now - entry.at >= ledger.QUIET_S + state.delay then
+      saved = saved or lib.remembered.saved_jobs()
+      if saved == nil then
+        return
+      end
+      entry.saved = string.find(saved, "t=" .. token, 1, true) ~= nil
+      if not entry.saved then
+        drop(state, token, entry)
+      end
+    end
+  end
+end
+
+-- Takes the youngest admissions back from decisions.log after a reload or a restart.
+function ledger.restore(state, now)
+  for token, line in pairs(lib.remembered.admissions(now, ledger.REMEMBER_S)) do
+    local class = lib.sums.classify(state, line.uid, line.account, line.qos, line.partition, line.kind)
+    state.ledger[token] = { at = line.at, class = class, sum = line.sum }
+  end
+end
+
+-- What of a rule's use neither table nor snapshot has shown yet, by measure, and the seconds after which it counts
+-- no more if Slurm itself refused it.
+function ledger.just_submitted(state, rule, uid, now)
+  local sum, left_s = {}, 1
+  local lasts = (state.counting == "snapshot" and ledger.SETTLE_S + 2 or ledger.QUIET_S) + state.delay
+  for _, entry in pairs(state.ledger) do
+    local own = rule.per ~= "user" or entry.class.uid == uid
+    if own and not entry.saved and not entry.shown and lib.sums.belongs(entry.class, rule.scope) then
+      lib.sums.add(sum, entry.sum, 1)
+      left_s = math.max(left_s, lasts - (now - entry.at))
+    end
+  end
+  return sum, left_s
+end
+
+return ledger
