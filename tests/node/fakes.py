@@ -38,6 +38,8 @@ from slurm_gpu.records import Record, histogram_mean
 GIB = 1 << 30
 WALL_0 = 1_795_000_000.0
 BOOT = "boot-1"
+_FIRST_PID = 10_000
+_PIDS_BETWEEN = 1_000_000
 
 
 class FakeClock:
@@ -61,17 +63,18 @@ class FakeClock:
 
 @dataclass(frozen=True)
 class Work:
-    """What one process does on a GPU from `start_s` to `end_s` (monotonic)."""
+    """What the job's process `number` does on a GPU from `start_s` to `end_s` (monotonic)."""
 
     job_id: int
     start_s: float
     end_s: float
     percent: float
     memory: int
+    number: int = 0
 
     @property
     def pid(self) -> int:
-        return 10_000 + self.job_id
+        return _FIRST_PID + self.job_id + _PIDS_BETWEEN * self.number
 
 
 @dataclass
@@ -125,11 +128,13 @@ class FakeGpu:
             **detail,
         )
 
-    def mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
-        """True mean percent, of one job or of all."""
+    def mean(
+        self, start_s: float, end_s: float, job_id: int | None = None, *, pid: int | None = None
+    ) -> float:
+        """True mean percent, of one job or process, or of all."""
         busy = 0.0
         for work in self.work:
-            if job_id in (None, work.job_id):
+            if job_id in (None, work.job_id) and pid in (None, work.pid):
                 overlap = min(end_s, work.end_s) - max(start_s, work.start_s)
                 busy += work.percent * max(0.0, overlap)
         return busy / (end_s - start_s)
@@ -189,10 +194,11 @@ class FakeGpu:
             return None
         samples = []
         for stamp, start_s, end_s in self._ticks(after_us):
-            for job_id in sorted({work.job_id for work in self.work}):
-                percent = self.mean(start_s, end_s, job_id)
+            then = {work.pid for work in self.work if work.start_s < end_s and work.end_s > start_s}
+            for pid in sorted(then):
+                percent = self.mean(start_s, end_s, pid=pid)
                 if percent > 0:
-                    samples.append(ProcessSample(10_000 + job_id, stamp, float(round(percent))))
+                    samples.append(ProcessSample(pid, stamp, float(round(percent))))
         return samples
 
 
@@ -243,7 +249,7 @@ class FakeProcesses(ProcessJobs):
         alive = {process.pid for gpu in self._gpus for process in gpu.processes() or ()}
         if pid not in alive:
             return None
-        origin = Origin(b"1", 1001, CgroupJob(pid - 10_000), None, None)
+        origin = Origin(b"1", 1001, CgroupJob(pid % _PIDS_BETWEEN - _FIRST_PID), None, None)
         self._remember(pid, origin)
         return origin
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.node.process import processjobs
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
@@ -125,6 +126,23 @@ def test_an_environment_that_never_answers_costs_its_owner_alone(
     assert [proc.jobs.job_of(pid, jobs) for pid in (5, 6, 7)] == [None, None, 13]
     assert [record.args for record in caplog.records] == [(1001,)]
     os.close(os.open(proc.root / "5" / "environ", os.O_WRONLY))  # let the thread go
+
+
+def test_on_a_shared_gpu_what_nobody_can_attribute_is_told_from_what_is_no_job_s(proc: Proc) -> None:
+    jobs = {4: JobOwner(1001), 5: JobOwner(1001), 6: JobOwner(1002)}
+    proc.process(1, SLURM.format(4))
+    proc.process(2, SLURM.format(99))  # a job's that does not hold it
+    proc.process(3, NO_JOB, uid=1002)  # a container that a daemon started for job 6, say
+    proc.process(7, NO_JOB, uid=1001)
+    proc.process(8, NO_JOB, uid=1003)
+    proc.process(9, NO_JOB, uid=107)
+    holders = [4, 5, 6]
+    told = {pid: proc.jobs.whose(pid, jobs, holders) for pid in (1, 2, 3, 7, 8, 9, 10)}
+    none = processjobs.NO_JOB
+    assert told == {1: 4, 2: none, 3: 6, 7: None, 8: none, 9: none, 10: None}
+    assert proc.jobs.whose(7, jobs, [5, 6]) == 5
+    proc.end(3)
+    assert proc.jobs.whose(3, jobs, holders) == 6
 
 
 def test_memory_of_processes_is_bounded(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,10 +27,14 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     span = Span(10.0, 10.0 + data.draw(st.floats(0.16, 1)), data.draw(percents))
     parts = data.draw(parts_of(span))
     stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
-    job_samples = st.builds(JobSample, stamps, st.integers(1, 5), percents)
+    job_samples = st.builds(JobSample, stamps, st.none() | st.integers(1, 5), percents)
     samples = data.draw(st.none() | st.lists(job_samples, max_size=12))
-    own = shared(span, parts, samples)
+    others = data.draw(st.booleans())
+    own = shared(span, parts, samples, others=others)
     assert set(own) == set(parts)
+    if samples and all(sample.job_id is None for sample in samples) and (others or len(parts) > 1):
+        inside = any(sample.at_s > span.start_s + 0.002 for sample in samples)
+        assert not inside or set(own.values()) <= {None}
     known = {job: percent for job, percent in own.items() if percent is not None}
     done = sum(percent * parts[job].seconds for job, percent in known.items())
     assert done <= span.percent * (span.end_s - span.start_s) * (1 + 1e-9) + 1e-9
@@ -66,3 +70,22 @@ def test_a_job_without_samples_did_nothing() -> None:
     span = Span(10.0, 11.0, 60.0)
     parts = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
     assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
+
+
+def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
+    span = Span(10.0, 11.0, 60.0)
+    both = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
+    gone = JobSample(10.9, None, 40.0)
+    assert shared(span, both, [JobSample(10.9, 1, 20.0), gone]) == {1: None, 2: None}
+    # That of another time says nothing about this one.
+    before = JobSample(9.9, None, 40.0)
+    assert shared(span, both, [before, JobSample(10.9, 1, 20.0)]) == {1: 20.0, 2: 0.0}
+
+
+def test_what_only_one_could_have_done_is_its_own() -> None:
+    span = Span(10.0, 11.0, 60.0)
+    samples = [JobSample(10.9, 1, 20.0), JobSample(10.9, None, 40.0)]
+    assert shared(span, {1: Held(10.0, 11.0)}, samples) == {1: 60.0}
+    assert shared(span, {1: Held(10.0, 11.0)}, samples, others=True) == {1: None}
+    assert shared(span, {1: Held(10.0, 11.0)}, samples[:1], others=True) == {1: 20.0}
+    assert shared(span, {1: Held(10.0, 11.0)}, None, others=True) == {1: None}

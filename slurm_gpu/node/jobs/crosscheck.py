@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.node.process.cgroup import JobOwner, raw_id
-from slurm_gpu.node.process.processjobs import MPS_PROGRAMS, Origin, ProcessJobs
+from slurm_gpu.node.process.processjobs import FIRST_UID_OF_PEOPLE, MPS_PROGRAMS, Origin, ProcessJobs
 from slurm_gpu.node.shipping.events import EventBook
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,6 @@ LEAVE_S = 60.0
 PER_HOUR = 10
 ALL_PER_HOUR = 100
 _HOUR_S = 3600.0
-_FIRST_UID_OF_PEOPLE = 1000
 _TOLD_MOST = 10_000
 
 Suspect = tuple[int, bytes, str]
@@ -120,7 +119,7 @@ class Crosscheck:
         job = origin.job(known.owners)
         if job is not None:
             return None if job in holders else _intruder(pid, origin, job)
-        if origin.uid < _FIRST_UID_OF_PEOPLE or origin.program in MPS_PROGRAMS:
+        if origin.uid < FIRST_UID_OF_PEOPLE or origin.program in MPS_PROGRAMS:
             return None
         users = {known.owners[holder].uid for holder in holders if holder in known.owners}
         return None if origin.uid in users else _intruder(pid, origin, None)

@@ -9,14 +9,14 @@ from slurm_gpu.node.measure.tally import Look
 
 
 def by_job(
-    processes: Sequence[Process] | None, job_of: Callable[[int], int | None]
+    processes: Sequence[Process] | None, whose: Callable[[int], int | None]
 ) -> Mapping[int, Sequence[Process]] | None:
-    """Processes that belong to a job; None where the device does not show processes."""
+    """Processes by job (ProcessJobs.whose); None where the device does not show processes."""
     if processes is None:
         return None
     found: dict[int, list[Process]] = {}
     for process in processes:
-        job = job_of(process.pid)
+        job = whose(process.pid)
         if job is not None:
             found.setdefault(job, []).append(process)
     return found

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from slurm_gpu.node.gpu.reading import ProcessSample
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span
+from slurm_gpu.node.process.processjobs import NO_JOB
 
 Holder = TypeVar("Holder")
 
@@ -44,10 +45,10 @@ def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """Percent that all processes of a job together took up to `at_s` (monotonic)."""
+    """Percent that a process took up to `at_s` (monotonic), and whose it is; None where nobody can tell."""
 
     at_s: float
-    job_id: int
+    job_id: int | None
     percent: float
 
 
@@ -78,11 +79,11 @@ class JobSamples:
     def take(
         self,
         ring: Sequence[ProcessSample] | None,
-        job_of: Callable[[int], int | None],
+        whose: Callable[[int], int | None],
         offset_s: float,
         now_us: int,
     ) -> None:
-        """Keep new samples of processes that belong to a job; `offset_s` is wall clock minus monotonic.
+        """Keep new samples of jobs' processes (ProcessJobs.whose); `offset_s` is wall clock minus monotonic.
 
         What lies after `now_us` (wall clock) was stamped before somebody set the clock back.
 
@@ -99,8 +100,8 @@ class JobSamples:
             if sample.at_us > now_us or sample.at_us in self._from_before:
                 continue
             self._last_us = max(self._last_us, sample.at_us)
-            job = job_of(sample.pid)
-            if job is not None:
+            job = whose(sample.pid)
+            if job != NO_JOB and sample.percent > 0:
                 self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
         if ring:
             self._is_first = False
@@ -128,23 +129,35 @@ def alone(span: Span, part: Held) -> float:
 
 
 def shared(
-    span: Span, parts: Mapping[int, Held], samples: Sequence[JobSample] | None
+    span: Span,
+    parts: Mapping[int, Held],
+    samples: Sequence[JobSample] | None,
+    *,
+    others: bool = False,
 ) -> Mapping[int, float | None]:
     """Percent of each job during its part, from per-process samples; None where those do not exist.
 
     Samples inside the span count by their mean, else the first one after it, which stands for the time
-    before it too; a job without samples did nothing. Together the jobs never exceed the device.
+    before it too; a job without samples did nothing. What a process did of which nobody can tell whose it was
+    is that of the only job there, if there are no `others`, of whom nothing is known; else nobody's share is
+    known. Together the jobs never exceed the device.
     """
+    only = next(iter(parts)) if len(parts) == 1 and not others else None
     if samples is None:
-        apart = _one_after_another(parts)
+        apart = not others and _one_after_another(parts)
         return dict.fromkeys(parts, span.percent if apart else None)
     stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
     if not stamps:
         stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
     taken = dict.fromkeys(parts, 0.0)
     for sample in samples:
-        if sample.job_id in taken and sample.at_s in stamps:
-            taken[sample.job_id] += sample.percent / len(stamps)
+        if sample.at_s not in stamps:
+            continue
+        job = only if sample.job_id is None else sample.job_id
+        if job is None:
+            return dict.fromkeys(parts, None)
+        if job in taken:
+            taken[job] += sample.percent / len(stamps)
     seconds = span.end_s - span.start_s
     total = sum(taken.values())
     fit = min(1.0, span.percent / total) if total > 0 else 1.0

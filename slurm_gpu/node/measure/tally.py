@@ -182,6 +182,7 @@ class Tally:
         stop_s = now_s if self.end_s is None else min(now_s, self.end_s)
         held_s = max(0.0, stop_s - self.start_s)
         util, memory_hist = self._util.value, self._memory_hist.value
+        device_util = self._device_util.value()
         # Where memory alone is measured, it is so also while the job is suspended.
         suspended_s = self._suspended_until(stop_s)
         return Record(
@@ -193,13 +194,14 @@ class Tally:
             last_s=int(self.start_wall_s + held_s),
             held_s=round(held_s, 6),
             sampled_s=min(
-                _seconds(memory_hist if util is None else util), round(max(0.0, held_s - suspended_s), 6)
+                _seconds(memory_hist if device_util is None else util),
+                round(max(0.0, held_s - suspended_s), 6),
             ),
             suspended_s=None if self._told_s is None else round(suspended_s, 3),
             granted_mgpu=self.granted_mgpu,
             util_hist_ms=util,
             mem_hist_ms=memory_hist,
-            device_util_pct=self._device_util.value(),
+            device_util_pct=device_util,
             mem_used_mib=self._memory.sum.value(_MIB),
             mem_used_frac=self._memory.sum.value(self._memory_total),
             timeline=self._timeline.timeline(),

@@ -282,7 +282,7 @@ class DeviceWatch:
             offset_s = self._clock.wall() - now_s
             self._job_samples.take(
                 reading.process_ring,
-                lambda pid: self._processes.job_of(pid, jobs),
+                lambda pid: self._whose(pid, jobs),
                 offset_s,
                 self._to_us(now_s),
             )
@@ -340,7 +340,7 @@ class DeviceWatch:
         several = len(self._holders) > 1
         by_job = None
         if several:
-            by_job = ownlook.by_job(reading.processes, lambda pid: self._processes.job_of(pid, jobs))
+            by_job = ownlook.by_job(reading.processes, lambda pid: self._whose(pid, jobs))
         elif reading.processes is not None:
             # The next job may come within the sample in which this one goes.
             self._processes.meet((process.pid for process in reading.processes), jobs)
@@ -357,6 +357,9 @@ class DeviceWatch:
                 look = replace(whole, alone=False) if shares else whole
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
+
+    def _whose(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
+        return self._processes.whose(pid, jobs, [holder.tally.key.job_id for holder in self._holders])
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""

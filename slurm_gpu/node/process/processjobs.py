@@ -11,7 +11,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,12 @@ log = logging.getLogger(__name__)
 
 MPS_PROGRAMS = frozenset({"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"})
 """They work for all clients on a GPU; outside a job's cgroup they are no job's, whoever started them."""
+
+FIRST_UID_OF_PEOPLE = 1000
+"""Below are system accounts: root's monitoring, the display's, nvidia-persistenced's."""
+
+NO_JOB = 0
+"""No job has this number."""
 
 _REMEMBERED = 10_000
 # For so long a process is taken to be the one that had this id just now.
@@ -89,6 +95,28 @@ class ProcessJobs:
         if known.job is None:
             known.job = known.origin.job(jobs)
         return known.job
+
+    def whose(self, pid: int, jobs: Mapping[int, JobOwner], holders: Collection[int]) -> int | None:
+        """The job that did what the driver shows of this process on a GPU that `holders` hold.
+
+        NO_JOB where none of them did, None where nobody can tell: it was gone before anybody looked, it is
+        MPS's, which works for all clients, or it is in no job's cgroup, names none in its environment, and
+        several holders are of its user. Where one is, it is that one's: containers that a daemon started look
+        like that.
+        """
+        job = self.job_of(pid, jobs)
+        known = self._known.get(pid)
+        if job is not None or known is None:
+            return job
+        origin = known.origin
+        if origin.cgroup is not None:
+            return NO_JOB
+        if origin.program in MPS_PROGRAMS:
+            return None
+        if origin.uid < FIRST_UID_OF_PEOPLE:
+            return NO_JOB
+        its = [job for job in holders if job in jobs and jobs[job].uid == origin.uid]
+        return NO_JOB if not its else its[0] if len(its) == 1 else None
 
     def meet(self, pids: Iterable[int], jobs: Mapping[int, JobOwner]) -> None:
         """Look up those not known yet: once they are gone, nobody can tell whose they were."""

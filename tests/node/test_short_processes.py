@@ -1,0 +1,46 @@
+"""Jobs on a shared GPU whose processes are gone before anybody looks: what they did is never told as 0."""
+
+import pytest
+
+from tests.node.fakes import GIB, FakeGpu, Machine, Work, core
+
+OLD_S, BUSY_S = 210.0, 60.0
+
+
+def busy_with_short_processes(gpu: FakeGpu, job_id: int, start_s: float, percent: float) -> None:
+    """One after another, each shorter than the second between two looks, from OLD_S on for BUSY_S."""
+    for number in range(1, round(BUSY_S / 0.2) + 1):
+        at_s = start_s + OLD_S + 0.2 * (number - 1)
+        gpu.work.append(Work(job_id, at_s, at_s + 0.15, percent, 0, number))
+
+
+def test_on_a_shared_gpu_they_are_a_gap_for_all_who_were_there(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + OLD_S + BUSY_S, 20, GIB))
+    busy_with_short_processes(gpu, 8, start, 70)
+    machine.hook("prolog", 7, "0")
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + OLD_S + BUSY_S)
+    machine.hook("epilog", 7, "0")
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    steady, hidden = machine.records()
+    assert hidden.util_hist_ms is not None
+    assert hidden.util_hist_ms[0] == pytest.approx(1000 * OLD_S, abs=2000)
+    for record in (steady, hidden):
+        assert record.held_s == pytest.approx(OLD_S + BUSY_S, abs=0.1)
+        # Those that a look met by chance are known.
+        assert OLD_S - 1 <= record.sampled_s <= OLD_S + 0.3 * BUSY_S
+    assert core(steady) == pytest.approx(20, abs=0.5)
+
+
+def test_who_holds_the_gpu_alone_did_it(machine: Machine, gpu: FakeGpu) -> None:
+    start = machine.clock.now_s
+    busy_with_short_processes(gpu, 8, start, 70)
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + OLD_S + BUSY_S)
+    machine.hook("epilog", 8, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.sampled_s == pytest.approx(OLD_S + BUSY_S, abs=0.5)
+    assert core(record) == pytest.approx(gpu.mean(start, start + OLD_S + BUSY_S), abs=0.5)
