@@ -22,11 +22,14 @@ DENY_ON_LIMIT = "DenyOnLimit"
 """The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever."""
 
 ASSOCIATION_FIELDS = (
-    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs",
+    "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxWall", "MaxJobs", "MaxSubmitJobs", "QOS",
 )  # fmt: skip
 QOS_FIELDS = (
     "GrpTRES", "GrpJobs", "GrpSubmitJobs", "MaxTRES", "MaxTRESPU", "MaxWall", "MaxJobsPU", "MaxSubmitJobsPU",
+    "Preempt", "GraceTime",
 )  # fmt: skip
+_SETS = ("Flags", "Preempt", "QOS")
+"""Fields that hold names; each of them stands among the limits as LimitField(FIELD, NAME) = 1."""
 
 _TAKEN_AWAY = -1
 """How sacctmgr is told to take a limit away."""
@@ -71,17 +74,23 @@ class LimitField:
 
     def show(self, value: int | None) -> str:
         """The field with a value, as sacctmgr would print it."""
-        if self.name == "Flags":
-            return f"Flags{'-' if value is None else '+'}={self.item}"
+        if self.name in _SETS:
+            return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else value}"
 
 
 Limits = Mapping[LimitField, int]
 
+NEW_QOS: Limits = {LimitField("GraceTime"): 0}
+"""What a QOS has that was just made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Association:
-    """An account, or a user in an account, with the limits of its own (not those that it inherits)."""
+    """An account, or a user in an account, with the limits of its own (not those that it inherits).
+
+    The QOS that it may use besides those that it inherits are among them as LimitField("QOS", NAME) = 1.
+    """
 
     account: str
     user: str = ""
@@ -101,9 +110,14 @@ class Association:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qos:
-    """A quality of service; its flags are among its limits as LimitField("Flags", NAME) = 1."""
+    """A quality of service; its flags, and the QOS that it preempts, are limits LimitField(FIELD, NAME) = 1.
+
+    GraceTime is always there, in seconds.
+    """
 
     name: str
+    preempt_mode: str = "cluster"
+    """How its jobs are preempted, in lower case; "cluster" where slurm.conf says it."""
     limits: Limits = field(default_factory=dict)
 
     @property
@@ -132,6 +146,9 @@ class LimitStore(Protocol):
         None takes a limit away; what is not named stays. It is one transaction of slurmdbd's for up to 200
         users.
         """
+
+    def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
+        """Make a QOS; its jobs are requeued when they are preempted, or as slurm.conf says."""
 
 
 class Sacctmgr:
@@ -162,10 +179,10 @@ class Sacctmgr:
     def qos(self) -> Sequence[Qos]:
         """All QOS."""
         found = []
-        for name, flags, *values in self._rows(["qos"], ("Name", "Flags", *QOS_FIELDS)):
-            limits = _read_limits(QOS_FIELDS, values, f"QOS {name}")
-            limits |= {LimitField("Flags", flag): 1 for flag in flags.split(",") if flag}
-            found.append(Qos(name=name, limits=limits))
+        columns = ("Name", "PreemptMode", "Flags", *QOS_FIELDS)
+        for name, mode, *values in self._rows(["qos"], columns):
+            limits = _read_limits(("Flags", *QOS_FIELDS), values, f"QOS {name}")
+            found.append(Qos(name=name, limits=limits, preempt_mode=mode.lower()))
         return found
 
     def set_limits(
@@ -181,6 +198,15 @@ class Sacctmgr:
                 self._environ,
                 QUERY_TIMEOUT_S,
             )
+
+    def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
+        """Make a QOS; raises SlurmError where that fails."""
+        settings = [f"Description={description}", *(["PreemptMode=requeue"] if requeued else [])]
+        self._run(
+            ["sacctmgr", "--immediate", "add", "qos", _name(name), "set", *settings],
+            self._environ,
+            QUERY_TIMEOUT_S,
+        )
 
     def _rows(self, what: Sequence[str], columns: Sequence[str]) -> list[list[str]]:
         argv = ["sacctmgr", "--noheader", "--parsable2", "show", *what, f"format={','.join(columns)}"]
@@ -217,8 +243,8 @@ def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
     """As in MaxTRES=cpu=8,mem=-1: what a field holds of other TRES stays as it is."""
     by_name: dict[str, list[str]] = {}
     for limit, value in sorted(values.items()):
-        if limit.name == "Flags":
-            by_name.setdefault("Flags-" if value is None else "Flags+", []).append(limit.item)
+        if limit.name in _SETS:
+            by_name.setdefault(f"{limit.name}{'-' if value is None else '+'}", []).append(limit.item)
         else:
             amount = _TAKEN_AWAY if value is None else value
             by_name.setdefault(limit.name, []).append(f"{limit.item}={amount}" if limit.item else str(amount))
@@ -235,6 +261,10 @@ def _read_limits(names: Iterable[str], texts: Iterable[str], of: str) -> dict[Li
                 limits |= {LimitField(name, tres): round(n) for tres, n in parse_tres(text).items()}
             elif name == "MaxWall":
                 limits[LimitField(name)] = round(parse_slurm_time(text) / 60)
+            elif name == "GraceTime":
+                limits[LimitField(name)] = round(parse_slurm_time(text))
+            elif name in _SETS:
+                limits |= {LimitField(name, item): 1 for item in text.split(",") if item}
             else:
                 limits[LimitField(name)] = int(text)
         except ValueError as error:

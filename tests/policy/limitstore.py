@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField, Qos
+from slurm_gpu.slurm.sacctmgr import NEW_QOS, Association, Entity, EntityKind, LimitField, Qos
 
 TRES = frozenset({"cpu", "mem", "node", "gres/gpu", "gres/gpu:a100"})
 
@@ -73,6 +73,10 @@ class MemoryStore:
                 self._set(entity, values)
         if fails:
             raise SlurmError("sacctmgr gave no answer")
+
+    def add_qos(self, name: str, description: str, *, requeued: bool) -> None:
+        mode = "requeue" if requeued else "cluster"
+        self._qos.append(Qos(name=name, limits=NEW_QOS, preempt_mode=mode))
 
     def by_hand(self, entity: str, **limits: int | None) -> None:
         """Somebody with sacctmgr."""

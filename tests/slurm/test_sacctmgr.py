@@ -7,18 +7,21 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.sacctmgr import Association, Entity, EntityKind, LimitField, Sacctmgr
+from slurm_gpu.slurm.sacctmgr import NEW_QOS, Association, Entity, EntityKind, LimitField, Sacctmgr
 
 ANSWERS = {
     "tres": "cpu|\nmem|\nnode|\nfs|disk\ngres|gpu\ngres|gpu:a100\n",
     "assoc": (
-        "root||||||||||\n"
-        "root|root|||||||||\n"
-        "vision|||root|cpu=4,gres/gpu=10|5|0|gres/gpu=3,mem=65537M|1-01:00:00|3|30\n"
-        "vision|alice|gpu||gres/gpu=0|||mem=1T||50|\n"
+        "root|||||||||||normal\n"
+        "root|root||||||||||\n"
+        "vision|||root|cpu=4,gres/gpu=10|5|0|gres/gpu=3,mem=65537M|1-01:00:00|3|30|sg-loans,sg-vision\n"
+        "vision|alice|gpu||gres/gpu=0|||mem=1T||50||\n"
     ),
     "qos": (
-        "normal|||||||||\nsg-long|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200\n"
+        "normal|cluster|||||||||||00:00:00\n"
+        "sg-long|cluster|DenyOnLimit,NoDecay|gres/gpu=64||9|gres/gpu=4|gres/gpu=16|00:00:00|20|200"
+        "|sg-loans,low|00:00:00\n"
+        "sg-loans|requeue|||||||||||00:01:30\n"
     ),
 }
 VISION = Entity(EntityKind.ACCOUNT, "vision")
@@ -48,7 +51,7 @@ def test_tres_have_the_names_that_limits_use() -> None:
 def test_associations_have_the_limits_of_their_own() -> None:
     run = Recorded()
     root, _, vision, alice = Sacctmgr(run, {}).associations("neuron")
-    assert root == Association(account="root")
+    assert root == Association(account="root", limits={LimitField("QOS", "normal"): 1})
     assert (vision.entity, vision.parent) == (VISION, "root")
     assert {str(field): value for field, value in vision.limits.items()} == {
         "GrpTRES=cpu": 4,
@@ -60,6 +63,8 @@ def test_associations_have_the_limits_of_their_own() -> None:
         "MaxWall": 1500,
         "MaxJobs": 3,
         "MaxSubmitJobs": 30,
+        "QOS=sg-loans": 1,
+        "QOS=sg-vision": 1,
     }
     assert (str(alice.entity), alice.partition) == ("user alice in account vision", "gpu")
     assert alice.limits[LimitField("GrpTRES", "gres/gpu")] == 0
@@ -69,14 +74,21 @@ def test_associations_have_the_limits_of_their_own() -> None:
 
 
 def test_flags_of_a_qos_are_among_its_limits() -> None:
-    normal, long = Sacctmgr(Recorded(), {}).qos()
-    assert (normal.name, normal.limits) == ("normal", {})
+    normal, long, loans = Sacctmgr(Recorded(), {}).qos()
+    assert (normal.name, normal.limits) == ("normal", NEW_QOS)
     assert long.limits[LimitField("Flags", "DenyOnLimit")] == 1
     assert long.limits[LimitField("MaxTRESPU", "gres/gpu")] == 16
     assert long.limits[LimitField("MaxWall")] == 0
+    assert [long.limits.get(LimitField("Preempt", name)) for name in ("sg-loans", "low", "normal")] == [
+        1,
+        1,
+        None,
+    ]
+    assert (long.preempt_mode, loans.preempt_mode) == ("cluster", "requeue")
+    assert loans.limits == {LimitField("GraceTime"): 90}
 
 
-@pytest.mark.parametrize("text", ["vision|alice\n", "a|b||||||||||||\n", "vision|||root|gpu|||||||\n"])
+@pytest.mark.parametrize("text", ["vision|alice\n", "a|b|||||||||||||\n", "vision|||root|gpu||||||||\n"])
 def test_what_cannot_be_read_is_an_error_and_no_limit(text: str) -> None:
     with pytest.raises(SlurmError, match="printed"):
         Sacctmgr(Recorded({"assoc": text}), {}).associations("c")
@@ -94,12 +106,18 @@ def test_a_change_names_what_changes_and_nothing_else() -> None:
     )
     store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): None})
     store.set_limits("c", [Entity(EntityKind.QOS, "sg-a")], {LimitField("Flags", "DenyOnLimit"): 1})
+    store.set_limits("c", [VISION], {LimitField("QOS", "sg-a"): 1, LimitField("QOS", "sg-b"): None})
     store.set_limits("c", [VISION], {})
+    store.add_qos("sg-a", "GPUs of vision", requeued=False)
+    store.add_qos("sg-b", "on loan", requeued=True)
     assert [" ".join(argv[2:]) for argv in run.asked] == [
         "modify account where name=vision cluster=c set MaxTRES=cpu=0,mem=-1 MaxWall=60",
         "modify user where name=alice,bob account=vision cluster=c set MaxJobs=-1",
         "modify qos where name=sg-a set Flags-=DenyOnLimit",
         "modify qos where name=sg-a set Flags+=DenyOnLimit",
+        "modify account where name=vision cluster=c set QOS+=sg-a QOS-=sg-b",
+        "add qos sg-a set Description=GPUs of vision",
+        "add qos sg-b set Description=on loan PreemptMode=requeue",
     ]
 
 
