@@ -14,6 +14,34 @@ local function typed(item, count)
   return (item.type and item.type .. ":" or "") .. string.format("%.0f", count)
 end
 
+local FORMS = { "per_job", "per_node", "per_task", "per_socket" }
+local OPTIONS = {
+  per_job = "--gpus=",
+  per_node = "--gpus-per-node=",
+  per_task = "--gpus-per-task=",
+  per_socket = "--gpus-per-socket=",
+}
+
+-- The option that asks for so many of an item; beside another form, GPUs per node read better as what they are.
+function shapes.option(form, item, count, several)
+  if form == "per_node" and not several then
+    return "--gres=" .. item.name .. ":" .. typed(item, count)
+  end
+  return OPTIONS[form] .. typed(item, count)
+end
+
+-- By form, the item for which a request asks in it; the number of forms; and whether each has only one item.
+function shapes.items(request)
+  local items, forms, single = {}, 0, true
+  for _, form in ipairs(FORMS) do
+    local found = amounts.parse_tres(request[form] or "")
+    if #found > 0 then
+      items[form], forms, single = found[1], forms + 1, single and #found == 1
+    end
+  end
+  return items, forms, single
+end
+
 -- Options for so many nodes, and for the tasks that still fit on them.
 function shapes.fewer_nodes(request, wanted)
   local options = { string.format("--nodes=%.0f", wanted) }
@@ -33,7 +61,7 @@ function shapes.per_job(request, cap)
     return nil
   end
   local options = amounts.least_nodes(request) > count and shapes.fewer_nodes(request, count) or {}
-  options[#options + 1] = "--gpus=" .. typed(#items == 1 and items[1] or {}, count)
+  options[#options + 1] = shapes.option("per_job", #items == 1 and items[1] or {}, count)
   return options
 end
 
@@ -63,7 +91,7 @@ local function per_node(request, cap, room)
   end
   local options = wanted < nodes and shapes.fewer_nodes(request, wanted) or {}
   if count < item.count then
-    options[#options + 1] = "--gres=" .. item.name .. ":" .. typed(item, count)
+    options[#options + 1] = shapes.option("per_node", item, count)
   end
   return options
 end
@@ -82,7 +110,7 @@ local function per_task(request, cap)
     if count < 1 then
       return nil
     end
-    options[1] = "--gpus-per-task=" .. typed(item, count)
+    options[1] = shapes.option("per_task", item, count)
   end
   table.insert(options, 1, string.format("--ntasks=%.0f", tasks))
   if request.nodes and request.nodes > tasks then
@@ -110,28 +138,125 @@ local function per_socket(request, cap)
     options[#options + 1] = string.format("--sockets-per-node=%.0f", used)
   end
   if count < item.count then
-    options[#options + 1] = "--gpus-per-socket=" .. typed(item, count)
+    options[#options + 1] = shapes.option("per_socket", item, count)
   end
   return options
 end
 
-local SHAPES = { per_job = shapes.per_job, per_node = per_node, per_task = per_task, per_socket = per_socket }
+local function tasks_per_node(request)
+  local tasks = request.tasks_per_node
+  return tasks and tasks > 0 and tasks or nil
+end
 
--- Options for as much of a request of this form as fits `cap`, thousandths of a GPU; nil where nothing does.
--- Only a request in a single form can be advised on: a second form would go on standing beside it.
-function shapes.fit(request, form, cap, room)
-  local forms = 0
-  for name in pairs(SHAPES) do
-    local text = request[name]
-    if text and #amounts.parse_tres(text) > 0 then
-      forms = forms + 1
+-- … in several forms at once, which Slurm takes only where they come out even: the job's GPUs are nodes times those
+-- of a node, and tasks times those of a task. Fewer nodes or tasks first, then fewer GPUs on the one that is left.
+local function in_step(request, cap, items)
+  local job, node, task = items.per_job, items.per_node, items.per_task
+  local room = math.floor(cap / 1000)
+  for _, item in pairs(items) do
+    if item.name ~= "gpu" or item.count < 1 then
+      return nil
     end
   end
-  local build = SHAPES[form]
-  if forms ~= 1 or build == nil then
+  if items.per_socket or room < 1 then
     return nil
   end
-  return build(request, cap, room)
+  local each = task and math.min(task.count, room) or 1
+  local function even(gpus)
+    return gpus - gpus % each
+  end
+  local options, total, on_node, nodes = {}, nil, nil, nil
+  if node then
+    on_node = even(math.min(node.count, room))
+    if on_node < 1 then
+      return nil
+    end
+    nodes = job and job.count / node.count or amounts.counted_nodes(request)
+    if job == nil and task and request.tasks then
+      nodes = math.max(nodes, request.tasks * task.count / node.count)
+    end
+    nodes = math.min(math.ceil(nodes), math.floor(room / on_node))
+    total = nodes * on_node
+  else
+    total = even(math.min(job.count, room))
+    nodes = task and total / each or total
+  end
+  if total < 1 then
+    return nil
+  end
+  local named = job and amounts.least_nodes(request) or amounts.counted_nodes(request)
+  if request.nodes and named > nodes then
+    options[1] = string.format("--nodes=%.0f", nodes)
+  end
+  local beside = tasks_per_node(request)
+  if beside and task and node then
+    if beside ~= on_node / each then
+      options[#options + 1] = string.format("--ntasks-per-node=%.0f", on_node / each)
+    end
+    beside = on_node / each
+  end
+  local tasks = task and total / each or node and beside and nodes * beside
+  if request.tasks and tasks and request.tasks > tasks then
+    options[#options + 1] = string.format("--ntasks=%.0f", tasks)
+  end
+  local counts = { per_job = total, per_node = on_node, per_task = each }
+  for _, form in ipairs(FORMS) do
+    if items[form] then
+      options[#options + 1] = shapes.option(form, items[form], counts[form], true)
+    end
+  end
+  return options
+end
+
+-- Whether a whole can be had in parts of so much; where either is not said, it can.
+local function divides(part, whole)
+  return part == nil or whole == nil or (part.count > 0 and whole.count > 0 and whole.count % part.count == 0)
+end
+
+-- Whether the forms in which a request asks come out even; where they do not, Slurm refuses it.
+function shapes.even(request)
+  local items, _, single = shapes.items(request)
+  if not single then
+    return true
+  end
+  local job, node, task = items.per_job, items.per_node, items.per_task
+  if not (divides(node, job) and divides(task, job) and divides(task, node)) then
+    return false
+  end
+  local nodes = job and node and job.count / node.count
+  if nodes and (nodes < (request.nodes or 1) or nodes > (request.most_nodes or math.huge)) then
+    return false
+  end
+  if job and task and request.tasks and request.tasks ~= job.count / task.count then
+    return false
+  end
+  local beside = node and task and tasks_per_node(request)
+  return not beside or beside == node.count / task.count
+end
+
+-- … as many tasks to each GPU as before, which is all that such a request says.
+local function tasks_per_gpu(request, cap)
+  local gpus = math.floor(cap / 1000)
+  return gpus >= 1 and { string.format("--ntasks=%.0f", gpus * request.tasks_per_gpu) } or nil
+end
+
+local SHAPES = {
+  per_job = shapes.per_job,
+  per_node = per_node,
+  per_task = per_task,
+  per_socket = per_socket,
+  tasks_per_gpu = tasks_per_gpu,
+}
+
+-- Options for as much of a request of this form as fits `cap`, thousandths of a GPU; nil where nothing does, or
+-- where it asks in a way that cannot be made smaller.
+function shapes.fit(request, form, cap, room)
+  local items, forms, single = shapes.items(request)
+  if forms > 1 then
+    return single and in_step(request, cap, items) or nil
+  end
+  local build = SHAPES[form]
+  return build and build(request, cap, room) or nil
 end
 
 return shapes

@@ -70,6 +70,9 @@ local function check(rule, limit, value, job, state, room)
       used = lib.state.gpu_hours(state, rule, limit.hours, job.uid, job.user)
     end
   end
+  if job.alone and limit.sum then
+    used = 0
+  end
   local left = bound - used
   if rule.mode == "enforce" then
     lower(room, limit.key, left)

@@ -44,26 +44,29 @@ local function another_partition(job, wrong)
   return name and { "--partition=" .. name } or false
 end
 
-local RETYPED = {
-  per_job = "--gpus=",
-  per_node = "--gres=gpu:",
-  per_task = "--gpus-per-task=",
-  per_socket = "--gpus-per-socket=",
-}
-
 local function another_type(job, wrong)
   if wrong.gpu_types == nil then
     return nil
   end
-  local option = RETYPED[job.form]
-  local items = option and amounts.parse_tres(job.request[job.form])
+  local items, forms, single = lib.shapes.items(job.request)
   local kind = pick(wrong.gpu_types.allowed, {}, function(candidate)
     return lib.size.may_be(candidate, job.partition)
   end)
-  if option == nil or kind == nil or #items ~= 1 or items[1].name ~= "gpu" then
+  if kind == nil or forms == 0 or not single then
     return false
   end
-  return { option .. kind .. ":" .. whole(items[1].count) }
+  local options = {}
+  for form, item in pairs(items) do
+    if item.name ~= "gpu" then
+      return false
+    end
+    options[#options + 1] =
+      lib.shapes.option(form, { name = "gpu", type = kind }, item.count, forms > 1)
+  end
+  table.sort(options, function(one, other)
+    return #one < #other
+  end)
+  return options
 end
 
 -- The GPUs that one task of the job may have.
@@ -128,12 +131,21 @@ local function fewer_gpus(job, wrong)
   return nil
 end
 
+-- Where GPUs are asked for per job too, as many of them as so many nodes or tasks (`form`) have; nil elsewhere.
+local function gpus_of(job, form, most)
+  local items = lib.shapes.items(job.request)
+  if items.per_job == nil or items[form] == nil then
+    return nil
+  end
+  return lib.shapes.fit(job.request, job.form, math.min(job.mgpu, most * items[form].count * 1000), job.room)
+end
+
 local function fewer_nodes(job)
   local most = job.room.nodes
   if most == nil or job.size.nodes <= most then
     return nil
   end
-  return most >= 1 and lib.shapes.fewer_nodes(job.request, most) or false
+  return most >= 1 and (gpus_of(job, "per_node", most) or lib.shapes.fewer_nodes(job.request, most)) or false
 end
 
 local function fewer_tasks(job)
@@ -141,7 +153,10 @@ local function fewer_tasks(job)
   if most == nil or job.size.tasks <= most then
     return nil
   end
-  return most >= job.size.nodes and most >= 1 and { "--ntasks=" .. whole(most) } or false
+  if most < job.size.nodes or most < 1 then
+    return false
+  end
+  return gpus_of(job, "per_task", most) or { "--ntasks=" .. whole(most) }
 end
 
 local function fewer_cpus(job)

@@ -17,6 +17,9 @@ local FIELDS = {
   ["--gres"] = function(value)
     return { tres_per_node = "gres:" .. value }
   end,
+  ["--gpus-per-node"] = function(value)
+    return { tres_per_node = "gres:gpu:" .. value }
+  end,
   ["--gpus-per-task"] = function(value)
     return { tres_per_task = "gres:gpu:" .. value }
   end,
@@ -31,6 +34,9 @@ local FIELDS = {
   end,
   ["--ntasks"] = function(value)
     return { num_tasks = tonumber(value) }
+  end,
+  ["--ntasks-per-node"] = function(value)
+    return { ntasks_per_node = tonumber(value) }
   end,
   ["--cpus-per-task"] = function(value)
     return { cpus_per_task = tonumber(value), pn_min_cpus = tonumber(value) }
@@ -76,18 +82,6 @@ local function apply(fields, name, value, job)
   end
 end
 
--- What enforced limits object to, by key; nil where they object to nothing.
-local function objections(job)
-  local wrong
-  for _, finding in ipairs(job.findings) do
-    if finding.mode == "enforce" then
-      wrong = wrong or {}
-      wrong[finding.key] = finding
-    end
-  end
-  return wrong
-end
-
 -- Fields of job_desc without an option that may be left out: 65534 is an unset number of 16 bits.
 local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
 
@@ -95,7 +89,7 @@ local WITHOUT = { ["--exclusive"] = { shared = 65534 } }
 -- have. `judge` says what the modules find about the job with other fields in its job_desc.
 return function(job, judge)
   local order, options, fields = {}, {}, {}
-  local current, wrong, without = job, objections(job), nil
+  local current, wrong, without = job, lib.judge.objections(job), nil
   local used = 0
   while wrong do
     local step, left_out
@@ -118,10 +112,12 @@ return function(job, judge)
       apply(fields, name, value, job)
     end
     current = judge(fields)
-    wrong = objections(current)
+    wrong = lib.judge.objections(current)
   end
   if #order == 0 and without == nil then
     return nil
+  elseif lib.shapes.even(job.request) and not lib.shapes.even(current.request) then
+    return nil -- the limits would let it pass, but Slurm would not
   end
   local words = {}
   for _, name in ipairs(order) do

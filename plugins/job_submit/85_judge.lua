@@ -14,8 +14,21 @@ function judge.run(job, state)
   return job
 end
 
--- The same job with other fields in its job_desc, judged; nothing of it is kept.
-function judge.instead(job, state, fields)
+-- What enforced limits object to, by key; nil where they object to nothing.
+function judge.objections(job)
+  local wrong
+  for _, finding in ipairs(job.findings) do
+    if finding.mode == "enforce" then
+      wrong = wrong or {}
+      wrong[finding.key] = finding
+    end
+  end
+  return wrong
+end
+
+-- The same job with other fields in its job_desc, judged; nothing of it is kept. `alone`: as if no other job ran or
+-- waited.
+function judge.instead(job, state, fields, alone)
   local desc = setmetatable({}, {
     __index = function(_, name)
       local value = fields[name]
@@ -33,6 +46,7 @@ function judge.instead(job, state, fields)
     queue_error = job.queue_error,
     kind = job.kind,
     quiet = true,
+    alone = alone,
   }, state)
 end
 

@@ -1,24 +1,7 @@
 -- The verdict and what is said about it: the only module that writes job_desc and calls slurm.*.
 local policy, lib = ...
 
-local WIDTH = 85 -- with "sbatch: error: " before it, a line is at most 100
-
-local function width(text)
-  return #(text:gsub("[\128-\191]", "")) -- characters of UTF-8, not bytes
-end
-
--- Breaks a text at spaces; following lines are indented.
-local function wrap(lines, text, indent)
-  local line = indent
-  for word in text:gmatch("%S+") do
-    if width(line) > #indent and width(line) + 1 + width(word) > WIDTH then
-      lines[#lines + 1] = line
-      line = indent .. "  "
-    end
-    line = line .. (line:match("%S") and " " or "") .. word
-  end
-  lines[#lines + 1] = line
-end
+local wrap = lib.wording.wrap
 
 local function say(text)
   slurm.log_user("%s", text)
@@ -143,42 +126,6 @@ local function explain_finding(lines, finding, job, before)
   end
 end
 
-local function remedy_lines(lines, job, state, findings)
-  if job.record then
-    return
-  end
-  local fine, command, without = pcall(lib.remedy, job, function(fields)
-    return lib.judge.instead(job, state, fields)
-  end)
-  if fine and command then
-    -- A command is to be copied: it is never wrapped.
-    local line = "  Would be accepted" .. (without and " without " .. without or "") .. ", in place of your options: "
-    if width(line .. command) > WIDTH then
-      lines[#lines + 1] = line:sub(1, -2)
-      line = "    "
-    end
-    lines[#lines + 1] = line .. command
-    return
-  end
-  for _, finding in ipairs(findings) do
-    if finding.retry_s then
-      -- Slurm may have refused what the script let pass, and has not said so yet.
-      local text = "What was just submitted is not seen in the queue yet. If Slurm refused it, try again in "
-      wrap(lines, string.format("%s%.0f s; otherwise wait for a job to end.", text, finding.retry_s), "  ")
-      return
-    elseif finding.used then
-      local id = lib.state.youngest_pending(state, finding.rule, job.uid, job.user)
-      if id then
-        wrap(lines, "Nothing fits now. Wait for a job to end, or make room with: ", "  ")
-        lines[#lines + 1] = string.format("    scancel %.0f", id)
-      else
-        wrap(lines, "Nothing fits now. Submit again when a job has ended; see: squeue --me", "  ")
-      end
-      return
-    end
-  end
-end
-
 local function contact_line(lines)
   if policy.contact then
     wrap(lines, "Questions: " .. policy.contact, "  ")
@@ -216,7 +163,7 @@ return function(job, state)
       explain_finding(lines, finding, job, refusals[index - 1])
     end
     if #refusals > 0 then
-      remedy_lines(lines, job, state, refusals)
+      lib.advice(lines, job, state, refusals)
     else
       wrap(lines, "Refused: a rule could not be checked, and it says that no job passes then.", "")
     end

@@ -1,0 +1,24 @@
+-- Text for people in lines that fit a terminal. Pure functions.
+local wording = {}
+
+wording.WIDTH = 85 -- with "sbatch: error: " before it, a line is at most 100
+
+-- Characters of UTF-8, not bytes.
+function wording.width(text)
+  return #(text:gsub("[\128-\191]", ""))
+end
+
+-- Breaks a text at spaces and appends its lines; those that follow the first are indented.
+function wording.wrap(lines, text, indent)
+  local line = indent
+  for word in text:gmatch("%S+") do
+    if wording.width(line) > #indent and wording.width(line) + 1 + wording.width(word) > wording.WIDTH then
+      lines[#lines + 1] = line
+      line = indent .. "  "
+    end
+    line = line .. (line:match("%S") and " " or "") .. word
+  end
+  lines[#lines + 1] = line
+end
+
+return wording

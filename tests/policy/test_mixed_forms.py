@@ -1,0 +1,169 @@
+"""GPUs asked for in several forms at once: what is advised is made smaller in all of them together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.script import PolicyScript, Verdict
+
+from .model import Limit, Request, RuleModel
+from .render import PARTITIONS, compiled, record
+from .test_messages import advice
+
+TOTAL = RuleModel("share", "user", limits={"gpus_total": 8000})
+WITHOUT_OTHERS = "With no other job running or pending this would do"
+
+
+def ask(words: Sequence[str], *rules: RuleModel, queue: Sequence[Request] = ()) -> Verdict:
+    table = compiled(list(rules), "/nonexistent/decisions.log")
+    script = PolicyScript(build_bundle(table), now=lambda: 1_000_000)
+    script.set_jobs([record(40 + number, job) for number, job in enumerate(queue)])
+    description = parse_command([*words, "--wrap=true"], {}).description(1001, "alice")
+    return script.submit(description, PARTITIONS)
+
+
+def limited(key: str, value: Limit) -> RuleModel:
+    return RuleModel("size", "job", limits={key: value})
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "advised"),
+    [
+        ("--gpus=20 --gpus-per-node=4", TOTAL, "--gpus=8 --gpus-per-node=4"),
+        ("-N5 --gpus=20 --gpus-per-node=4", TOTAL, "--nodes=2 --gpus=8 --gpus-per-node=4"),
+        ("--gpus=a100:16 --gpus-per-node=a100:4", TOTAL, "--gpus=a100:8 --gpus-per-node=a100:4"),
+        ("--gpus=24 --gpus-per-node=12", TOTAL, "--gpus=8 --gpus-per-node=8"),
+        ("--gpus=18 --gpus-per-task=3", TOTAL, "--gpus=6 --gpus-per-task=3"),
+        ("-n10 --gpus=20 --gpus-per-task=2", TOTAL, "--ntasks=4 --gpus=8 --gpus-per-task=2"),
+        ("-N4 --gpus-per-node=4 --gpus-per-task=2", TOTAL, "--nodes=2 --gpus-per-node=4 --gpus-per-task=2"),
+        ("-n16 --gpus-per-node=4 --gpus-per-task=1", TOTAL, "--ntasks=8 --gpus-per-node=4 --gpus-per-task=1"),
+        (
+            "-N4 --ntasks-per-node=4 --gpus-per-node=4 --gpus-per-task=1",
+            limited("gpus", 3000),
+            "--nodes=1 --ntasks-per-node=3 --gpus-per-node=3 --gpus-per-task=1",
+        ),
+        (
+            "-N4 -n8 --gpus=16 --gpus-per-node=4 --gpus-per-task=2",
+            limited("gpus", 3000),
+            "--nodes=1 --ntasks=1 --gpus=2 --gpus-per-node=2 --gpus-per-task=2",
+        ),
+        (
+            "-N4 --gpus=16 --gpus-per-node=4",
+            limited("nodes", 2),
+            "--nodes=2 --gpus=8 --gpus-per-node=4",
+        ),
+        ("-n4 --gpus=16 --gpus-per-task=4", limited("tasks", 2), "--ntasks=2 --gpus=8 --gpus-per-task=4"),
+        (
+            "-p long --gpus=a100:16 --gpus-per-node=a100:4",
+            limited("gpu_types", frozenset({"v100"})),
+            "--gpus=v100:16 --gpus-per-node=v100:4",
+        ),
+        # Tasks with GPUs, and nodes with GPUs, are mixed forms to whoever types them.
+        ("-n20 --gpus-per-task=2", TOTAL, "--ntasks=4"),
+        ("-N5 --gres=gpu:4", TOTAL, "--nodes=2"),
+        ("-n20 --ntasks-per-gpu=2", TOTAL, "--ntasks=16"),
+    ],
+)
+def test_every_form_is_made_smaller(words: str, rule: RuleModel, advised: str) -> None:
+    assert advice(ask(shlex.split(words), rule)) == advised
+
+
+@pytest.mark.parametrize("words", ["--gpus=8 --gpus-per-socket=2", "--gpus=8 --gres=gpu:a100:2,gpu:v100:2"])
+def test_where_nothing_can_be_advised_nothing_is(words: str) -> None:
+    lines = ask(shlex.split(words), limited("gpus", 4000)).messages
+    assert [line.strip() for line in lines[1:]] == [
+        "GPUs in one job: limit 4, requested 8.",
+        "Questions: gpu-help",
+    ]
+
+
+@st.composite
+def mixed(draw: st.DrawFn) -> dict[str, int]:
+    """Options with GPUs in two or three forms that come out even."""
+    of_task, on_node, nodes = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    per_node = of_task * on_node
+    forms = {"--gpus": per_node * nodes, "--gpus-per-node": per_node, "--gpus-per-task": of_task}
+    left_out = draw(st.sampled_from([None, *forms]))
+    said = {"--nodes": nodes, "--ntasks": on_node * nodes}
+    more = draw(st.sets(st.sampled_from(sorted(said))))
+    return {name: value for name, value in forms.items() if name != left_out} | {
+        name: said[name] for name in more
+    }
+
+
+@given(
+    asked=mixed(),
+    limits=st.fixed_dictionaries(
+        {"gpus": st.integers(1, 12).map(lambda n: n * 1000)},
+        optional={"nodes": st.integers(1, 6), "tasks": st.integers(1, 8), "cpus": st.integers(1, 16)},
+    ),
+)
+def test_what_is_advised_comes_out_even_and_is_accepted(
+    asked: dict[str, int], limits: dict[str, Limit]
+) -> None:
+    assert comes_out_even(asked)
+    rule = RuleModel("size", "job", limits=limits)
+    verdict = ask([f"{name}={value}" for name, value in asked.items()], rule)
+    if verdict.accepted:
+        return
+    advised = advice(verdict)
+    if limits.keys() == {"gpus"}:
+        assert advised is not None
+    elif advised is None:
+        return
+    changed = dict(word.split("=") for word in shlex.split(advised))
+    smaller = asked | {name: int(value) for name, value in changed.items()}
+    assert comes_out_even(smaller), (asked, advised)
+    assert ask([f"{name}={value}" for name, value in smaller.items()], rule).accepted, (asked, advised)
+
+
+def comes_out_even(options: dict[str, int]) -> bool:
+    """Whether Slurm would take these numbers together."""
+    job, node, task = (options.get(f"--gpus{per}") for per in ("", "-per-node", "-per-task"))
+    nodes, tasks = options.get("--nodes"), options.get("--ntasks")
+    for part, whole in ((node, job), (task, job), (task, node)):
+        if part is not None and whole is not None and whole % part:
+            return False
+    if job is not None and node is not None and nodes not in (None, job // node):
+        return False
+    return not (job is not None and task is not None and tasks not in (None, job // task))
+
+
+ALICE = Request(uid=1001, account="vision", per_job=8)
+
+
+def test_room_is_to_be_made_only_where_it_would_help() -> None:
+    """A request that no limit could ever take is not helped by cancelling a job."""
+    full = [ALICE]
+    fits = ask(["--gpus=4"], TOTAL, queue=full).messages
+    assert fits[2:4] == (
+        "  Nothing fits now. Wait for a job to end, or make room with:",
+        "    scancel 40",
+    )
+    never = ask(["--gpus=20", "--gpus-per-node=4"], TOTAL, queue=full).messages
+    assert never[2:4] == (
+        f"  Nothing fits now. {WITHOUT_OTHERS}:",
+        "    sbatch --gpus=8 --gpus-per-node=4 ...",
+    )
+    assert ask(["--gpus=8", "--gpus-per-node=4"], TOTAL).accepted
+    assert not any("scancel" in line for line in never)
+
+
+def test_a_request_beyond_a_limit_of_one_job_is_not_helped_by_room_either() -> None:
+    lines = ask(["--gpus=6"], TOTAL, limited("gpus", 4000), queue=[ALICE]).messages
+    assert lines[4:6] == (f"  Nothing fits now. {WITHOUT_OTHERS}:", "    sbatch --gpus=4 ...")
+    assert not any("scancel" in line for line in lines)
+
+
+def test_where_the_room_is_a_groups_its_queue_is_to_be_looked_at() -> None:
+    together = RuleModel("together", "group", limits={"gpus_total": 8000})
+    others = Request(uid=1002, account="vision", per_job=8)
+    lines = ask(["--gpus=1"], together, queue=[others]).messages
+    assert "  Nothing fits now. Submit again when a job has ended; see: squeue" in lines
