@@ -198,7 +198,7 @@ def test_no_restart_adds_to_what_was_done(
         assert core(record) == pytest.approx(40, abs=0.02)
 
 
-@pytest.mark.parametrize("loss", ["gone", "rubbish"])
+@pytest.mark.parametrize("loss", ["gone", "emptied", "rubbish"])
 def test_with_a_lost_spool_nobody_is_charged_with_what_was_done_before_the_restart(
     machine: Machine, gpu: FakeGpu, loss: str
 ) -> None:
@@ -210,7 +210,7 @@ def test_with_a_lost_spool_nobody_is_charged_with_what_was_done_before_the_resta
     if loss == "gone":
         shutil.rmtree(machine.directory / "spool")
     else:
-        (machine.directory / "spool" / "log").write_bytes(b"rubbish\n")
+        (machine.directory / "spool" / "log").write_bytes(b"" if loss == "emptied" else b"rubbish\n")
     machine.clock.advance(0.5)
     machine.write_hook("prolog", 8, "0")
     machine.clock.advance(9.5)

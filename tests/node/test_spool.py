@@ -100,6 +100,7 @@ class Filler:
 
 def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
+    empty_bytes = spool.size_bytes
     spool.save_allocation(allocation(7))
     spool.save_record(record(7, final=False))
     spool.save_host(host(7, final=False))
@@ -114,7 +115,25 @@ def test_what_was_open_and_what_waits_survive(tmp_path: Path) -> None:
         spool.shipped(item)
     assert spool.commit()
     spool = reopened(spool, tmp_path)
-    assert (len(spool), spool.size_bytes, spool.allocations()) == (0, 0, [])
+    assert (len(spool), spool.size_bytes, spool.allocations()) == (0, empty_bytes, [])
+    assert empty_bytes < 100
+
+
+@pytest.mark.parametrize("loss", ["gone", "emptied", "cut off in its first line"])
+def test_a_log_that_was_lost_is_told_from_one_of_which_all_is_done(tmp_path: Path, loss: str) -> None:
+    spool = Spool(tmp_path)
+    assert not spool.is_whole
+    spool = reopened(spool, tmp_path)
+    assert spool.is_whole
+    spool.close()
+    log = tmp_path / "log"
+    if loss == "gone":
+        log.unlink()
+    else:
+        log.write_bytes(log.read_bytes()[: 0 if loss == "emptied" else 20])
+    spool = Spool(tmp_path)
+    assert not spool.is_whole
+    assert reopened(spool, tmp_path).is_whole
 
 
 def test_what_a_killed_slurm_gpud_left_of_a_job_goes_at_once(tmp_path: Path) -> None:
@@ -193,6 +212,7 @@ def test_nothing_is_lost_while_memory_can_hold_it(fill: Filler, disk: Path) -> N
 
 def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> None:
     spool = Spool(disk / "spool")
+    empty_bytes = spool.size_bytes
     fill.take_all()
     for job in range(1, 1001):
         spool.save_record(record(job))
@@ -200,7 +220,7 @@ def test_shipping_from_memory_goes_on_and_frees_it(fill: Filler, disk: Path) -> 
     for item in spool.waiting(1000):
         spool.shipped(item)
     assert spool.commit()
-    assert (len(spool), spool.size_bytes) == (0, 0)
+    assert (len(spool), spool.size_bytes) == (0, empty_bytes)
 
 
 def test_beyond_memory_the_oldest_go_and_are_counted_and_told_once_there_is_room(

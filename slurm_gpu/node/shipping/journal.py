@@ -43,7 +43,7 @@ _LENGTH_BITS = 32
 class Journal:
     """str → JSON value. Changes count at once here, and on disk once `commit` has returned True.
 
-    `is_whole` is False where it was made anew, or damaged lines were left out.
+    `is_whole` is False where damaged lines were left out.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -60,7 +60,7 @@ class Journal:
         self._staged_bytes = 0
         # Of the log's lines that are not out of date, those that are once what is staged is written.
         self._outdated = 0
-        self.is_whole = self._path.exists()
+        self.is_whole = True
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._size = self._live = 0
         self._load()

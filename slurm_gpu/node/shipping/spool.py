@@ -34,6 +34,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _LAST_JOB_ID = "last_job_id"
 _DROPPED = "dropped"
+# Stands in every log: one without it was made anew, or somebody emptied it.
+_OPENED = "opened"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,10 @@ class Spool:
         max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
     ) -> None:
         self._journal = Journal(directory)
+        self._is_whole = self._journal.is_whole and _OPENED in self._journal
+        if _OPENED not in self._journal:
+            self._journal.put(_OPENED, True)
+            self._journal.commit()
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
         self._rejected = directory / "rejected"
         self._n_rejected: int | None = None
@@ -96,8 +102,8 @@ class Spool:
 
     @property
     def is_whole(self) -> bool:
-        """Is all here that an earlier process left? Not so in a new one, or where damage was left out."""
-        return self._journal.is_whole
+        """Is all here that an earlier process left? Not in a new, emptied or damaged one."""
+        return self._is_whole
 
     @property
     def size_bytes(self) -> int:
