@@ -37,6 +37,7 @@ class Record:
     last_s: int
     held_s: float
     sampled_s: float
+    uptime_s: float | None = None
     no_process_s: float | None = None
     suspended_s: float | None = None
     granted_mgpu: int | None = None
@@ -100,7 +101,7 @@ _FIELDS = dataclasses.fields(Record)
 _CHECKS: fields.Checks = {
     **IDENTITY,
     "device": fields.word,
-    **dict.fromkeys(("held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),
+    **dict.fromkeys(("uptime_s", "held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),
     "granted_mgpu": partial(fields.whole, high=_MAX_GRANTED_MGPU),
     **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),
     **{f.name: read_mean for f in _FIELDS if f.type == "Mean | None"},

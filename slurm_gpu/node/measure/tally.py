@@ -193,6 +193,7 @@ class Tally:
             first_s=int(self.start_wall_s),
             last_s=int(self.start_wall_s + held_s),
             held_s=round(held_s, 6),
+            uptime_s=round(self.start_s, 6),
             sampled_s=min(
                 _seconds(memory_hist if device_util is None else util),
                 round(max(0.0, held_s - suspended_s), 6),
