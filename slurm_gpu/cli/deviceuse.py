@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_gpu.database.client import Run
 from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.steady import spans
 from slurm_gpu.records import (
     HOST_CLUSTER,
     Mean,
@@ -182,7 +183,8 @@ def _held_s(parts: Sequence[Record]) -> float:
     held_s = math.fsum(part.held_s for part in parts)
     if len(parts) < 2 or parts[0].cluster.startswith(HOST_CLUSTER):
         return held_s
-    return max(held_s, max(part.last_s for part in parts) - min(part.first_s for part in parts))
+    when = spans(parts)
+    return max(held_s, max(span.end_s for span in when) - min(span.begin_s for span in when))
 
 
 def _mean(mean: Mean | None) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.derive import SHIPPED_WITHIN_S
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
 from slurm_gpu.database.slurmview import Queue
 
 SILENT_AFTER_S = SHIPPED_WITHIN_S

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part, device_seconds
+from slurm_gpu.database.steady import Span, spans
 from slurm_gpu.records import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
-SHIPPED_WITHIN_S = 720.0
-"""Two shipments of a running job, which come each 300 ± 60 s: as long as a node is not called silent."""
-CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL"})
+RESIZING = "RESIZING"
+CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", RESIZING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,60 +46,54 @@ def resolve_double_watches(records: Iterable[Record]) -> tuple[list[Record], lis
         return record.node, record.device
 
     for _, same in groupby(sorted(records, key=place), key=place):
+        some = list(same)
         # Ties go by name, so that the outcome does not depend on the order of arrival.
-        longest_first = sorted(same, key=lambda record: (-record.sampled_s, record.segment))
+        longest_first = sorted(
+            zip(some, spans(some), strict=True), key=lambda item: (-item[0].sampled_s, item[0].segment)
+        )
         # Those kept that are longer than a touch: none overlaps another by more, so both ends are in order.
-        in_time: list[Record] = []
-        for record in longest_first:
-            if record.last_s - record.first_s <= _TOUCHING_S:
+        in_time: list[tuple[Record, Span]] = []
+        for record, span in longest_first:
+            if span.length_s <= _TOUCHING_S:
                 kept.append(record)
                 continue
-            index = bisect_right(in_time, record.first_s + _TOUCHING_S, key=lambda other: other.last_s)
+            index = bisect_right(in_time, span.begin_s + _TOUCHING_S, key=lambda item: item[1].end_s)
             rival = in_time[index] if index < len(in_time) else None
-            if rival is None or rival.first_s >= record.last_s - _TOUCHING_S:
+            if rival is None or rival[1].begin_s >= span.end_s - _TOUCHING_S:
                 kept.append(record)
-                in_time.insert(index, record)
+                in_time.insert(index, (record, span))
             else:
-                doubled.append(DoubleWatch(rival, record))
+                doubled.append(DoubleWatch(rival[0], record))
     return kept, doubled
 
 
-def derive(
-    records: Sequence[Record],
-    *,
-    allocated_mgpu: int | None,
-    start_s: int | None,
-    elapsed_s: int | None,
-    min_coverage: float,
-) -> Derived:
-    """The derived columns from one run's records, double watches resolved.
+def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: float) -> Derived:
+    """The derived columns from one run's records, double watches resolved, and its rows of accounting.
 
-    `allocated_mgpu` is what Slurm's accounting tells, None where it cannot (shards of nodes that are gone);
-    0 means that no GPU was granted, and then there is nothing to derive. `elapsed_s` is None while the run
-    goes on: then coverage counts up to the newest record, as what was not shipped yet is not lost. Without
-    records it is None: whether any can still come is a matter of the time at which somebody asks
-    (coverage_at).
+    The GPUs granted are those of the last part; 0 in all of them means that there is nothing to derive.
+    Without records coverage is None: whether any can still come is a matter of the time at which somebody
+    asks (coverage_at).
     Energy is a sum: that of less than `min_coverage` of the time, as of a GPU shared meanwhile, would
     pass for the whole, and is a gap.
     """
-    granted_mgpu = allocated_mgpu if allocated_mgpu is not None else _granted_by_nodes(records)
-    if granted_mgpu == 0 or not records:
+    last = parts[-1]
+    granted_mgpu = last.allocated_mgpu
+    if granted_mgpu is None:
+        granted_mgpu = _granted_by_nodes([record for record in records if record.node in last.nodes])
+    if not records or (granted_mgpu == 0 and all(part.allocated_mgpu == 0 for part in parts)):
         return Derived(granted_mgpu=granted_mgpu, ugpucore=None, ugpumem=None, coverage=None, energy_j=None)
-    if elapsed_s is None and start_s is not None:
-        elapsed_s = max(record.last_s for record in records) - start_s - round(_suspended_s(records))
     memory = merge_means(record.mem_used_frac for record in records)
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
-    devices = len({(record.node, record.device) for record in records})
-    if granted_mgpu is not None:
-        devices = max(devices, math.ceil(granted_mgpu / 1000))
     sampled_s = math.fsum(record.sampled_s for record in records)
-    metered = None if energy is None else _coverage(energy.seconds, records, devices, elapsed_s)
+    device_s = device_seconds(records, parts)
+    metered = None if energy is None or device_s == 0 else energy.seconds / device_s
     return Derived(
         granted_mgpu=granted_mgpu,
         ugpucore=None if histogram is None else histogram_mean(histogram),
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
-        coverage=_coverage(sampled_s, records, devices, elapsed_s),
+        # Hooks may watch a little longer than Slurm counts.
+        coverage=None if device_s == 0 else min(1.0, sampled_s / device_s),
         energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
     )
 
@@ -114,28 +108,6 @@ def coverage_at(
     if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s <= 0:
         return coverage
     return 0.0 if now_s - end_s > SHIPPED_WITHIN_S else None
-
-
-def _suspended_s(records: Sequence[Record]) -> float:
-    """For how long the run was suspended, as its nodes saw it: Slurm's elapsed time leaves that out."""
-    told: dict[tuple[str, str], float] = defaultdict(float)
-    for record in records:
-        told[record.node, record.device] += record.suspended_s if record.suspended_s is not None else 0.0
-    return max(told.values())
-
-
-def _coverage(seconds: float, records: Sequence[Record], devices: int, elapsed_s: int | None) -> float | None:
-    """Σ seconds measured / (devices × elapsed_s), at most 1: hooks watch a little longer than Slurm counts.
-
-    Slurm counts whole seconds: where it says 0, the longest time that a node saw a device held stands for it.
-    """
-    if elapsed_s is None or elapsed_s <= 0:
-        elapsed: float = max(record.held_s for record in records)
-    else:
-        elapsed = elapsed_s
-    if elapsed == 0 or devices == 0:
-        return None
-    return min(1.0, seconds / (devices * elapsed))
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:
@@ -166,7 +138,10 @@ def application(hosts: Iterable[Host]) -> tuple[str | None, str | None]:
 
 
 def first_submits(runs: Sequence[tuple[int, str]]) -> list[int]:
-    """The first submit of each run's chain of requeues; `runs` are one job's (submit_s, state) in order."""
+    """The first submit of each row's chain of requeues and resizes.
+
+    `runs` are one job's (submit_s, state) in order of time.
+    """
     firsts: list[int] = []
     for index, (submit_s, _) in enumerate(runs):
         continued = index > 0 and runs[index - 1][1] in CONTINUED_STATES

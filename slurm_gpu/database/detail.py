@@ -11,6 +11,7 @@ from sqlalchemy import Connection, RowMapping, and_, func, or_, select
 
 from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.match import node_set
+from slurm_gpu.database.resized import Row
 from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow
 from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
 from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_host, read_record, readable
@@ -35,7 +36,7 @@ class Detail:
     facts: Mapping[str, DeviceFacts]
 
 
-def details(connection: Connection, rows: Sequence[RowMapping]) -> dict[int, Detail]:
+def details(connection: Connection, rows: Sequence[Row]) -> dict[int, Detail]:
     """The details of these rows of `run`, by run_id."""
     run_ids = [row["run_id"] for row in rows]
     records = _records(connection, run_ids)
@@ -84,14 +85,14 @@ def _facts(connection: Connection, places: Collection[tuple[str, str]]) -> dict[
 
 
 def _events(
-    connection: Connection, rows: Sequence[RowMapping], records: Mapping[int, Sequence[Record]]
+    connection: Connection, rows: Sequence[Row], records: Mapping[int, Sequence[Record]]
 ) -> dict[int, list[Event]]:
     """Events that name the run's job, and those of its devices while it held them.
 
     Of the latter not those of other jobs, but what somebody else did to a GPU concerns all that shared it.
     """
     found: dict[int, list[Event]] = defaultdict(list)
-    by_job: dict[int, list[RowMapping]] = defaultdict(list)
+    by_job: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         by_job[row["job_id"]].append(row)
     places = {row["run_id"]: node_set(row["nodes"]) for row in rows}
@@ -139,7 +140,7 @@ def _read_event(row: RowMapping) -> Event | None:
         return None
 
 
-def _during(row: RowMapping, at_s: float) -> bool:
+def _during(row: Row, at_s: float) -> bool:
     began = row["submit_s"] if row["start_s"] is None else row["start_s"]
     return began - _SLACK_S <= at_s and (row["end_s"] is None or at_s <= row["end_s"] + _SLACK_S)
 
@@ -159,7 +160,7 @@ def timelines(connection: Connection, run_ids: Sequence[int]) -> dict[int, list[
     return found
 
 
-def windows(connection: Connection, rows: Sequence[RowMapping]) -> list[NodeWindow]:
+def windows(connection: Connection, rows: Sequence[Row]) -> list[NodeWindow]:
     """The newest window of each segment and device of these rows of `run`.
 
     By job, node and time: a window may come long before the first record of its segment.
@@ -179,7 +180,7 @@ def windows(connection: Connection, rows: Sequence[RowMapping]) -> list[NodeWind
     ]
 
 
-def nodes_without_window(row: RowMapping, there: Sequence[NodeWindow]) -> set[str]:
+def nodes_without_window(row: Row, there: Sequence[NodeWindow]) -> set[str]:
     """Nodes of a run of which there is none among these windows."""
     return set(node_set(row["nodes"])) - {item.node for item in there if item.window.job_id == row["job_id"]}
 

@@ -15,7 +15,8 @@ from slurm_gpu.database.derive import coverage_at, resolve_double_watches
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, derive_row
+from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, derive_run
+from slurm_gpu.database.resized import Row, elapsed_s, find_parts, is_last_part, whole
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
@@ -82,8 +83,10 @@ def find_runs(
         conditions.append(
             or_(run.c.submit_s < submit_s, and_(run.c.submit_s == submit_s, run.c.run_id < run_id))
         )
-    rows = _newest(connection, conditions, wanted.limit + 1)
-    runs = [show_run(row, caller, now_s) for row in sorted(rows[: wanted.limit], key=_newest_first)]
+    rows = _newest(connection, [*conditions, is_last_part()], wanted.limit + 1)
+    page = sorted(rows[: wanted.limit], key=_newest_first)
+    parts_of = find_parts(connection, page)
+    runs = [show_run(whole(parts_of[row["run_id"]], now_s), caller, now_s) for row in page]
     return RunPage(runs=runs, cursor=_cursor(rows[wanted.limit - 1]) if len(rows) > wanted.limit else None)
 
 
@@ -101,21 +104,25 @@ def find_job(
     Raises UsageError where `job` is none of these. At most MAX_LIMIT runs are shown.
     """
     rows = rows_of_job(connection, cluster, job)
-    found = details(connection, [row for row in rows if caller.may_see(row["uid"], row["user"])])
+    parts_of = find_parts(connection, rows)
+    wholes = [whole(parts_of[row["run_id"]], now_s) for row in rows]
+    found = details(connection, [row for row in wholes if caller.may_see(row["uid"], row["user"])])
     runs = []
-    for row in rows:
+    for row in wholes:
         shown = show_run(row, caller, now_s, found.get(row["run_id"]))
-        runs.append(_as_its_records_tell(shown, row, min_coverage) if shown.devices else shown)
+        if shown.devices:
+            shown = _as_its_records_tell(shown, parts_of[row["run_id"]], min_coverage)
+        runs.append(shown)
     return RunPage(runs=runs, cursor=None)
 
 
-def _as_its_records_tell(shown: Run, row: RowMapping, min_coverage: float) -> Run:
+def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
     """The derived columns follow new records within a pass; what is shown beside these agrees with them."""
     kept, _ = resolve_double_watches(shown.devices or ())
-    derived = derive_row(row, kept, min_coverage)
+    derived = derive_run(parts, kept, min_coverage)
     return replace(
         shown,
-        n_gpus=_gpus(derived.granted_mgpu),
+        n_gpus=_gpus(derived.granted_mgpu) if len(parts) == 1 else shown.n_gpus,
         ugpucore=derived.ugpucore,
         ugpumem=derived.ugpumem,
         coverage=derived.coverage,
@@ -124,7 +131,10 @@ def _as_its_records_tell(shown: Run, row: RowMapping, min_coverage: float) -> Ru
 
 
 def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMapping]:
-    """The rows of `run` that find_job means, the newest first; raises UsageError."""
+    """The rows of `run` that find_job means, the newest first; raises UsageError.
+
+    Of a run that was resized, which has several, only the last.
+    """
     match = _JOB.fullmatch(job)
     if match is None:
         raise UsageError(f"{job[:100]!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
@@ -135,18 +145,21 @@ def rows_of_job(connection: Connection, cluster: str, job: str) -> list[RowMappi
         which = and_(run.c.het_job_id == job_id, run.c.het_offset == int(match["offset"]))
     else:
         which = or_(run.c.job_id == job_id, run.c.array_job_id == job_id, run.c.het_job_id == job_id)
-    return sorted(_newest(connection, [shown_here(cluster), which], MAX_LIMIT), key=_newest_first)
+    return sorted(
+        _newest(connection, [shown_here(cluster), which, is_last_part()], MAX_LIMIT), key=_newest_first
+    )
 
 
 def find_timelines(connection: Connection, cluster: str, job: str, caller: Caller) -> list[RunTimeline]:
     """The course of each run of `job`; without devices where it is another user's."""
     rows = rows_of_job(connection, cluster, job)
     found = timelines(connection, [row["run_id"] for row in rows if caller.may_see(row["uid"], row["user"])])
+    parts_of = find_parts(connection, rows)
     return [
         RunTimeline(
             id=job_name(row),
             job_id=row["job_id"],
-            submit_s=row["submit_s"],
+            submit_s=parts_of[row["run_id"]][0]["submit_s"],
             devices=found.get(row["run_id"]),
         )
         for row in rows
@@ -177,7 +190,9 @@ def find_windows(
     rows = rows_of_job(connection, cluster, job)
     visible = [row for row in rows if caller.may_see(row["uid"], row["user"])]
     running = [row for row in visible if row["start_s"] is not None and row["end_s"] is None]
-    there = windows(connection, running or visible)
+    parts_of = find_parts(connection, rows)
+    wholes = [whole(parts_of[row["run_id"]], now_s) for row in running or visible]
+    there = windows(connection, wholes)
     if running:
         there = [item for item in there if item.at_s > now_s - FRESH_S]
     missing = {
@@ -219,14 +234,11 @@ def count_unmatched(connection: Connection) -> int:
     return connection.execute(query).scalar_one()
 
 
-def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
+def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = None) -> Run:
     """A row of `run` as `caller` may see it at `now_s`."""
     start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
-    elapsed_s = row["elapsed_s"]
-    if start_s is None:
-        elapsed_s = None
-    elif end_s is None and row["state"] == "RUNNING":
-        elapsed_s = max(0, int(now_s) - start_s - row["suspended_s"])
+    run_s = None if start_s is None else elapsed_s(row, now_s)
+    requested = _requested(row["tres_requested"])
     coverage = coverage_at(
         now_s,
         coverage=row["coverage"],
@@ -273,13 +285,13 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
     return Run(
         id=job_name(row),
         full=full,
-        elapsed_s=elapsed_s,
+        elapsed_s=run_s,
         coverage=coverage if full else None,
-        n_gpus=_gpus(row["granted_mgpu"]),
-        n_gpus_requested=_requested(row["tres_requested"]),
+        n_gpus=requested if start_s is None else _gpus(row["granted_mgpu"]),
+        n_gpus_requested=requested,
         wait_h=_hours(eligible_s, start_s),
         submit_wait_h=_hours(row["first_submit_s"], start_s),
-        run_h=None if elapsed_s is None else elapsed_s / 3600,
+        run_h=None if run_s is None else run_s / 3600,
         devices=None if detail is None else detail.records,
         hosts=None if detail is None else detail.hosts,
         events=None if detail is None else detail.events,
@@ -289,7 +301,7 @@ def show_run(row: RowMapping, caller: Caller, now_s: float, detail: Detail | Non
     )
 
 
-def job_name(row: RowMapping) -> str:
+def job_name(row: Row) -> str:
     """The id as Slurm prints it."""
     if row["array_task"] is not None:
         return f"{row['array_job_id']}_{row['array_task']}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,9 @@ from sqlalchemy.exc import StatementError
 from slurm_gpu.config import Sampling
 from slurm_gpu.database.derive import Derived, application, derive, first_submits, resolve_double_watches
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.heldtime import Part
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
+from slurm_gpu.database.resized import Row, began_s, part_s, runs_of
 from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.store import (
     RECORD_WITHOUT_TIMELINE,
@@ -37,6 +39,7 @@ log = logging.getLogger(__name__)
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
 _NO_DEVICE = ""
+_NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
 # What one job's values may bring about; a database that is away is none of it.
 _OF_ONE_JOB = StatementError, ArithmeticError, ValueError
 
@@ -80,9 +83,7 @@ def _leave_out(connection: Connection, job: Job) -> None:
 
 def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: float) -> None:
     runs: dict[Job, list[RowMapping]] = defaultdict(list)
-    # What has not started comes after what has; by itself NULL is the least.
-    order = run.c.start_s.is_(None), run.c.start_s, run.c.submit_s, run.c.run_id
-    for row in connection.execute(select(run).where(_among(run, jobs)).order_by(*order)).mappings():
+    for row in connection.execute(select(run).where(_among(run, jobs))).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
     records: dict[Job, list[RowMapping]] = defaultdict(list)
     query = select(*RECORD_WITHOUT_TIMELINE).where(_among(run_device, jobs))
@@ -153,7 +154,8 @@ def _reconcile_job(
     min_coverage: float,
 ) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
-    spans = [_run_span(row) for row in runs]
+    of_rows = runs_of(runs)
+    spans = [_run_span(parts) for parts in of_rows]
     # Both at once, so that they do not go to different runs.
     of_devices = [_record_span(row, row["device"]) for row in rows]
     found = assign(spans, of_devices + [_record_span(row, _NO_DEVICE) for row in host_rows])
@@ -166,20 +168,20 @@ def _reconcile_job(
             key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
             changes.placed.append({**key, "run_id": run_id, "match_due": False})
     hosts_of_run = _place_hosts(found, host_rows, changes)
-    submits = first_submits([(row["submit_s"], row["state"]) for row in runs])
-    for row, first_submit_s in zip(runs, submits, strict=True):
-        kept, doubled = resolve_double_watches(of_run[row["run_id"]])
+    in_order = [(row["submit_s"], row["state"]) for parts in of_rows for row in parts]
+    firsts = iter(first_submits(in_order))
+    for parts in of_rows:
+        # What a run did stands in the last of its rows.
+        run_id = parts[-1]["run_id"]
+        kept, doubled = resolve_double_watches(of_run[run_id])
         changes.events.extend(map(double_watch_event, doubled))
-        app, app_field = application(hosts_of_run.get(row["run_id"], ()))
-        values = {
-            "first_submit_s": first_submit_s,
-            "derive_due": False,
-            "app": app,
-            "app_field": app_field,
-            **asdict(derive_row(row, kept, min_coverage)),
-        }
-        if any(row[name] != value for name, value in values.items()):
-            changes.derived.append({"at_run_id": row["run_id"], **values})
+        app, app_field = application(hosts_of_run.get(run_id, ()))
+        whole = {"app": app, "app_field": app_field, **asdict(derive_run(parts, kept, min_coverage))}
+        for part in parts:
+            derived = whole if part is parts[-1] else {**_NOTHING, "granted_mgpu": part["allocated_mgpu"]}
+            values = {"first_submit_s": next(firsts), "derive_due": False, **derived}
+            if any(part[name] != value for name, value in values.items()):
+                changes.derived.append({"at_run_id": part["run_id"], **values})
 
 
 def _place_hosts(
@@ -197,26 +199,29 @@ def _place_hosts(
     return of_run
 
 
-def derive_row(row: RowMapping, records: Sequence[Record], min_coverage: float) -> Derived:
-    """What these records, double watches resolved, make of the row of `run` that they belong to."""
-    return derive(
-        records,
+def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: float) -> Derived:
+    """What these records, double watches resolved, make of the run that has these rows of `run`."""
+    return derive(records, parts=[_part(row) for row in parts], min_coverage=min_coverage)
+
+
+def _part(row: Row) -> Part:
+    return Part(
+        nodes=node_set(row["nodes"]),
         allocated_mgpu=row["allocated_mgpu"],
-        start_s=row["start_s"],
-        elapsed_s=None if row["end_s"] is None else row["elapsed_s"],
-        min_coverage=min_coverage,
+        start_s=None if row["start_s"] is None else began_s(row),
+        elapsed_s=None if row["end_s"] is None else part_s(row, row["elapsed_s"]),
     )
 
 
-def _run_span(row: RowMapping) -> RunSpan:
+def _run_span(parts: Sequence[Row]) -> RunSpan:
+    first, last = parts[0], parts[-1]
     return RunSpan(
-        run_id=row["run_id"],
-        restart=row["restart"],
-        submit_s=row["submit_s"],
-        start_s=row["start_s"],
-        end_s=row["end_s"],
-        nodes=node_set(row["nodes"]),
-        resized=row["state"] == "RESIZING",
+        run_id=last["run_id"],
+        restart=last["restart"],
+        submit_s=first["submit_s"],
+        start_s=first["start_s"],
+        end_s=last["end_s"],
+        nodes=frozenset[str]().union(*(node_set(row["nodes"]) for row in parts)),
     )
 
 

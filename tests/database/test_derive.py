@@ -5,21 +5,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.derive import (
-    SHIPPED_WITHIN_S,
-    coverage_at,
-    derive,
-    first_submits,
-    resolve_double_watches,
-)
+from slurm_gpu.database.derive import coverage_at, derive, first_submits, resolve_double_watches
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part
 from slurm_gpu.records import Mean, Record, Total
 from tests.database.samples import T0, idle, record, segment
+
+NODES = frozenset({"n1", "n2", "n3"})
 
 
 def _derive(
     records: list[Record], mgpu: int | None = 1000, elapsed_s: int | None = 10
 ) -> dict[str, float | None]:
-    derived = derive(records, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s, min_coverage=0.8)
+    part = Part(nodes=NODES, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
+    derived = derive(records, parts=[part], min_coverage=0.8)
     return {name: getattr(derived, name) for name in derived.__slots__}
 
 
@@ -107,6 +105,53 @@ def test_the_energy_of_a_part_of_the_time_does_not_pass_for_the_whole() -> None:
     assert _derive([record()], 2000)["energy_j"] is None, "nothing is known of the other GPU"
 
 
+def test_nodes_that_told_at_different_times_leave_no_gap_in_a_run_that_goes_on() -> None:
+    old = record(last_s=T0 + 60)
+    new = record(node="n2", segment=segment(2), last_s=T0 + 130)
+    assert _derive([old, new], 2000, elapsed_s=None)["coverage"] == 1.0
+    assert _derive([old, new], 3000, elapsed_s=None)["coverage"] == 1.0, "n3 has yet to tell"
+
+
+def test_a_node_that_fell_silent_leaves_a_gap_in_a_run_that_goes_on() -> None:
+    silent = record(last_s=T0 + 60)
+    hours = record(node="n2", segment=segment(2), last_s=T0 + 7200)
+    assert _derive([silent, hours], 2000, elapsed_s=None)["coverage"] == pytest.approx(7260 / 14400)
+    assert _derive([hours], 2000, elapsed_s=None)["coverage"] == 0.5, "n1 and n3 have told nothing"
+    mute = record(last_s=T0 + 60, sampled_s=6.0)
+    assert _derive([mute], elapsed_s=None)["coverage"] == 0.1, "what was not sampled is no matter of age"
+
+
+def test_a_gpu_of_a_node_that_told_of_others_is_a_gap_at_once() -> None:
+    part = Part(nodes=frozenset({"n1"}), allocated_mgpu=2000, start_s=T0, elapsed_s=None)
+    assert derive([record(last_s=T0 + 60)], parts=[part], min_coverage=0.8).coverage == 0.5
+
+
+def test_what_was_not_watched_when_a_job_began_lowers_its_coverage_while_it_runs() -> None:
+    late = record(prolog_s=T0, first_s=T0 + 50, last_s=T0 + 100)
+    assert _derive([late], elapsed_s=None)["coverage"] == 0.5
+
+
+def test_time_between_two_watches_lowers_coverage() -> None:
+    first, second = record(), record(segment=segment(2), prolog_s=T0, first_s=T0 + 90, last_s=T0 + 100)
+    assert _derive([first, second], elapsed_s=None)["coverage"] == 0.2
+    assert _derive([first, second], elapsed_s=100)["coverage"] == 0.2
+
+
+@pytest.mark.parametrize("elapsed_s", [0, 1])
+def test_a_run_of_less_than_a_second_is_covered_for_as_long_as_its_node_held_it(elapsed_s: int) -> None:
+    """Slurm cuts its times to whole seconds: of such a run it tells none, or one."""
+    brief = record(last_s=T0, held_s=0.4, sampled_s=0.4, util_hist_ms={30: 400}, energy_j=Total(0.4, 80.0))
+    assert (_derive([brief], elapsed_s=elapsed_s)["coverage"], _derive([brief])["energy_j"]) == (1.0, None)
+    assert _derive([brief], elapsed_s=elapsed_s)["energy_j"] == 80.0
+    half = record(last_s=T0, held_s=0.4, sampled_s=0.2, util_hist_ms={30: 200})
+    assert _derive([half], elapsed_s=elapsed_s)["coverage"] == 0.5
+
+
+def test_what_a_node_saw_counts_only_within_slurms_rounding() -> None:
+    assert _derive([record(last_s=T0 + 8)], elapsed_s=10)["coverage"] == 0.8
+    assert _derive([record(held_s=9.5, sampled_s=9.5)], elapsed_s=10)["coverage"] == 1.0
+
+
 def test_coverage_never_exceeds_one() -> None:
     assert _derive([record(held_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
 
@@ -181,9 +226,10 @@ def test_a_flood_of_segments_of_one_run_is_resolved_in_no_time() -> None:
         ([(10, "COMPLETED")], [10]),
         ([(10, "REQUEUED"), (20, "NODE_FAIL"), (30, "COMPLETED")], [10, 10, 10]),
         ([(10, "COMPLETED"), (900, "REQUEUED"), (950, "FAILED")], [10, 900, 900]),
+        ([(10, "RESIZING"), (20, "REQUEUED"), (30, "COMPLETED")], [10, 10, 10]),
     ],
 )
-def test_the_first_submit_goes_back_through_requeues_only(
+def test_the_first_submit_goes_back_through_requeues_and_resizes_only(
     runs: list[tuple[int, str]], firsts: list[int]
 ) -> None:
     assert first_submits(runs) == firsts

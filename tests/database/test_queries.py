@@ -5,8 +5,8 @@ import pytest
 from sqlalchemy import select
 
 from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.derive import SHIPPED_WITHIN_S
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.queries import RunFilter, find_job, find_runs
@@ -62,7 +62,7 @@ def test_a_running_job_runs_up_to_now_and_a_pending_one_not_at_all(database: Dat
     by_id = {item.id: item for item in runs(database).runs}
     assert [by_id[n].elapsed_s for n in "123"] == [80, None, 33]
     pending = by_id["2"]
-    assert (pending.wait_h, pending.run_h, pending.n_gpus, pending.n_gpus_requested) == (None, None, 0.0, 1.0)
+    assert (pending.wait_h, pending.run_h, pending.n_gpus, pending.n_gpus_requested) == (None, None, 1.0, 1.0)
 
 
 def test_records_that_may_be_under_way_are_a_gap_and_no_0(database: Database) -> None:
@@ -85,7 +85,7 @@ def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None
     )
     never, at_once = job(database, "1")[0], job(database, "2")[0]
     assert (never.start_s, never.end_s, never.elapsed_s, never.run_h) == (None, T0, None, None)
-    assert (never.wait_h, never.submit_wait_h, never.n_gpus, never.n_gpus_requested) == (None, None, 0.0, 1.0)
+    assert (never.wait_h, never.submit_wait_h, never.n_gpus, never.n_gpus_requested) == (None, None, 1.0, 1.0)
     assert (at_once.start_s, at_once.elapsed_s, at_once.n_gpus, at_once.wait_h) == (T0, 0, 1.0, 36 / 3600)
     with database.reading() as connection:
         firsts = connection.execute(select(run.c.first_submit_s).where(run.c.job_id == 3)).scalars().all()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from sqlalchemy import RowMapping, select
+from sqlalchemy import select
 
 from slurm_gpu.database import reconcile as reconciling
 from slurm_gpu.database.accounting import run_row
@@ -14,13 +14,14 @@ from slurm_gpu.database.derive import Derived
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import Importer, store_changed_runs
 from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.resized import Row
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import store_records
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records import Record
-from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment
+from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row, segment
 
 
 def _told(database: Database) -> None:
@@ -40,13 +41,13 @@ def _derived(database: Database) -> dict[int, float | None]:
 
 def _huge_for_seven(monkeypatch: pytest.MonkeyPatch) -> None:
     """Job 7 comes out with a number that no database takes."""
-    right = reconciling.derive_row
+    right = reconciling.derive_run
 
-    def derive_row(row: RowMapping, records: Sequence[Record], min_coverage: float) -> Derived:
-        derived = right(row, records, min_coverage)
-        return replace(derived, granted_mgpu=2**64) if row["job_id"] == 7 else derived
+    def derive_run(parts: Sequence[Row], records: Sequence[Record], min_coverage: float) -> Derived:
+        derived = right(parts, records, min_coverage)
+        return replace(derived, granted_mgpu=2**64) if parts[0]["job_id"] == 7 else derived
 
-    monkeypatch.setattr(reconciling, "derive_row", derive_row)
+    monkeypatch.setattr(reconciling, "derive_run", derive_run)
 
 
 def test_a_job_that_cannot_be_stored_is_left_out_once_and_the_others_go_on(
@@ -76,23 +77,6 @@ def test_a_grant_that_an_older_version_took_does_not_stop_reconciling(database: 
     assert _derived(database) == {1: 40.0, 7: None, 9: 40.0}
     with database.reading() as connection:
         assert not connection.execute(select(run_device.c.device).where(run_device.c.match_due)).all()
-
-
-def test_what_was_told_of_a_job_that_shrank_is_shown_with_the_row_that_goes_on(database: Database) -> None:
-    before = row(nodes="n[1-2]", state="RESIZING", end_s=T0 + 60, elapsed_s=60)
-    after = row(submit_s=T0 + 60, start_s=T0 + 60, end_s=T0 + 100, elapsed_s=40)
-    rows = [run_row(item, {}) for item in (before, after)]
-    told = [
-        record(last_s=T0 + 100, segment=segment(1)),
-        record(last_s=T0 + 60, segment=segment(2), node="n2", device="GPU-2"),
-    ]
-    database.write(partial(store_changed_runs, rows=rows))
-    database.write(partial(store_records, records=told))
-    reconcile(database)
-    query = select(run_device.c.node, run.c.state).join(run, run.c.run_id == run_device.c.run_id)
-    with database.reading() as connection:
-        states = {item.node: item.state for item in connection.execute(query)}
-    assert states == {"n1": "COMPLETED", "n2": "RESIZING"}
 
 
 def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,112 @@
+"""A run that was resized: accounting has several rows of it, of which all but the last end as RESIZING.
+
+Slurm 22.05 gives such a row the time of the resize as its submission, but often the whole run's start.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, and_, exists, not_, select
+
+from slurm_gpu.database.derive import RESIZING
+from slurm_gpu.database.match import node_set
+from slurm_gpu.database.schema import run
+from slurm_gpu.slurm.hostlist import compress
+
+Row = Mapping[Any, Any]
+"""A row of `run`."""
+
+
+def runs_of(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of one (cluster, job id) in order of time, by the run that they are parts of.
+
+    What has not started comes after what has.
+    """
+
+    def order(row: Row) -> tuple[bool, int, int, int]:
+        return row["start_s"] is None, began_s(row), row["submit_s"], row["run_id"]
+
+    runs: list[list[Row]] = []
+    for row in sorted(rows, key=order):
+        if runs and runs[-1][-1]["state"] == RESIZING:
+            runs[-1].append(row)
+        else:
+            runs.append([row])
+    return runs
+
+
+def is_last_part() -> ColumnElement[bool]:
+    """A condition: not of those rows after which a run went on with other nodes."""
+    after = run.alias()
+    same = and_(after.c.cluster == run.c.cluster, after.c.job_id == run.c.job_id)
+    goes_on = exists().where(same, after.c.submit_s > run.c.submit_s)
+    return not_(and_(run.c.state == RESIZING, goes_on))
+
+
+def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
+    """By run_id, the rows of each run of which the last is given, in order of time."""
+    parts_of: dict[int, list[Row]] = {row["run_id"]: [row] for row in rows}
+    jobs = {(row["cluster"], row["job_id"]) for row in rows}
+    ids = {job_id for _, job_id in jobs}
+    resized = select(run.c.job_id).where(run.c.job_id.in_(ids), run.c.state == RESIZING).distinct()
+    some = set(connection.execute(resized).scalars())
+    all_rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    if some:
+        for row in connection.execute(select(run).where(run.c.job_id.in_(some))).mappings():
+            all_rows[row["cluster"], row["job_id"]].append(row)
+    for job in jobs & all_rows.keys():
+        for parts in runs_of(all_rows[job]):
+            if parts[-1]["run_id"] in parts_of:
+                parts_of[parts[-1]["run_id"]] = parts
+    return parts_of
+
+
+def whole(parts: Sequence[Row], now_s: float) -> Row:
+    """The run of these parts: what the last says, but submitted and begun as the first was, and on all nodes.
+
+    Its GPUs are the mean over its time, so that GPU-hours come out right.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    first, last = parts[0], parts[-1]
+    seconds = [part_s(part, elapsed_s(part, now_s)) for part in parts]
+    nodes = frozenset[str]().union(*(node_set(part["nodes"]) for part in parts))
+    return {
+        **last,
+        **{name: first[name] for name in ("submit_s", "eligible_s", "start_s")},
+        "elapsed_s": sum(seconds),
+        "suspended_s": sum(part["suspended_s"] for part in parts),
+        "nodes": compress(nodes),
+        "n_nodes": len(nodes),
+        "granted_mgpu": _mean_mgpu([part["granted_mgpu"] for part in parts], seconds),
+    }
+
+
+def part_s(row: Row, seconds: int) -> int:
+    """What of a row's elapsed seconds is the part's own, and not that of parts before it."""
+    before_s = 0 if row["start_s"] is None else began_s(row) - int(row["start_s"])
+    return max(0, seconds - before_s)
+
+
+def elapsed_s(row: Row, now_s: float) -> int:
+    """Slurm's elapsed time, up to `now_s` while the run goes on; 0 before it starts."""
+    if row["start_s"] is not None and row["end_s"] is None and row["state"] == "RUNNING":
+        return max(0, int(now_s - row["start_s"] - row["suspended_s"]))
+    return int(row["elapsed_s"])
+
+
+def began_s(row: Row) -> int:
+    """When a part began; of what has not begun, when it was submitted."""
+    start_s: int = row["submit_s"] if row["start_s"] is None else row["start_s"]
+    return max(start_s, int(row["submit_s"]))
+
+
+def _mean_mgpu(grants: Sequence[int | None], seconds: Sequence[int]) -> int | None:
+    known = [mgpu for mgpu in grants if mgpu is not None]
+    if len(known) < len(grants):
+        return None
+    total_s = sum(seconds)
+    return round(sum(m * s for m, s in zip(known, seconds, strict=True)) / total_s) if total_s else known[-1]

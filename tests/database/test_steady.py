@@ -1,0 +1,73 @@
+"""Watches of one boot lie to each other as its own clock says, whatever the wall clock was set to."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.steady import Span, held_s, spans
+from slurm_gpu.records import Record
+from tests.database.samples import T0, record, segment
+
+
+def _set_back_after(seconds: float, by_s: int) -> list[Record]:
+    """A watch of 100 s, the clock set, slurm-gpud started anew, and another watch of 95 s."""
+    return [
+        record(uptime_s=500.0, held_s=seconds, last_s=T0 + int(seconds), sampled_s=seconds),
+        record(
+            segment=segment(2), uptime_s=505.0 + seconds, prolog_s=T0,
+            first_s=T0 + int(seconds) + 5 + by_s, last_s=T0 + int(seconds) + 100 + by_s,
+            held_s=95.0, sampled_s=95.0,
+        ),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("by_s", [-86400, -60, 0, 60, 86400])
+def test_a_clock_that_is_set_makes_no_double_watch(by_s: int) -> None:
+    before, after = _set_back_after(100.0, by_s)
+    kept, doubled = resolve_double_watches([after, before])
+    assert (len(kept), doubled) == (2, [])
+    first, second = spans([before, after])
+    assert (second.begin_s - first.begin_s, first.length_s, second.length_s) == (105, 100, 95)
+    assert held_s([after, before]) == 200.0
+
+
+@pytest.mark.parametrize("by_s", [-3600, 0, 3600])
+def test_two_watches_at_once_are_one_whatever_the_clock_says(by_s: int) -> None:
+    before, after = _set_back_after(100.0, by_s)
+    beside = record(
+        segment=segment(3), uptime_s=510.0, first_s=T0 + 10 + by_s, last_s=T0 + 90 + by_s,
+        held_s=80.0, sampled_s=80.0,
+    )  # fmt: skip
+    kept, doubled = resolve_double_watches([before, beside, after])
+    assert kept == [before, after]
+    assert [(d.kept, d.dropped) for d in doubled] == [(before, beside)]
+
+
+def test_of_records_that_tell_no_uptime_the_wall_clock_counts() -> None:
+    old = record(first_s=T0 + 100, last_s=T0 + 200, segment=segment(7))
+    before, after = _set_back_after(100.0, 0)
+    kept, doubled = resolve_double_watches([before, old, after])
+    assert kept == [before, old]
+    assert [d.dropped for d in doubled] == [after]
+
+
+def test_seconds_of_two_boots_do_not_compare() -> None:
+    first = record(uptime_s=500.0)
+    second = record(segment=segment(2), boot_id="next", uptime_s=20.0, first_s=T0 + 60, last_s=T0 + 70)
+    assert spans([first, second]) == [Span(0, 10), Span(60, 70)]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 50), st.integers(-10_000, 10_000)), max_size=8))
+def test_whatever_the_clock_does_one_watch_after_another_counts_whole(
+    watches: list[tuple[int, int, int]],
+) -> None:
+    records, uptime_s = [], 100
+    for n, (length_s, pause_s, offset_s) in enumerate(watches):
+        first_s = T0 + 20_000 + uptime_s + offset_s
+        records.append(
+            record(segment=segment(n), uptime_s=float(uptime_s), first_s=first_s, last_s=first_s + length_s)
+        )
+        uptime_s += length_s + pause_s
+    kept, doubled = resolve_double_watches(records)
+    assert (len(kept), doubled) == (len(records), [])

@@ -1,0 +1,34 @@
+"""The wall clock is set in the middle of a job, and slurm-gpud starts anew: no part of the run is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.database.derive import resolve_double_watches
+from tests.node.fakes import GIB, FakeClock, Machine, Work, core
+from tests.node.test_upheavals import StampedGpu
+
+
+@pytest.mark.parametrize("step_s", [-86400, -60, -5, 60])
+def test_what_was_watched_before_and_after_is_no_double_watch(tmp_path: Path, step_s: float) -> None:
+    clock = FakeClock()
+    gpu = StampedGpu(clock)
+    machine = Machine(tmp_path, gpu)
+    machine.start()
+    start = clock.now_s
+    gpu.work = [Work(7, start, start + 200, 50, 20 * GIB)]
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 100)
+    gpu.set_clock(step_s)
+    machine.run_until(start + 105)
+    machine.kill()
+    clock.advance(1)
+    machine.start()
+    machine.run_until(start + 200)
+    machine.hook("epilog", 7, "0")
+    machine.run(3)
+    kept, doubled = resolve_double_watches(machine.records(final=None))
+    assert (len(kept), doubled) == (2, [])
+    assert sum(record.sampled_s for record in kept) == pytest.approx(199, abs=15)
+    for record in kept:
+        assert core(record) == pytest.approx(50, abs=0.5)
