@@ -6,8 +6,11 @@ arrived, and a wrong first guess (the next run was not imported yet) is mended b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 
 from slurm_gpu.slurm.hostlist import expand
 
@@ -16,16 +19,14 @@ ORDERED_SLACK_S = 300
 UNORDERED_SLACK_S = 60
 MISSING_SLACK_S = 60
 _MAX_SHIFTS = 64
+_MAX_NEAR = 64
 # A job on 400 nodes of eight GPUs is looked at in full; of one with more records by far, order decides.
 _MAX_LOOKS = 250_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpan:
-    """A run as matching sees it: where and when; `end_s` is None while it goes on.
-
-    `resized`: it ended only for accounting, and the next one is the same run on other nodes.
-    """
+    """A run as matching sees it: where and when; `end_s` is None while it goes on."""
 
     run_id: int
     restart: int | None
@@ -33,7 +34,6 @@ class RunSpan:
     start_s: int | None
     end_s: int | None
     nodes: frozenset[str]
-    resized: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,69 +62,82 @@ def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
     records = list(records)
-    parts = _parts(started)
-    wholes = [_whole(some) for some in parts]
-    parts_of = {whole.run_id: some for whole, some in zip(wholes, parts, strict=True)}
-    missing = _missing_before(wholes, records)
-    found: dict[tuple[str, str], int | None] = {}
-    for record in records:
-        run_id = _find(wholes, record, missing)
-        found[record.segment, record.device] = None if run_id is None else _part(parts_of[run_id], record)
-    return found
+    missing = _missing_before(started, records)
+    find = _Finder(started, missing, {record.node for record in records})
+    return {(record.segment, record.device): find.run_id(record) for record in records}
 
 
-def _parts(started: Iterable[RunSpan]) -> list[list[RunSpan]]:
-    """The rows of accounting that are one run: several where it was resized."""
-    parts: list[list[RunSpan]] = []
-    for run in started:
-        if parts and parts[-1][-1].resized:
-            parts[-1].append(run)
-        else:
-            parts.append([run])
-    return parts
-
-
-def _whole(parts: Sequence[RunSpan]) -> RunSpan:
-    if len(parts) == 1:
-        return parts[0]
-    nodes = frozenset[str]().union(*(part.nodes for part in parts))
-    return replace(parts[-1], submit_s=parts[0].submit_s, start_s=parts[0].start_s, nodes=nodes)
-
-
-def _part(parts: Sequence[RunSpan], record: RecordSpan) -> int:
-    """The last part of a run that the record saw, on a node that the run then had."""
-    there = [part for part in parts if record.node in part.nodes]
-    seen = [part for part in there if _overlap_s(part, record) > 0]
-    return (seen or there)[-1].run_id
-
-
-def _find(started: Sequence[RunSpan], record: RecordSpan, missing: int) -> int | None:
-    """The run with the record's node and restart, nearest in time.
+class _Finder:
+    """Finds the run with a record's node and restart, nearest in time, without looking at all of them.
 
     Where accounting has no restart count (Slurm 22.05), the order of start stands for it, after so many that
     are `missing`. That order is wrong where a job id came round again; hence time decides where order finds
     nothing.
     """
-    fits = [
-        (index, run)
-        for index, run in enumerate(started)
-        if record.node in run.nodes
-        and (record.restart >= missing if run.restart is None else run.restart == record.restart)
-    ]
-    for index, run in fits:
-        known = run.restart is not None or index + missing == record.restart
-        if known and _overlap_s(run, record) >= -ORDERED_SLACK_S:
-            return run.run_id
-    near = [
-        (overlap_s, index, run)
-        for index, run in fits
+
+    def __init__(self, started: Sequence[RunSpan], missing: int, nodes: Set[str]) -> None:
+        """`started` are in order of start; `nodes` are all that will be asked for."""
+        self._started, self._missing = started, missing
+        self._with_restart: dict[int, list[int]] = defaultdict(list)
+        self._on_node: dict[str, _InTime] = {node: _InTime() for node in nodes}
+        for index, run in enumerate(started):
+            if run.restart is not None:
+                self._with_restart[run.restart].append(index)
+            for node in nodes & run.nodes:
+                self._on_node[node].add(index, run)
+
+    def run_id(self, record: RecordSpan) -> int | None:
+        """The id of that run, None where none fits."""
+        for index in self._by_order(record):
+            run = self._started[index]
+            if record.node in run.nodes and _overlap_s(run, record) >= -ORDERED_SLACK_S:
+                return run.run_id
+        near = [
+            (_overlap_s(run, record), index)
+            for index in self._on_node[record.node].near(record)
+            if self._may_be(index, run := self._started[index], record)
+        ]
+        overlap_s, index = max(near, default=(-math.inf, 0))
+        return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
+
+    def _by_order(self, record: RecordSpan) -> Sequence[int]:
+        """Runs which by count or order are that restart's, the first begun first."""
+        counted = self._with_restart.get(record.restart, [])
+        index = record.restart - self._missing
+        by_order = 0 <= index < len(self._started) and self._started[index].restart is None
+        return sorted([*counted, index]) if by_order else counted
+
+    def _may_be(self, index: int, run: RunSpan, record: RecordSpan) -> bool:
+        if run.restart is not None:
+            return run.restart == record.restart
         # What a later restart tells of the time after a run is of one that is not known yet.
-        if (overlap_s := _overlap_s(run, record)) > 0
-        or run.restart is not None
-        or index + missing >= record.restart
-    ]
-    best = max(near, key=lambda item: item[:2], default=None)
-    return best[2].run_id if best is not None and best[0] >= -UNORDERED_SLACK_S else None
+        later = record.restart > index + self._missing
+        return record.restart >= self._missing and not (later and _overlap_s(run, record) <= 0)
+
+
+class _InTime:
+    """Runs on one node in order of start."""
+
+    def __init__(self) -> None:
+        self._indexes: list[int] = []
+        self._starts: list[int] = []
+        self._last_ends: list[float] = []
+
+    def add(self, index: int, run: RunSpan) -> None:
+        """The next one."""
+        assert run.start_s is not None
+        end_s = math.inf if run.end_s is None else run.end_s
+        self._indexes.append(index)
+        self._starts.append(run.start_s)
+        self._last_ends.append(max(end_s, self._last_ends[-1] if self._last_ends else end_s))
+
+    def near(self, record: RecordSpan) -> Iterator[int]:
+        """Those that were within a minute of a record; of many the last, as a true record is of one run."""
+        stop = bisect_right(self._starts, record.last_s + UNORDERED_SLACK_S)
+        for place in range(stop - 1, max(-1, stop - 1 - _MAX_NEAR), -1):
+            if self._last_ends[place] < record.first_s - UNORDERED_SLACK_S:
+                return
+            yield self._indexes[place]
 
 
 def _missing_before(started: Sequence[RunSpan], records: Sequence[RecordSpan]) -> int:

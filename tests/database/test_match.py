@@ -127,19 +127,66 @@ def test_every_record_of_a_known_run_is_that_runs(lengths: list[int], n_missing:
     assert _all_found(known, *records) == expected
 
 
-@pytest.mark.parametrize("restart", [None, 0])
-def test_a_job_that_shrinks_is_one_run_whose_records_go_on_with_it(restart: int | None) -> None:
-    """Accounting has a row for the time before, which ends as RESIZING, and one for the time after."""
-    before = replace(_run(1, 1000, 1900, "n1,n2", restart=restart), resized=True)
-    after = _run(2, 1900, 2000, "n1", restart=restart)
-    stayed, left = _record(1000, 2000), _record(1000, 1901, node="n2")
-    assert _all_found([before, after], stayed, left) == [2, 1]
-    assert _all_found([before], stayed, left) == [1, 1], "until the other row is there"
-    assert _all_found([before, after], _record(1000, 1850)) == [1], "a segment that was over before"
-    if restart is None:
-        again = _run(3, 2100, 2500)
-        found = _all_found([before, after, again], stayed, left, _record(2100, 2500, restart=1))
-        assert found == [2, 1, 3]
+def test_a_flood_of_records_is_not_compared_with_each_of_a_jobs_many_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    n_looks, look = 0, match._overlap_s
+
+    def overlap_s(run: RunSpan, record: RecordSpan) -> float:
+        nonlocal n_looks
+        n_looks += 1
+        return look(run, record)
+
+    monkeypatch.setattr(match, "_overlap_s", overlap_s)
+    runs = [_run(n, 1000 + 100 * n, 1090 + 100 * n) for n in range(1000)]
+    records = [_record(1000 + 100 * n, 1090 + 100 * n, restart=n) for n in range(1000)]
+    # Those of a forger fit none by order, and are long.
+    forged = [_record(0, 10**9, restart=10**6 + n) for n in range(5000)]
+    assert _all_found(runs, *records, *forged)[:1000] == list(range(1000))
+    assert n_looks <= 1_500_000, "all runs for all records are six millions"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 900), st.integers(0, 200), st.sampled_from((None, 0, 1, 2)), st.booleans()),
+        max_size=6,
+    ),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 300), st.integers(0, 3)), max_size=4),
+    st.integers(0, 2),
+)
+def test_the_run_is_the_one_that_looking_at_all_finds(
+    spans: list[tuple[int, int, int | None, bool]], seen: list[tuple[int, int, int]], missing: int
+) -> None:
+    runs = [
+        _run(n, start, None if n == 5 else start + length, "n1,n2" if both else "n2", restart)
+        for n, (start, length, restart, both) in enumerate(sorted(spans, key=lambda span: span[0]))
+    ]
+    find = match._Finder(runs, missing, {"n1"})
+    for first_s, length_s, restart in seen:
+        record = _record(first_s, first_s + length_s, restart=restart)
+        assert find.run_id(record) == _by_looking_at_all(runs, record, missing)
+
+
+def _by_looking_at_all(runs: list[RunSpan], record: RecordSpan, missing: int) -> int | None:
+    fits = [
+        (index, run)
+        for index, run in enumerate(runs)
+        if record.node in run.nodes
+        and (record.restart >= missing if run.restart is None else run.restart == record.restart)
+    ]
+    for index, run in fits:
+        known = run.restart is not None or index + missing == record.restart
+        if known and match._overlap_s(run, record) >= -match.ORDERED_SLACK_S:
+            return run.run_id
+    near = [
+        (overlap_s, index, run)
+        for index, run in fits
+        if (overlap_s := match._overlap_s(run, record)) > 0
+        or run.restart is not None
+        or index + missing >= record.restart
+    ]
+    best = max(near, key=lambda item: item[:2], default=None)
+    return best[2].run_id if best is not None and best[0] >= -match.UNORDERED_SLACK_S else None
 
 
 def test_a_job_id_that_came_round_again_is_told_by_time() -> None:
