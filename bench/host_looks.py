@@ -135,7 +135,9 @@ def allocation(job: int) -> Allocation:
     key = SegmentKey(
         cluster="bench", job_id=job, restart=0, prolog_s=1, node="n1", boot_id="b", segment=f"{job:016x}"
     )
-    return Allocation(key=key, prolog_at_s=1.0, start_s=0.0, start_wall_s=1.0, positions=(0,), uid=USER)
+    return Allocation(
+        key=key, prolog_at_s=1.0, begun_s=0.0, start_s=0.0, start_wall_s=1.0, positions=(0,), uid=USER
+    )
 
 
 if __name__ == "__main__":

@@ -99,6 +99,7 @@ def allocation(job_id: int, *, continued: bool = False) -> Allocation:
             segment=segment(job_id),
         ),
         prolog_at_s=WALL_S - 500 if continued else WALL_S,
+        begun_s=START_S - 500 if continued else START_S,
         start_s=START_S,
         start_wall_s=WALL_S,
         positions=(0,),

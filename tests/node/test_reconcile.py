@@ -1,5 +1,6 @@
 """What Slurm says mends what the hooks could not tell, and never overrules what they told."""
 
+import dataclasses
 import json
 from typing import Any
 
@@ -40,7 +41,12 @@ def allocation(job_id: int = 7, restart: int = 0, prolog_at_s: float = WALL - 10
     )
     start_s = NOW - (WALL - prolog_at_s)
     return Allocation(
-        key=key, prolog_at_s=prolog_at_s, start_s=start_s, start_wall_s=prolog_at_s, positions=(1,)
+        key=key,
+        prolog_at_s=prolog_at_s,
+        begun_s=start_s,
+        start_s=start_s,
+        start_wall_s=prolog_at_s,
+        positions=(1,),
     )
 
 
@@ -159,13 +165,23 @@ def test_a_run_that_slurm_says_is_over_ended_when_slurm_says() -> None:
     assert over({**OVER, "restart": 2}) == [NOW - 40]
 
 
+def test_that_a_clock_was_ahead_when_a_run_began_does_not_keep_it_open() -> None:
+    ahead = dataclasses.replace(allocation(), prolog_at_s=WALL + 3500, start_wall_s=WALL + 3500)
+    assert over(OVER, ahead) == [NOW - 40]
+
+
 def test_an_epilog_that_is_only_late_is_waited_for() -> None:
     assert over({**OVER, "end_s": int(WALL) - 20}) == []
 
 
 def test_the_end_lies_within_the_hold() -> None:
     restarted = Allocation(
-        key=allocation().key, prolog_at_s=WALL - 100, start_s=NOW - 5, start_wall_s=WALL - 5, positions=(1,)
+        key=allocation().key,
+        prolog_at_s=WALL - 100,
+        begun_s=NOW - 100,
+        start_s=NOW - 5,
+        start_wall_s=WALL - 5,
+        positions=(1,),
     )
     assert over(OVER, restarted) == [NOW - 5]
 

@@ -32,7 +32,9 @@ def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
 def begin(post: Post, job_id: int) -> None:
     """That job holds a GPU from now on."""
     key = SegmentKey(**{name: getattr(record(job_id), name) for name in SegmentKey.__dataclass_fields__})
-    held = Allocation(key=key, prolog_at_s=100.0, start_s=1.0, start_wall_s=100.0, positions=(0,))
+    held = Allocation(
+        key=key, prolog_at_s=100.0, begun_s=1.0, start_s=1.0, start_wall_s=100.0, positions=(0,)
+    )
     post.spool.save_allocation(held)
 
 

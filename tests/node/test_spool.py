@@ -31,7 +31,9 @@ def key(job_id: int) -> SegmentKey:
 
 
 def allocation(job_id: int) -> Allocation:
-    return Allocation(key=key(job_id), prolog_at_s=100.0, start_s=1.0, start_wall_s=100.0, positions=(0,))
+    return Allocation(
+        key=key(job_id), prolog_at_s=100.0, begun_s=1.0, start_s=1.0, start_wall_s=100.0, positions=(0,)
+    )
 
 
 def record(job_id: int, seq: int = 1, *, final: bool = True, device: str = "GPU-0") -> Record:

@@ -22,13 +22,15 @@ class Allocation:
     """One job's hold on GPUs of this node, watched without a break since `start_s`.
 
     `start_s` is Clock.monotonic() in the boot of `key.boot_id`, `start_wall_s` the wall clock then: the
-    prolog's stamps, or those of the restart after which the watch was taken up again. `prolog_at_s` tells
-    the prolog apart from others of the same job. `devices` are UUIDs by position, absent while no driver
-    told them. `is_told`: Slurm told of it, and no prolog yet.
+    prolog's stamps, or those of the restart after which the watch was taken up again. `begun_s` is
+    Clock.monotonic() at the prolog, `prolog_at_s` its wall clock as it stands in the hook's file, which tells
+    it apart from others of the same job. `devices` are UUIDs by position, absent while no driver told them.
+    `is_told`: Slurm told of it, and no prolog yet.
     """
 
     key: SegmentKey
     prolog_at_s: float
+    begun_s: float
     start_s: float
     start_wall_s: float
     positions: tuple[int, ...]
@@ -43,26 +45,30 @@ class Allocation:
         return [self.devices.get(position, f"position:{position}") for position in self.positions]
 
     @property
-    def begun_s(self) -> float:
-        """When its prolog ran, on the clock of `start_s`, if nobody has set the wall clock since."""
-        return self.start_s - max(0.0, self.start_wall_s - self.prolog_at_s)
+    def is_from_prolog(self) -> bool:
+        """Is it watched from its prolog on?"""
+        return self.start_s == self.begun_s and not self.is_told
 
     @classmethod
-    def from_prolog(cls, event: HookEvent, cluster: str, node: str) -> Allocation:
-        """What a prolog with GPUs begins; `cluster` counts where the hook had none."""
+    def from_prolog(cls, event: HookEvent, cluster: str, node: str, wall_s: float) -> Allocation:
+        """What a prolog with GPUs begins, at `wall_s` of the wall clock as it is set now.
+
+        `cluster` counts where the hook had none.
+        """
         return cls(
             key=SegmentKey(
                 cluster=event.cluster or cluster,
                 job_id=event.job_id,
                 restart=event.restart,
-                prolog_s=int(event.at_s),
+                prolog_s=int(wall_s),
                 node=node,
                 boot_id=event.boot_id,
                 segment=new_segment(),
             ),
             prolog_at_s=event.at_s,
+            begun_s=event.uptime_s,
             start_s=event.uptime_s,
-            start_wall_s=event.at_s,
+            start_wall_s=wall_s,
             positions=event.positions,
             uid=event.uid,
             sluid=event.sluid,
@@ -70,7 +76,14 @@ class Allocation:
 
     def confirmed(self, event: HookEvent) -> Allocation:
         """The same hold, now that the prolog of this very run has been seen after all."""
-        return replace(self, prolog_at_s=event.at_s, uid=event.uid, sluid=event.sluid, is_told=False)
+        return replace(
+            self,
+            prolog_at_s=event.at_s,
+            begun_s=event.uptime_s,
+            uid=event.uid,
+            sluid=event.sluid,
+            is_told=False,
+        )
 
     def continued(self, now_s: float, wall_s: float) -> Allocation:
         """The same hold in a new segment that begins now."""
@@ -82,6 +95,7 @@ class Allocation:
         return {
             **asdict(self.key),
             "prolog_at_s": self.prolog_at_s,
+            "begun_s": self.begun_s,
             "start_s": self.start_s,
             "start_wall_s": self.start_wall_s,
             "positions": list(self.positions),
@@ -94,9 +108,12 @@ class Allocation:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Allocation:
         """From the spool."""
+        # An older slurm-gpud did not write down when the prolog ran, but for its wall clock.
+        begun_s = value["start_s"] - max(0.0, value["start_wall_s"] - value["prolog_at_s"])
         return cls(
             key=SegmentKey(**{f.name: value[f.name] for f in fields(SegmentKey)}),
             prolog_at_s=value["prolog_at_s"],
+            begun_s=value.get("begun_s", begun_s),
             start_s=value["start_s"],
             start_wall_s=value["start_wall_s"],
             positions=tuple(value["positions"]),

@@ -7,6 +7,7 @@ trusted beyond its shape. A file that cannot be one of ours is moved to `rejecte
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import stat
@@ -181,6 +182,7 @@ class HookDirectory:
         boots: dict[str, float] = {}
         for event in events:
             boots[event.boot_id] = min(event.at_s, boots.get(event.boot_id, event.at_s))
+        boots[self._clock.boot_id()] = math.inf
         return sorted(events, key=lambda event: (boots[event.boot_id], event.uptime_s, event.at_s))
 
     def _new_events(self) -> Iterator[HookEvent]:

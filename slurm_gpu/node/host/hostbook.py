@@ -100,7 +100,7 @@ class HostBook:
                 environments=self._environments,
                 processes=self._processes,
                 since_s=allocation.start_s,
-                from_start=allocation.start_wall_s == allocation.prolog_at_s,
+                from_start=allocation.is_from_prolog,
             ),
             recognition=Recognition(self._rules, self._processes),
             cgroups=self._cgroups,

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.node.clockstep import STEP_S
 from slurm_gpu.node.held.allocations import Allocation, Allocations
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.jobs.crosscheck import Known
@@ -111,10 +112,17 @@ class LifeCycle:
             self._events.tell("epilog_missing", job_id=event.job_id)
             self._close(before, event)
         if event.positions:
-            self._open(Allocation.from_prolog(event, self._cluster, self._name))
+            self._open(Allocation.from_prolog(event, self._cluster, self._name, self._wall_s_of(event)))
         else:
             self._without_gpus.add(event.job_id)
         self.taken.append(event)
+
+    def _wall_s_of(self, event: HookEvent) -> float:
+        """Its wall clock; as it would have been set by now if somebody has set it since, in an outage say."""
+        if event.boot_id != self._clock.boot_id():
+            return event.at_s
+        now_s = event.uptime_s + self._clock.wall() - self._clock.monotonic()
+        return event.at_s if abs(now_s - event.at_s) < STEP_S else now_s
 
     def _end(self, event: HookEvent) -> None:
         self._without_gpus.discard(event.job_id)
@@ -292,7 +300,6 @@ def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
 
 
 def _is_before(event: HookEvent, allocation: Allocation) -> bool:
-    """Did that epilog run before the allocation's prolog? By both clocks, since one may have been set."""
+    """Did that epilog run before the allocation's prolog?"""
     same_boot = event.boot_id == allocation.key.boot_id
-    earlier = event.uptime_s < allocation.start_s and event.at_s < allocation.prolog_at_s
-    return same_boot and earlier and not allocation.is_told
+    return same_boot and event.uptime_s < allocation.begun_s and not allocation.is_told

@@ -81,6 +81,7 @@ class ToldJob:
                 segment=new_segment(),
             ),
             prolog_at_s=self.start_s,
+            begun_s=now_s - max(0.0, wall_s - self.start_s),
             start_s=now_s,
             start_wall_s=wall_s,
             positions=self.positions,
@@ -161,9 +162,9 @@ class Reconciliation:
             if allocation is None or ended_at_s is None:
                 continue
             younger = restart is not None and allocation.key.restart > restart
-            # Without a restart count, that of an earlier run, or of an earlier job with this number.
-            earlier = ended_at_s < allocation.prolog_at_s - _CLOCKS_DIFFER_S
             ago_s = wall_s - ended_at_s
+            # Without a restart count, that of an earlier run, or of an earlier job with this number.
+            earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
         return found
