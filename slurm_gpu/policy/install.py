@@ -53,18 +53,22 @@ class Replacement:
         return hashlib.sha256(self.bundle.encode()).hexdigest()
 
 
-def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
+def try_bundle(compiled: Mapping[str, Plain], bundle: str, now: Callable[[], float] = time.time) -> None:
     """Run jobs of every group through the bundle in every Lua that a Slurm may be linked with.
 
+    All of them decide at one moment and find the same files: what the cluster admits meanwhile, or a second
+    that passes between two of them, would look like a disagreement.
     Raises OutsideError when it does not load, raises an error, logs one, or the Luas disagree.
     """
     owners = [_STRANGER_OWNER, *(_member(group) for group in _tables(compiled["groups"]))]
     results: dict[str, list[tuple[int, tuple[str, ...]]]] = {}
+    moment = int(now())
     for version in LUA_VERSIONS:
         try:
             results[version] = [
                 result
-                for script in (PolicyScript(bundle, lua=version, files=files) for files in _told(compiled))
+                for files in _told(compiled, moment)
+                for script in [PolicyScript(bundle, lua=version, files=files, now=lambda: moment)]
                 for owner in owners
                 for result in _trial(script, owner)
             ]
@@ -78,19 +82,22 @@ def try_bundle(compiled: Mapping[str, Plain], bundle: str) -> None:
             )
 
 
-def _told(compiled: Mapping[str, Plain]) -> list[dict[str, str | None]]:
+def _told(compiled: Mapping[str, Plain], moment: int) -> list[dict[str, str | None]]:
     """What the bundle may find slurm-gpuctld to have told: that nothing is in use, and nothing at all.
 
-    Without a word of slurm-gpuctld's a limit on GPU-hours cannot be checked, and rightly says so.
+    Nothing was admitted lately either. Without a word of slurm-gpuctld's a limit on GPU-hours cannot be
+    checked, and rightly says so.
     """
     path, groups_id = compiled.get("snapshot"), compiled.get("groups_id")
+    logs = (compiled.get("decisions_log"), compiled.get("job_state"))
+    nothing: dict[str, str | None] = {log: None for log in logs if isinstance(log, str)}
     if not isinstance(path, str):
-        return [{}]
-    header = f"slurm-gpu-snapshot 1 1 {int(time.time())}"
-    told: dict[str, str | None] = {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
+        return [nothing]
+    header = f"slurm-gpu-snapshot 1 1 {moment}"
+    told = nothing | {path: f"{header}\ngroups {groups_id}\nhours 0 0 0\nend 1\n"}
     limits = [_keys(rule) for rule in _tables(compiled["rules"])]
     counts_hours = any(key.startswith("gpu_hours") for keys in limits for key in keys)
-    return [told] if counts_hours else [told, {path: None}]
+    return [told] if counts_hours else [told, nothing | {path: None}]
 
 
 def _keys(rule: Mapping[str, Any]) -> list[str]:

@@ -71,7 +71,11 @@ if not writes then
   end
   os.rename, os.remove, os.execute, io.popen = nil, nil, nil, nil
 end
-if now then os.time = now end
+if now then
+  local date, time = os.date, os.time
+  os.time = function(of) return of and time(of) or now() end
+  os.date = function(format, at) return date(format, at or now()) end
+end
 """
 
 _DUMP = "return function(t) local out = {} for k, v in pairs(t) do out[#out + 1] = {k, v} end return out end"
@@ -119,9 +123,9 @@ class Verdict:
 class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
-    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now`
-    replaces Lua's os.time; of the paths in `files` it reads these texts, and None is no such file. With
-    `considers` verdicts tell every limit that was looked at.
+    `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now` is
+    what Lua's os.time and os.date take for the time; of the paths in `files` it reads these texts, and None is
+    no such file. With `considers` verdicts tell every limit that was looked at.
     Raises ScriptError where slurmctld would refuse to load the script.
     """
 

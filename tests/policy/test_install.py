@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -149,4 +150,22 @@ def bundle_table(limits: str, run_directory: Path = Path("/nonexistent")) -> dic
     policy = check_policy(source)
     return compile_policy(
         policy, resolve_names(policy, source, Directory()), SiteFacts(run_directory=run_directory)
+    )
+
+
+def test_all_luas_of_the_trial_decide_at_one_moment(tmp_path: Path) -> None:
+    """Else a second that passes between two of them, or a job of the cluster, is taken for a disagreement."""
+    log = tmp_path / "decisions.log"
+    log.write_text("of the cluster\n")
+    tells = """
+function slurm_job_submit(...)
+  slurm.log_user("%s %s %s", os.time(), os.date("%S"), tostring(io.open("@LOG@", "r")))
+  return 0
+end
+slurm_job_modify = slurm_job_submit
+return 0
+"""
+    ticks = itertools.count(1_000_000)
+    try_bundle(
+        POLICY | {"decisions_log": str(log)}, tells.replace("@LOG@", str(log)), now=lambda: next(ticks)
     )
