@@ -124,8 +124,8 @@ class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
     `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now` is
-    what Lua's os.time and os.date take for the time; of the paths in `files` it reads these texts, and None is
-    no such file. With `considers` verdicts tell every limit that was looked at.
+    what Lua's os.time and os.date take for the time; of the paths in `files` it reads these texts, and None
+    is no such file. With `considers` verdicts tell every limit that was looked at.
     Raises ScriptError where slurmctld would refuse to load the script.
     """
 
