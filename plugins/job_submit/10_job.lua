@@ -3,20 +3,10 @@
 -- walltime_s walltime_from resized command asked_whole_nodes.
 local policy, lib = ...
 local amounts = lib.amounts
+local job_module = {}
 
 local function text(value)
   return type(value) == "string" and value ~= "" and value or nil
-end
-
--- The partition that a job without one gets; nil where there is none.
-local function default_partition(parts)
-  for name, part in pairs(parts) do
-    local flag = part.flag_default
-    if flag == 1 or flag == true then
-      return name
-    end
-  end
-  return nil
 end
 
 -- Seconds that a job without --time gets: the longest among its partitions, since it may start in any.
@@ -53,13 +43,14 @@ end
 
 -- "interactive" for a job without a script. Only the first component of a het job brings its script along, and
 -- the others come right after it.
-local function kind_of(job, state)
-  local desc, uid = job.desc, job.uid
+function job_module.kind_of(job, state)
   if not kinds_matter then
     return "batch"
   elseif job.record then
     return lib.queue.kind_of(job.record)
   end
+  local desc = job.desc
+  local uid = job.uid or desc.user_id
   local offset = amounts.u32(desc.het_job_offset)
   if offset and offset > 0 and state.het_kind[uid] then
     return state.het_kind[uid]
@@ -72,7 +63,8 @@ end
 -- By the number of arguments that a job without a script comes with: srun names its program, salloc none.
 local COMMANDS = { [0] = "salloc", [1] = "srun" }
 
-return function(job, state)
+-- The module proper.
+function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
   -- An update names only what changes; the rest is as the job was.
   local function merged(name)
@@ -94,7 +86,7 @@ return function(job, state)
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
   job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")
-  job.partition = merged("partition") or default_partition(parts) or ""
+  job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
   job.array = text(desc.array_inx)
   job.tasks = 1
   if job.record then
@@ -104,7 +96,7 @@ return function(job, state)
     job.tasks = amounts.array_tasks(job.array)
   end
 
-  job.kind = job.kind or kind_of(job, state)
+  job.kind = job.kind or job_module.kind_of(job, state)
 
   job.request = {
     per_job = merged("tres_per_job"),
@@ -195,3 +187,5 @@ return function(job, state)
     job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
   end
 end
+
+return job_module

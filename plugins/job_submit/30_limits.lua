@@ -1,7 +1,8 @@
 -- Which limits the job would go beyond. A finding is {rule, key, label, used, recent, limit, requested (as text),
 -- mode}, or {rule, error} where a rule could not be evaluated. `recent` is the part of `used` that was just
 -- submitted, and then `retry_s` says when it counts no more if Slurm refused it, where that would make room. Also
--- sets job.room: what would still be accepted.
+-- sets job.room: what would still be accepted; and fills job.checks, where that is a list, with every limit that the job
+-- is held to: {rule, sum or hours (what is used besides), uid, bound, requested}.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -49,13 +50,13 @@ end
 local function check(rule, limit, value, job, state, room)
   local same_scope = job.record and job.counted.scopes[rule.scope]
   local requested, bound, used = nil, value, 0
+  local user = rule.per == "user" and job.uid or nil
   if limit.sum then
     requested = job.sum[limit.sum] or 0
     local before = same_scope and job.counted.sum[limit.sum] or 0
     if same_scope and requested <= before then
       return nil -- an update that does not ask for more
     end
-    local user = rule.per == "user" and job.uid or nil
     used = math.max(lib.state.used(state, rule, limit.sum, user, job.user) - before, 0)
   else
     requested = limit.of(job.size, job)
@@ -72,6 +73,11 @@ local function check(rule, limit, value, job, state, room)
   end
   if job.alone and limit.sum then
     used = 0
+  end
+  if job.checks then
+    local sum, hours = limit.sum, limit.hours
+    job.checks[#job.checks + 1] =
+      { rule = rule, sum = sum, hours = hours, uid = user, bound = bound, requested = requested }
   end
   local left = bound - used
   if rule.mode == "enforce" then

@@ -32,6 +32,9 @@ end
 
 local sites = { before = loaded(policy.chain_before), after = loaded(policy.chain_after) }
 
+-- Whether there is a site's script to ask.
+chain.present = sites.before ~= nil or sites.after ~= nil
+
 -- Calls a function of the site's script that is asked there ("before" or "after"): its code, SUCCESS where there is
 -- none. Raises an error where it cannot be asked.
 function chain.ask(place, name, ...)

@@ -11,7 +11,19 @@ for _, rule in ipairs(policy.rules) do
 end
 
 local function decide(job)
-  return lib.decide(lib.judge.run(job, state), state)
+  local known = lib.again.find(job, state)
+  local code
+  if known then
+    code = lib.decide.accept(known, state)
+    known.desc = nil
+  else
+    code = lib.decide.run(lib.again.judge(job, state), state)
+    job.desc, job.parts = nil, nil -- they are Slurm's, and may be kept no longer than this call
+    if code == slurm.SUCCESS and not lib.decide.said then
+      lib.again.keep(job)
+    end
+  end
+  return code
 end
 
 -- The code of `ask`, or where that fails the policy's own answer and one line in slurmctld's log.
@@ -40,6 +52,9 @@ end
 -- Our decision (none for an update that is not the owner's, where job is nil) between those of a site's own
 -- script: the first that refuses is the answer.
 local function ask_all(job, name, ...)
+  if not lib.chain.present then
+    return job and protected(job, decide) or slurm.SUCCESS
+  end
   local arguments, code = { ... }, nil
   local unpack_all = unpack or table.unpack
   for _, place in ipairs({ "before", "ours", "after" }) do

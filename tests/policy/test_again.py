@@ -1,0 +1,200 @@
+"""A job like one that was let in is not judged anew, and by verdict, words, log and job_desc nobody can tell.
+
+explain listens to every limit that a job is held to, so with a listener each job is judged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.script import PolicyScript, ScalarFields, Verdict
+
+from .model import BundleModel, Request, RuleModel
+from .render import PARTITIONS, compiled, description, record, snapshot
+from .strategies import BUNDLES, examples, full_requests, queued, rule_lists
+
+START = 1_000_000
+TOKEN = re.compile(r"(?<=t=)\w+|(?<=allow )\w+")
+
+
+@dataclass
+class Site:
+    """A script, the files around it, and a clock."""
+
+    directory: Path
+    rules: list[RuleModel]
+    bundles: list[BundleModel] = field(default_factory=list)
+    considers: bool = False
+    lua: str = "5.4"
+    second: int = START
+
+    def __post_init__(self) -> None:
+        self.directory.mkdir(exist_ok=True)
+        for name in ("decisions.log", "snapshot.txt"):
+            (self.directory / name).unlink(missing_ok=True)
+        table = compiled(self.rules, str(self.log), bundles=self.bundles, snapshot=str(self.snapshot))
+        self.script = PolicyScript(
+            build_bundle(table), lua=self.lua, writes=True, now=lambda: self.second, considers=self.considers
+        )
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "decisions.log"
+
+    @property
+    def snapshot(self) -> Path:
+        return self.directory / "snapshot.txt"
+
+    def submit(self, desc: ScalarFields, partitions: Sequence[ScalarFields] = PARTITIONS) -> Verdict:
+        return self.script.submit(desc, partitions)
+
+    def told(self) -> list[str]:
+        """decisions.log without its random tokens."""
+        return [TOKEN.sub("TOKEN", line) for line in self.log.read_text().splitlines()]
+
+
+def seen(verdict: Verdict) -> tuple[Any, ...]:
+    """What slurmctld sees of a verdict, without the random token."""
+    desc = {
+        name: TOKEN.sub("TOKEN", value) if isinstance(value, str) else value
+        for name, value in verdict.desc.items()
+    }
+    return verdict.code, verdict.messages, verdict.log, desc
+
+
+# What happens between submissions: nothing, seconds, a new table, a new snapshot.
+events = st.one_of(
+    st.none(),
+    st.integers(1, 3),
+    st.lists(queued(), max_size=4),
+    st.lists(queued(), max_size=4).map(tuple),
+)
+
+
+@pytest.mark.parametrize("lua", ["5.1", "5.4"])
+@settings(
+    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    rules=rule_lists(hours=False),
+    bundles=BUNDLES,
+    asked=st.lists(full_requests(), min_size=1, max_size=3),
+    course=st.lists(st.tuples(st.integers(0, 2), events), min_size=4, max_size=16),
+    foreign=st.sampled_from([None, "by hand"]),
+)
+def test_found_again_or_judged_anew_is_the_same(
+    tmp_path: Path,
+    lua: str,
+    rules: list[RuleModel],
+    bundles: list[BundleModel],
+    asked: list[Request],
+    course: list[tuple[int, int | list[tuple[Request, bool]] | tuple[tuple[Request, bool], ...] | None]],
+    foreign: str | None,
+) -> None:
+    quick = Site(tmp_path / "quick", rules, bundles, lua=lua)
+    thorough = Site(tmp_path / "thorough", rules, bundles, considers=True, lua=lua)
+    for which, event in course:
+        for site in (quick, thorough):
+            if isinstance(event, int):
+                site.second += event
+            elif isinstance(event, list):
+                site.script.set_jobs(
+                    record(number, job, running=running) for number, (job, running) in enumerate(event, 1)
+                )
+            elif event is not None:
+                site.snapshot.write_text(snapshot(site.second, site.second, rules, list(event)))
+        desc = {**description(asked[which % len(asked)]), "admin_comment": foreign}
+        assert seen(quick.submit(desc)) == seen(thorough.submit(desc))
+    assert quick.told() == thorough.told()
+
+
+ALICE = Request(uid=1001, account="vision", per_job=1, minutes=60)
+SHARE = RuleModel("share", "user", limits={"gpus_total": 10_000})
+TIME = RuleModel("time", "job", limits={"walltime": 7200})
+
+
+@pytest.fixture(params=["5.1", "5.4"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    site = Site(tmp_path, [SHARE, TIME], lua=request.param)
+    site.snapshot.write_text(snapshot(1, START, site.rules, [(ALICE, False)] * 6))
+    return site
+
+
+# Notes which fields of job_desc are read.
+SPY = """
+local submit = slurm_job_submit
+function slurm_job_submit(desc, ...)
+  local watched = setmetatable({}, {
+    __index = function(_, name) slurm.log_info("%s", name) return desc[name] end,
+    __newindex = desc,
+  })
+  return submit(watched, ...)
+end
+return slurm.SUCCESS
+"""
+
+
+def test_each_field_is_read_once_and_what_follows_from_the_uid_not_at_all(tmp_path: Path) -> None:
+    bundle = build_bundle(compiled([SHARE, TIME], str(tmp_path / "decisions.log")))
+    script = PolicyScript(
+        bundle.replace("return (function(...)", "local _ = (function(...)") + SPY, writes=True
+    )
+    first, second = (script.submit(description(ALICE), PARTITIONS) for _ in range(2))
+    fields = [name for _, name in second.log]
+    assert len(set(fields)) == len(fields) < len(first.log)
+    assert {"user_id", "tres_per_job"} <= set(fields)
+    assert "user_name" not in fields
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tres_per_job": "gres/gpu:9"},
+        {"tres_per_job": None, "tres_per_node": "gres/gpu:9"},
+        {"tres_per_task": "gres/gpu:1", "num_tasks": 9},
+        {"time_limit": 121},
+        {"time_limit": 4294967294, "partition": "day"},
+        {"array_inx": "0-9"},
+        {"tres_per_job": None, "tres_per_node": "gres/gpu:1", "min_nodes": 9},
+    ],
+)
+def test_whatever_is_larger_is_judged(site: Site, change: dict[str, Any]) -> None:
+    partitions: list[ScalarFields] = [*PARTITIONS, {"name": "day", "default_time": 1440, "max_time": 1440}]
+    desc = description(ALICE)
+    assert site.submit(desc, partitions).accepted
+    assert site.submit(desc, partitions).accepted
+    assert not site.submit(desc | change, partitions).accepted
+
+
+def test_a_partition_that_was_changed_is_noticed(site: Site) -> None:
+    desc = description(ALICE) | {"time_limit": 4294967294}
+    assert site.submit(desc).accepted
+    longer: list[ScalarFields] = [{**part, "default_time": 180} for part in PARTITIONS]
+    assert not site.submit(desc, longer).accepted
+    exclusive = [{**part, "max_share": 0} for part in PARTITIONS]
+    assert site.submit(desc, exclusive).accepted
+    assert "cpus=1 " in site.told()[0]
+    assert "cpus=1 " not in site.told()[-1]
+
+
+def test_another_default_partition_is_noticed(site: Site) -> None:
+    desc = description(ALICE) | {"partition": None, "time_limit": 4294967294}
+    assert site.submit(desc).accepted
+    assert site.submit(desc, [{"name": "day", "flag_default": 1, "default_time": 1440}]).accepted is False
+
+
+def test_the_room_that_others_take_is_noticed(site: Site) -> None:
+    desc = description(ALICE)
+    assert [site.submit(desc).accepted for _ in range(6)] == [True] * 4 + [False] * 2
+    site.second += 2
+    site.snapshot.write_text(snapshot(2, site.second, site.rules, [(ALICE, False)] * 8))
+    assert [site.submit(desc).accepted for _ in range(3)] == [True] * 2 + [False]
