@@ -48,7 +48,8 @@ def job(site: Site, job_id: str, as_json: bool) -> None:
     if not runs:
         every = span(site.config.import_interval_s)
         raise UsageError(
-            f"no job {job_id} in the accounting yet; it is read every {every} (squeue has the queue)"
+            f"no job {job_id} in Slurm's accounting, which is read every {every}. A task of an array comes "
+            f"there when it starts, a held job when it is released; squeue -j {job_id} shows what waits"
         )
     min_coverage = site.config.sampling.min_coverage
     if as_json:

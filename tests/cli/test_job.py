@@ -255,4 +255,5 @@ def test_a_job_without_records_yet_says_when_they_come(slurm_gpu: CommandLine):
 
 def test_an_unknown_job_is_wrong_usage(slurm_gpu: CommandLine):
     assert slurm_gpu("job", "99") == 2
-    assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in the accounting yet; it is read every 1m00s")
+    assert slurm_gpu.err.startswith("slurm-gpu: no job 99 in Slurm's accounting, which is read every 1m00s.")
+    assert "squeue -j 99 shows what waits" in slurm_gpu.err
