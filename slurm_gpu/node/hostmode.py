@@ -39,6 +39,8 @@ class HostOrder:
     """Stands in for Slurm's order of GPUs (slurm_gpu.node.held.gres): the order in which they were met."""
 
     assumed: bool = False
+    # They are, but of all processes it is known whose they are.
+    can_be_shared: bool = False
 
     def __init__(self) -> None:
         self._uuids: list[str] = []

@@ -29,10 +29,10 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
     job_samples = st.builds(JobSample, stamps, st.none() | st.integers(1, 5), percents)
     samples = data.draw(st.none() | st.lists(job_samples, max_size=12))
-    others = data.draw(st.booleans())
-    own = shared(span, parts, samples, others=others)
+    strangers = data.draw(st.booleans())
+    own = shared(span, parts, samples, strangers=strangers)
     assert set(own) == set(parts)
-    if samples and all(sample.job_id is None for sample in samples) and (others or len(parts) > 1):
+    if samples and all(sample.job_id is None for sample in samples) and (strangers or len(parts) > 1):
         inside = any(sample.at_s > span.start_s + 0.002 for sample in samples)
         assert not inside or set(own.values()) <= {None}
     known = {job: percent for job, percent in own.items() if percent is not None}
@@ -86,6 +86,6 @@ def test_what_only_one_could_have_done_is_its_own() -> None:
     span = Span(10.0, 11.0, 60.0)
     samples = [JobSample(10.9, 1, 20.0), JobSample(10.9, None, 40.0)]
     assert shared(span, {1: Held(10.0, 11.0)}, samples) == {1: 60.0}
-    assert shared(span, {1: Held(10.0, 11.0)}, samples, others=True) == {1: None}
-    assert shared(span, {1: Held(10.0, 11.0)}, samples[:1], others=True) == {1: 20.0}
-    assert shared(span, {1: Held(10.0, 11.0)}, None, others=True) == {1: None}
+    assert shared(span, {1: Held(10.0, 11.0)}, samples, strangers=True) == {1: None}
+    assert shared(span, {1: Held(10.0, 11.0)}, samples[:1], strangers=True) == {1: 20.0}
+    assert shared(span, {1: Held(10.0, 11.0)}, None, strangers=True) == {1: None}

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 # What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
 _LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")
+_SHARES = re.compile(r"\bGres Name=(?:shard|mps)\b.*?\bCount=[1-9]")
 _TRAILING_NUMBER = re.compile(r"(\d+)$")
 _RANGE = r"\d{1,5}(?:-\d{1,5})?"
 _BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
@@ -131,7 +132,10 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Pl
 
 
 class GresOrder:
-    """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed."""
+    """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed.
+
+    `can_be_shared` tells whether several jobs may hold one GPU (`shard`, `mps`).
+    """
 
     def __init__(
         self,
@@ -152,6 +156,7 @@ class GresOrder:
         self._places: Sequence[Place | None] = ()
         self._failing = False
         self.assumed = False
+        self.can_be_shared = False
 
     def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
         """The UUID at each position; a position is absent where no device of `devices` can be told.
@@ -194,13 +199,15 @@ class GresOrder:
 
     def _ask(self) -> bool:
         try:
-            files = parse_files(self._run(self._command))
+            text = self._run(self._command)
         except SlurmError as error:
             if not self._failing:
                 log.warning("%s; GPUs cannot be told from each other until it answers", error)
             self._failing, self._stamp = True, None
             return False
         self._failing = False
+        self.can_be_shared = _SHARES.search(text) is not None
+        files = parse_files(text)
         capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
         self._places = [place_of(of_position, capabilities) for of_position in files]
         return True

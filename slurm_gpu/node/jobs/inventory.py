@@ -16,9 +16,13 @@ log = logging.getLogger(__name__)
 
 
 class Order(Protocol):
-    """Which UUID each position is; `assumed` tells that the last answer was a guess."""
+    """Which UUID each position is.
+
+    `assumed` tells that the last answer was a guess, `can_be_shared` whether Slurm may give a GPU to several.
+    """
 
     assumed: bool
+    can_be_shared: bool
 
     def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
         """The UUID at each position; absent where none of `devices` can be told."""
@@ -66,6 +70,11 @@ class Inventory:
         """Learn the order of positions now, so that the first job need not wait for the answer."""
         if self._seen:
             self._order.uuids((), [])
+
+    @property
+    def can_be_shared(self) -> bool:
+        """May several jobs hold one GPU?"""
+        return self._order.can_be_shared
 
     def knows(self, allocation: Allocation) -> bool:
         """Are all its devices told, and do they answer?"""

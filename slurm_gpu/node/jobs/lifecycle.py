@@ -7,6 +7,7 @@ epilogs that never came.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable
 
 from slurm_gpu.clock import Clock
@@ -15,7 +16,7 @@ from slurm_gpu.node.held.allocations import Allocation, Allocations
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.jobs.crosscheck import Known
 from slurm_gpu.node.jobs.inventory import Inventory
-from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, ToldJob
+from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, Strangers, ToldJob
 from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.measure.watch import DeviceWatch
@@ -55,6 +56,7 @@ class LifeCycle:
         self._granted: dict[int, int] = {}
         # By device, until when a job held it, or may have, that was not watched; None is any device.
         self._unwatched_until_s: dict[str | None, float] = {}
+        self._strangers = Strangers()
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
         self._reconciliation = Reconciliation(self._ended, clock.monotonic())
@@ -86,6 +88,7 @@ class LifeCycle:
                 self._open(allocation.continued(now_s, wall_s), began_before=True)
         if not self._spool.is_whole:  # who else held what until now is not known
             self._unwatched_until_s[None] = now_s
+            self._strangers.are_possible = True
         self._started = True
         self.watch_new()
 
@@ -151,6 +154,11 @@ class LifeCycle:
         self._suspensions.learn(told, now_s)
         for job in self._reconciliation.begun(told, self.allocations, now_s, wall_s):
             self._begin_untold(job)
+        if self._strangers.are_possible:
+            self._strangers.learn(told, self.allocations, now_s)
+            if not self._strangers.are_possible:
+                for watch in self.watches.values():
+                    watch.strangers_until(now_s)
         for job_id, facts in jobs.items():
             granted = facts.get("granted_mgpu")
             if isinstance(granted, int) and not isinstance(granted, bool) and granted >= 0:
@@ -268,6 +276,8 @@ class LifeCycle:
                     for device in (uuid, None):
                         if device in self._unwatched_until_s:
                             watch.held_unwatched(self._unwatched_until_s[device])
+                    if self._strangers.are_possible and self._inventory.can_be_shared:
+                        watch.strangers_until(math.inf)
                 self.watches[uuid].hold(self.segments.begin(segment, facts))
 
     def finish(self) -> None:

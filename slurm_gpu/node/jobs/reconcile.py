@@ -25,6 +25,8 @@ EPILOG_LATE_S = 30.0
 # For so long an answer may still tell of a run whose epilog was seen.
 ENDED_REMEMBERED_S = 600.0
 _ENDED_MOST = 10_000
+# That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
+_STRANGERS_S = 30.0
 # Clocks of nodes and controller differ by less.
 _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
@@ -121,6 +123,23 @@ class EndedRuns:
     def covers(self, job_id: int, restart: int) -> bool:
         """Has that run ended?"""
         return job_id in self._ended and restart <= self._ended[job_id][0]
+
+
+class Strangers:
+    """Whether jobs may hold GPUs here of which nothing is known: with a lost spool, until Slurm has told."""
+
+    def __init__(self) -> None:
+        self.are_possible = False
+        self._first_told_s: float | None = None
+
+    def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
+        """Take in an answer; it takes two, since what is told is believed of two moments only."""
+        if self._first_told_s is None:
+            self._first_told_s = now_s
+        ago_s = now_s - self._first_told_s
+        all_known = all(allocations.of_job(job.job_id) is not None for job in told)
+        if ago_s >= _STRANGERS_S or (all_known and ago_s >= TWICE_AFTER_S):
+            self.are_possible = False
 
 
 class Reconciliation:

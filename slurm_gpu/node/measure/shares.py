@@ -133,18 +133,18 @@ def shared(
     parts: Mapping[int, Held],
     samples: Sequence[JobSample] | None,
     *,
-    others: bool = False,
+    strangers: bool = False,
 ) -> Mapping[int, float | None]:
     """Percent of each job during its part, from per-process samples; None where those do not exist.
 
     Samples inside the span count by their mean, else the first one after it, which stands for the time
     before it too; a job without samples did nothing. What a process did of which nobody can tell whose it was
-    is that of the only job there, if there are no `others`, of whom nothing is known; else nobody's share is
+    is that of the only job there, if no `strangers` may be, of whom nothing is known; else nobody's share is
     known. Together the jobs never exceed the device.
     """
-    only = next(iter(parts)) if len(parts) == 1 and not others else None
+    only = next(iter(parts)) if len(parts) == 1 and not strangers else None
     if samples is None:
-        apart = not others and _one_after_another(parts)
+        apart = not strangers and _one_after_another(parts)
         return dict.fromkeys(parts, span.percent if apart else None)
     stamps = sorted({s.at_s for s in samples if span.start_s < s.at_s - _SAME_S <= span.end_s})
     if not stamps:

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
 from slurm_gpu.node.measure import ownlook
-from slurm_gpu.node.measure.shares import Held, JobSamples, alone, device_during, held_part, shared
+from slurm_gpu.node.measure.shares import (
+    PROCESSES_LATE_S,
+    Held,
+    JobSamples,
+    alone,
+    device_during,
+    held_part,
+    shared,
+)
 from slurm_gpu.node.measure.tally import Look, Tally
 from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
 from slurm_gpu.node.process.cgroup import JobOwner
@@ -88,6 +96,7 @@ class DeviceWatch:
         self._free_since_s = -math.inf
         # Until when somebody unwatched held it, whose part in what it did nobody can tell.
         self._unwatched_until_s = -math.inf
+        self._strangers_until_s = -math.inf
         self._activity_s: float | None = None
         self._detailed_s: float | None = None
         self._skipped = False
@@ -112,6 +121,13 @@ class DeviceWatch:
         """Up to then somebody held the device, or may have, whom nobody watched: no holder was alone."""
         self._unwatched_until_s = max(self._unwatched_until_s, until_s)
         self._free_since_s = max(self._free_since_s, until_s)
+
+    def strangers_until(self, at_s: float) -> None:
+        """Up to then jobs may hold the device of which nothing is known: no holder counts as alone.
+
+        Each has what its own processes do, as on a shared device.
+        """
+        self._strangers_until_s = at_s
 
     def recover(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
@@ -207,7 +223,7 @@ class DeviceWatch:
             return None
         detailed = self._detailed_s is None or now_s - self._detailed_s >= 0.99 * self._detail_s(now_s)
         detailed = detailed or self._settles_by(now_s)
-        several = len(self._holders) > 1
+        several = len(self._holders) > 1 or self._spans.covered_s < self._strangers_until_s + PROCESSES_LATE_S
         utilization = detailed or self._settling or not self._spans.has_ring
         # A job that begins or ends makes the looks from now on come faster, not those until now.
         pace_s = self._pace_s(now_s)
@@ -293,12 +309,14 @@ class DeviceWatch:
                 part = held_part(span, holder.tally.start_s, holder.tally.end_s)
                 if part is not None:
                     parts[holder.tally] = part
+            strangers = span.start_s < self._strangers_until_s
+            several = len(parts) > 1 or strangers
             # Hooks have been seen up to the time of asking.
             late = asked_s - span.end_s >= LAG_S
-            if not (late and (len(parts) < 2 or self._job_samples.reach(span, asked_s))) and not deadline:
+            if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
                 return
             self._waiting.popleft()
-            self._count(span, parts)
+            self._count(span, parts, strangers=strangers)
             self._settled_s = span.end_s
         self._settled_s = self._spans.covered_s
 
@@ -310,8 +328,8 @@ class DeviceWatch:
             return None
         return span._replace(start_s=self._unwatched_until_s)
 
-    def _count(self, span: Span, parts: Mapping[Tally, Held]) -> None:
-        if len(parts) == 1:
+    def _count(self, span: Span, parts: Mapping[Tally, Held], *, strangers: bool) -> None:
+        if len(parts) == 1 and not strangers:
             ((tally, part),) = parts.items()
             value = alone(span, part)
             tally.utilization(part.start_s, part.end_s, value, value)
@@ -321,7 +339,7 @@ class DeviceWatch:
             for tally, part in parts.items():
                 before = by_job.get(tally.key.job_id)
                 by_job[tally.key.job_id] = part if before is None else before.longer_by(part)
-            of_job = shared(span, by_job, self._job_samples.known)
+            of_job = shared(span, by_job, self._job_samples.known, strangers=strangers)
             own = {tally: of_job[tally.key.job_id] for tally in parts}
             for tally, part in parts.items():
                 device = device_during(span, part, parts, own)
@@ -337,7 +355,7 @@ class DeviceWatch:
         detail_gap_s: float,
         jobs: Mapping[int, JobOwner],
     ) -> None:
-        several = len(self._holders) > 1
+        several = len(self._holders) > 1 or self._had_strangers()
         by_job = None
         if several:
             by_job = ownlook.by_job(reading.processes, lambda pid: self._whose(pid, jobs))
@@ -358,13 +376,17 @@ class DeviceWatch:
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
 
+    def _had_strangers(self) -> bool:
+        """May it have had any since the last look?"""
+        return (-math.inf if self._looked_s is None else self._looked_s) < self._strangers_until_s
+
     def _whose(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
         return self._processes.whose(pid, jobs, [holder.tally.key.job_id for holder in self._holders])
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
         since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
-        if since_s < self._unwatched_until_s:
+        if since_s < self._unwatched_until_s or self._had_strangers():
             return True
         until_s = now_s if tally.end_s is None else tally.end_s
         for holder in self._holders:

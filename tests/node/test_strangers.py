@@ -1,0 +1,124 @@
+"""With a lost spool nobody knows who else holds a shared GPU until Slurm has told; nobody pays for them."""
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_gpu.records import Record
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+
+
+class ShardMachine(Machine):
+    """Its gres.conf has shards of each GPU."""
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        shards = [
+            f"slurmd: Gres Name=shard Count=4 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in self.gpus
+        ]
+        return "\n".join([*shards, super().slurmd(command)])
+
+
+@pytest.fixture
+def machine(tmp_path: Path, gpu: FakeGpu) -> ShardMachine:
+    """Job 7 has held the GPU and worked for 20 s when slurm-gpud is killed and its spool is lost."""
+    machine = ShardMachine(tmp_path, gpu)
+    machine.start()
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start, start + 100, 60, 20 * GIB))
+    machine.hook("prolog", 7, "0")
+    machine.run(20)
+    machine.kill()
+    shutil.rmtree(machine.directory / "spool")
+    machine.start()
+    return machine
+
+
+def slurm_tells_of_both(machine: Machine) -> None:
+    """As it does each 10 s."""
+    assert machine.node is not None
+    wall_s = machine.clock.wall()
+    facts = {"restart": 0, "uid": 1001, "state": "RUNNING", "gpu_index": {"shard": [0]}, "age_s": 0.5}
+    machine.node.learn({job: {**facts, "start_s": int(wall_s) - 20} for job in (7, 8)})
+
+
+def job_8(machine: Machine, gpu: FakeGpu, percent: float) -> Record:
+    """It holds the GPU for 40 s, beside job 7 of which nothing is known at first."""
+    start = machine.clock.now_s
+    if percent:
+        gpu.work.append(Work(8, start, start + 40, percent, 4 * GIB))
+    machine.hook("prolog", 8, "0")
+    for _ in range(4):
+        machine.run(9.5)
+        slurm_tells_of_both(machine)
+    machine.run_until(start + 40)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    return next(record for record in machine.records() if record.job_id == 8)
+
+
+@pytest.mark.parametrize("percent", [0, 20])
+def test_a_job_has_what_its_own_processes_did(machine: ShardMachine, gpu: FakeGpu, percent: float) -> None:
+    record = job_8(machine, gpu, percent)
+    assert core(record) == pytest.approx(percent, abs=0.5)
+    assert mem(record) == pytest.approx(10 if percent else 0, abs=0.3)
+    assert record.held_s == pytest.approx(40, abs=0.1)
+    # What came since the last look at details when job 7's record began is nobody's.
+    assert record.sampled_s == pytest.approx(39.5, abs=0.6)
+    assert record.energy_j is None
+    assert record.power_w is None
+
+
+def test_what_the_driver_tells_of_no_process_is_a_gap_meanwhile(machine: ShardMachine, gpu: FakeGpu) -> None:
+    gpu.process_ring = False
+    record = job_8(machine, gpu, 20)
+    assert record.util_hist_ms is None
+    assert record.sampled_s == 0
+
+
+def told_of(machine: Machine, jobs: Mapping[int, Any]) -> None:
+    assert machine.node is not None
+    machine.node.learn(jobs)
+
+
+def test_who_is_alone_counts_as_alone_as_soon_as_slurm_has_told_of_nobody_else(
+    machine: ShardMachine, gpu: FakeGpu
+) -> None:
+    gpu.work.clear()
+    start = machine.clock.now_s
+    gpu.work.append(Work(8, start, start + 60, 50, GIB))
+    machine.hook("prolog", 8, "0")
+    told_of(machine, {})
+    machine.run(10)
+    told_of(machine, {})
+    machine.run(50)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (record,) = machine.records()
+    assert core(record) == pytest.approx(50, abs=0.3)
+    assert record.sampled_s == pytest.approx(60, abs=0.3)
+    assert record.energy_j is not None
+    assert record.energy_j.seconds == pytest.approx(50, abs=10)
+
+
+@pytest.mark.parametrize("restarted", ["whole GPUs", "spool not lost"])
+def test_nobody_is_doubted_where_there_is_no_reason(tmp_path: Path, clock: FakeClock, restarted: str) -> None:
+    gpu = FakeGpu(clock)
+    machine = (Machine if restarted == "whole GPUs" else ShardMachine)(tmp_path, gpu)
+    machine.start()
+    if restarted == "spool not lost":
+        machine.kill()
+        machine.start()
+    start = machine.clock.now_s
+    gpu.work.append(Work(8, start, start + 20, 50, GIB))
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 20)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (record,) = machine.records()
+    assert core(record) == pytest.approx(50, abs=0.5)
+    assert record.energy_j is not None
+    assert math.isclose(record.energy_j.seconds, 20, abs_tol=0.1)
