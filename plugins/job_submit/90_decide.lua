@@ -59,12 +59,20 @@ end
 -- Lets a new job in: writes into its job_desc, counts it, and logs it.
 function decide.accept(job, state)
   local token = lib.ledger.next_token(state)
+  if job.loan then
+    local lines = {}
+    lib.loan(lines, job.loan)
+    say(table.concat(lines, "\n"))
+  end
   for field, value in pairs(job.writes) do
     job.desc[field] = value
   end
   local comment = "slurm-gpu/1 t=" .. token
   if job.kind == "interactive" then
     comment = comment .. " k=i"
+  end
+  if job.loan then
+    comment = comment .. " l=" .. table.concat(job.loan.owners, ",")
   end
   if job.nearest_rule then
     comment = comment .. " r=" .. job.nearest_rule

@@ -93,7 +93,7 @@ class _Loaded:
         today = dt.datetime.fromtimestamp(site.wall(), ZoneInfo(self.facts.timezone)).date()
         return plan_native(
             self.policy, self.names, self.settings, site.limits, owned, site.slurm.jobs, today,
-            SystemDirectory().uid,
+            SystemDirectory().uid, self.facts.n_gpus,
         )  # fmt: skip
 
     def in_force(self) -> InForce:
@@ -167,6 +167,8 @@ def apply(
         if recovered is not None:
             _tell_taken_back(recovered, "was cut short, and is undone")
         owned = journal.owned(settings.cluster)
+        if lua_only and loaded.policy.owners and not any(one.rule.startswith("owners.") for one in owned):
+            raise UsageError("the QOS of owners: are not made by --lua-only, and jobs would be refused")
         native = _left_alone(owned) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(
             bundle, loaded.script.parent, state_dir, replace_foreign=replace,
@@ -174,14 +176,14 @@ def apply(
         )  # fmt: skip
         change = native.difference
         done: Entry | None = None
-        if replacement is not None or change.steps or set(change.owned) != set(owned):
+        if replacement is not None or change.steps or native.new_qos or set(change.owned) != set(owned):
             entry = Entry(
                 cluster=settings.cluster,
                 policy=str(loaded.path.absolute()),
                 steps=change.steps,
                 owned=change.owned,
             )
-            done = force.apply(entry, replacement)
+            done = force.apply(entry, replacement, native.new_qos)
     _tell_native(native)
     if replacement is None:
         click.echo(f"{loaded.script} is up to date")
@@ -242,7 +244,8 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
         if counts is not None and counts.since_s is not None:
             _print_counts(counts, counts.since_s)
     native = loaded.native(site, journal.owned(loaded.settings.cluster))
-    differs = bool(native.difference.steps or native.drift or begun) or found is not InForce.SAME
+    changes = native.difference.steps or native.new_qos or native.drift
+    differs = bool(changes or begun) or found is not InForce.SAME
     if as_json:
         print_json(
             {
@@ -305,7 +308,7 @@ def _left_alone(owned: tuple[Owned, ...]) -> NativePlan:
 def _tell_native(native: NativePlan) -> None:
     if native.absent is not None and native.unheld:
         remark(f"warning: {native.absent}")
-    steps = step_lines(native.difference.steps)
+    steps = [*map(str, native.new_qos), *step_lines(native.difference.steps)]
     if steps:
         click.echo("Slurm's own limits:")
         for line in steps:

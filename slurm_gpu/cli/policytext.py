@@ -34,7 +34,7 @@ def plan_lines(plan: NativePlan) -> Iterator[str]:
     if plan.absent is not None:
         yield f"Slurm's own limits: {plan.absent}."
     else:
-        steps = step_lines(plan.difference.steps)
+        steps = [*map(str, plan.new_qos), *step_lines(plan.difference.steps)]
         yield f"Slurm's own limits: {'to change' if steps else 'nothing to change'}"
         yield from _indented(steps)
     yield from warning_lines(plan)
@@ -64,6 +64,7 @@ def plan_json(plan: NativePlan) -> dict[str, Any]:
     """The same with stable keys; limits are whole numbers (memory MiB, MaxWall minutes), null is none."""
     return {
         "absent": plan.absent,
+        "new_qos": [one.name for one in plan.new_qos],
         "steps": [
             {**_entity(step.entity), "field": step.limit.name, "item": step.limit.item or None,
              "old": step.old, "new": step.new, "rule": step.rule or None}

@@ -13,12 +13,13 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.lending import compile_lending, lending_groups
 from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.luadata import Plain, to_lua
 from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
-from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.units import format_memory_mib, format_mgpu
 
 RUN_DIRECTORY = Path("/run/slurm-gpu")
@@ -42,6 +43,12 @@ class SiteFacts:
     """What the Lua must know of this cluster besides the policy."""
 
     slurm_user_uid: int = 0
+    n_gpus: int = 0
+    """All GPUs of the cluster."""
+    has_qos: bool = True
+    """Whether there are QOS at all, without which nothing can be lent: they lie in slurmdbd."""
+    requeues: bool = True
+    """Whether jobs that do not say are requeued when they are preempted (JobRequeue)."""
     shards_per_gpu: int | None = None
     """None where no node has shards. Where nodes differ, the most: sizes count at their lower bound."""
     partition_gpus: Mapping[str, int] = field(default_factory=dict)
@@ -79,6 +86,9 @@ class SiteFacts:
         saved = settings.raw.get("StateSaveLocation")
         return cls(
             slurm_user_uid=settings.slurm_user_uid,
+            n_gpus=sum(node.n_gpus for node in nodes),
+            has_qos=has_slurmdbd(settings),
+            requeues=settings.raw.get("JobRequeue", "1") != "0",
             shards_per_gpu=max(shards) if shards else None,
             partition_gpus=_least(nodes, lambda node: node.n_gpus),
             partition_cpus=_least(nodes, lambda node: node.cpus),
@@ -133,6 +143,9 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         }
         for rule in policy.rules
     ]
+    lending = compile_lending(policy, facts.n_gpus, requeues=facts.requeues) if facts.has_qos else None
+    if lending is not None:
+        groups += lending_groups(policy)
     partitions: dict[str, Plain] = {
         "partition_gpus": dict(sorted(facts.partition_gpus.items())),
         "partition_cpus": dict(sorted(facts.partition_cpus.items())),
@@ -147,6 +160,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "groups_id": _digest([groups, facts.shards_per_gpu, *partitions.values()]),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
+        "lending": lending,
         "utc_offsets": [
             {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
         ],

@@ -11,6 +11,7 @@ from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.checkbundles import BundlesCheck
 from slurm_gpu.policy.checkhours import HoursCheck
 from slurm_gpu.policy.checklimits import LimitsCheck
+from slurm_gpu.policy.checkowners import OwnersCheck
 from slurm_gpu.policy.checkvalues import CONTROL, ID, name_of
 from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.model import (
@@ -33,10 +34,9 @@ FILE_NAME = "policy.yaml"
 """It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
 _TOP = (
-    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "groups", "rules", "exceptions",
+    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "groups", "rules",
+    "exceptions",
 )  # fmt: skip
-_LATER_TOP = ("owners",)
-"""In the format, and not enforced by this version: said, never silently passed over."""
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
 _EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
@@ -60,7 +60,7 @@ class _Defaults(NamedTuple):
     on_error: OnError
 
 
-class _Check(LimitsCheck, HoursCheck, BundlesCheck):
+class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -70,7 +70,7 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
                     )
                 ]
             )
-        top = self.table((), self.source.value, _TOP, _LATER_TOP)
+        top = self.table((), self.source.value, _TOP)
         if top.get("version") != 1 or isinstance(top.get("version"), bool):
             if "version" in top:
                 self.fail(("version",), f"version: {shown(top['version'])} must be 1")
@@ -83,12 +83,14 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck):
         )
         groups = self.groups(top.get("groups", {}))
         rules = self.rules(top.get("rules", []), groups, defaults)
+        manages = self.manages(top["manages"]) if "manages" in top else Manages()
         policy = Policy(
             contact=contact,
-            manages=self.manages(top["manages"]) if "manages" in top else Manages(),
+            manages=manages,
             chain=self.chain(top["chain"]) if "chain" in top else Chain(),
             on_error=defaults.on_error,
             bundles=self.bundles(top.get("bundles", {})),
+            owners=self.owners(top.get("owners", {}), groups, manages),
             groups=groups,
             rules=rules,
             exceptions=self.exceptions(top.get("exceptions", []), rules),

@@ -31,19 +31,8 @@ _E = TypeVar("_E", bound=StrEnum)
 class ValueCheck(YamlCheck):
     """The values from which a policy is made; each method notes what is wrong and goes on with a stand-in."""
 
-    def table(
-        self, location: Location, value: Any, known: Collection[str], later: Collection[str] = ()
-    ) -> dict[str, Any]:
-        """A mapping with these keys; those of `later` belong to the format too, and are refused by name."""
-        if isinstance(value, dict):
-            for key in value.keys() & set(later):
-                self.fail(
-                    (*location, key),
-                    f"{key!r} belongs to the policy format, but this version does not enforce it yet; "
-                    "take it out (or comment it out) until it does",
-                    key=True,
-                )
-            value = {key: item for key, item in value.items() if key not in later}
+    def table(self, location: Location, value: Any, known: Collection[str]) -> dict[str, Any]:
+        """A mapping with these keys."""
         return self.mapping(location, value, known, name_of(location) or "the policy")
 
     def require(self, location: Location, value: Any, keys: tuple[str, ...]) -> None:

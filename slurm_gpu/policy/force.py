@@ -15,6 +15,7 @@ from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
 from slurm_gpu.policy.install import Replacement, install, is_installed, restore
 from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.native.difference import Step, commands
+from slurm_gpu.policy.native.lending import NewQos
 from slurm_gpu.policy.native.wanted import Accounting
 from slurm_gpu.slurm.sacctmgr import Entity, Limits, LimitStore
 
@@ -40,8 +41,11 @@ class Force:
     ) -> None:
         self.journal, self._store, self._no_rules, self._now = journal, store, no_rules, now
 
-    def apply(self, change: Entry, replacement: Replacement | None) -> Entry:
-        """Carry out a change; when anything fails, all is as it was, and the error is raised again."""
+    def apply(self, change: Entry, replacement: Replacement | None, new_qos: Iterable[NewQos] = ()) -> Entry:
+        """Carry out a change; when anything fails, all is as it was, and the error is raised again.
+
+        But for QOS that were made for it, which stay, empty.
+        """
         if replacement is not None:
             change = replace(
                 change,
@@ -51,6 +55,8 @@ class Force:
             )
         entry = self.journal.begin(change)
         try:
+            for qos in new_qos:
+                self._store.add_qos(qos.name, qos.description, requeued=qos.lends)
             self._set(entry.cluster, entry.steps)
             if replacement is not None:
                 install(replacement, self._now)

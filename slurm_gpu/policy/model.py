@@ -189,6 +189,22 @@ class Bundle:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """A group whose GPUs are lent while they lie idle, and come back when it needs them."""
+
+    group: str
+    accounts: tuple[str, ...]
+    """Of the group, in lower case."""
+    gpus: int
+    qos: str
+    """In which its own jobs run, and nobody else's; in lower case, as Slurm keeps it."""
+    lend_in: str
+    """The QOS of jobs that borrow; in lower case."""
+    return_within_s: int
+    location: Location = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Manages:
     """What the native backstop may write to."""
 
@@ -214,6 +230,7 @@ class Policy:
     on_error: OnError = OnError.ALLOW
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
     """In the order of the file: a job belongs to the first that fits it."""
+    owners: tuple[Owner, ...] = ()
     groups: Mapping[str, Group] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

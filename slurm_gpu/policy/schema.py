@@ -50,6 +50,7 @@ def policy_schema() -> Schema:
                 "on_error": _told(_choice(OnError), "What happens to a job when our own code fails."),
                 "mode": _told(_choice(Mode), "Of rules that say nothing of it; enforce is the default."),
                 "bundles": _by_name(_bundle(), "What so many GPUs may take along."),
+                "owners": _by_name(_owner(), "Groups whose idle GPUs are lent, and return when they ask."),
                 "groups": _by_name(_group(), "Jobs that rules are for: all conditions that are given match."),
                 "rules": {"type": "array", "items": _rule(), "description": "All that match a job apply."},
                 "exceptions": {
@@ -199,6 +200,18 @@ def _bundle() -> Schema:
         "if": {"properties": {"gpus": {"const": 0}}},
         "then": {"properties": {"gpu_types": False}},
     }
+
+
+def _owner() -> Schema:
+    return _table(
+        {
+            "gpus": {"type": "integer", "minimum": 1, "maximum": MOST_GPUS, "description": "That it owns."},
+            "lend_in": _told(_ref("id"), "The QOS of jobs that borrow."),
+            "return_within": _told(_ref("duration"), "From the owner's submission to its GPUs."),
+            "qos": _told(_ref("id"), "The QOS of the group's own jobs; sg-GROUP where it is not said."),
+        },
+        required=("gpus", "lend_in", "return_within"),
+    )
 
 
 def _table(properties: Schema, required: tuple[str, ...] = ()) -> Schema:

@@ -23,6 +23,11 @@ class SlurmSettings:
     raw: Mapping[str, str] = field(repr=False)
 
 
+def has_slurmdbd(settings: SlurmSettings) -> bool:
+    """Whether this Slurm keeps accounts, QOS and limits at all."""
+    return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmNode:
     """A node as slurmctld sees it now."""

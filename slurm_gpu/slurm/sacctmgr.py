@@ -72,9 +72,14 @@ class LimitField:
     def __str__(self) -> str:
         return f"{self.name}={self.item}" if self.item else self.name
 
+    @property
+    def holds_names(self) -> bool:
+        """Whether it says that a name, its `item`, stands in a list: 1 or None, and no amount."""
+        return self.name in _SETS
+
     def show(self, value: int | None) -> str:
         """The field with a value, as sacctmgr would print it."""
-        if self.name in _SETS:
+        if self.holds_names:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
         return f"{self}={'none' if value is None else value}"
 
@@ -243,7 +248,7 @@ def _settings(values: Mapping[LimitField, int | None]) -> list[str]:
     """As in MaxTRES=cpu=8,mem=-1: what a field holds of other TRES stays as it is."""
     by_name: dict[str, list[str]] = {}
     for limit, value in sorted(values.items()):
-        if limit.name in _SETS:
+        if limit.holds_names:
             by_name.setdefault(f"{limit.name}{'-' if value is None else '+'}", []).append(limit.item)
         else:
             amount = _TAKEN_AWAY if value is None else value

@@ -199,7 +199,6 @@ def test_the_lua_gets_one_number_per_limit() -> None:
         ("gpus: 0, cpus: 16", "gpus: 0, gpu_types: [a100]", "a bundle with gpus: 0 cannot have gpu_types"),
         ("mode: fit", "mode: force", "mode: 'force' is not possible; did you mean enforce?"),
         ("/etc/slurm/site.lua", "site.lua", "before: 'site.lua' must be the whole path of a file"),
-        ("chain:", "owners: {vision: {gpus: 8}}\nchain:", "p.yaml:2:1: 'owners' belongs to the policy"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:

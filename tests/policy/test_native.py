@@ -13,10 +13,10 @@ from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.policy.native.difference import Owned, commands, difference, drift
 from slurm_gpu.policy.native.fields import INHERITED
-from slurm_gpu.policy.native.plan import has_slurmdbd, plan_native
+from slurm_gpu.policy.native.plan import plan_native
 from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.policy.native.wanted import Accounting, Wanted, lua_only, want
-from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
+from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import Association, LimitField, Qos
 from slurm_gpu.yamlsource import parse_yaml
 

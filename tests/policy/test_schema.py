@@ -30,7 +30,7 @@ BEYOND = re.compile(
     r"|counts the whole group|cannot stand in a rule|must contain the limit|is not a limit of this rule"
     r"|is not in the calendar|three decimals|whole minutes|days; the most is|past midnight|no time at all"
     r"|not on the clock|less than any program|more than there is|whole MiB|would let no job run"
-    r"|there twice, in upper"
+    r"|there twice, in upper|accounts alone|already|is not under manages|others run in it|all be preempted"
     # In JSON a day is a text, keys are texts, and 8.0 is a whole number.
     r"|datetime\.|cannot name a|is not a number of GPUs|\d\.0 must be a whole number"
 )
@@ -162,6 +162,14 @@ BUNDLE = some(
     {"cpus": COUNT, "memory": MEMORY, "partitions": NAMES, "gpu_types": NAMES, "why": TEXT,
      "mode": st.sampled_from(["fit", "observe", "advise", "enforce"])},
 )  # fmt: skip
+OWNER = some(
+    {
+        "gpus": mostly(st.sampled_from([1, 8, 0, -1, 1.5, True, "8", None])),
+        "lend_in": mostly(st.sampled_from(["sg-loans", "normal", "a b", 7])),
+        "return_within": DURATION,
+    },
+    {"qos": mostly(st.sampled_from(["sg-own", "sg-loans", "", 7]))},
+)
 POLICY = some(
     {"version": st.just(1)},
     {
@@ -174,7 +182,7 @@ POLICY = some(
         "groups": st.dictionaries(mostly(st.sampled_from(["g", "h"])), GROUP, max_size=2),
         "rules": st.lists(RULE, max_size=2),
         "exceptions": st.lists(EXCEPTION, max_size=2),
-        "owners": st.just({}),
+        "owners": st.dictionaries(mostly(st.sampled_from(["g", "h"])), OWNER, max_size=2),
         "rulez": st.just([]),
     },
 )

@@ -42,6 +42,8 @@ class Step:
 
     def __str__(self) -> str:
         why = f"rule {self.rule}" if self.rule else "no rule wants it any more"
+        if self.limit.holds_names:
+            return f"{self.entity}: {self.limit.show(self.new)} ({why})"
         was = "no limit" if self.old is None else str(self.old)
         return f"{self.entity}: {self.limit.show(self.new)} (was {was}; {why})"
 
@@ -70,8 +72,8 @@ class Drift:
     def __str__(self) -> str:
         is_now = "taken away" if self.found is None else f"set to {self.found}"
         one = self.owned
-        if one.limit.name == "Flags":
-            return f"{one.entity}: flag {one.limit.item} (rule {one.rule}) was taken away by hand"
+        if one.limit.holds_names:
+            return f"{one.entity}: {one.limit.name} {one.limit.item} (rule {one.rule}) was taken away by hand"
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
 
 

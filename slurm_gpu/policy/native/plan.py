@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
+from slurm_gpu.policy.native.lending import NewQos, want_lending
+from slurm_gpu.policy.native.preemption import lacks
 from slurm_gpu.policy.native.stranded import Stranded, stranded
 from slurm_gpu.policy.native.wanted import Accounting, Gap, lua_only, want
-from slurm_gpu.slurm.client import QueuedJob, SlurmSettings
+from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import LimitStore
 
 NO_SLURMDBD = (
     "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
     "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
 )
+NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
 NOTHING_MANAGED = "policy.yaml names nothing under `manages:`, so Slurm's own limits are left alone"
 
 
@@ -30,6 +33,8 @@ class NativePlan:
     stranded: tuple[Stranded, ...] = ()
     drift: tuple[Drift, ...] = ()
     """What somebody changed by hand since the last apply."""
+    new_qos: tuple[NewQos, ...] = ()
+    """To be made before anything is set; they stay when it is taken back, as jobs may be in them."""
     absent: str | None = None
     """Why there is no native layer at all; None where there is one."""
 
@@ -37,11 +42,6 @@ class NativePlan:
     def unheld(self) -> tuple[Gap, ...]:
         """Limits that nothing holds."""
         return tuple(gap for gap in self.gaps if gap.unheld)
-
-
-def has_slurmdbd(settings: SlurmSettings) -> bool:
-    """Whether this Slurm keeps accounts and limits at all."""
-    return settings.raw.get("AccountingStorageType", "").endswith("slurmdbd")
 
 
 def plan_native(
@@ -53,28 +53,34 @@ def plan_native(
     jobs: Callable[[], Iterable[QueuedJob]],
     today: dt.date,
     uid_of: Callable[[str], int | None],
+    n_gpus: int = 0,
 ) -> NativePlan:
     """Read slurmdbd and compare; `jobs` is asked for the queue only where something would change.
 
+    `n_gpus` are those of the cluster.
     `today` is the day in the site's time zone. Raises SlurmError where slurmdbd does not answer.
     """
     owned = tuple(owned)
     if not has_slurmdbd(settings):
         gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
-        return NativePlan(Difference(owned=owned), gaps, absent=NO_SLURMDBD)
+        not_lent = (NO_LENDING,) if policy.owners else ()
+        return NativePlan(Difference(owned=owned, remarks=not_lent), gaps, absent=NO_SLURMDBD)
     if not (policy.manages.qos or policy.manages.accounts or owned):
         gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
-    wanted = want(policy, names, accounting, today, uid_of)
-    found = accounting.limits()
+    lending = want_lending(policy, accounting, n_gpus)
+    wanted = want(policy, names, accounting, today, uid_of).also(lending.bounds)
+    found = accounting.limits() | lending.fresh()
     change = difference(wanted, found, owned)
-    remarks = (*_not_enforced(settings), *wanted.remarks, *change.remarks)
+    lacking = map(str, lacks(settings, policy.owners))
+    remarks = (*_not_enforced(settings), *lacking, *lending.remarks, *wanted.remarks, *change.remarks)
     return NativePlan(
         Difference(change.steps, change.owned, remarks),
         wanted.gaps,
         stranded(jobs(), found, change.steps) if change.steps else (),
         drift(found, owned),
+        lending.new_qos,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from slurm_gpu.policy.limits import LimitKind, LimitValue, Scope, set_limits
@@ -67,6 +67,17 @@ class Wanted:
     """All that may be written to."""
     remarks: tuple[str, ...] = ()
     """What is missing or in the way, with what to do about it."""
+
+    def also(self, bounds: Mapping[Entity, Mapping[LimitField, Bound]]) -> Wanted:
+        """With these besides; of two for one field the tighter."""
+        both = {entity: dict(fields) for entity, fields in self.bounds.items()}
+        for entity, fields in bounds.items():
+            of_entity = both.setdefault(entity, {})
+            for limit, bound in fields.items():
+                earlier = of_entity.get(limit)
+                if earlier is None or bound.value < earlier.value:
+                    of_entity[limit] = bound
+        return replace(self, bounds={entity: both[entity] for entity in sorted(both)})
 
 
 def want(

@@ -1,0 +1,174 @@
+"""What Slurm itself holds of `owners:`, so that what an owner asks for of its own is idle, or on loan.
+
+slurmctld sums up the GPUs that run in a QOS at the moment in which it starts a job. Each owner's own jobs
+have a QOS that may run what it owns; the ordinary QOS may run what nobody owns; and either of them preempts
+the QOS of loans, which alone has no such limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from slurm_gpu.policy.model import Owner, Policy
+from slurm_gpu.policy.native.fields import NOT_TRACKED
+from slurm_gpu.policy.native.wanted import Accounting, Bound
+from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField
+from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
+
+_GPUS = LimitField("GrpTRES", "gres/gpu")
+_DENY = LimitField("Flags", DENY_ON_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class NewQos:
+    """A QOS that is to be made."""
+
+    name: str
+    description: str
+    lends: bool
+    """Whether it is one of loans, which are requeued when their owner needs them."""
+
+    def __str__(self) -> str:
+        return f"QOS {self.name}: to be made ({self.description})"
+
+
+@dataclass(frozen=True, slots=True)
+class Lending:
+    """Bounds by entity and field, and what must be made for them."""
+
+    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    new_qos: tuple[NewQos, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def fresh(self) -> dict[Entity, FoundLimits]:
+        """What the QOS have once they are made."""
+        return {Entity(EntityKind.QOS, one.name): NEW_QOS for one in self.new_qos}
+
+
+def want_lending(policy: Policy, found: Accounting, n_gpus: int) -> Lending:
+    """What lending needs of the accounting that was found, on a cluster of so many GPUs."""
+    return _Wish(policy, found, n_gpus).lending() if policy.owners else Lending()
+
+
+def unowned_gpus(owners: Iterable[Owner], n_gpus: int) -> int:
+    """GPUs that are everybody's."""
+    return max(0, n_gpus - sum(owner.gpus for owner in owners))
+
+
+class _Wish:
+    def __init__(self, policy: Policy, found: Accounting, n_gpus: int) -> None:
+        self.policy, self.owners, self.n_gpus = policy, policy.owners, n_gpus
+        self.found = {one.name: one for one in found.qos}
+        self.counts_gpus = "gres/gpu" in found.tres
+        self.loans = tuple(dict.fromkeys(owner.lend_in for owner in self.owners))
+        self.own = {owner.qos: owner for owner in self.owners}
+        self.accounts = {
+            one.account: one for one in found.associations if not one.user and one.account != "root"
+        }
+        self.users = [one for one in found.associations if one.user and not one.partition]
+        self.bounds: dict[Entity, dict[LimitField, Bound]] = {}
+
+    def lending(self) -> Lending:
+        for name in self.loans:
+            lender = next(owner for owner in self.owners if owner.lend_in == name)
+            # A job that dies of the signal with which a grace time begins has failed, and is not requeued.
+            self._want(Entity(EntityKind.QOS, name), LimitField("GraceTime"), 0, _rule(lender))
+        for owner in self.owners:
+            self._capped(owner.qos, owner.gpus, _rule(owner))
+        ordinary = [name for name in self._ordinary() if _matches(name, self.policy.manages.qos)]
+        for name in ordinary:
+            self._capped(name, unowned_gpus(self.owners, self.n_gpus), "owners")
+        for account in self._managed_accounts():
+            self._access(account)
+        return Lending(self.bounds, tuple(self._new()), tuple(self._remarks(ordinary)))
+
+    def _ordinary(self) -> list[str]:
+        return sorted(set(self.found) - set(self.loans) - set(self.own))
+
+    def _managed_accounts(self) -> list[str]:
+        return sorted(name for name in self.accounts if _matches(name, self.policy.manages.accounts))
+
+    def _capped(self, name: str, gpus: int, rule: str) -> None:
+        entity = Entity(EntityKind.QOS, name)
+        if self.counts_gpus:
+            self._want(entity, _GPUS, gpus, rule)
+            self._want(entity, _DENY, 1, rule)
+        for loans in self.loans:
+            self._want(entity, LimitField("Preempt", loans), 1, rule)
+
+    def _access(self, account: str) -> None:
+        entities = [Entity(EntityKind.ACCOUNT, account)]
+        # Whoever has a list of QOS of its own inherits none.
+        entities += [
+            one.entity
+            for one in self.users
+            if one.account == account and any(limit.name == "QOS" for limit in one.limits)
+        ]
+        for entity in entities:
+            for owner in self.owners:
+                self._want(entity, LimitField("QOS", owner.lend_in), 1, _rule(owner))
+                if account in owner.accounts:
+                    self._want(entity, LimitField("QOS", owner.qos), 1, _rule(owner))
+
+    def _want(self, entity: Entity, limit: LimitField, value: int, rule: str) -> None:
+        self.bounds.setdefault(entity, {})[limit] = Bound(value, rule)
+
+    def _new(self) -> Iterator[NewQos]:
+        for name in self.loans:
+            if name not in self.found:
+                lenders = [owner.group for owner in self.owners if owner.lend_in == name]
+                yield NewQos(name, f"idle GPUs of {', '.join(lenders)}", lends=True)
+        for name, owner in self.own.items():
+            if name not in self.found:
+                yield NewQos(name, f"GPUs of {owner.group}", lends=False)
+
+    def _remarks(self, ordinary: list[str]) -> Iterator[str]:
+        owned = sum(owner.gpus for owner in self.owners)
+        if owned > self.n_gpus:
+            yield f"owners own {owned} GPUs, and the cluster has {self.n_gpus}: they cannot all have theirs"
+        if not self.counts_gpus:
+            yield f"nothing keeps owners' GPUs free of others: {NOT_TRACKED.format(tres='gres/gpu')}"
+        left = [name for name in self._ordinary() if name not in ordinary]
+        if left:
+            yield (
+                f"QOS {', '.join(left)}: not managed (manages: qos), so that jobs there may take what "
+                "owners own, and do not take back what is lent"
+            )
+        if len(ordinary) > 1:
+            yield (
+                f"ordinary jobs run in QOS {', '.join(ordinary)}: each of them may take all GPUs that "
+                "nobody owns, so that together they may take what owners own"
+            )
+        for name in self.loans:
+            mode = self.found[name].preempt_mode if name in self.found else "requeue"
+            if mode not in ("requeue", "cluster"):
+                yield (
+                    f"QOS {name} has PreemptMode={mode}: loans are not requeued; "
+                    f"`sacctmgr modify qos {name} set PreemptMode=requeue`"
+                )
+        managed = set(self._managed_accounts())
+        for owner in self.owners:
+            for account in owner.accounts:
+                if account not in managed:
+                    yield (
+                        f"account {account} of owner {owner.group}: not managed (manages: accounts), or not "
+                        f"in slurmdbd; its jobs may use QOS {owner.qos} only where somebody allows it by hand"
+                    )
+        outside = sorted(
+            set(self.accounts) - managed - {name for one in self.owners for name in one.accounts}
+        )
+        if outside:
+            yield (
+                f"account {', '.join(outside)}: not managed (manages: accounts), so that nobody there may "
+                "borrow until it is allowed by hand"
+            )
+
+
+def _rule(owner: Owner) -> str:
+    return f"owners.{owner.group}"
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)

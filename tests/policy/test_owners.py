@@ -1,0 +1,65 @@
+"""`owners:` in policy.yaml: what is read of it, and what cannot be meant."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.model import Policy
+from slurm_gpu.yamlsource import parse_yaml
+
+WHOLE = """\
+version: 1
+manages: {qos: [sg-*], accounts: [vision, nlp]}
+groups:
+  vision: {accounts: [Vision, cv]}
+  nlp: {accounts: [nlp]}
+  undergrads: {unix_groups: [undergrad]}
+owners:
+  vision: {gpus: 12, lend_in: sg-scavenger, return_within: 10m}
+  nlp: {gpus: 4, lend_in: sg-scavenger, return_within: 30m, qos: SG-own-nlp}
+"""
+
+
+def check(text: str) -> Policy:
+    return check_policy(parse_yaml(text, "p.yaml"))
+
+
+def test_an_owner_is_a_group_of_accounts_with_a_qos_of_its_own() -> None:
+    vision, nlp = check(WHOLE).owners
+    assert (vision.group, vision.accounts, vision.gpus) == ("vision", ("vision", "cv"), 12)
+    assert (vision.qos, vision.lend_in, vision.return_within_s) == ("sg-vision", "sg-scavenger", 600)
+    assert (nlp.qos, nlp.return_within_s) == ("sg-own-nlp", 1800)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  vision: {gpus", "  visoin: {gpus", "p.yaml:8:3: owner 'visoin' is not a group; did you mean"),
+        ("  nlp: {gpus", "  undergrads: {gpus", "a group that owns GPUs is one of accounts alone, such as"),
+        ("nlp: {accounts: [nlp]}", "nlp: {accounts: [nlp, CV]}", "account cv is one of vision's already"),
+        ("gpus: 12", "gpus: 0", "p.yaml:8:18: gpus: 0 must be a whole number of GPUs from 1 up, such as 8"),
+        ("gpus: 12", "gpus: 1.5", "gpus: 1.5 must be a whole number of GPUs"),
+        ("gpus: 12, ", "", "vision lacks gpus"),
+        ("gpus: 12", "gpus: 12, lends: 3", "'lends' is not a setting of vision"),
+        ("10m", "10", "return_within: 10: it has no unit"),
+        ("12, lend_in: sg-scavenger", "12, lend_in: normal", "jobs that name no QOS run in normal"),
+        ("12, lend_in: sg-scavenger", "12, lend_in: sg scavenger", "'sg scavenger' cannot name a QOS"),
+        ("qos: SG-own-nlp", "qos: sg-vision", "qos sg-vision is that of vision already"),
+        ("qos: SG-own-nlp", "qos: sg-scavenger", "p.yaml:9:66: sg-scavenger cannot be the QOS of nlp's own"),
+        ("qos: SG-own-nlp", "qos: long", "qos: long is not under manages: qos, so that `policy apply` could"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(InvalidFileError) as caught:
+        check(WHOLE.replace(old, new, 1))
+    told = [str(error) for error in caught.value.errors]
+    assert any(message in line for line in told), told
+
+
+def test_owners_hold_groups_by_name() -> None:
+    for value in ("8", "[vision]", "{vision: 8}", "{3: {gpus: 1}}"):
+        with pytest.raises(InvalidFileError):
+            check(f"version: 1\nowners: {value}\n")
