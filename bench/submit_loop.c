@@ -1,6 +1,7 @@
 /*
  * Submits COUNT batch jobs one after another with Slurm's own library: sbatch starts too slowly to measure slurmctld.
- * usage: submit_loop COUNT BEGIN_EPOCH
+ * usage: submit_loop COUNT BEGIN_EPOCH [varied]
+ * With a third word each job has a time limit of its own.
  * Prints "STARTED_S ENDED_S ACCEPTED", on the clock that all processes of the host share.
  */
 #include <stdio.h>
@@ -25,7 +26,7 @@ int main(int argc, char **argv)
 	long accepted = 0, count;
 	double start;
 
-	if (argc != 3)
+	if (argc != 3 && argc != 4)
 		return 2;
 	count = atol(argv[1]);
 	slurm_init(NULL);
@@ -47,7 +48,7 @@ int main(int argc, char **argv)
 		job.user_id = getuid();
 		job.group_id = getgid();
 		job.min_nodes = 1;
-		job.time_limit = 10;
+		job.time_limit = argc == 4 ? 10 + i : 10;
 		job.tres_per_node = "gres:gpu:1";
 		job.begin_time = atol(argv[2]);
 		if (slurm_submit_batch_job(&job, &response) == SLURM_SUCCESS)
