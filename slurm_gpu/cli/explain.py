@@ -20,7 +20,8 @@ from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import Considered
-from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
+from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm
+from slurm_gpu.slurm.submission import UserPlaces, read_partitions, read_user_defaults, read_user_places
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -33,28 +34,41 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
     Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
-    accepted, 1 if refused. Only the policy is asked: Slurm may still have reasons of its own.
+    accepted, 1 if refused. The policy is asked, and whether Slurm knows the names and has the amounts; it may
+    still have reasons of its own.
     """
     words = [word for index, word in enumerate(command) if index or word != "--"]
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(words, os.environ, stdin)
     uid, name = _account_of(user)
-    script = read_installed(Path(site.slurm.settings().conf_path).parent / SCRIPT_NAME)
+    settings = site.slurm.settings()
+    script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
+    nodes, partitions = site.slurm.nodes(), read_partitions()
+    gpu_types = {kind for node in nodes for kind in node.gpus}
     result = explain_job(
         script,
         request,
         (uid, name),
         read_user_defaults(name, request.options.get("account")),
         site.slurm.jobs(),
-        read_partitions(),
-        {kind for node in site.slurm.nodes() for kind in node.gpus},
+        partitions,
+        gpu_types,
+    )
+    # slurmdbd is asked only where it matters: it may be away.
+    places = UserPlaces() if request.options.keys().isdisjoint(("account", "qos")) else read_user_places(name)
+    refusals = refusals_of_slurm(
+        request,
+        request.description(uid, name, {kind.lower() for kind in gpu_types}),
+        Cluster(settings, nodes, partitions, name, places),
     )
     verdict = result.verdict
+    accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
-            "accepted": verdict.accepted,
+            "accepted": accepted,
             "user": name,
             "messages": list(verdict.messages),
+            "slurm": refusals,
             "notes": list(result.notes),
             "considered": [asdict(limit) for limit in verdict.considered],
         }
@@ -65,10 +79,12 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
         prefix = request.command if verdict.accepted else f"{request.command}: error"
         for line in verdict.messages:
             click.echo(f"{prefix}: {line}")
+        for reason in refusals:
+            click.echo(f"{request.command}: error: Slurm itself would refuse it: {reason}")
         for note in result.notes:
             click.echo(f"note: {note}", err=True)
-        click.echo("accepted" if verdict.accepted else "refused")
-    raise click.exceptions.Exit(0 if verdict.accepted else 1)
+        click.echo("accepted" if accepted else "refused")
+    raise click.exceptions.Exit(0 if accepted else 1)
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

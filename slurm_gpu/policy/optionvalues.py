@@ -60,11 +60,11 @@ def gres(option: str, value: str | None, types: Collection[str]) -> str | None:
 
 
 def number(option: str, value: str | None) -> int | None:
-    """A whole number from 0 up."""
+    """A whole number from 1 up."""
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit()):
-        raise UsageError(f"--{option}: {value!r} must be a whole number, such as 4")
+    if not (value.isascii() and value.isdigit() and int(value)):
+        raise UsageError(f"--{option}: {value!r} must be a whole number from 1 up, such as 4")
     return int(value)
 
 
@@ -116,9 +116,7 @@ def minutes(value: str | None) -> int | None:
 def _size(option: str, text: str, shown: str, types: Collection[str]) -> str:
     """`text` if it is NUMBER, TYPE:NUMBER or, where types are known, TYPE."""
     match = _SIZE.fullmatch(text)
-    kind = match["type"] if match else text
-    known = kind is None or kind.lower() in types or not types
-    if known and (match or (types and _TYPE.fullmatch(text))):
+    if match or (text.lower() in types and _TYPE.fullmatch(text)):
         return text
     prefix = shown.removesuffix(text)
     hint = ""

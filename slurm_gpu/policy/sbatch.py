@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy import optionvalues
+from slurm_gpu.policy import gpuforms, optionvalues
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION
 
 COMMANDS = ("sbatch", "srun", "salloc")
@@ -145,18 +145,10 @@ class SbatchRequest:
 
         `gpu_types` are those of the cluster in lower case; where there are none, any is taken.
         """
+        tres = self._tres(gpu_types)
+        numbers = self._numbers()
+        numbers |= gpuforms.settled(tres, numbers)
         get = self.options.get
-
-        def gpus(option: str) -> str | None:
-            return optionvalues.gpus(option, get(option), gpu_types)
-
-        def gres(option: str) -> str | None:
-            return optionvalues.gres(option, get(option), gpu_types)
-
-        def number(option: str) -> int | None:
-            return optionvalues.number(option, get(option))
-
-        nodes, most_nodes = optionvalues.nodes(get("nodes"), get("nodelist"))
         desc = dict(EMPTY_DESCRIPTION) | {
             "user_id": user_id,
             "user_name": user_name,
@@ -166,13 +158,45 @@ class SbatchRequest:
             "partition": get("partition"),
             "qos": get("qos"),
             "array_inx": optionvalues.array(get("array")),
+        }
+        return desc | tres | {key: value for key, value in numbers.items() if value is not None}
+
+    def mistakes(self) -> list[str]:
+        """Why the command itself would refuse options that are fine one by one; raises UsageError."""
+        found = gpuforms.mistakes(self._tres(()), self._numbers())
+        for names in (("mem", "mem-per-cpu", "mem-per-gpu"), ("cpus-per-task", "cpus-per-gpu")):
+            given = [f"--{name}" for name in names if name in self.options]
+            if len(given) > 1:
+                found.append(f"{' and '.join(given)} exclude each other: leave one of them")
+        return found
+
+    def _tres(self, gpu_types: Collection[str]) -> dict[str, str | None]:
+        """Fields of job_desc with amounts of TRES."""
+        get = self.options.get
+
+        def gpus(option: str) -> str | None:
+            return optionvalues.gpus(option, get(option), gpu_types)
+
+        def gres(option: str) -> str | None:
+            return optionvalues.gres(option, get(option), gpu_types)
+
+        return {
             "tres_per_job": gpus("gpus"),
             "tres_per_node": _joined(gres("gres"), gpus("gpus-per-node")),
             "tres_per_socket": gpus("gpus-per-socket"),
             "tres_per_task": _joined(gpus("gpus-per-task"), gres("tres-per-task")),
-            "cpus_per_tres": _per_gpu(number("cpus-per-gpu")),
+            "cpus_per_tres": _per_gpu(optionvalues.number("cpus-per-gpu", get("cpus-per-gpu"))),
             "mem_per_tres": _per_gpu(optionvalues.mib("mem-per-gpu", get("mem-per-gpu"))),
         }
+
+    def _numbers(self) -> dict[str, int | None]:
+        """Fields of job_desc that are numbers; None where nothing is said."""
+        get = self.options.get
+
+        def number(option: str) -> int | None:
+            return optionvalues.number(option, get(option))
+
+        nodes, most_nodes = optionvalues.nodes(get("nodes"), get("nodelist"))
         tasks, cpus = number("ntasks"), number("cpus-per-task")
         per_node = number("ntasks-per-node")
         at_least = nodes if nodes is not None else 1
@@ -180,13 +204,13 @@ class SbatchRequest:
             least_tasks = at_least * (1 if per_node is None else per_node)
         else:
             least_tasks = max(tasks, at_least)
-        numbers = {
+        return {
             "shared": _shared(self.options),
             "time_limit": optionvalues.minutes(get("time")),
             "min_nodes": nodes,
             "max_nodes": most_nodes,
-            "num_tasks": number("ntasks"),
-            "ntasks_per_node": number("ntasks-per-node"),
+            "num_tasks": tasks,
+            "ntasks_per_node": per_node,
             "ntasks_per_tres": number("ntasks-per-gpu"),
             "sockets_per_node": number("sockets-per-node"),
             "cpus_per_task": cpus,
@@ -195,7 +219,6 @@ class SbatchRequest:
             "min_mem_per_node": optionvalues.mib("mem", get("mem")),
             "min_mem_per_cpu": optionvalues.mib("mem-per-cpu", get("mem-per-cpu")),
         }
-        return desc | {key: value for key, value in numbers.items() if value is not None}
 
 
 def parse_command(
@@ -210,6 +233,11 @@ def parse_command(
     name = Path(words[0]).name if words else ""
     if name in COMMANDS:
         words = words[1:]
+    elif words and not words[0].startswith("-") and not Path(words[0]).exists():
+        raise UsageError(
+            f"{words[0]!r} is none of {', '.join(COMMANDS)} and no job script that is here: write "
+            "`slurm-gpu explain -- sbatch [options] SCRIPT`"
+        )
     command = _BY_NAME[name if name in COMMANDS else "sbatch"]
     given, rest = _options(words, command, "the command line")
     if ":" in (rest[:1] if command.name == "sbatch" else rest):

@@ -224,6 +224,25 @@ def test_explain_takes_srun_and_refuses_what_slurm_would(
     assert "--gpus: 'foo' must be a number, such as 2" in capsys.readouterr().err
 
 
+def test_explain_tells_what_slurm_itself_would_refuse(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.apply()
+    capsys.readouterr()
+    ask = ("explain", "--", "sbatch", "--gpus=1", "--partition=gpuu", "--wrap=true")
+    assert cluster.run(*ask) == 1
+    reason = "--partition: 'gpuu' is no partition of this cluster; did you mean gpu? there are gpu"
+    assert capsys.readouterr().out.splitlines() == [
+        f"sbatch: error: Slurm itself would refuse it: {reason}",
+        "refused",
+    ]
+    assert cluster.run("explain", "--json", *ask[1:]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["accepted"], answer["messages"], answer["slurm"]) == (False, [], [reason])
+    assert cluster.run("explain", "--", "qsub", "job.sh") == 2
+    assert "'qsub' is none of sbatch, srun, salloc" in capsys.readouterr().err
+
+
 def test_explain_counts_a_range_of_nodes_with_its_most(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

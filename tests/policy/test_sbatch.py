@@ -89,7 +89,7 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
         (["--gpu=1", "--wrap=true"], "--gpu could be --gpu-bind or --gpu-freq or --gpus"),
         (["-t", "soon", "--wrap=true"], "--time: 'soon' is not a Slurm time"),
         (["-N", "many", "--wrap=true"], "--nodes: 'many' must be a number or a range"),
-        (["-n", "-4", "--wrap=true"], "--ntasks: '-4' must be a whole number"),
+        (["-n", "-4", "--wrap=true"], "--ntasks: '-4' must be a whole number from 1 up"),
         (["--wrap=true", "--gpus"], "--gpus needs a value"),
         (["/nonexistent/job.sh"], "/nonexistent/job.sh cannot be read"),
         (["-Z", "--wrap=true"], "-Z is not an option of sbatch that explain knows"),
@@ -100,6 +100,12 @@ def test_what_cannot_be_judged_is_said(words: list[str], message: str) -> None:
         desc(*words)
 
 
+@pytest.mark.parametrize("word", ["qsub", "squeue", "17"])
+def test_other_commands_are_not_taken_for_scripts(word: str) -> None:
+    with pytest.raises(UsageError, match=rf"'{word}' is none of sbatch, srun, salloc and no job script"):
+        parse_command([word, "job.sh"], {})
+
+
 TYPES = {"a100", "h100"}
 
 
@@ -108,7 +114,6 @@ TYPES = {"a100", "h100"}
     [
         (["--gpus=-1"], "--gpus: '-1' must be a number, such as 2 or a100:2 (GPU types here: a100, h100)"),
         (["--gpus=foo"], "--gpus: 'foo' must be a number, such as 2 or"),
-        (["--gpus=v100:2"], "--gpus: 'v100:2' must be a number, such as 2 or"),
         (["--gpus="], "--gpus: '' must be a number"),
         (["--gpus-per-task=1.5"], "--gpus-per-task: '1.5' must be a number"),
         (["--gres=gpu:-1"], "--gres: 'gpu:-1' must be a number, such as gpu:2 or gpu:a100:2 (GPU types"),
@@ -117,6 +122,8 @@ TYPES = {"a100", "h100"}
         (["--mem=4GG"], "--mem: '4GG' must be an amount of memory, such as 4G or 500M"),
         (["--array=a-b"], "--array: 'a-b' must be indexes, such as 0-9"),
         (["-N", "3-1"], "--nodes: '3-1' must be a number or a range"),
+        (["-n0"], "--ntasks: '0' must be a whole number from 1 up"),
+        (["-c0"], "--cpus-per-task: '0' must be a whole number from 1 up"),
     ],
 )
 def test_values_that_slurm_would_refuse_are_mistakes(words: list[str], message: str) -> None:

@@ -1,0 +1,154 @@
+"""What Slurm itself would refuse, whatever the policy says: unknown names, more than a node has."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.sbatch import SbatchRequest
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.submission import Partition, UserPlaces
+
+_MOST_NAMED = 12
+"""So many names are told; more help nobody."""
+_GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_FORMS = {
+    "tres_per_job": "--gpus",
+    "tres_per_node": "GPUs per node",
+    "tres_per_task": "--gpus-per-task",
+    "tres_per_socket": "--gpus-per-socket",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What of a running Slurm decides whether it takes a job."""
+
+    settings: SlurmSettings
+    nodes: Sequence[SlurmNode]
+    partitions: Sequence[Partition]
+    user: str
+    places: UserPlaces
+    """Of that user."""
+
+    @property
+    def enforced(self) -> set[str]:
+        """What AccountingStorageEnforce names; limits and QOS enforce associations, too."""
+        return set(self.settings.raw.get("AccountingStorageEnforce", "").split(","))
+
+
+def refusals_of_slurm(
+    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+) -> list[str]:
+    """Why Slurm would refuse the job, each with what would be right; empty where nothing speaks against it.
+
+    `description` is the request's. Not all that Slurm looks at is looked at here.
+    """
+    found = [*request.mistakes(), *_names(request, cluster)]
+    asked = request.options.get("partition") or ",".join(
+        part.name for part in cluster.partitions if part.is_default
+    )
+    nodes = [node for node in cluster.nodes if not set(asked.split(",")).isdisjoint(node.partitions)]
+    if nodes and not found:
+        found += [*_gres(description, nodes, cluster), *_amounts(request, description, nodes, asked)]
+    return found
+
+
+def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
+    """Partitions, account, QOS and nodes that are not there, or not for this user."""
+    get = request.options.get
+    there = [part.name for part in cluster.partitions]
+    partition = get("partition")
+    for name in partition.split(",") if partition else ():
+        if there and name not in there:
+            yield f"--partition: {name!r} is no partition of this cluster; {_there_are(name, there)}"
+    if there and not partition and not any(part.is_default for part in cluster.partitions):
+        yield f"--partition is missing, and no partition is the default; there are {_listed(there)}"
+    for option, allowed, enforcing in (
+        ("account", cluster.places.accounts, {"associations", "limits", "safe", "qos", "wckeys", "all"}),
+        ("qos", cluster.places.qos, {"qos", "all"}),
+    ):
+        value = get(option)
+        if value and allowed and value.lower() not in allowed and cluster.enforced & enforcing:
+            yield f"--{option}: {value!r} is not for {cluster.user}; {_there_are(value, sorted(allowed))}"
+    nodelist, names = get("nodelist"), [node.name for node in cluster.nodes]
+    try:
+        wanted = expand(nodelist) if nodelist and "/" not in nodelist else []
+    except (ValueError, SlurmError):
+        wanted = []
+    for name in wanted:
+        if names and name not in names:
+            yield f"--nodelist: {name!r} is no node of this cluster; {_there_are(name, names)}"
+
+
+def _gres(description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster: Cluster) -> Iterator[str]:
+    """Kinds of GRES, and types of GPUs, that no node of the partition has."""
+    told = cluster.settings.raw.get("GresTypes")
+    kinds = None if told is None else [] if told == "(null)" else told.split(",")
+    types = sorted({kind for node in nodes for kind in node.gpus if kind})
+    lower = {kind.lower() for kind in types}
+    for form, option in _FORMS.items():
+        for item in str(description.get(form) or "").split(","):
+            match = _GRES.fullmatch(item)
+            if match is None:
+                continue
+            name, kind = match["name"], match["kind"]
+            if kinds is not None and name not in kinds:
+                yield f"--gres: {name!r} is none of GresTypes; there are {_listed(kinds)}"
+            elif name == "gpu" and lower and kind and kind.lower() not in lower:
+                yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
+
+
+def _amounts(
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+) -> Iterator[str]:
+    """More than any node of the partition has."""
+
+    def most(of: Callable[[SlurmNode], int]) -> int:
+        return max(of(node) for node in nodes)
+
+    where = f"no node of {asked} has more than"
+    gpus = sum(
+        int(match["count"] or 1)
+        for item in str(description.get("tres_per_node") or "").split(",")
+        if (match := _GRES.fullmatch(item)) and match["name"] == "gpu"
+    )
+    if gpus > most(lambda node: node.n_gpus):
+        yield f"GPUs per node: {gpus} asked for, {where} {most(lambda node: node.n_gpus)}"
+    mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
+    memory = most(lambda node: node.memory_mib)
+    if isinstance(mib, int) and "mem" in request.options and mib > memory:
+        yield f"--mem={request.options['mem']}: {where} {_memory(memory)}"
+    if per_gpu is not None and _per_gpu_mib(description) > memory:
+        yield f"--mem-per-gpu={per_gpu}: {where} {_memory(memory)}"
+    cpus = description.get("cpus_per_task")
+    if isinstance(cpus, int) and "cpus-per-task" in request.options and cpus > most(lambda node: node.cpus):
+        yield f"--cpus-per-task={cpus}: {where} {most(lambda node: node.cpus)} CPUs"
+    least = description.get("min_nodes")
+    if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
+        yield f"--nodes={request.options['nodes']}: {asked} has {len(nodes)} nodes"
+
+
+def _per_gpu_mib(description: Mapping[str, object]) -> int:
+    match = _GRES.fullmatch(str(description.get("mem_per_tres") or ""))
+    return 0 if match is None else int(match["count"] or 0)
+
+
+def _memory(mib: int) -> str:
+    """As sbatch takes it, to the last MiB."""
+    return f"{mib}M" if mib % 1024 else f"{mib // 1024}G"
+
+
+def _there_are(name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return (f"did you mean {close[0]}? " if close else "") + f"there are {_listed(known)}"
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = list(names)[:_MOST_NAMED]
+    more = len(names) - len(shown)
+    return (", ".join(shown) or "none") + (f" and {more} more" if more else "")

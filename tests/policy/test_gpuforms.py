@@ -1,0 +1,91 @@
+"""What sbatch makes of GPUs in several forms, and what it refuses: measured on Slurm 22.05."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from slurm_gpu.policy.sbatch import SbatchRequest, parse_command
+from slurm_gpu.policy.script import NO_VAL
+
+NO_VAL16 = 0xFFFE
+FIELDS = ("min_nodes", "max_nodes", "num_tasks", "ntasks_per_node")
+
+
+def request(words: str) -> SbatchRequest:
+    return parse_command(["sbatch", *shlex.split(words), "--wrap=true"], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "filled"),
+    [
+        ("--gpus=8 --gpus-per-node=4", (2, 2, None, None)),
+        ("--gpus=8 --gres=gpu:4", (2, 2, None, None)),
+        ("--gpus=8 --gpus-per-task=2", (None, None, 4, None)),
+        ("--gpus=8 --gpus-per-node=4 --gpus-per-task=2", (2, 2, 4, 2)),
+        ("--gpus=8 --gpus-per-node=4 -n3", (2, 2, 3, None)),
+        ("-N1-3 --gpus=8 --gpus-per-node=4", (2, 2, None, None)),
+        ("-N2-8 --gpus=4", (2, 4, None, None)),
+        ("-N2", (2, 2, None, None)),
+        ("-N2 --gpus-per-task=1", (2, 2, 2, None)),
+        ("-N2 --ntasks-per-node=2 --gpus-per-task=1", (2, 2, 4, 2)),
+        ("--ntasks-per-node=2 --gpus-per-task=1", (None, None, 2, 2)),
+        ("-N2 --gpus-per-node=4 --gpus-per-task=2", (2, 2, 2, 2)),
+        ("-n8 --gpus-per-node=4 --gpus-per-task=1", (None, None, 8, 4)),
+        ("-n8 --ntasks-per-gpu=2", (None, None, 8, None)),
+        ("--gpus=4 --ntasks-per-gpu=2", (None, None, 8, None)),
+        ("--gpus=4 -n6 --ntasks-per-gpu=2", (None, None, 8, None)),
+        ("-N2 --gpus-per-node=2 --ntasks-per-gpu=2", (2, 2, 8, None)),
+    ],
+)
+def test_what_is_not_said_follows(words: str, filled: tuple[int | None, ...]) -> None:
+    description = request(words).description(1001, "alice")
+    unset = {NO_VAL, NO_VAL16, None}
+    assert tuple(None if description[name] in unset else description[name] for name in FIELDS) == filled
+    assert request(words).mistakes() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is no multiple of --gpus-per-node=4; --gpus=8 would be"),
+        ("--gpus=2 --gpus-per-node=4", "--gpus=2 is no multiple of --gpus-per-node=4; --gpus=4 would be"),
+        ("--gpus=4 --gpus-per-task=3", "--gpus=4 is no multiple of --gpus-per-task=3; --gpus=3 would be"),
+        (
+            "-n4 --gpus-per-node=4 --gpus-per-task=3",
+            "--gpus-per-node=4 is no multiple of --gpus-per-task=3; --gpus-per-node=3 would be",
+        ),
+        ("-N3 --gpus=8 --gpus-per-node=4", "--gpus=8 and --gpus-per-node=4 make --nodes=2, not --nodes=3"),
+        ("-N3-5 --gpus=8 --gres=gpu:4", "--gpus=8 and --gpus-per-node=4 make --nodes=2, not --nodes=3-5"),
+        ("-N4 --gpus=2", "--gpus=2 is less than --nodes=4: each node needs one"),
+        ("-n4 --gpus=8 --gpus-per-task=1", "--gpus=8 and --gpus-per-task=1 make --ntasks=8, not --ntasks=4"),
+        (
+            "-n4 --ntasks-per-node=1 --gpus-per-node=4 --gpus-per-task=2",
+            "--gpus-per-node=4 and --gpus-per-task=2 make --ntasks-per-node=2, not 1",
+        ),
+        ("--gpus-per-task=1", "--gpus-per-task needs --ntasks, --nodes or --gpus beside it"),
+        ("--gpus-per-socket=2", "--gpus-per-socket needs --sockets-per-node beside it"),
+        (
+            "-n2 --gpus-per-task=1 --ntasks-per-gpu=2",
+            "--gpus-per-task and --ntasks-per-gpu exclude each other",
+        ),
+        (
+            "--gpus=a100:2 --gpus-per-node=2",
+            "--gpus and --gpus-per-node: either all or none of them must name a type, such as a100:1",
+        ),
+        ("--mem=1G --mem-per-cpu=1G", "--mem and --mem-per-cpu exclude each other: leave one of them"),
+        (
+            "--gpus=1 --cpus-per-gpu=2 --cpus-per-task=2",
+            "--cpus-per-task and --cpus-per-gpu exclude each other: leave one of them",
+        ),
+    ],
+)
+def test_what_does_not_come_out_even_sbatch_refuses(words: str, mistake: str) -> None:
+    assert mistake in request(words).mistakes()
+    request(words).description(1001, "alice")
+
+
+@pytest.mark.parametrize("words", ["--gpus=a100:2,v100:1", "--gres=gpu:2,shard:1", "--gpus=0", "-N4", ""])
+def test_what_comes_in_one_form_is_fine(words: str) -> None:
+    assert request(words).mistakes() == []

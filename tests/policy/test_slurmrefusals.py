@@ -1,0 +1,107 @@
+"""What Slurm itself would refuse is said, with what would be right."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.submission import Partition, UserPlaces
+
+
+def node(name: str, kind: str, *partitions: str) -> SlurmNode:
+    return SlurmNode(
+        name=name, address=name, state="idle", reason=None, cpus=32, cpus_allocated=0, memory_mib=102_400,
+        memory_allocated_mib=0, gpus={kind: 4} if kind else {}, gpus_allocated={}, shards=0,
+        shards_allocated=0, features=(), partitions=partitions,
+    )  # fmt: skip
+
+
+SETTINGS = SlurmSettings(
+    cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=64030,
+    conf_path="/etc/slurm/slurm.conf",
+    raw={"AccountingStorageEnforce": "associations,limits,qos", "GresTypes": "gpu,shard"},
+)  # fmt: skip
+CLUSTER = Cluster(
+    SETTINGS,
+    [node("n1", "a100", "gpu"), node("n2", "a100", "gpu"), node("n3", "v100", "old"), node("c1", "", "cpu")],
+    [
+        Partition(name=name, is_default=name == "gpu", default_time_s=None, max_time_s=None)
+        for name in ("gpu", "old", "cpu")
+    ],
+    "alice",
+    UserPlaces(accounts=frozenset({"vision"}), qos=frozenset({"normal", "high"})),
+)
+
+
+def refusals(words: str, cluster: Cluster = CLUSTER) -> list[str]:
+    request = parse_command(["sbatch", *shlex.split(words), "--wrap=true"], {})
+    return refusals_of_slurm(request, request.description(1001, "alice"), cluster)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "",
+        "-p gpu -A Vision -q HIGH --gpus=A100:8 --mem=100G -c 32",
+        "-p old,gpu --gpus=v100:1",
+        "-N2 --gres=gpu:4,shard:2 --mem=0",
+        "-w n[1-2]",
+    ],
+)
+def test_what_slurm_takes_is_taken(words: str) -> None:
+    assert refusals(words) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        (
+            "-p gpuu",
+            "--partition: 'gpuu' is no partition of this cluster; did you mean gpu? there are gpu, old, cpu",
+        ),
+        ("-p gpu,x", "--partition: 'x' is no partition of this cluster; there are gpu, old, cpu"),
+        ("-A nlp", "--account: 'nlp' is not for alice; there are vision"),
+        ("-q hihg", "--qos: 'hihg' is not for alice; did you mean high? there are high, normal"),
+        ("--gpus=h100:1", "--gpus: no node there has GPUs of type 'h100'; there are a100"),
+        ("--gres=gpu:v100:1", "GPUs per node: no node there has GPUs of type 'v100'; there are a100"),
+        ("--gres=foo:1", "--gres: 'foo' is none of GresTypes; there are gpu, shard"),
+        ("--gpus-per-node=8", "GPUs per node: 8 asked for, no node of gpu has more than 4"),
+        ("-p cpu --gres=gpu:1", "GPUs per node: 1 asked for, no node of cpu has more than 0"),
+        ("--mem=999T", "--mem=999T: no node of gpu has more than 100G"),
+        ("--mem-per-gpu=1T --gpus=1", "--mem-per-gpu=1T: no node of gpu has more than 100G"),
+        ("-c 64", "--cpus-per-task=64: no node of gpu has more than 32 CPUs"),
+        ("-N9", "--nodes=9: gpu has 2 nodes"),
+        ("-w n9", "--nodelist: 'n9' is no node of this cluster; there are n1, n2, n3, c1"),
+        ("--gpus=9 --gpus-per-node=4", "--gpus=9 is no multiple of --gpus-per-node=4; --gpus=8 would be"),
+    ],
+)
+def test_what_slurm_would_refuse_is_told_with_what_would_be_right(words: str, refusal: str) -> None:
+    assert refusals(words) == [refusal]
+
+
+def test_amounts_of_nodes_are_told_to_the_last_mib() -> None:
+    odd = [replace(node, memory_mib=100_000) for node in CLUSTER.nodes]
+    assert refusals("--mem=98G", replace(CLUSTER, nodes=odd)) == [
+        "--mem=98G: no node of gpu has more than 100000M"
+    ]
+
+
+def test_a_job_needs_a_partition() -> None:
+    bare = replace(CLUSTER, partitions=[replace(part, is_default=False) for part in CLUSTER.partitions])
+    (refusal,) = refusals("", bare)
+    assert refusal == "--partition is missing, and no partition is the default; there are gpu, old, cpu"
+
+
+def test_without_enforced_associations_slurm_takes_any_account() -> None:
+    settings = replace(SETTINGS, raw={"AccountingStorageEnforce": "none"})
+    assert refusals("-A nlp -q nosuch", replace(CLUSTER, settings=settings)) == []
+
+
+def test_what_is_not_known_is_not_judged() -> None:
+    unknown = Cluster(SETTINGS, [], [], "alice", UserPlaces())
+    assert refusals("-p x -A y -q z --gpus=h100:99 --mem=999T -w n9", unknown) == []
