@@ -91,34 +91,91 @@ def subjects_of(owner: Owner, groups: Iterable[GroupInForce]) -> list[Subject]:
     return found
 
 
+class _Kind(NamedTuple):
+    """Tasks that count for the same."""
+
+    owner: Owner
+    running: bool
+    mgpu: int
+    cpus: int
+    mib: int
+    nodes: int
+    by_type: tuple[tuple[str, int], ...]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of one kind."""
+
+    kind: _Kind
+    tasks: int = 0
+    last_pending: int | None = None
+
+
+class UsageCounter:
+    """Sums up one queue after the other; what a job counts for is worked out once, while it stays as it is."""
+
+    def __init__(self) -> None:
+        self._facts: Facts | None = None
+        self._kinds: dict[int, tuple[CountedJob, _Kind]] = {}
+        """By the id of the job's object, which is kept so that no other can have it."""
+
+    def usage_of(self, jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
+        """Sum up running and pending jobs; each task of an array is a job."""
+        by_owner: dict[Owner, RunningAndPending] = {}
+        for tally in self._tallies(jobs, facts):
+            both = by_owner.setdefault(tally.kind.owner, RunningAndPending())
+            _count(both.running if tally.kind.running else both.pending, tally)
+            both.saw_pending(tally.last_pending)
+        groups = list(groups)
+        by_subject: dict[Subject, RunningAndPending] = {}
+        for owner, use in by_owner.items():
+            for subject in subjects_of(owner, groups):
+                both = by_subject.setdefault(subject, RunningAndPending())
+                both.running.add(use.running)
+                both.pending.add(use.pending)
+                if subject.user is not None:
+                    both.saw_pending(use.last_pending)
+        return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
+
+    def _tallies(self, jobs: Iterable[CountedJob], facts: Facts) -> Iterable[_Tally]:
+        before = self._kinds if facts == self._facts else {}
+        self._facts, self._kinds = facts, {}
+        tallies: dict[_Kind, _Tally] = {}
+        for job in jobs:
+            if job.phase is Phase.ENDED:
+                continue
+            known = before.get(id(job))
+            known = known if known is not None and known[0] is job else (job, _kind_of(job, facts))
+            self._kinds[id(job)] = known
+            kind = known[1]
+            tally = tallies.get(kind)
+            if tally is None:
+                tally = tallies[kind] = _Tally(kind)
+            tally.tasks += job.n_tasks
+            if not kind.running and (tally.last_pending is None or job.job_id > tally.last_pending):
+                tally.last_pending = job.job_id
+        return tallies.values()
+
+
 def usage_of(jobs: Iterable[CountedJob], groups: Iterable[GroupInForce], facts: Facts) -> Usage:
-    """Sum up running and pending jobs; each task of an array is a job."""
-    by_owner: dict[Owner, RunningAndPending] = {}
-    for job in jobs:
-        if job.phase is Phase.ENDED:
-            continue
-        both = by_owner.setdefault(owner_of(job), RunningAndPending())
-        _count(both.running if job.phase is Phase.RUNNING else both.pending, job, facts)
-        if job.phase is Phase.PENDING:
-            both.saw_pending(job.job_id)
-    groups = list(groups)
-    by_subject: dict[Subject, RunningAndPending] = {}
-    for owner, use in by_owner.items():
-        for subject in subjects_of(owner, groups):
-            both = by_subject.setdefault(subject, RunningAndPending())
-            both.running.add(use.running)
-            both.pending.add(use.pending)
-            if subject.user is not None:
-                both.saw_pending(use.last_pending)
-    return Usage(by_subject, {owner.user: owner.uid for owner in by_owner})
+    """Sum up one queue."""
+    return UsageCounter().usage_of(jobs, groups, facts)
 
 
-def _count(use: Use, job: CountedJob, facts: Facts) -> None:
-    amounts, tasks = amounts_of(job, facts), job.n_tasks
+def _kind_of(job: CountedJob, facts: Facts) -> _Kind:
+    amounts = amounts_of(job, facts)
+    by_type = tuple(sorted(amounts.mgpu_by_type.items()))
+    running = job.phase is Phase.RUNNING
+    return _Kind(owner_of(job), running, amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes, by_type)
+
+
+def _count(use: Use, tally: _Tally) -> None:
+    kind, tasks = tally.kind, tally.tasks
     use.jobs += tasks
-    use.mgpu += tasks * amounts.mgpu
-    use.cpus += tasks * amounts.cpus
-    use.mib += tasks * amounts.mib
-    use.nodes += tasks * amounts.nodes
-    for kind, mgpu in amounts.mgpu_by_type.items():
-        use.by_type[kind] = use.by_type.get(kind, 0) + tasks * mgpu
+    use.mgpu += tasks * kind.mgpu
+    use.cpus += tasks * kind.cpus
+    use.mib += tasks * kind.mib
+    use.nodes += tasks * kind.nodes
+    for name, mgpu in kind.by_type:
+        use.by_type[name] = use.by_type.get(name, 0) + tasks * mgpu

@@ -18,7 +18,7 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.pace import Pace
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import Subject, owner_of, usage_of
+from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
 from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -76,6 +76,7 @@ class Watcher:
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
         self._zones = ZoneMap(config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
+        self._usage = UsageCounter()
         self._pace = Pace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
@@ -123,7 +124,7 @@ class Watcher:
             generation=self._generation,
             as_of_s=int(now_s),
             groups_id=policy.groups_id,
-            usage=usage_of(jobs, policy.groups, facts),
+            usage=self._usage.usage_of(jobs, policy.groups, facts),
             hours=hours,
             period_starts=self._hours.starts(now_s) if hours is not None else {},
             seen=_tokens(jobs, now_s),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -87,6 +87,7 @@ _ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "COMPLETING", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL"}
     | {"OUT_OF_MEMORY", "PREEMPTED", "RECONFIG_FAIL", "REVOKED", "STAGE_OUT", "TIMEOUT"}
 )
+_GAP = "\0"
 _ABSENT = frozenset({"N/A", "(null)", "n/a"})
 _UNLIMITED_NODES = 2**31
 """No such number of nodes exists: Slurm's marks for "not said" and "no limit" lie above."""
@@ -102,7 +103,8 @@ class QueueReader:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._run, self._environ, self._wall = run, query_environment(environ), wall
-        self._before: dict[str, tuple[tuple[str, ...], CountedJob]] = {}
+        self._before: dict[str, CountedJob] = {}
+        """By the row of the last answer."""
 
     def read(self) -> list[CountedJob]:
         """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
@@ -110,25 +112,29 @@ class QueueReader:
         columns = ",".join(f"{column}:0{mark}" for column in _COLUMNS)
         argv = ["squeue", "--all", "--noheader", "--states=all", f"--Format={columns}"]
         rows = _rows(self._run(argv, self._environ, QUERY_TIMEOUT_S), mark)
-        before, self._before, now_s = self._before, {}, self._wall()
-        for row in rows:
-            known = before.get(row[0])
-            self._before[row[0]] = known if known is not None and known[0] == row else (row, _job(row, now_s))
-        return [job for _, job in self._before.values()]
+        before, now_s = self._before, self._wall()
+        self._before = {row: before[row] if row in before else _job(row, now_s) for row in rows}
+        return list(self._before.values())
 
 
-def _rows(text: str, mark: str) -> list[tuple[str, ...]]:
-    words = text.split(mark)
-    n = len(_COLUMNS)
-    if len(words) % n != 1 or words[-1].strip():
-        raise SlurmError(f"squeue printed {len(words) - 1} columns, not a multiple of {n}")
+def _rows(text: str, mark: str) -> list[str]:
+    """One text for each job, in which NULs, of which squeue prints none, part the columns."""
+    columns = text.replace(mark, _GAP)
+    n, n_columns = len(_COLUMNS), columns.count(_GAP)
+    if n_columns % n or columns.rpartition(_GAP)[2].strip():
+        raise SlurmError(f"squeue printed {n_columns} columns, not a multiple of {n}")
+    rows = columns.split(f"{_GAP}\n")[:-1]
+    if len(rows) * n == n_columns:
+        return rows
+    words = columns.split(_GAP)  # some column begins with the end of a line
     return [
-        (words[start].lstrip("\n"), *words[start + 1 : start + n]) for start in range(0, len(words) - 1, n)
+        _GAP.join((words[start].lstrip("\n"), *words[start + 1 : start + n]))
+        for start in range(0, n_columns, n)
     ]
 
 
-def _job(row: Sequence[str], now_s: float) -> CountedJob:
-    value = dict(zip(_COLUMNS, row, strict=True))
+def _job(row: str, now_s: float) -> CountedJob:
+    value = dict(zip(_COLUMNS, row.split(_GAP), strict=True))
     try:
         task, end_s = _text(value["ArrayTaskID"]), _epoch(value["EndTime"])
         return CountedJob(
