@@ -85,6 +85,8 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     click.echo(
         f"  {text(run.user)} in {text(run.account)}, partition {text(run.partition)}, QOS {text(run.qos)}"
     )
+    if run.lender is not None:
+        click.echo(f"  {_loan(run)}")
     nodes = "1 node" if run.n_nodes == 1 else f"{number(run.n_nodes)} nodes"
     if not run.has_started:
         asked = "not started yet; asks for" if run.end_s is None else "never started; asked for"
@@ -147,6 +149,16 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
     advice = idle_advice(run, uses, min_coverage) if uses else None
     if advice is not None:
         click.echo(f"\n  {advice}")
+
+
+def _loan(run: Run) -> str:
+    """Who lent it its GPUs, and whether they had to go back."""
+    lent = f"on loan from {text(run.lender)}"
+    if run.state != "PREEMPTED":
+        return lent
+    if run.returned_to is None:
+        return f"{lent}, and went back when they were needed"
+    return f"{lent}, and went back to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
 
 
 def _let_go_s(run: Run) -> int | None:

@@ -15,6 +15,7 @@ from slurm_gpu.database.derive import coverage_at, resolve_double_watches
 from slurm_gpu.database.detail import Detail, details, nodes_without_window, timelines, windows
 from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.loans import lender_of, taken_back_by
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, derive_run
 from slurm_gpu.database.resized import Row, elapsed_s, find_parts, is_last_part, whole
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
@@ -112,8 +113,16 @@ def find_job(
         shown = show_run(row, caller, now_s, found.get(row["run_id"]))
         if shown.devices:
             shown = _as_its_records_tell(shown, parts_of[row["run_id"]], min_coverage)
-        runs.append(shown)
+        runs.append(_as_its_loan_ended(connection, shown, row))
     return RunPage(runs=runs, cursor=None)
+
+
+def _as_its_loan_ended(connection: Connection, shown: Run, row: Mapping[str, Any]) -> Run:
+    other = taken_back_by(connection, row)
+    if other is None:
+        return shown
+    eligible_s = other["submit_s"] if other["eligible_s"] is None else other["eligible_s"]
+    return replace(shown, returned_to=job_name(other), returned_in_s=other["start_s"] - eligible_s)
 
 
 def _as_its_records_tell(shown: Run, parts: Sequence[Row], min_coverage: float) -> Run:
@@ -292,6 +301,7 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
         wait_h=_hours(eligible_s, start_s),
         submit_wait_h=_hours(row["first_submit_s"], start_s),
         run_h=None if run_s is None else run_s / 3600,
+        lender=lender_of(row["admin_comment"]),
         devices=None if detail is None else detail.records,
         hosts=None if detail is None else detail.hosts,
         events=None if detail is None else detail.events,

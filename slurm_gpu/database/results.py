@@ -56,6 +56,12 @@ class Run:
     wait_h: float | None
     submit_wait_h: float | None
     run_h: float | None
+    lender: str | None = None
+    """The owners whose idle GPUs it borrowed, joined by commas; known once the run is over."""
+    returned_to: str | None = None
+    """Of a run that gave them back, the job that got them; only where one job was asked for."""
+    returned_in_s: int | None = None
+    """From when that job could run until it did."""
     # Below: the caller's own runs, or any for operators.
     name: str | None = None
     exit_code: str | None = None

@@ -33,6 +33,23 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
     assert "ended     2026-11-21 20:15:42  having run 1h00m" in slurm_gpu.out
 
 
+def test_a_loan_is_told_and_to_whom_it_went_back(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(lender="vision")]
+    slurm_gpu("job", "17")
+    assert "  on loan from vision\n" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run(state="PREEMPTED", lender="vision")]
+    slurm_gpu("job", "17")
+    assert "  on loan from vision, and went back when they were needed\n" in slurm_gpu.out
+    slurm_gpu.database.runs = [
+        make_run(state="PREEMPTED", lender="vision", returned_to="18", returned_in_s=4)
+    ]
+    slurm_gpu("job", "17")
+    assert "  on loan from vision, and went back to job 18, which had waited 4s\n" in slurm_gpu.out
+    slurm_gpu.database.runs = [make_run()]
+    slurm_gpu("job", "17")
+    assert "on loan" not in slurm_gpu.out
+
+
 def test_what_lies_between_submission_and_end_is_told(slurm_gpu: CommandLine):
     submit_s = START_S - 1800
     slurm_gpu.database.runs = [
