@@ -1,0 +1,76 @@
+"""A job that its owner shrinks while it runs is one run: since its first start, on all nodes that it had."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from lab.simgpu import truth
+
+WORK = """#!/bin/sh
+other=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | tail -n 1)
+srun --overlap -N1 -n1 -w "$other" simgpu --util 80 --mem-mib 4096 --seconds 4 &
+exec simgpu --util 30 --mem-mib 8192 --seconds 250
+"""
+
+
+def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
+    job = lab.submit("alice", "-N2", "--gpus-per-node=1", "--time=5", "--mem=200M", script=WORK)
+    wait_for(lambda: _n_worked(lab, job) == 1, 90, f"job {job} has worked on its other node")
+    lab.output(["scontrol", "update", f"jobid={job}", "NumNodes=1"], user="alice")
+    (released,) = wait_for(lambda: [held for held in lab.held(job) if held.end_s], 60, "that is released")
+    wait_for(lambda: time.time() > (released.end_s or 0) + 6, 30, "the first works on alone")
+    lab.output(["scancel", str(job)])
+    wait_for(lambda: all(held.end_s for held in lab.held(job)), 60, "the job ends")
+
+    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", interval_s=0.5)
+    shares = {share.gpu.uuid: share for share in lab.truth(job)}
+    held = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
+    assert min(held.values()) < max(held.values()) - 5, "one node was released long before the other"
+    assert {item["device"]: item["held_s"] for item in run["devices"]} == pytest.approx(held, abs=0.5)
+    busy = sum(share.usage.util_pct * held[uuid] for uuid, share in shares.items())
+    assert run["uGPUcore"] == pytest.approx(busy / sum(held.values()), abs=1.0)
+    assert run["coverage"] > 0.9
+    # A device tells of joules only while it is known that nobody else holds it.
+    metered = [item["energy_j"] for item in run["devices"] if "energy_j" in item]
+    if sum(seconds for seconds, _ in metered) >= 0.85 * sum(held.values()):
+        assert run["energy_j"] == pytest.approx(sum(total for _, total in metered))
+
+    rows = _accounting(lab, job)
+    assert [row["State"].split()[0] for row in rows] == ["RESIZING", "CANCELLED"]
+    assert (run["nodes"], run["nNODE"]) == (rows[0]["NodeList"], 2)
+    assert (run["submit_s"], run["start_s"]) == (int(rows[0]["Submit"]), int(rows[0]["Start"]))
+    assert run["end_s"] == int(rows[1]["End"])
+    assert run["RUN_h"] == pytest.approx((run["end_s"] - run["start_s"]) / 3600)
+    assert 0 <= run["WAIT_h"] <= run["SUBMIT_WAIT_h"] < 60 / 3600
+    # The second row begins with the resize, which is its submission, whatever its start is said to be.
+    gpu_s = 2 * (int(rows[0]["End"]) - int(rows[0]["Start"])) + int(rows[1]["End"]) - int(rows[1]["Submit"])
+    assert run["nGPU"] * run["RUN_h"] * 3600 == pytest.approx(gpu_s, rel=0.001)
+
+
+def _n_worked(lab: Lab, job: int) -> int:
+    """How many of the job's processes have told that they are done."""
+    return sum(one.job_id == job and one.end_ns is not None for one in truth.load(lab.layout.truth))
+
+
+def _whole_run(lab: Lab, job: int) -> dict[str, Any] | None:
+    """The job's run, once it has ended, says Slurm, and both nodes' records are final; None until then."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return None
+    (run,) = json.loads(shown.stdout)["runs"]
+    final = [item for item in run["devices"] if item["final"]]
+    return run if run["state"] == "CANCELLED" and len(final) == 2 else None
+
+
+def _accounting(lab: Lab, job: int) -> list[dict[str, str]]:
+    columns = ["State", "Submit", "Start", "End", "NodeList"]
+    asked = ["sacct", "-D", "-X", "-n", "-P", "-j", str(job), f"--format={','.join(columns)}"]
+    shown = lab.output(["env", "SLURM_TIME_FORMAT=%s", *asked])
+    rows = [dict(zip(columns, line.split("|"), strict=True)) for line in shown.splitlines()]
+    return sorted(rows, key=lambda row: int(row["Submit"]))
