@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from slurm_gpu.cli.cells import number, percent
+from slurm_gpu.cli.cells import GAP, number, percent
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.records import Live, LiveDevice
 
@@ -22,17 +22,25 @@ class NodeLive:
     devices: Sequence[LiveDevice]
 
     def cells(self) -> list[str]:
-        """Utilisation and memory of each GPU in percent, and the watts of all that told them."""
-        watts = [item.power_w for item in self.devices if item.power_w is not None]
+        """Utilisation and memory of each GPU in percent, and its watts.
+
+        No sum is made: of GPUs that others hold a user sees nothing.
+        """
         return [
-            " ".join(number(item.util_pct) for item in self.devices),
-            " ".join(percent(item.mem_used_frac, 0) for item in self.devices),
-            number(math.fsum(watts) if watts else None),
+            _listed(number(item.util_pct) for item in self.devices),
+            _listed(percent(item.mem_used_frac, 0) for item in self.devices),
+            _listed(number(item.power_w) for item in self.devices),
         ]
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
         return self.live.to_wire()
+
+
+def _listed(values: Iterable[str]) -> str:
+    """One value for each GPU; a single gap where nothing was told of any."""
+    shown = list(values)
+    return GAP if set(shown) <= {GAP} else " ".join(shown)
 
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:

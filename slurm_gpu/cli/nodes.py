@@ -37,7 +37,9 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
 
     GPUs are numbered as Slurm numbers them on that node. A GPU of which shards are in use is not free as a
-    whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit.
+    whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit,
+    or that it is suspended or completing.
+    With --live a dash is a GPU that somebody else holds, or of which nothing was measured.
     """
     check_format(as_json=as_json, as_csv=as_csv)
     if live and as_csv:
@@ -100,7 +102,10 @@ def _used_by(holder: Holder, now_s: float) -> str:
     if holder.shared_gpus:
         parts.append(f"part of {positions(holder.shared_gpus)}")
     job = holder.job
-    until = "no limit" if job.end_s is None else span(max(0.0, job.end_s - now_s))
+    if job.state != "RUNNING":
+        until = job.state.lower()  # what is suspended or completing has no time that runs
+    else:
+        until = "no limit" if job.end_s is None else span(max(0.0, job.end_s - now_s))
     return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job_label(job)} ({until})"
 
 
@@ -137,6 +142,7 @@ def _to_json(entry: Occupancy) -> dict[str, Any]:
                 "job_id": holder.job.job_id,
                 "user": holder.job.user,
                 "account": holder.job.account,
+                "state": holder.job.state.lower(),
                 "gpus": list(holder.gpus),
                 "shared_gpus": list(holder.shared_gpus),
                 "start_s": holder.job.start_s,

@@ -1,6 +1,7 @@
 """`slurm-gpu nodes` over the recorded Slurm; also as a process, on a terminal and in a pipe."""
 
 import csv
+import dataclasses
 import fcntl
 import io
 import json
@@ -48,6 +49,21 @@ def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     assert "part of 3 alice 32" in slurm_gpu.out
     assert "CPUs alice 34 (no limit)" in slurm_gpu.out
     assert "mixed+drain: disk is full" in slurm_gpu.out
+
+
+def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
+    held = slurm_gpu.site.slurm.jobs()
+    states = {25: "SUSPENDED", 32: "COMPLETING"}
+    changed = [dataclasses.replace(job, state=states.get(job.job_id, job.state)) for job in held]
+    slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
+    slurm_gpu("nodes")
+    assert "GPU 1-2 alice 25 (suspended)" in slurm_gpu.out
+    assert "part of 3 alice 32 (completing)" in slurm_gpu.out
+    slurm_gpu("nodes", "--json")
+    jobs = [job for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]]
+    assert {job["job_id"]: job["state"] for job in jobs if job["job_id"] in (25, 32, 34)} == {
+        25: "suspended", 32: "completing", 34: "running",
+    }  # fmt: skip
 
 
 def test_components_of_a_heterogeneous_job_are_called_as_slurm_calls_them(slurm_gpu: CommandLine):
@@ -100,7 +116,7 @@ def test_what_the_gpus_do_now_stands_beside_who_holds_them(slurm_gpu: CommandLin
         line.split()[0]: " ".join(line.split()) for line in slurm_gpu.out.splitlines() if line[:1] == "n"
     }
     assert lines["node"] == "node state GPUs free util % now memory % now W now used by"
-    assert lines["n1"].startswith("n1 mixed 0/4 a100 97 0 – 40 0 – 312 GPU")
+    assert lines["n1"].startswith("n1 mixed 0/4 a100 97 0 – 40 0 – 300 12 – GPU")
     assert lines["n2"].split("a100")[1].split()[:3] == ["–", "–", "–"]
     slurm_gpu("nodes", "--live", "--json")
     nodes = {node["node"]: node for node in json.loads(slurm_gpu.out)["nodes"]}
@@ -196,7 +212,7 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
 
 
 @pytest.mark.parametrize(
-    ("columns", "left_out"), [(40, "shards, memory, CPUs"), (50, "shards, memory"), (60, None)]
+    ("columns", "left_out"), [(40, "shards, memory, CPUs"), (50, "shards, memory"), (64, None)]
 )
 def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_cut(
     environ: dict[str, str], columns: int, left_out: str | None
@@ -208,7 +224,7 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
     words = set(table.split())
     assert {"0/4", "2/4", "alice", "GPU", "1-2", "25"} <= words
     assert ("29/32" in words) == (columns > 40)
-    assert ("81.7G/97.7G" in words) == (columns == 60)
+    assert ("81.7G/97.7G" in words) == (columns == 64)
     assert "…" not in table
 
 
