@@ -37,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _piped(lambda: applications_command.main(arguments[1:]))
     parsed = _parser().parse_args(arguments)
     log_to_stderr(for_people=parsed.foreground or parsed.once, line="%(message)s")
+    if parsed.once and not parsed.foreground:
+        # Who wants a table has no use for what each GPU cannot tell: a dash says it.
+        logging.getLogger("slurm_gpu").setLevel(logging.WARNING)
     del parsed.foreground
     try:
         options = Options(**vars(parsed))
@@ -83,7 +86,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--source-address", type=_address, metavar="IP", help="send from this address of the node")
     add("--no-slurm", action="store_true", help="this machine has no Slurm: each user's processes are a job")
     add("--once", action="store_true", help="take one look, ship, show what was seen, and exit")
-    add("--foreground", action="store_true", help="log for a person instead of for systemd's journal")
+    add(
+        "--foreground",
+        action="store_true",
+        help="log for a person instead of for systemd's journal; with --once also what each GPU cannot tell",
+    )
     add(
         "--print",
         dest="printing",
@@ -116,7 +123,8 @@ def _run(options: Options, config: SiteConfig) -> None:
     except AlreadyRunningError as error:
         if not options.once or options.printing or options.no_slurm:
             raise
-        log.info("%s", str(error).partition(";")[0] + ", which ships what there is; jobs by their processes")
+        said = str(error).partition(";")[0]
+        print(f"{said}, which ships what there is; jobs by their processes", file=sys.stderr)
         print(bystander(SystemClock()))
         return
     stopping = _StopSignal(service)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, ReaderProcess
 from slurm_gpu.node.gpu.reading import Request
 from slurm_gpu.node.live import LastSeen, Seen, live_device
@@ -56,9 +57,9 @@ def _job_of(pid: int) -> int | None:
 
 
 def summary(seen: LastSeen, holders: Mapping[str, Sequence[int]], now_s: float) -> str:
-    """A table of the devices; a dash where the device cannot say."""
+    """A table of the devices, a dash where the device cannot say; raises OutsideError where there is none."""
     if not seen.facts:
-        return "no GPU answers; is the NVIDIA driver loaded?"
+        raise OutsideError("no GPU answers; is the NVIDIA driver loaded?")
     rows: list[Sequence[str]] = [_HEADER]
     for facts in seen.facts:
         last = live_device(seen.of(facts.uuid, now_s), holders.get(facts.uuid, ()))

@@ -1,5 +1,6 @@
 """The real daemon over the real pynvml, the real hooks and a real socket: killed, and started again."""
 
+import contextlib
 import gzip
 import json
 import os
@@ -192,19 +193,25 @@ def test_sigterm_writes_down_all_and_exits_with_0(daemon: Daemon, database: Data
 
 
 def test_one_look_is_shown_to_a_person(daemon: Daemon, database: Database) -> None:
+    command = [word for word in daemon.command("--once") if word != "--foreground"]
     done = subprocess.run(
-        daemon.command("--once"),
-        env=daemon.environment,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, env=daemon.environment, cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     header, *lines = done.stdout.splitlines()
     assert header.split() == ["GPU", "UUID", "NAME", "UTIL", "MEMORY", "POWER", "PROCESSES", "JOBS"]
     assert [line.split()[1] for line in lines] == UUIDS
+    assert done.stderr == ""
     assert database.senders == {"127.0.9.1"}
+
+
+def test_one_look_where_no_gpu_answers_says_so(daemon: Daemon, database: Database) -> None:
+    environment = {name: value for name, value in daemon.environment.items() if name != "LD_LIBRARY_PATH"}
+    done = subprocess.run(
+        daemon.command("--once"), env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "no GPU answers; is the NVIDIA driver loaded?" in done.stderr
 
 
 def test_one_look_that_cannot_be_shipped_says_so(daemon: Daemon, database: Database) -> None:
@@ -285,6 +292,7 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
 
         table = another("--once")
         assert table.returncode == 0, table.stderr
+        assert f"process {daemon.process.pid}, which ships" in table.stderr
         assert [line.split()[1] for line in table.stdout.splitlines()[1:]] == UUIDS
         second = another()
         assert second.returncode == 3
@@ -293,6 +301,12 @@ def test_systemd_and_prometheus_are_told_and_a_second_daemon_is_not_let_in(
             "stop that one, or name another --state-dir and --run-dir"
         )
         assert in_the_way in second.stderr
+        # What nobody reads fills the queue, and what comes then is lost.
+        systemd.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                systemd.recv(200)
+        systemd.settimeout(20)
         assert daemon.end(signal.SIGTERM) == 0
         while heard[-1] != "STOPPING=1":
             heard.append(systemd.recv(200).decode())
