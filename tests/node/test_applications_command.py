@@ -4,15 +4,23 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.application.command import Verdict, best_of, exit_code, explained_job
+from slurm_gpu.node.application.command import (
+    Verdict,
+    best_of,
+    exit_code,
+    explained_job,
+    without_slurms_own,
+)
 from slurm_gpu.node.application.evidence import Evidence
 from slurm_gpu.node.application.recognition import recognise
 from slurm_gpu.node.application.rules import check_rules
 from slurm_gpu.node.main import main
+from slurm_gpu.node.process.procfs import Processes
 from slurm_gpu.yamlsource import parse_yaml
 
 RULES = """
@@ -95,10 +103,29 @@ def test_a_job_is_known_by_its_best_process() -> None:
     gone = Verdict(3, None)
     lines = [line for lines in explained_job([nothing, python, python, waiting, gone]) for line in lines]
     assert lines[0] == "      2  Waiting (patience)"
-    assert lines[-1] == "         others       2 × Python, 1 × not recognised, 1 × gone"
+    assert lines[-1] == "         others       2 × Python, 1 × bash (not recognised), 1 × gone"
     assert exit_code([best_of([nothing, waiting])]) == 0
     assert exit_code([best_of([gone, nothing])]) == 1
     assert exit_code([best_of([gone])]) == 3
+
+
+class Owned(Processes):
+    """Processes of which nothing is known but whose they are; who is absent has gone."""
+
+    def __init__(self, uids: Mapping[int, int]) -> None:
+        super().__init__()
+        self._uids = uids
+
+    def uid(self, pid: int) -> int:
+        if pid not in self._uids:
+            raise FileNotFoundError
+        return self._uids[pid]
+
+
+def test_what_slurm_itself_runs_in_a_job_is_not_its_application() -> None:
+    processes = Owned({5: 0, 6: 0, 7: 1001, 8: 1001})
+    assert without_slurms_own(processes, [5, 6, 7, 8]) == [7, 8]
+    assert without_slurms_own(processes, [5, 6, 9]) == [5, 6, 9]  # the last has gone
 
 
 def test_a_job_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +136,12 @@ def test_a_job_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
 def test_checking_the_rules(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["applications", "--check", "--rules", str(rules)]) == 0
     assert "2 applications told by 2 traces, no mistakes" in capsys.readouterr().out
+    assert main(["applications", "--check", "--json", "--rules", str(rules)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["path"] == str(rules)
+    waiting = {"app": "Waiting", "app_field": "patience", "priority": 60, "rule": f"{rules}:4:3", "traces": 1}
+    assert told["applications"][0] == waiting
+    assert told["applications"][1]["app"] == "Python"
     rules.write_text(RULES.replace("priority: 60", "priority: high").replace("any: [{exec", "all: [{exec"))
     assert main(["applications", "--check", "--rules", str(rules)]) == 2
     mistakes = capsys.readouterr().err.splitlines()

@@ -68,15 +68,16 @@ def main(arguments: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     if options.check:
-        print("\n".join(summary(rules)))
+        print(json.dumps(listed(rules), indent=2) if options.json else "\n".join(summary(rules)))
         return 0
+    processes = Processes()
     pids = options.pid
     if options.job is not None:
         pids = JobCgroups(options.node).pids(JobName(options.job), _MOST_PROCESSES)
         if not pids:
             print(f"no process of job {options.job} is in a cgroup of node {options.node}", file=sys.stderr)
             return 3
-    processes = Processes()
+        pids = without_slurms_own(processes, pids)
     verdicts = [judge(processes, pid, rules) for pid in pids]
     if options.json:
         print(json.dumps([verdict.to_json() for verdict in verdicts], indent=2))
@@ -134,6 +135,19 @@ def _job_number(text: str) -> int:
     return _number(text)
 
 
+def without_slurms_own(processes: Processes, pids: Sequence[int]) -> Sequence[int]:
+    """The job's processes without those that Slurm runs among them, as root; all where the job is root's."""
+    of_users = [pid for pid in pids if _uid(processes, pid) not in (None, 0)]
+    return of_users or pids
+
+
+def _uid(processes: Processes, pid: int) -> int | None:
+    try:
+        return processes.uid(pid)
+    except OSError:
+        return None  # it has gone
+
+
 def judge(processes: Processes, pid: int, rules: Rules) -> Verdict:
     """Look at one process as slurm-gpud does."""
     evidence = gather(processes, pid)
@@ -162,13 +176,17 @@ def explained_job(verdicts: Sequence[Verdict]) -> Iterator[Iterator[str]]:
     """The verdict on a job for a person: on the process that counts, and how many others there are."""
     best = best_of(verdicts)
     yield explained(best)
-    others = Counter(
-        "gone" if v.evidence is None else "not recognised" if v.finding is None else v.finding.rule.name
-        for v in verdicts
-        if v is not best
-    )
+    others = Counter(_name_of(verdict) for verdict in verdicts if verdict is not best)
     if others:
         yield _row("others", ", ".join(f"{count} × {name}" for name, count in others.most_common()))
+
+
+def _name_of(verdict: Verdict) -> str:
+    if verdict.evidence is None:
+        return "gone"
+    if verdict.finding is None:
+        return f"{verdict.evidence.executable} (not recognised)"
+    return verdict.finding.rule.name
 
 
 def explained(verdict: Verdict) -> Iterator[str]:
@@ -197,6 +215,23 @@ def explained(verdict: Verdict) -> Iterator[str]:
         yield from _row("parameters", ", ".join(f"{k}={v}" for k, v in finding.parameters.items()))
     if verdict.also:
         yield from _row("passed over", ", ".join(verdict.also))
+
+
+def listed(rules: Rules) -> dict[str, Any]:
+    """What the rules know, for programs."""
+    return {
+        "path": rules.path,
+        "applications": [
+            {
+                "app": rule.name,
+                "app_field": rule.field,
+                "priority": rule.priority,
+                "rule": rule.place,
+                "traces": len(rule.traces),
+            }
+            for rule in rules.rules
+        ],
+    }
 
 
 def summary(rules: Rules) -> Iterator[str]:
