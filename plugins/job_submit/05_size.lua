@@ -159,6 +159,18 @@ function size.of_request(request, partitions, parts, before)
   return found
 end
 
+-- A size whose GPUs name no type, in other partitions.
+function size.moved(found, partitions)
+  local moved = {}
+  for name, value in pairs(found) do
+    moved[name] = value
+  end
+  moved.types = types_of(partitions, function(only)
+    return only.untyped and found.mgpu or 0
+  end)
+  return moved
+end
+
 -- How a pending job's record says how much memory it wants. Slurm writes its defaults into the same fields: the
 -- one per GPU, which then counts alone, without "gres" before it, the one per CPU like any other, and --mem=0 counts
 -- only in the printed total.

@@ -1,5 +1,5 @@
--- What rules sum over, and which jobs belong to it.
-local policy = ...
+-- What rules sum over, which jobs belong to it, and when.
+local policy, lib = ...
 
 -- What rules sum over: a group's jobs, or only those of one kind among them. rule.scope is an index into it.
 local scopes = { list = {}, sums_by_kind = false }
@@ -36,6 +36,12 @@ function scopes.matching(uid, account, qos, partition, kind)
     end
   end
   return found
+end
+
+-- Whether a rule holds at a moment, for the jobs that it is for.
+function scopes.in_force(rule, now)
+  local group = policy.groups[rule.group]
+  return (group.until_s == nil or now < group.until_s) and lib.calendar.holds(rule.when, now)
 end
 
 return scopes

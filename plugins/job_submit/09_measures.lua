@@ -4,7 +4,7 @@ local amounts = lib.amounts
 local measures = {}
 
 -- One entry per limit, in the order in which they are told. `of` measures a size ({mgpu, cpus …}, see 05_size) and
--- what goes with it (job, or job.was in an update), nil where the limit says nothing about such a job; `sum` names
+-- what goes with it (job, or job.past of an updated one), nil where the limit says nothing about such a job; `sum` names
 -- the measure of a limit on the sum over the rule's jobs; `bound` turns the rule's value into a number for this job.
 -- A limit of one GPU type (gpus:a100) is that of all types with `type` put in.
 local LIMITS = {
@@ -17,9 +17,6 @@ local LIMITS = {
     end,
     of_type = function(size, kind)
       return size.types[kind]
-    end,
-    grows = function(job)
-      return job.mgpu * job.tasks > job.counted.sum.mgpu
     end,
   },
   { key = "gpus_total", label = "GPUs running + pending", text = amounts.format_mgpu, sum = "mgpu" },
@@ -83,7 +80,7 @@ local LIMITS = {
     label = "tasks of one array",
     text = amounts.format_number,
     of = function(_, job)
-      return (job.array or job.record) and job.tasks or nil
+      return job.is_array and job.tasks or nil
     end,
   },
   {
@@ -115,8 +112,8 @@ local LIMITS = {
       return reached
     end,
     grows = function(job)
-      return job.walltime_s and job.was.walltime_s and job.walltime_s > job.was.walltime_s
-        or job.mgpu > job.was.mgpu
+      local before = job.past.walltime_s
+      return job.walltime_s and before and job.walltime_s > before or job.mgpu > job.was.mgpu
     end,
   },
 }
@@ -133,7 +130,6 @@ local function of_one_type(limit, kind)
   typed.of = limit.of_type and function(size)
     return limit.of_type(size, kind)
   end
-  typed.grows = nil
   return typed
 end
 

@@ -1,6 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
 -- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
--- walltime_s walltime_from resized command asked_whole_nodes.
+-- walltime_s walltime_from command asked_whole_nodes; and for an update was (the size of before) and past.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -88,10 +88,12 @@ function job_module.run(job, state)
   job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")
   job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
   job.array = text(desc.array_inx)
+  job.is_array = job.array ~= nil
   job.tasks = 1
   if job.record then
     local count = amounts.u32(record.array_task_cnt)
-    job.tasks = count and count > 0 and count or 1
+    job.is_array = count ~= nil and count > 0
+    job.tasks = job.is_array and count or 1
   elseif job.array then
     job.tasks = amounts.array_tasks(job.array)
   end
@@ -123,43 +125,18 @@ function job_module.run(job, state)
     mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
     mib_per_gpu = amounts.per_gpu(desc.mem_per_tres),
   }
-  -- What an update changes of the job's size: its GPUs, or only what goes with them.
-  local regrouped, resized = true, true
-  if job.record then
-    regrouped = text(desc.tres_per_job)
-      or text(desc.tres_per_node)
-      or text(desc.tres_per_socket)
-      or text(desc.tres_per_task)
-      or amounts.u32(desc.min_nodes)
-      or amounts.u32(desc.max_nodes)
-      or amounts.u32(desc.num_tasks)
-    resized = regrouped
-      or next(memory)
-      or amounts.u32(desc.min_cpus)
-      or amounts.u16(desc.pn_min_cpus)
-      or amounts.u16(desc.cpus_per_task)
-      or amounts.u16(desc.ntasks_per_node)
-      or text(desc.cpus_per_tres)
-  end
-  job.resized = resized
-  if job.record and not next(memory) then
-    memory = lib.size.memory_of_record(job.record)
-    memory.mib_in_all = nil -- a total of before the update
-  end
-  for key, value in pairs(memory) do
-    job.request[key] = value
-  end
   if job.request.tasks == 0 then
     job.request.tasks = nil
   end
-  local before
   if job.record then
     job.was = lib.size.of_record(job.record, job.record.job_state % 256 ~= 0)
-    before = not regrouped and job.was or nil
-  end
-  job.size = lib.size.of_request(job.request, job.partition, parts, before)
-  if job.record and not job.resized then
-    job.size = job.was
+    job.past = lib.update.past(job)
+    job.size = lib.update.size(job, parts, memory)
+  else
+    for key, value in pairs(memory) do
+      job.request[key] = value
+    end
+    job.size = lib.size.of_request(job.request, job.partition, parts)
   end
   job.mgpu, job.form = job.size.mgpu, job.size.form
   job.writes = {}
@@ -176,10 +153,6 @@ function job_module.run(job, state)
   local minutes = number("time_limit")
   if minutes == 0 then
     minutes = math.huge -- sbatch --time=0 asks for no limit
-  end
-  if job.was then
-    local before = amounts.u32(record.time_limit)
-    job.was.walltime_s = before and before * 60
   end
   if minutes then
     job.walltime_s = minutes * 60

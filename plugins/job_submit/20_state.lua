@@ -162,7 +162,8 @@ function state_module.run(job, state)
   end
   job.on_error_deny = false
   for _, rule in ipairs(policy.rules) do
-    if job.in_scope[rule.scope] and rule.mode == "enforce" and rule.on_error == "deny" then
+    local denies = rule.mode == "enforce" and rule.on_error == "deny"
+    if denies and job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now) then
       job.on_error_deny = true
     end
   end

@@ -40,7 +40,7 @@ local function untouched(limit, job)
   if limit.grows then
     return not limit.grows(job)
   end
-  local now, before = limit.of(job.size, job), limit.of(job.was, job)
+  local now, before = limit.of(job.size, job), limit.of(job.was, job.past)
   if limit.bound and now and before then
     now, before = now / job.mgpu, before / math.max(job.was.mgpu, 1)
   end
@@ -64,7 +64,7 @@ local function check(rule, limit, value, job, state, room)
     if requested == nil or (limit.bound and limit.bound(value, job.size) == nil) then
       return nil
     end
-    if same_scope and (limit.hours and not job.resized or not limit.hours and untouched(limit, job)) then
+    if same_scope and untouched(limit, job) then
       return nil
     end
     if limit.hours and requested > 0 then
@@ -117,15 +117,19 @@ end
 -- Partitions and GPU types that a rule allows.
 local function check_names(rule, key, allowed, job)
   local wrong
+  local stays = job.record and job.counted.scopes[rule.scope] and job.partition == job.past.partition
   if key == "partitions" then
-    if job.record and job.counted.scopes[rule.scope] and job.partition == (job.record.partition or "") then
+    if stays then
       return nil
     end
     for name in string.gmatch(job.partition, "[^,]+") do
       wrong = wrong or (not allowed[name] and name) -- the job may start in any of them
     end
-  elseif job.mgpu > 0 and (job.record == nil or job.resized or job.partition ~= (job.record.partition or "")) then
+  elseif job.mgpu > 0 then
     local named = lib.fit.named_types(job.request)
+    if stays and job.mgpu <= job.was.mgpu and table.concat(named, ",") == job.past.types then
+      return nil
+    end
     for _, kind in ipairs(named) do
       wrong = wrong or (not allowed[kind] and kind)
     end
@@ -204,10 +208,7 @@ end
 
 -- Whether a rule is for this job at this moment.
 local function in_force(rule, job)
-  local group = policy.groups[rule.group]
-  return job.in_scope[rule.scope]
-    and (group.until_s == nil or job.now < group.until_s)
-    and lib.calendar.holds(rule.when, job.now)
+  return job.in_scope[rule.scope] and lib.scopes.in_force(rule, job.now)
 end
 
 return function(job, state)
