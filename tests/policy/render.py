@@ -1,4 +1,4 @@
-"""Requests of the model as Slurm would put them: job descriptions, rows of slurm.jobs, and snapshots."""
+"""Jobs of the model as Slurm would put them: job descriptions, updates, rows of slurm.jobs, and snapshots."""
 
 from __future__ import annotations
 
@@ -7,27 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, ScalarFields
 
-from .model import (
-    DEFAULT_MIB_PER_CPU,
-    DEFAULT_MIB_PER_GPU,
-    BundleModel,
-    Limit,
-    Request,
-    RuleModel,
-    When,
-)
+from .judgement import Hours, binds
+from .model import DEFAULT_MIB_PER_CPU, DEFAULT_MIB_PER_GPU, Request, RuleModel
 from .model import PARTITIONS as MODEL_PARTITIONS
-from .users import UIDS
+from .users import NAMES
 
 PARTITIONS: list[ScalarFields] = [
     {"name": "gpu", "flag_default": 1, "default_time": 60, "max_time": 4294967295},
     {"name": "long", "flag_default": 0, "default_time": 4294967294, "max_time": 60},
 ]
-FAR = 2**40
-NAMES = {uid: name for name, uid in UIDS.items()}
 
 
 def tres(request: Request, mark: str) -> dict[str, str]:
@@ -38,11 +28,13 @@ def tres(request: Request, mark: str) -> dict[str, str]:
         per_node.append(f"gres{mark}gpu:{kind or 'a100:'}{request.per_node}")
     if request.shards_per_node is not None:
         per_node.append(f"gres{mark}shard:{request.shards_per_node}")
+    if request.mps_per_node is not None:
+        per_node.append(f"gres{mark}mps:{request.mps_per_node}")
     fields = {"tres_per_node": ",".join(per_node)} if per_node else {}
-    if request.per_job is not None:
-        fields["tres_per_job"] = f"gres{mark}gpu:{kind}{request.per_job}"
-    if request.per_task is not None:
-        fields["tres_per_task"] = f"gres{mark}gpu:{kind}{request.per_task}"
+    for form in ("job", "task", "socket"):
+        count = getattr(request, f"per_{form}")
+        if count is not None:
+            fields[f"tres_per_{form}"] = f"gres{mark}gpu:{kind}{count}"
     if request.cpus_per_gpu is not None:
         fields["cpus_per_tres"] = f"gres{mark}gpu:{request.cpus_per_gpu}"
     if request.mib_per_gpu is not None:
@@ -50,11 +42,19 @@ def tres(request: Request, mark: str) -> dict[str, str]:
     return fields
 
 
-def description(request: Request, mark: str = "/") -> dict[str, Any]:
-    """What sbatch or, for an interactive job, salloc would send."""
+def description(request: Request, mark: str = "/", *, terse: bool = False) -> dict[str, Any]:
+    """What sbatch or, for an interactive job, salloc would send.
+
+    A `terse` user leaves out what Slurm's own defaults say as well.
+    """
     desc: dict[str, Any] = dict(EMPTY_DESCRIPTION) | tres(request, mark)
     desc |= {"user_id": request.uid, "account": request.account, "partition": request.partition}
-    desc["user_name"] = NAMES.get(request.uid)
+    desc |= {"qos": request.qos, "user_name": NAMES.get(request.uid)}
+    if terse:
+        desc |= {"account": None, "default_account": request.account}
+        desc |= {"qos": None, "default_qos": request.qos}
+        if request.partition == "gpu":
+            desc["partition"] = None
     desc |= {"script": None, "argc": 0} if request.interactive else {"script": "#!/bin/sh"}
     tasks = request.nodes or 1 if request.n_tasks is None else max(request.n_tasks, request.nodes or 1)
     desc["min_cpus"] = tasks * (1 if request.cpus_per_task is None else request.cpus_per_task)
@@ -62,16 +62,42 @@ def description(request: Request, mark: str = "/") -> dict[str, Any]:
         "min_nodes": request.nodes,
         "max_nodes": request.most_nodes,
         "num_tasks": request.n_tasks,
+        "ntasks_per_node": request.tasks_per_node,
+        "ntasks_per_tres": request.tasks_per_gpu,
+        "sockets_per_node": request.sockets,
         "time_limit": request.minutes,
         "cpus_per_task": request.cpus_per_task,
         "pn_min_cpus": request.cpus_per_task,
         "min_mem_per_node": request.mib_per_node,
         "min_mem_per_cpu": request.mib_per_cpu,
+        "shared": 0 if request.exclusive else None,
     }
     desc |= {field: value for field, value in given.items() if value is not None}
     if request.array_tasks is not None:
         desc["array_inx"] = f"1-{request.array_tasks}%3" if request.array_tasks > 1 else "7"
     return desc
+
+
+_UPDATED: Mapping[str, str] = {
+    "minutes": "time_limit",
+    "partition": "partition",
+    "account": "account",
+    "qos": "qos",
+    "nodes": "min_nodes",
+    "most_nodes": "max_nodes",
+    "min_cpus": "min_cpus",
+    "mib_per_node": "min_mem_per_node",
+}
+
+
+def changes(before: Request, after: Request, mark: str = "/") -> dict[str, Any]:
+    """What `scontrol update` would send to make the one the other."""
+    desc: dict[str, Any] = dict(EMPTY_DESCRIPTION)
+    for name, field in _UPDATED.items():
+        if getattr(before, name) != getattr(after, name):
+            desc[field] = getattr(after, name)
+    old = tres(before, mark)
+    return desc | {field: text for field, text in tres(after, mark).items() if old.get(field) != text}
 
 
 def record(job_id: int, request: Request, *, running: bool = False, **more: Any) -> dict[str, Any]:
@@ -81,15 +107,15 @@ def record(job_id: int, request: Request, *, running: bool = False, **more: Any)
         "job_state": 1 if running else 0,
         "user_id": request.uid,
         "account": request.account,
-        "qos": "normal",
+        "qos": request.qos,
         "partition": request.partition,
-        "min_nodes": 1 if request.nodes is None else request.nodes,
+        "min_nodes": request.least_nodes,
         "max_nodes": 0 if request.most_nodes is None else request.most_nodes,
-        "min_cpus": request.tasks * (request.cpus_per_task or 1),
+        "min_cpus": max(request.tasks * (request.cpus_per_task or 1), request.min_cpus or 0),
         "pn_min_cpus": request.cpus_per_task or 1,
-        "time_limit": 60 if request.minutes is None else request.minutes,
-        "tres_fmt_req_str": _total(request, request.named_type),
-        "mem_per_tres": f"gpu:{DEFAULT_MIB_PER_GPU}" if request.mgpu and not request.only_shards else None,
+        "time_limit": 60 if request.minutes is None else request.minutes or 4294967295,
+        "tres_fmt_req_str": _total(request, request.named_type, least=True),
+        "mem_per_tres": f"gpu:{DEFAULT_MIB_PER_GPU}" if request.mgpu and not request.only_parts else None,
         **tres(request, ":"),
         **_memory(request),
     }
@@ -111,13 +137,17 @@ def _memory(request: Request) -> dict[str, int]:
     return {"min_mem_per_cpu": DEFAULT_MIB_PER_CPU}
 
 
-def _total(request: Request, gpu_type: str | None) -> str:
-    shards = (request.shards_per_node or 0) * request.counted_nodes
-    gpus = (request.mgpu - shards * 250) // 1000
-    text = f"cpu={request.cpus},mem={math.ceil(request.mib)}M,node={request.counted_nodes},billing=4"
+def _total(request: Request, gpu_type: str | None, *, least: bool = False) -> str:
+    """`least`: GPUs per socket of the fewest nodes, as Slurm prints a range of them."""
+    nodes = request.counted_nodes
+    shards, mps = (request.shards_per_node or 0) * nodes, (request.mps_per_node or 0) * nodes
+    gpus = (request.asked_mgpu - shards * 250 - mps * 10) // 1000
+    if least and request.per_socket is not None:
+        gpus = gpus * request.least_nodes // nodes
+    text = f"cpu={request.cpus},mem={math.ceil(request.mib)}M,node={nodes},billing=4"
     if gpus:
         text += f",gres/gpu={gpus}" + (f",gres/gpu:{gpu_type}={gpus}" if gpu_type else "")
-    return text + (f",gres/shard={shards}" if shards else "")
+    return text + (f",gres/shard={shards}" if shards else "") + (f",gres/mps={mps}" if mps else "")
 
 
 def snapshot(
@@ -126,9 +156,9 @@ def snapshot(
     rules: Iterable[RuleModel],
     jobs: Iterable[tuple[Request, bool]],
     tokens: Iterable[str] = (),
-    hours: Mapping[tuple[str, int | None], float] | None = None,
+    hours: Hours | None = None,
 ) -> str:
-    """What slurm-gpuctld would write of these (job, running); `hours` as in the model, of the week.
+    """What slurm-gpuctld would write of these (job, running).
 
     A token may be followed by the second in which its job was put in.
     """
@@ -140,10 +170,10 @@ def snapshot(
         for uid in (None, *NAMES):
             use: Counter[str] = Counter()
             for job, running in listed:
-                if rule.binds(job) and uid in (None, job.uid):
+                if binds(rule, job) and uid in (None, job.uid):
                     use.update(_use(job, "run" if running else "pend"))
-            if hours is not None:
-                use["gpu_h_week"] = hours.get((rule.id, uid), 0)  # type: ignore[assignment]
+            for period in ("day", "week", "month"):
+                use[f"gpu_h_{period}"] = (hours or {}).get((rule.id, uid, period), 0)  # type: ignore[assignment]
             fields = " ".join(f"{key}={value}" for key, value in use.items() if value)
             key = f"group:group-{rule.id}" if uid is None else f"user:{NAMES[uid]}@group-{rule.id}"
             lines.append(f"use {key} {fields}")
@@ -159,87 +189,6 @@ def _use(job: Request, phase: str) -> dict[str, int]:
         f"cpus_{phase}": job.cpus * job.jobs,
         f"mib_{phase}": math.ceil(job.mib) * job.jobs,
     }
-    types = {kind for name in job.partition.split(",") for kind in MODEL_PARTITIONS[name].gpu_types}
+    types = {kind for name in job.partitions for kind in MODEL_PARTITIONS[name].gpu_types}
     kind = job.given_type or job.named_type or (min(types) if len(types) == 1 else None)
     return use | ({f"mgpu_{phase}:{kind}": job.mgpu * job.jobs} if kind else {})
-
-
-def compiled(
-    rules: list[RuleModel], log: str, bundles: Iterable[BundleModel] = (), **more: Plain
-) -> dict[str, Plain]:
-    """The table that compile_policy would make of these rules, one group per rule."""
-    groups: list[Plain] = [
-        {
-            "name": f"group-{rule.id}",
-            "uids": None if rule.users is None else dict.fromkeys(sorted(rule.users), True),
-            "accounts": _names(rule.accounts),
-            "partitions": _names(rule.partitions),
-        }
-        for rule in rules
-    ]
-    table: list[Plain] = [
-        {
-            "id": rule.id,
-            "group": number,
-            "per": rule.per,
-            "why": f"Reason of {rule.id}.",
-            "mode": rule.mode,
-            "on_error": "allow",
-            "kind": rule.kind,
-            "when": None if rule.when is None else _when(rule.when),
-            "limits": _limits(rule.limits),
-            "exceptions": {
-                uid: {"until_s": FAR, "limits": _limits(limits)} for uid, limits in rule.exceptions.items()
-            },
-        }
-        for number, rule in enumerate(rules, 1)
-    ]
-    return {
-        "groups": groups,
-        "groups_id": "test",
-        "rules": table,
-        "bundles": [
-            {
-                "name": bundle.name,
-                "mgpu": bundle.mgpu,
-                "cpus": bundle.cpus,
-                "mib": bundle.mib,
-                "partitions": _names(bundle.partitions),
-                "gpu_types": _names(bundle.gpu_types),
-                "mode": bundle.mode,
-                "why": f"Reason of {bundle.name}.",
-            }
-            for bundle in bundles
-        ],
-        "contact": "gpu-help",
-        "slurm_user_uid": 64030,
-        "shards_per_gpu": 4,
-        "shards_span_gpus": False,
-        "partition_cpus": {name: part.cpus for name, part in MODEL_PARTITIONS.items()},
-        "partition_mib": {name: part.mib for name, part in MODEL_PARTITIONS.items()},
-        "partition_gpu_types": {name: _names(part.gpu_types) for name, part in MODEL_PARTITIONS.items()},
-        "default_mib": {"per_gpu": DEFAULT_MIB_PER_GPU, "per_cpu": DEFAULT_MIB_PER_CPU},
-        "decisions_log": log,
-        "decisions_log_bytes": 2**20,
-        **more,
-    }
-
-
-def _names(names: frozenset[str] | None) -> dict[str, Plain] | None:
-    return None if names is None else dict.fromkeys(sorted(names), True)
-
-
-def _when(when: When) -> dict[str, Plain]:
-    days: list[Plain] = [day in when.days for day in range(7)]
-    return {"days": days, "from_min": when.from_min, "to_min": when.to_min}
-
-
-def _limits(limits: Mapping[str, Limit]) -> dict[str, Plain]:
-    def plain(value: Limit) -> Plain:
-        if isinstance(value, frozenset):
-            return _names(value)
-        if isinstance(value, tuple):
-            return [{"mgpu": mgpu, "s": seconds} for mgpu, seconds in value]
-        return value
-
-    return {key: plain(value) for key, value in limits.items()}

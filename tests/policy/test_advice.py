@@ -11,9 +11,11 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
+from .compile import compiled
 from .model import BundleModel, Request, RuleModel
-from .render import PARTITIONS, compiled, record
-from .strategies import BUNDLES, examples, full_requests, queued, rule_lists
+from .policystrategies import BUNDLES, rule_lists
+from .render import PARTITIONS, record
+from .strategies import examples, full_requests, queued
 from .test_messages import advice, sbatch_words
 
 

@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import PolicyScript, ScalarFields, Verdict
 
+from .compile import compiled
 from .model import BundleModel, Request, RuleModel
-from .render import PARTITIONS, compiled, description, record, snapshot
-from .strategies import BUNDLES, examples, full_requests, queued, rule_lists
+from .policystrategies import BUNDLES, rule_lists
+from .render import PARTITIONS, description, record, snapshot
+from .strategies import examples, full_requests, queued
 
 START = 1_000_000
 TOKEN = re.compile(r"(?<=t=)\w+|(?<=allow )\w+")

@@ -11,8 +11,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.install import try_bundle
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 
 SITE = """\
 state = "the site's own"

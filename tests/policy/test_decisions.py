@@ -9,8 +9,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.decisions import RuleCount, count_decisions
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript
 
+from .compile import compiled
 from .model import RuleModel
-from .render import PARTITIONS, compiled
+from .render import PARTITIONS
 
 COMMON = "uid=1 account=vision qos=- partition=gpu tasks=1 mgpu=1000 cpus=1 mib=0 walltime=60"
 

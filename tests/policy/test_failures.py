@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from itertools import count
 from typing import Any
@@ -14,19 +15,22 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
 
+from .compile import compiled
 from .model import BundleModel, Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 from .strategies import examples
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 RULE = RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 8000})
 
 
-def script_of(on_error: str, lua: str = "5.4", **broken: Plain) -> PolicyScript:
+def script_of(
+    on_error: str, lua: str = "5.4", now: Callable[[], int] | None = None, **broken: Plain
+) -> PolicyScript:
     table = compiled([RULE], "/nonexistent/decisions.log")
     rule = table["rules"][0]  # type: ignore[index]
     rule |= {"on_error": on_error} | broken  # type: ignore[operator]
-    return PolicyScript(build_bundle(table), lua=lua)
+    return PolicyScript(build_bundle(table), lua=lua, now=now)
 
 
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
@@ -48,6 +52,14 @@ def test_on_error_of_a_rule_binds_only_its_own_group() -> None:
     script.set_jobs([{"job_id": 1}])
     stranger = Request(uid=1002, account="nlp", per_job=1)
     assert script.submit(description(stranger), PARTITIONS).accepted
+
+
+@pytest.mark.parametrize(("day", "accepted"), [(0, False), (1, True)])
+def test_on_error_of_a_rule_binds_only_at_its_own_hours(day: int, accepted: bool) -> None:
+    thursday: Plain = {"days": [number == 3 for number in range(7)], "from_min": 0, "to_min": 1440}
+    script = script_of("deny", now=lambda: day * 86400, when=thursday)  # 1 January 1970 was one
+    script.set_jobs([{"job_id": 1}])
+    assert script.submit(description(ALICE), PARTITIONS).accepted is accepted
 
 
 @pytest.mark.parametrize(("on_error", "accepted"), [("allow", True), ("deny", False)])

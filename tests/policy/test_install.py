@@ -16,8 +16,8 @@ from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.yamlsource import parse_yaml
 
+from .compile import compiled
 from .model import RuleModel
-from .render import compiled
 from .users import Directory
 
 POLICY = compiled(

@@ -11,8 +11,9 @@ import pytest
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 FIVE = RuleModel("five", "user", limits={"jobs_total": 5})

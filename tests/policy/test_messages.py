@@ -14,9 +14,11 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
-from .strategies import limits_of, requests
+from .policystrategies import limits_of
+from .render import PARTITIONS, description, record
+from .strategies import requests
 
 MARK = "Would be accepted, in place of your options: "
 ENDS = "in place of your options:"

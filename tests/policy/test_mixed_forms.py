@@ -13,8 +13,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Limit, Request, RuleModel
-from .render import PARTITIONS, compiled, record
+from .render import PARTITIONS, record
 from .test_messages import advice
 
 TOTAL = RuleModel("share", "user", limits={"gpus_total": 8000})

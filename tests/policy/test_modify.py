@@ -10,8 +10,9 @@ import pytest
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 
 ALICE = Request(uid=1001, account="vision", per_node=2, minutes=30)
 ROW = record(7, ALICE)
@@ -164,3 +165,36 @@ def test_a_job_over_lowered_limits_may_be_made_smaller_or_renamed() -> None:
     assert accepted(script, row=large, name="renamed")
     assert accepted(script, row=large, min_nodes=3, max_nodes=3, min_cpus=30, pn_min_cpus=10)
     assert not accepted(script, row=large, min_cpus=200)
+
+
+def changed(rules: list[RuleModel], before: Request, **changes: Any) -> bool:
+    """Whether an update of alice's only job is accepted."""
+    script = PolicyScript(build_bundle(compiled(rules, "/nonexistent/decisions.log")))
+    row = record(7, before)
+    script.set_jobs([row])
+    return accepted(script, row=row, **changes)
+
+
+def test_untyped_gpus_cannot_move_to_where_they_may_be_of_a_limited_type() -> None:
+    few = RuleModel("few", "user", limits={"gpus_total:v100": 1000})
+    untyped = Request(uid=1001, account="vision", per_job=2)
+    assert not changed([few], untyped, partition="gpu,long")
+    assert changed([few], replace(untyped, gpu_type="a100"), partition="gpu,long")
+
+
+def test_a_job_that_moves_under_another_rule_has_types_that_it_allows() -> None:
+    nlp = RuleModel("nlp", "job", accounts=frozenset({"nlp"}), limits={"gpu_types": frozenset({"v100"})})
+    assert not changed([nlp], Request(uid=1001, account="vision", per_job=1), account="nlp")
+
+
+def test_all_memory_of_more_nodes_is_more_memory() -> None:
+    memory = RuleModel("memory", "job", limits={"memory": 150_000})
+    whole = Request(uid=1001, account="vision", per_job=1, nodes=1, mib_per_node=0)
+    assert not changed([memory], whole, min_nodes=2, max_nodes=2)
+    assert changed([memory], whole, name="renamed")
+
+
+def test_a_job_that_is_no_array_is_held_to_no_limit_on_arrays() -> None:
+    none = RuleModel("arrays", "job", accounts=frozenset({"nlp"}), limits={"array_tasks": 0})
+    assert changed([none], Request(uid=1001, account="vision"), account="nlp")
+    assert not changed([none], Request(uid=1001, account="vision", array_tasks=1), account="nlp")

@@ -12,8 +12,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record, snapshot
+from .render import PARTITIONS, description, record, snapshot
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 SHARE = RuleModel("share", "user", limits={"gpus_total": 6000})
@@ -206,7 +207,7 @@ def test_a_long_queue_without_any_snapshot_is_read(tmp_path: Path) -> None:
 def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Path) -> None:
     hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
     site = Site(tmp_path, rules=[hours])
-    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001): 7}))
+    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
     refusal = site.submit(4)  # for an hour, which is what the partition gives
     assert refusal.messages[1] == "  GPU-hours this week: used 7, limit 10, requested 4."
     assert refusal.messages[2].endswith("sbatch --time=00:45:00 ...")
@@ -219,6 +220,16 @@ def test_gpu_hours_need_the_snapshot_and_follow_on_error_without_it(tmp_path: Pa
     ]
     denying = Site(tmp_path, rules=[hours], on_error="deny")
     assert not denying.submit(4).accepted
+
+
+def test_an_update_of_the_time_is_held_to_gpu_hours(tmp_path: Path) -> None:
+    hours = RuleModel("hours", "user", limits={"gpu_hours:week": 10})
+    site = Site(tmp_path, rules=[hours])
+    site.file.write_text(snapshot(1, site.second, [hours], [], hours={("hours", 1001, "week"): 7}))
+    row = record(1, Request(uid=1001, account="vision", per_job=2, minutes=60))
+    assert site.script.modify({"time_limit": 90}, row, PARTITIONS).accepted
+    assert not site.script.modify({"time_limit": 91}, row, PARTITIONS).accepted
+    assert site.script.modify({"time_limit": 30}, row, PARTITIONS).accepted
 
 
 def test_sums_over_one_kind_of_jobs_are_read_from_the_queue(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description
+from .render import PARTITIONS, description
 
 ALICE = Request(uid=1001, account="vision")
 RULES = [RuleModel("size", "job", accounts=frozenset({"vision"}), limits={"gpus": 2000})]

@@ -9,8 +9,9 @@ import pytest
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
 
+from .compile import compiled
 from .model import Request, RuleModel, When
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 OFFICE = RuleModel("office", "job", when=When(frozenset(range(5)), 9 * 60, 18 * 60), limits={"gpus": 0})

@@ -12,8 +12,9 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
+from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, compiled, description, record
+from .render import PARTITIONS, description, record
 from .test_messages import advice
 
 ALICE = Request(uid=1001, account="vision")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 UIDS = {"alice": 1001, "bob": 1002, "carol": 1003}
+NAMES = {uid: name for name, uid in UIDS.items()}
 MEMBERS = {"undergrad": frozenset({1002, 1003}), "empty": frozenset[int]()}
 
 

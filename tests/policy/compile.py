@@ -1,0 +1,140 @@
+"""Policies of the model as the product compiles them: through its own typed policy and `compile_policy`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+
+from slurm_gpu.policy.bundle import SiteFacts, compile_policy
+from slurm_gpu.policy.limits import LIMITS, Measure
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.model import (
+    Bundle,
+    BundleMode,
+    GpuLimit,
+    Group,
+    Hours,
+    Kind,
+    Limits,
+    Mode,
+    OnError,
+    Per,
+    Period,
+    Policy,
+    Rule,
+    RuleException,
+    WalltimeStep,
+)
+from slurm_gpu.policy.names import ResolvedNames
+
+from .model import (
+    DEFAULT_MIB_PER_CPU,
+    DEFAULT_MIB_PER_GPU,
+    PARTITIONS,
+    SHARDS_PER_GPU,
+    BundleModel,
+    Limit,
+    RuleModel,
+)
+from .users import MEMBERS, NAMES, UIDS
+
+
+def compiled(
+    rules: Sequence[RuleModel],
+    log: str,
+    bundles: Iterable[BundleModel] = (),
+    zone: str = "UTC",
+    **more: Plain,
+) -> dict[str, Plain]:
+    """The table that the bundle is made of, one group per rule; `more` takes the place of what is in it."""
+    policy = Policy(
+        contact="gpu-help",
+        bundles={bundle.name: _bundle(bundle) for bundle in bundles},
+        groups={f"group-{rule.id}": _group(rule) for rule in rules},
+        rules=tuple(_rule(rule) for rule in rules),
+        exceptions=tuple(
+            RuleException(rule.id, NAMES[uid], as_limits(own.limits), own.until, "A deadline.", None, ())
+            for rule in rules
+            for uid, own in rule.exceptions.items()
+        ),
+    )
+    facts = SiteFacts(
+        slurm_user_uid=64030,
+        shards_per_gpu=SHARDS_PER_GPU,
+        partition_cpus={name: part.cpus for name, part in PARTITIONS.items()},
+        partition_mib={name: part.mib for name, part in PARTITIONS.items()},
+        partition_gpu_types={name: part.gpu_types for name, part in PARTITIONS.items()},
+        default_mib={"per_gpu": DEFAULT_MIB_PER_GPU, "per_cpu": DEFAULT_MIB_PER_CPU},
+        timezone=zone,
+        year=2026,
+    )
+    table = compile_policy(policy, ResolvedNames(dict(UIDS), dict(MEMBERS)), facts)
+    where: dict[str, Plain] = {"decisions_log": log, "decisions_log_bytes": 2**20, "snapshot": None}
+    return {**table, "groups_id": "test", **where, **more}
+
+
+def _group(rule: RuleModel) -> Group:
+    return Group(
+        f"group-{rule.id}",
+        users=None if rule.users is None else tuple(sorted(NAMES[uid] for uid in rule.users)),
+        unix_groups=None if rule.unix_group is None else (rule.unix_group,),
+        accounts=_names(rule.accounts),
+        qos=_names(rule.qos),
+        partitions=_names(rule.partitions),
+        until=rule.until,
+    )
+
+
+def _rule(rule: RuleModel) -> Rule:
+    return Rule(
+        id=rule.id,
+        group=f"group-{rule.id}",
+        per=Per(rule.per),
+        why=f"Reason of {rule.id}.",
+        limits=as_limits(rule.limits),
+        mode=Mode(rule.mode),
+        on_error=OnError(rule.on_error),
+        when=None if rule.when is None else Hours(rule.when.days, rule.when.from_min, rule.when.to_min),
+        kind=None if rule.kind is None else Kind(rule.kind),
+    )
+
+
+def _bundle(bundle: BundleModel) -> Bundle:
+    return Bundle(
+        name=bundle.name,
+        mgpu=bundle.mgpu,
+        cpus=bundle.cpus,
+        memory_mib=bundle.mib,
+        partitions=_names(bundle.partitions),
+        gpu_types=_names(bundle.gpu_types),
+        mode=BundleMode(bundle.mode),
+        why=f"Reason of {bundle.name}.",
+    )
+
+
+def as_limits(flat: Mapping[str, Limit]) -> Limits:
+    """Limits by the model's keys ("gpus:a100") as the product has them."""
+    limits = Limits()
+    for key, value in flat.items():
+        base, _, part = key.partition(":")
+        kind = LIMITS[base]
+        before = kind.of(limits)
+        own: object = value
+        if kind.measure is Measure.GPUS:
+            assert isinstance(value, int | float)
+            both, mgpu = before if isinstance(before, GpuLimit) else GpuLimit(), int(value)
+            types = dict(both.by_type_mgpu) | ({part: mgpu} if part else {})
+            own = GpuLimit(both.all_mgpu if part else mgpu, types)
+        elif kind.measure is Measure.GPU_HOURS:
+            own = {**(before if isinstance(before, Mapping) else {}), Period(part): value}
+        elif isinstance(value, frozenset):
+            own = _names(value)
+        elif kind.measure is Measure.WALLTIME:
+            steps = value if isinstance(value, tuple) else ((0, value),)
+            own = tuple(WalltimeStep(mgpu, int(seconds)) for mgpu, seconds in steps)
+        limits = dataclasses.replace(limits, **{kind.field: own})
+    return limits
+
+
+def _names(names: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(sorted(names))

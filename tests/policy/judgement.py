@@ -1,0 +1,305 @@
+"""What a policy says to a job, in the plainest Python: what the Lua must agree with.
+
+Written from docs/contracts.md and docs/policy.md, not from the Lua, and without a line of slurm_gpu.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from fractions import Fraction
+
+from .model import PARTITIONS, SHARDS_PER_GPU, BundleModel, Limit, PolicyModel, Request, RuleModel
+from .users import MEMBERS
+
+
+class Outcome(Enum):
+    """How a job stands to one limit that is about it."""
+
+    FITS = "fits"
+    BEYOND = "beyond"
+    UNKNOWN = "cannot be checked"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One limit of a rule, or of a bundle, and how the job stands to it."""
+
+    rule: str
+    key: str
+    mode: str
+    outcome: Outcome
+    denies_unknown: bool = False
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All limits that a job was held to."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def accepted(self) -> bool:
+        return not any(
+            one.mode == "enforce"
+            and (one.outcome is Outcome.BEYOND or (one.outcome is Outcome.UNKNOWN and one.denies_unknown))
+            for one in self.findings
+        )
+
+    @property
+    def told(self) -> set[tuple[str, str, str]]:
+        """(rule, limit, mode or error) of those that are worth a word."""
+        return {
+            (one.rule, one.key, "error" if one.outcome is Outcome.UNKNOWN else one.mode)
+            for one in self.findings
+            if one.outcome is not Outcome.FITS
+        }
+
+
+Hours = Mapping[tuple[str, int | None, str], float]
+"""GPU-hours used, by rule, uid (None: the whole group) and period."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is besides the job at hand."""
+
+    jobs: Sequence[Request]
+    """Running and pending."""
+    now_s: int
+    hours: Hours | None = None
+    """None: nobody tells."""
+
+
+def binds(rule: RuleModel, job: Request) -> bool:
+    """Whether a rule is for such a job, at whatever moment."""
+    return (
+        (rule.users is None or job.uid in rule.users)
+        and (rule.unix_group is None or job.uid in MEMBERS[rule.unix_group])
+        and (rule.accounts is None or job.account in rule.accounts)
+        and (rule.qos is None or job.qos in rule.qos)
+        and (rule.partitions is None or not rule.partitions.isdisjoint(job.partitions))
+        and (rule.kind is None or (rule.kind == "interactive") == job.interactive)
+    )
+
+
+def in_force(rule: RuleModel, moment: dt.datetime) -> bool:
+    return (rule.until is None or moment.date() <= rule.until) and (
+        rule.when is None or rule.when.holds(moment)
+    )
+
+
+def judge(policy: PolicyModel, job: Request, known: Known) -> Judgement:
+    """A submission."""
+    moment = policy.local(known.now_s)
+    job = fitted(policy.bundles, job)
+    return Judgement(
+        (
+            *_of_bundles(policy.bundles, job),
+            *(
+                finding
+                for rule in policy.rules
+                if binds(rule, job) and in_force(rule, moment)
+                for finding in _of_rule(rule, job, known, moment)
+            ),
+            *_of_shards(job),
+        )
+    )
+
+
+def judge_change(policy: PolicyModel, before: Request, after: Request, known: Known) -> Judgement:
+    """An update by the job's owner; `known` are the other jobs.
+
+    What makes it larger, longer, or moves it under another rule must fit; what does not, need not.
+    """
+    moment = policy.local(known.now_s)
+    found = [
+        finding
+        for rule in policy.rules
+        if binds(rule, after) and in_force(rule, moment)
+        for finding in _of_rule(rule, after, known, moment)
+        if not binds(rule, before) or _grows(finding.key, before, after)
+    ]
+    return Judgement((*found, *_of_shards(after)))
+
+
+def unreadable(policy: PolicyModel, job: Request, now_s: int) -> bool:
+    """Whether a job is accepted while nobody can tell what is in the queue."""
+    moment = policy.local(now_s)
+    return not any(
+        binds(rule, job) and in_force(rule, moment) and (rule.mode, rule.on_error) == ("enforce", "deny")
+        for rule in policy.rules
+    )
+
+
+def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -> Iterator[Finding]:
+    counted = [other for other in known.jobs if binds(rule, other)]
+    if rule.per == "user":
+        counted = [other for other in counted if other.uid == job.uid]
+    limits = dict(rule.limits)
+    exception = rule.exceptions.get(job.uid)
+    if exception is not None and moment.date() <= exception.until:
+        limits |= exception.limits
+    for key, limit in limits.items():
+        used = None
+        if key.startswith("gpu_hours") and known.hours is not None:
+            who = job.uid if rule.per == "user" else None
+            used = known.hours.get((rule.id, who, key.partition(":")[2]), 0.0)
+        outcome = _outcome(key, limit, job, counted, used)
+        if outcome is not None:
+            yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
+
+
+def _outcome(
+    key: str, limit: Limit, job: Request, counted: Sequence[Request], used_hours: float | None
+) -> Outcome | None:
+    """None where the limit says nothing about such a job, or nothing at its submission."""
+    base, _, part = key.partition(":")
+    if base.endswith("_running"):
+        return None  # the job may wait
+    if isinstance(limit, frozenset):
+        return _of_names(base, limit, job)
+    if isinstance(limit, tuple):
+        reached = [seconds for mgpu, seconds in limit if job.mgpu >= mgpu]
+        return _compare(job.walltime_s, reached[-1]) if reached else None
+    if base.endswith("_total"):
+        measure = base.removesuffix("_total") + (f":{part}" if part else "")
+        asked = job.measure(measure) * job.jobs
+        if asked == 0:
+            return Outcome.FITS
+        return _compare(sum(other.measure(measure) * other.jobs for other in counted) + asked, limit)
+    if base == "gpu_hours":
+        if job.gpu_hours == 0:
+            return Outcome.FITS
+        return Outcome.UNKNOWN if used_hours is None else _compare(used_hours + job.gpu_hours, limit)
+    asked = _OF_ONE_JOB[base](job) if base in _OF_ONE_JOB else job.measure(key)
+    if asked is None:
+        return None
+    if base == "cpus_per_gpu":  # part of a GPU may have a whole CPU
+        return _compare(asked, math.ceil(Fraction(limit) * job.mgpu / 1000))
+    if base == "memory_per_gpu":
+        return _compare(asked, Fraction(limit) * job.mgpu / 1000)
+    return _compare(asked, limit)
+
+
+_OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
+    "nodes": lambda job: job.counted_nodes,
+    "tasks": lambda job: job.tasks,
+    "walltime": lambda job: job.walltime_s,
+    "array_tasks": lambda job: job.array_tasks,
+    "cpus_per_gpu": lambda job: job.cpus if job.mgpu else None,
+    "memory_per_gpu": lambda job: job.mib if job.mgpu else None,
+}
+
+
+def _compare(asked: float, limit: float | Fraction) -> Outcome:
+    return Outcome.BEYOND if asked > limit else Outcome.FITS
+
+
+def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None:
+    if key == "partitions":
+        return Outcome.FITS if allowed.issuperset(job.partitions) else Outcome.BEYOND
+    if job.mgpu == 0:
+        return None
+    if job.named_type is not None:
+        return Outcome.FITS if job.named_type in allowed else Outcome.BEYOND
+    every = frozenset[str]().union(*(PARTITIONS[name].gpu_types for name in job.partitions))
+    return Outcome.FITS if every <= allowed else Outcome.BEYOND
+
+
+def _grows(key: str, before: Request, after: Request) -> bool:
+    """Whether an update makes a job larger in the respect of one limit."""
+    base, _, part = key.partition(":")
+    if base == "partitions":
+        return before.partition != after.partition
+    if base == "gpu_types":
+        moved = (before.named_type, before.partition) != (after.named_type, after.partition)
+        return moved or after.mgpu > before.mgpu
+    if base == "walltime":  # which may be by the GPU
+        return after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
+    if base in ("cpus_per_gpu", "memory_per_gpu"):
+        measure = "cpus" if base == "cpus_per_gpu" else "memory"
+        if before.mgpu == 0:
+            return True
+        each = [Fraction(job.measure(measure)) / job.mgpu for job in (before, after)]
+        return each[1] > each[0]
+    if base == "gpu_hours":
+        return after.gpu_hours > before.gpu_hours
+    if base in _OF_ONE_JOB:
+        sizes = [_OF_ONE_JOB[base](job) or 0 for job in (before, after)]
+    else:
+        measure = base.removesuffix("_total") + (f":{part}" if part else "")
+        sizes = [job.measure(measure) * job.jobs for job in (before, after)]
+    return sizes[1] > sizes[0]
+
+
+def _of_shards(job: Request) -> Iterator[Finding]:
+    if (job.shards_per_node or 0) > SHARDS_PER_GPU:
+        yield Finding("one-gpu", "shards", "enforce", Outcome.BEYOND)
+
+
+def _suits(bundle: BundleModel, job: Request) -> bool:
+    if (bundle.mgpu > 0) != (job.mgpu > 0):
+        return False
+    if bundle.partitions is not None and bundle.partitions.isdisjoint(job.partitions):
+        return False
+    if bundle.gpu_types is None or job.mgpu == 0:
+        return True
+    if job.named_type is not None:
+        return job.named_type in bundle.gpu_types
+    return any(bundle.gpu_types & PARTITIONS[name].gpu_types for name in job.partitions)
+
+
+def _units(bundle: BundleModel, job: Request) -> Fraction:
+    return Fraction(job.mgpu, bundle.mgpu) if bundle.mgpu else Fraction(1)
+
+
+def _bundle_of(bundles: Sequence[BundleModel], job: Request) -> BundleModel | None:
+    return next((bundle for bundle in bundles if _suits(bundle, job)), None)
+
+
+def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
+    """The job as it is after a bundle filled in what it left unsaid."""
+    bundle = _bundle_of(bundles, job)
+    if bundle is None or bundle.mode != "fit" or job.mgpu == 0:
+        return job
+    units, gpus, full = _units(bundle, job), Fraction(job.mgpu, 1000), job
+    # GPUs that come with whole nodes are not asked for, and so nothing can be asked for by the GPU.
+    by_gpu = not job.only_parts and job.asked_mgpu == job.mgpu
+    says_nothing = job.cpus_per_task is None and job.cpus_per_gpu is None and not job.exclusive
+    if bundle.cpus is not None and says_nothing:
+        cpus = math.ceil(bundle.cpus * units)
+        if cpus > job.asked_cpus:
+            if by_gpu and cpus >= gpus:
+                full = replace(full, cpus_per_gpu=math.floor(cpus / gpus))
+            elif job.tasks == 1:
+                full = replace(full, cpus_per_task=cpus)
+    if bundle.mib is not None and job.mib_per_node is job.mib_per_cpu is job.mib_per_gpu is None:
+        mib = bundle.mib * units
+        if by_gpu and mib >= gpus:
+            full = replace(full, mib_per_gpu=math.floor(mib / gpus))
+        elif not by_gpu and mib >= job.counted_nodes:
+            full = replace(full, mib_per_node=math.floor(mib / job.counted_nodes))
+    return full
+
+
+def _of_bundles(bundles: Sequence[BundleModel], job: Request) -> Iterator[Finding]:
+    bundle = _bundle_of(bundles, job)
+    if bundle is None:
+        for_cpus = [one for one in bundles if one.mgpu == 0 and one.partitions is not None]
+        if job.mgpu == 0 and for_cpus:
+            yield Finding(f"bundle.{for_cpus[0].name}", "partitions", _mode(for_cpus[0]), Outcome.BEYOND)
+        return
+    name, units = f"bundle.{bundle.name}", _units(bundle, job)
+    if bundle.cpus is not None:
+        yield Finding(name, "cpus", _mode(bundle), _compare(job.cpus, math.ceil(bundle.cpus * units)))
+    if bundle.mib is not None:
+        yield Finding(name, "memory", _mode(bundle), _compare(job.mib, bundle.mib * units))
+
+
+def _mode(bundle: BundleModel) -> str:
+    """Of what does not fit a bundle that fits jobs, the user is only told."""
+    return "advise" if bundle.mode == "fit" else bundle.mode

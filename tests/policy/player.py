@@ -1,0 +1,262 @@
+"""Plays a scenario to the Lua and to the model, and compares what they say at each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.script import PolicyScript, Verdict
+
+from .compile import compiled
+from .judgement import Hours, Judgement, Known, Outcome, fitted, judge, judge_change, unreadable
+from .model import PARTITIONS as MODEL_PARTITIONS
+from .model import Request
+from .policystrategies import OF_A_JOB, OF_A_SUM
+from .render import PARTITIONS, changes, description, record, snapshot
+from .scenarios import Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
+from .users import NAMES
+
+SETTLED_S = 2
+"""After how long what has become no job counts no more."""
+_SLURM_USER = 64030
+
+
+@dataclass
+class Tally:
+    """How many job descriptions were judged, and how often each limit let jobs in and objected."""
+
+    judged: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """By "submit accepted", "gpus_total beyond" and so on."""
+
+    def note(self, what: str, judgement: Judgement, accepted: bool) -> None:
+        self.judged += 1
+        self.counts[f"{what} {'accepted' if accepted else 'refused'}"] += 1
+        for one in judgement.findings:
+            key = one.key if one.rule.startswith("rule") else f"{one.rule.partition('.')[0]}.{one.key}"
+            self.counts[f"{key} {one.outcome.value}"] += 1
+
+    def rarer_than(self, least: int) -> list[str]:
+        """What should have come that often, and has not: each kind of call, each limit kept and broken."""
+        limits = [key for key in (*OF_A_JOB, *OF_A_SUM) if "_running" not in key]
+        wanted = [f"{key} {how}" for key in (*limits, "bundle.cpus", "bundle.memory") for how in _BOTH]
+        wanted += ["bundle.partitions beyond", "one-gpu.shards beyond", "change by others accepted"]
+        wanted += [f"{what} {how}" for what in _CALLS for how in ("accepted", "refused")]
+        wanted += [f"{key} cannot be checked" for key in limits if key.startswith("gpu_hours")]
+        return [f"{what}: {self.counts[what]}" for what in wanted if self.counts[what] < least]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{what} {number}" for what, number in sorted(self.counts.items()))
+        return f"{self.judged} job descriptions; {counts}"
+
+
+_BOTH = (Outcome.FITS.value, Outcome.BEYOND.value)
+_CALLS = ("submit", "het", "change", "blind")
+
+
+@dataclass
+class _Job:
+    """One that is in the queue."""
+
+    id: int
+    request: Request
+    running: bool = False
+    comment: str | None = None
+    forgotten: bool = False
+    """Whether a snapshot has counted it: from then on no table tells that it wants its nodes to itself."""
+
+    @property
+    def asked(self) -> Request:
+        """As its record shows it."""
+        return replace(self.request, exclusive=False)
+
+    @property
+    def row(self) -> dict[str, Any]:
+        more = {} if self.comment is None else {"admin_comment": self.comment}
+        return record(self.id, self.asked, running=self.running, **more)
+
+    @property
+    def token(self) -> str | None:
+        return None if self.comment is None else self.comment.split()[1].removeprefix("t=")
+
+
+class Player:
+    """One scenario; files lie in `directory`."""
+
+    def __init__(self, scenario: Scenario, directory: Path, lua: str, tally: Tally) -> None:
+        self.scenario, self.tally, self.policy = scenario, tally, scenario.policy
+        self.log, self.snapshot = directory / "decisions.log", directory / "snapshot.txt"
+        self.log.write_text("")
+        self.now_s, self.generation = scenario.begin_s, 0
+        self.jobs = [_Job(10 + n, job, runs) for n, (job, runs) in enumerate(self._initial_queue())]
+        self.tried: list[tuple[int, Request]] = []
+        table = compiled(
+            self.policy.rules,
+            str(self.log),
+            self.policy.bundles,
+            self.policy.zone,
+            snapshot=str(self.snapshot),
+            partition_gpus={name: part.gpus for name, part in MODEL_PARTITIONS.items()},
+        )
+        self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: self.now_s)
+        self.source = scenario.source
+        self._show()
+
+    def play(self) -> None:
+        """Raises AssertionError where Lua and model disagree."""
+        for deed, then in self.scenario.steps:
+            if isinstance(deed, Submit):
+                self._submit(deed)
+            elif isinstance(deed, Change):
+                if self._change(deed):
+                    then = Pass(max(3, then.seconds if then else 0), then.source if then else self.source)
+            else:
+                self._submit_blind(deed)
+                then = then or Pass(1, self.source)
+            if then is not None:
+                self._pass(then)
+
+    def _initial_queue(self) -> list[tuple[Request, bool]]:
+        """That of long ago: it is noted who came without a script only where some rule asks."""
+        if any(rule.kind for rule in self.policy.rules):
+            return list(self.scenario.queue)
+        return [(replace(job, interactive=False), running) for job, running in self.scenario.queue]
+
+    @property
+    def _hours(self) -> Hours | None:
+        if self.source is not Source.FRESH:
+            return None
+        who = (None, *NAMES)
+        return {
+            (rule.id, uid, period): self.scenario.hours * (1 if uid else 2)
+            for rule in self.policy.rules
+            for uid in who
+            for period in ("day", "week", "month")
+        }
+
+    @property
+    def _counts_by_snapshot(self) -> bool:
+        """It knows no kinds: where a sum is over one kind, the queue is read."""
+        return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
+
+    def _known(self, without: _Job | None = None) -> Known:
+        there = [
+            job.asked if job.forgotten and not self._counts_by_snapshot else job.request
+            for job in self.jobs
+            if job is not without
+        ]
+        return Known([*there, *(request for _, request in self.tried)], self.now_s, self._hours)
+
+    def _submit(self, deed: Submit) -> None:
+        first = deed.components[0]
+        is_het = len(deed.components) > 1
+        for offset, component in enumerate(deed.components):
+            request = replace(component, uid=first.uid, interactive=first.interactive)
+            desc = description(request, self.scenario.mark, terse=deed.terse)
+            if is_het:
+                desc["het_job_offset"] = offset
+                if offset > 0:
+                    desc |= {"script": None, "argc": None}  # the first alone brings them along
+            verdict = self.script.submit(desc, PARTITIONS)
+            judgement = judge(self.policy, request, self._known())
+            what = "het" if is_het else "submit"
+            self._compare(what, verdict, judgement, (request, desc))
+            if not verdict.accepted:
+                return  # Slurm refuses the rest
+            admitted = fitted(self.policy.bundles, request)
+            if deed.only_tried:
+                self.tried.append((self.now_s, admitted))
+            else:
+                comment = str(verdict.desc["admin_comment"])
+                self.jobs.append(_Job(100 + len(self.jobs), admitted, comment=comment))
+
+    def _change(self, deed: Change) -> bool:
+        """Whether something was changed."""
+        pending = [job for job in self.jobs if not job.running and can_change(job.request)]
+        if not pending:
+            return False
+        job = pending[deed.which % len(pending)]
+        after = changed(job.request, deed.fields)
+        desc = changes(job.request, after, self.scenario.mark)
+        by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[deed.by]
+        verdict = self.script.modify(desc, job.row, PARTITIONS, by)
+        if deed.by == "owner":
+            judgement = judge_change(self.policy, job.request, after, self._known(without=job))
+            self._compare("change", verdict, judgement, (job.request, after))
+        else:
+            assert verdict.accepted, verdict
+            assert not _errors(verdict)
+            self.tally.note("change by others", Judgement(()), accepted=True)
+        if verdict.accepted:
+            job.request = after
+        return verdict.accepted
+
+    def _submit_blind(self, deed: Blind) -> None:
+        self.snapshot.unlink(missing_ok=True)
+        self.script.set_jobs([{"job_id": 1}])  # a record without a state: arithmetic on nil
+        verdict = self.script.submit(description(deed.job, self.scenario.mark), PARTITIONS)
+        assert verdict.accepted == unreadable(self.policy, deed.job, self.now_s), verdict
+        assert len(_errors(verdict)) == 1, verdict.log
+        self.tally.note("blind", Judgement(()), verdict.accepted)
+
+    def _compare(self, what: str, verdict: Verdict, judgement: Judgement, about: object) -> None:
+        found = _told(self.log)
+        assert found == judgement.told, (what, found, judgement.told, about, verdict.messages)
+        assert verdict.accepted == judgement.accepted, (what, about, verdict)
+        unknown = [one for one in judgement.findings if one.outcome is Outcome.UNKNOWN]
+        assert len(_errors(verdict)) == len(unknown), verdict.log
+        self.tally.note(what, judgement, verdict.accepted)
+
+    def _pass(self, then: Pass) -> None:
+        self.now_s += then.seconds
+        self.source = then.source
+        self.tried = [(at, job) for at, job in self.tried if self.now_s - at < SETTLED_S]
+        self._show()
+
+    def _show(self) -> None:
+        """A new table, and a new snapshot as far as there is one."""
+        self.generation += 1
+        source = self.source
+        text = snapshot(
+            self.generation,
+            self.now_s - (31 if source is Source.STALE else 0),
+            self.policy.rules,
+            [(job.request, job.running) for job in self.jobs],
+            [job.token for job in self.jobs if job.token is not None],
+            self._hours,
+        )
+        if source is Source.ABSENT:
+            self.snapshot.unlink(missing_ok=True)
+        elif source is Source.HALF_WRITTEN:
+            self.snapshot.write_text(text[: len(text) * 2 // 3])
+        elif source is Source.OF_OTHER_GROUPS:
+            self.snapshot.write_text(text.replace("\ngroups test\n", "\ngroups other\n"))
+        else:
+            self.snapshot.write_text(text)
+        if self._counts_by_snapshot:
+            self.script.set_jobs([{"job_id": 1}])  # reading it would fail
+            for job in self.jobs:
+                job.forgotten = True
+        else:
+            self.script.set_jobs(job.row for job in self.jobs)
+
+
+def _told(log: Path) -> set[tuple[str, str, str]]:
+    """(rule, limit, mode or error) in the last line of decisions.log."""
+    fields: Mapping[str, str] = dict(
+        word.split("=", 1) for word in log.read_text().splitlines()[-1].split() if "=" in word
+    )
+    found = set()
+    for item in fields["rules"].split(",") if fields["rules"] != "-" else []:
+        name, _, mode = item.rpartition(":")
+        rule, _, key = name.partition(":")
+        found.add((rule, key, mode))
+    return found
+
+
+def _errors(verdict: Verdict) -> list[str]:
+    return [text for level, text in verdict.log if level == "error"]

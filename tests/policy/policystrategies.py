@@ -1,0 +1,146 @@
+"""Policies for hypothesis: every limit, condition, mode and time that the language has."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+from hypothesis import strategies as st
+
+from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, PolicyModel, RuleModel, When
+from .strategies import ACCOUNTS, MIB, UIDS
+
+# Days around changes of the clock in some zone, and others.
+DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
+ZONES = st.sampled_from(["UTC", "Asia/Seoul", "America/New_York", "Europe/Berlin"])
+
+HALVES = st.integers(0, 40).map(lambda n: n * 500)
+FEW = st.integers(0, 16).map(lambda n: n * 500)
+SECONDS = st.integers(1, 300).map(lambda n: n * 60)
+STEPS = st.lists(st.tuples(st.integers(0, 8000), SECONDS), min_size=1, max_size=3).map(
+    lambda steps: tuple(sorted(dict(steps).items()))
+)
+SOME_PARTITIONS = st.frozensets(st.sampled_from(["gpu", "long"]), min_size=1)
+SOME_TYPES = st.frozensets(st.sampled_from(GPU_TYPES), min_size=1)
+
+OF_A_JOB: Mapping[str, st.SearchStrategy[Limit]] = {
+    "gpus": FEW,
+    "gpus:a100": FEW,
+    "gpus:v100": FEW,
+    "nodes": st.integers(0, 5),
+    "cpus": st.integers(0, 40),
+    "memory": st.integers(0, 400_000),
+    "cpus_per_gpu": st.integers(0, 12),
+    "memory_per_gpu": st.integers(0, 100_000),
+    "array_tasks": st.integers(0, 5),
+    "tasks": st.integers(0, 8),
+    "walltime": SECONDS | STEPS,
+    "partitions": SOME_PARTITIONS,
+    "gpu_types": SOME_TYPES,
+}
+OF_A_SUM: Mapping[str, st.SearchStrategy[Limit]] = {
+    "gpus_total": HALVES,
+    "gpus_total:a100": HALVES,
+    "gpus_total:v100": HALVES,
+    "gpus_running": HALVES,
+    "gpus_running:a100": HALVES,
+    "jobs_total": st.integers(0, 30),
+    "jobs_running": st.integers(0, 15),
+    "cpus_total": st.integers(0, 200),
+    "cpus_running": st.integers(0, 100),
+    "memory_total": st.integers(0, 1_500_000),
+    "memory_running": st.integers(0, 1_000_000),
+    "nodes_running": st.integers(0, 10),
+    "gpu_hours:day": st.integers(0, 60),
+    "gpu_hours:week": st.integers(0, 60),
+    "gpu_hours:month": st.integers(0, 60),
+}
+
+
+def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
+    """The two limits that everyone sets."""
+    if per == "job":
+        keys = {"gpus": st.integers(0, 12).map(lambda n: n * 500), "walltime": SECONDS}
+    else:
+        keys = {"gpus_total": HALVES, "jobs_total": st.integers(0, 15)}
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+@st.composite
+def full_limits_of(draw: st.DrawFn, per: str, *, hours: bool = True) -> dict[str, Limit]:
+    """A few of all limits."""
+    every = OF_A_JOB if per == "job" else OF_A_SUM
+    keys = [key for key in every if hours or not key.startswith("gpu_hours")]
+    chosen = draw(st.lists(st.sampled_from(keys), min_size=1, max_size=4, unique=True))
+    return {key: draw(every[key]) for key in chosen}
+
+
+@st.composite
+def whens(draw: st.DrawFn) -> When:
+    """Days and hours."""
+    begin = draw(st.integers(0, 1439))
+    days = draw(st.frozensets(st.integers(0, 6), min_size=1))
+    return When(days, begin, draw(st.integers(begin + 1, 1440)))
+
+
+LAST_DAYS = st.sampled_from([day + dt.timedelta(days=late) for day in DAYS for late in (-1, 0, 1)])
+_CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
+    "users": st.frozensets(UIDS, min_size=1),
+    "unix_group": st.sampled_from(["undergrad", "undergrad", "empty"]),
+    "accounts": st.frozensets(ACCOUNTS, min_size=1),
+    "qos": st.frozensets(st.sampled_from(["normal", "sg-long"]), min_size=1),
+    "partitions": SOME_PARTITIONS,
+    "until": LAST_DAYS,
+    "when": whens(),
+}
+
+
+@st.composite
+def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
+    """Up to four rules; `hours` lets them limit GPU-hours, `kinds` lets them sum over one kind of jobs."""
+    rules = []
+    for number in range(draw(st.integers(0, 4))):
+        per = draw(st.sampled_from(["user", "group", "job"]))
+        limits = draw(full_limits_of(per, hours=hours))
+        exceptions = {}
+        if per != "group" and draw(st.booleans()):
+            own = {key: draw((OF_A_JOB | OF_A_SUM)[key]) for key in limits if draw(st.booleans())}  # type: ignore[operator]
+            exceptions = {draw(UIDS): ExceptionModel(own, draw(LAST_DAYS))}
+        conditions = draw(st.lists(st.sampled_from(sorted(_CONDITIONS)), max_size=2, unique=True))
+        kind = draw(st.sampled_from([None, None, "interactive", "batch"])) if kinds or per == "job" else None
+        rules.append(
+            RuleModel(
+                id=f"rule{number}",
+                per=per,
+                mode=draw(st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])),
+                on_error=draw(st.sampled_from(["allow", "deny"])),
+                kind=kind,
+                limits=limits,
+                exceptions=exceptions,
+                **{name: draw(_CONDITIONS[name]) for name in conditions},  # type: ignore[arg-type]
+            )
+        )
+    return rules
+
+
+BUNDLES = st.lists(
+    st.builds(
+        BundleModel,
+        name=st.sampled_from(["train", "small", "prep"]),
+        mgpu=st.sampled_from([0, 500, 1000, 2000]),
+        cpus=st.none() | st.integers(1, 16),
+        mib=st.none() | MIB,
+        partitions=st.none() | SOME_PARTITIONS,
+        gpu_types=st.none() | SOME_TYPES,
+        mode=st.sampled_from(["fit", "observe", "advise", "enforce"]),
+    ),
+    max_size=3,
+    unique_by=lambda bundle: bundle.name,
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> PolicyModel:
+    """Rules, in a third of the cases bundles, and a time zone."""
+    bundles = draw(BUNDLES) if draw(st.integers(0, 2)) == 0 else []
+    return PolicyModel(tuple(draw(rule_lists())), tuple(bundles), draw(ZONES))
