@@ -33,7 +33,17 @@ def test_up_again_restarts_nothing(lab: Lab) -> None:
     assert None not in before.values()
 
 
+def slurmctld_saved_its_jobs(lab: Lab) -> None:
+    """A killed slurmctld goes on from what it last saved, 5 s ago at most, and gives later ids out again."""
+    lab.submit("alice", "--job-name=the last to be saved", "--wrap=true", "--output=/dev/null")
+    saved = lab.layout.slurmctld / "job_state"
+    wait_for(
+        lambda: saved.exists() and b"the last to be saved" in saved.read_bytes(), 60, "slurmctld saves jobs"
+    )
+
+
 def test_up_starts_what_was_killed(lab: Lab) -> None:
+    slurmctld_saved_its_jobs(lab)
     before = {name: daemon.pid for name, daemon in lab.daemons.items()}
     lab.daemons["slurmctld"].kill9()
     lab.daemons["slurmd-n2"].kill9()
