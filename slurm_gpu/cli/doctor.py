@@ -11,6 +11,7 @@ from slurm_gpu.cli.checks.every import run_checks
 from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.policy.install import STATE_DIRECTORY
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
 _PATH = click.Path(path_type=Path, file_okay=False)
@@ -25,15 +26,21 @@ _PATH = click.Path(path_type=Path, file_okay=False)
     "--node-state-dir", type=_PATH, default=Path("/var/lib/slurm-gpu"), show_default=True,
     help="Where this node's spool lies.",
 )  # fmt: skip
+@click.option(
+    "--policy-state-dir", type=_PATH, default=STATE_DIRECTORY, show_default=True,
+    envvar="SLURM_GPU_POLICY_STATE", help="Where `policy apply` keeps its journal.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
-def doctor(site: Site, node_run_dir: Path, node_state_dir: Path, as_json: bool) -> int:
+def doctor(
+    site: Site, node_run_dir: Path, node_state_dir: Path, policy_state_dir: Path, as_json: bool
+) -> int:
     """Check what is installed, end to end, and say what to type where something is wrong.
 
     Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
     host and on a GPU node. Exit code 1 if anything failed.
     """
-    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir)
+    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, policy_state=policy_state_dir)
     results = []
     for result in run_checks(at):
         results.append(result)

@@ -47,6 +47,7 @@ class Installation:
             site,
             run_dir=self.root / "run",
             state_dir=self.root / "state",
+            policy_state=self.root / "policy",
             host=host,
             proc=self.root / "proc",
         )

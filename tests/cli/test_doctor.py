@@ -231,8 +231,24 @@ def test_slurm_gpud_runs(installed: Installation):
     assert levels(node.alive(installed.at())) == ["fail"]
     process = installed.root / "proc" / "4711"
     process.mkdir()
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0--node\0n1\0")
-    assert levels(node.alive(installed.at())) == ["ok"]
+    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(_gpu_node(at), name="n1", address="10.0.0.1")]
+    assert levels(node.alive(at)) == ["ok"]
+
+
+def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
+    for number, name in enumerate(("n1", "n2"), 4711):
+        process = installed.root / "proc" / f"{number}"
+        process.mkdir()
+        (process / "cmdline").write_bytes(f"python3\0/usr/sbin/slurm-gpud\0--node={name}\0".encode())
+    finding = worst(node.alive(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.FAIL,
+        "no slurm-gpud runs for n3, which this host is too",
+    )
+    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--node\0n3\0")
+    assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
 
 
 def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):

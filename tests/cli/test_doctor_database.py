@@ -1,5 +1,7 @@
 """What `slurm-gpu doctor` learns from slurm-gpudbd, and says about the nodes that ship to it."""
 
+import dataclasses
+
 import pytest
 
 from slurm_gpu import __version__
@@ -67,6 +69,27 @@ def _report(node: str, n_gpus: int, version: str | None = __version__, n_instanc
     uuids += [(f"{node}-MIG-{n}", f"{node}-GPU-0") for n in range(n_instances)]
     devices = tuple(DeviceFacts(uuid=uuid, node=node, at_s=5, parent=parent) for uuid, parent in uuids)
     return NodeReport(node=node, heard_s=NOW_S, version=version, devices=devices)
+
+
+def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
+    installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
+    finding = worst(database.nodes_heard(installed.at()))
+    assert finding.message == "slurm-gpud on n[1-3] was heard within the last minute"
+    late = dataclasses.replace(_report("n2", 4), heard_s=NOW_S - 190.0)
+    installed.database.reports = [_report("n1", 4), late, dataclasses.replace(late, node="n3", heard_s=None)]
+    found = list(database.nodes_heard(installed.at()))
+    assert [(finding.level, finding.message) for finding in found] == [
+        (Level.FAIL, "slurm-gpud on n2 has not been heard for 3m10s"),
+        (Level.FAIL, "slurm-gpud on n3 has not been heard since slurm-gpudbd started"),
+    ]
+    assert found[0].remedy is not None
+    assert found[0].remedy.startswith("ssh n2 systemctl start slurm-gpud")
+
+
+def test_of_a_node_that_is_down_nothing_is_expected(installed: Installation):
+    at = installed.at()
+    at.nodes = [dataclasses.replace(one, state="down+not_responding") for one in at.nodes]
+    assert levels(database.nodes_heard(at)) == ["skipped"]
 
 
 def test_nodes_have_the_gpus_that_slurm_hands_out(installed: Installation):

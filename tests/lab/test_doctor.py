@@ -27,6 +27,17 @@ def test_the_lab_is_fine(lab: Lab) -> None:
     wait_for(lambda: _all_well(lab), 90, "doctor finds nothing", lambda: str(_doctor(lab)), 1)
 
 
+def test_of_several_nodes_on_one_host_the_one_without_a_slurm_gpud_is_named(lab: Lab) -> None:
+    daemon = lab.daemons["slurm-gpud-n2"]
+    daemon.kill9()
+    try:
+        shown = lab.run_as("root", ["slurm-gpu", "doctor"], check=False)
+    finally:
+        daemon.start()
+    assert shown.returncode == 1
+    assert "no slurm-gpud runs for n2" in shown.stdout, shown.stdout
+
+
 def test_a_readme_among_the_hooks_is_found_before_it_drains_a_node(lab: Lab) -> None:
     readme = lab.layout.etc / "prolog.d" / "README"
     readme.write_text("Hooks of this cluster.\n")

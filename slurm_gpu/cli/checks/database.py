@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.database.client import Health, NodeReport
 from slurm_gpu.errors import OutsideError
@@ -14,6 +14,11 @@ from slurm_gpu.slurm.hostlist import compress
 
 _SKEW_S = 5.0
 _MISSED_IMPORTS = 3
+_HEARD_S = 60.0
+_UNHEARD = frozenset(
+    {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
+)
+"""Words of the state of a node from which nothing is to be expected."""
 _LOOK = "journalctl -u slurm-gpudbd"
 
 
@@ -62,6 +67,26 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
         )
     else:
         yield ok("every node whose GPUs are held for long sends records")
+
+
+def nodes_heard(at: Surroundings) -> Iterator[Finding]:
+    """Every node with GPUs was heard of within the last minute, as each sends its live values every 10 s."""
+    now_s = _health(at).now_s
+    with at.site.database() as database:
+        heard = {report.node: report.heard_s for report in database.nodes()}
+    there = [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
+    late = {name: heard.get(name) for name in there}
+    late = {name: at_s for name, at_s in late.items() if at_s is None or now_s - at_s > _HEARD_S}
+    for name, at_s in late.items():
+        since = "since slurm-gpudbd started" if at_s is None else f"for {span(now_s - at_s)}"
+        yield fail(
+            f"slurm-gpud on {name} has not been heard {since}",
+            f"ssh {name} systemctl start slurm-gpud; journalctl -u slurm-gpud there says why it stopped",
+        )
+    if there and not late:
+        yield ok(f"slurm-gpud on {compress(there)} was heard within the last minute")
+    if not there:
+        yield skipped("Slurm has no node with GPUs that is up")
 
 
 def devices_agree(at: Surroundings) -> Iterator[Finding]:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slurm_gpu.cli.checks import applications, controller, database, job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks import (
+    applications,
+    controller,
+    database,
+    job_submit,
+    journal,
+    node,
+    site_file,
+    slurm_conf,
+)
 from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, skipped
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmGpuError
@@ -24,10 +33,13 @@ CHECKS = (
     Check("memory", slurm_conf.memory_per_gpu, (_SLURM,)),
     Check("job_submit", job_submit.plugin, (_SLURM,)),
     Check("policy", job_submit.script, (_SITE, _SLURM)),
+    Check("applied", journal.applied, (_SLURM,)),
+    Check("lending", job_submit.lending, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_DATABASE,)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
+    Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
     Check("applications", applications.rules, (_SLURM,)),

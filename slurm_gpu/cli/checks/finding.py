@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.site import Site
+from slurm_gpu.policy.install import STATE_DIRECTORY
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 
 _LOOPBACK = re.compile(r"127\.|::1$")
@@ -57,11 +58,12 @@ def skipped(message: str) -> Finding:
 
 @dataclass
 class Surroundings:
-    """What checks look at. Directories are slurm-gpud's on this host."""
+    """What checks look at. Directories are slurm-gpud's on this host, but for that of `policy apply`."""
 
     site: Site
     run_dir: Path = Path("/run/slurm-gpu")
     state_dir: Path = Path("/var/lib/slurm-gpu")
+    policy_state: Path = STATE_DIRECTORY
     policy_file: Path | None = None
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
@@ -77,13 +79,19 @@ class Surroundings:
         return self.site.slurm.nodes()
 
     @property
+    def gpu_nodes_here(self) -> Sequence[str]:
+        """The nodes with GPUs that this host is, or simulates."""
+        here = (self.host, "localhost")
+        return [
+            node.name
+            for node in self.nodes
+            if node.n_gpus and (node.name in here or node.address in here or _LOOPBACK.match(node.address))
+        ]
+
+    @property
     def is_gpu_node(self) -> bool:
         """Whether this host is (or simulates) a node with GPUs."""
-        here = (self.host, "localhost")
-        return any(
-            node.n_gpus and (node.name in here or node.address in here or _LOOPBACK.match(node.address))
-            for node in self.nodes
-        )
+        return bool(self.gpu_nodes_here)
 
     @property
     def is_controller(self) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.slurm.hostlist import compress
 
 _DAEMON = "slurm-gpud"
 _TAKEN_IN_S = 30.0
@@ -19,12 +20,19 @@ _START = "systemctl start slurm-gpud; journalctl -u slurm-gpud says why it stopp
 
 
 def alive(at: Surroundings) -> Iterator[Finding]:
-    """slurm-gpud runs on this node."""
-    if not at.is_gpu_node:
+    """slurm-gpud runs on this node; on each of them where one host simulates several."""
+    here = at.gpu_nodes_here
+    if not here:
         yield skipped("this host is no GPU node")
         return
-    running = len(_daemons(at.proc))
-    yield ok(f"{_DAEMON} runs") if running else fail(f"no {_DAEMON} runs on this GPU node", _START)
+    named = [_value(words, "--node") for words in _daemons(at.proc)]
+    lacking = [name for name in here if name not in named]
+    if not named:
+        yield fail(f"no {_DAEMON} runs on this GPU node", _START)
+    elif len(here) > 1 and lacking:
+        yield fail(f"no {_DAEMON} runs for {compress(lacking)}, which this host is too", _START)
+    else:
+        yield ok(f"{_DAEMON} runs" + (f" for {compress(here)}" if len(here) > 1 else ""))
 
 
 def hook_directory(at: Surroundings) -> Iterator[Finding]:
@@ -109,16 +117,16 @@ def _finished_records(log: Path) -> int:
 
 def _directories(proc: Path, option: str, default: Path) -> list[Path]:
     """The directories that the running daemons were given; simulated nodes have one of their own each."""
-    given = {path for words in _daemons(proc) if (path := _value(words, option)) is not None}
+    given = {Path(value) for words in _daemons(proc) if (value := _value(words, option)) is not None}
     return sorted(given) if given else [default]
 
 
-def _value(words: list[str], option: str) -> Path | None:
+def _value(words: list[str], option: str) -> str | None:
     for word, following in itertools.pairwise([*words, ""]):
         if word == option:
-            return Path(following)
+            return following
         if word.startswith(f"{option}="):
-            return Path(word.partition("=")[2])
+            return word.partition("=")[2]
     return None
 
 
