@@ -60,8 +60,22 @@ function job_module.kind_of(job, state)
   return kind
 end
 
--- By the number of arguments that a job without a script comes with: srun names its program, salloc none.
-local COMMANDS = { [0] = "salloc", [1] = "srun" }
+-- Which command a job without a script comes from, nil where it cannot be told. salloc names no program on Slurm
+-- 22.05; on 24.11 it does, but is the one that calls a job "interactive" if no name is given. srun then takes its
+-- program's.
+local function interactive_command(desc)
+  local name = text(desc.name)
+  if desc.argc == nil then
+    return nil
+  elseif desc.argc == 0 or name == "interactive" then
+    return "salloc"
+  end
+  local program = type(desc.argv) == "table" and text(desc.argv[0])
+  if name == nil or not program or name == program:match("[^/]*$") then
+    return "srun"
+  end
+  return nil
+end
 
 -- The module proper.
 function job_module.run(job, state)
@@ -82,7 +96,7 @@ function job_module.run(job, state)
     if text(desc.script) then
       return "sbatch"
     end
-    return COMMANDS[desc.argc]
+    return interactive_command(desc)
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
   job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")

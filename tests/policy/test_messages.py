@@ -164,6 +164,7 @@ def test_a_pending_range_of_nodes_goes_on_counting_with_its_most() -> None:
         ({}, "sbatch --gpus=2 ..."),
         ({"script": None, "argc": 1}, "srun --gpus=2 ..."),
         ({"script": None, "argc": 0}, "salloc --gpus=2 ..."),
+        ({"script": None, "argc": 1, "name": "interactive"}, "salloc --gpus=2 ..."),  # from Slurm 24.11 on
         ({"script": None, "argc": None}, "--gpus=2 ..."),  # better none than a wrong one
     ],
 )
