@@ -26,6 +26,7 @@ from slurm_gpu.policy.install import (
 from slurm_gpu.policy.markdownpage import render_markdown
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
+from slurm_gpu.policy.native.preemption import broken_promises
 from slurm_gpu.policy.page import make_page
 from slurm_gpu.policy.policyjson import to_json
 from slurm_gpu.policy.textpage import render_text
@@ -63,6 +64,7 @@ def check(site: Site, file: Path | None) -> None:
     doubts = (
         *unmanaged_accounts(checked, source),
         *_unknown_to_cluster(site, checked, source),
+        *_broken_promises(site, checked, source),
         *find_doubts(checked, names, source, today),
     )
     for warning in (*names.unknown, *doubts):
@@ -107,6 +109,16 @@ def _unknown_to_cluster(site: Site, checked: Policy, source: YamlSource) -> tupl
         return unknown_to_cluster(checked, source, site.slurm.nodes())
     except OutsideError:
         return ()  # a policy can be checked far from its cluster
+
+
+def _broken_promises(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:
+    if not checked.owners:
+        return ()
+    try:
+        settings, nodes = site.slurm.settings(), site.slurm.nodes()
+    except OutsideError:
+        return ()
+    return broken_promises(checked, source, settings, sum(node.n_gpus for node in nodes))
 
 
 def _in_force(site: Site, checked: Policy, source: YamlSource) -> InForce | None:

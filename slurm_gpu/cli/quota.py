@@ -16,6 +16,7 @@ from slurm_gpu.cli.cells import GAP
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.lending import LendingLine, lending_of
 from slurm_gpu.controller.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot import Snapshot
 from slurm_gpu.controller.usage import usage_of
@@ -30,6 +31,7 @@ from slurm_gpu.slurm.submission import read_partitions, read_user_places
 from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
+LENDING_COLUMNS = ("owner", "owns", "uses itself", "lends", "borrows", "back within")
 _HELD = {Scope.JOB: "each job's ", Scope.TOTAL: "", Scope.RUNNING: "", Scope.PERIOD: ""}
 _STATE = {Scope.JOB: "", Scope.TOTAL: " running + pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 _UNITS = {
@@ -57,10 +59,19 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
     policy, snapshot, source = _situation(site)
     places = read_user_places(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall())
+    lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
     if as_json:
         document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
-        print_json(document | {"limits": [_to_json(line) for line in lines]})
+        limits = [_to_json(line) for line in lines]
+        print_json(document | {"limits": limits, "lending": [_owner_json(line) for line in lending]})
         return
+    _print_limits(lines, name, site)
+    if lending:
+        click.echo()
+        print_table(LENDING_COLUMNS, map(_owner_row, lending), right=LENDING_COLUMNS[1:], whole=("owner",))
+
+
+def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
     if not lines:
         remark(f"no limit is for {name}'s jobs")
         return
@@ -104,6 +115,24 @@ def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
         GAP if line.left is None else _amount(kind, line.left),
         "; ".join(_notes(line, zone)),
     )
+
+
+def _owner_row(line: LendingLine) -> Sequence[str]:
+    amounts = (line.owner.mgpu, line.own, line.lent, line.borrowed)
+    return (line.owner.name, *map(format_mgpu, amounts), format_duration(line.owner.return_within_s))
+
+
+def _owner_json(line: LendingLine) -> dict[str, Any]:
+    return {
+        "owner": line.owner.name,
+        "owned": line.owner.mgpu / 1000,
+        "own": line.own / 1000,
+        "lent": line.lent / 1000,
+        "borrowed": line.borrowed / 1000,
+        "return_within_s": line.owner.return_within_s,
+        "qos": line.owner.qos,
+        "lend_in": line.owner.lend_in,
+    }
 
 
 def _of(line: QuotaLine) -> str:

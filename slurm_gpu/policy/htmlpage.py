@@ -30,11 +30,11 @@ def _lines(page: Page) -> Iterator[str]:
     yield f"<h1>{TITLE}</h1>"
     for section in page.rules:
         yield from _section(section, "rule")
-    if page.bundles:
-        yield "<h1>What a job may take along</h1>"
-        yield "<p>A job belongs to the first that fits it.</p>"
-    for section in page.bundles:
-        yield from _section(section, "bundle")
+    for part in page.others:
+        yield f"<h1>{part.title}</h1>"
+        yield f"<p>{part.opening}</p>"
+        for section in part.sections:
+            yield from _section(section, part.kind)
     yield f"<p>{_with_code(CLOSING)}</p>"
     if page.contact is not None:
         yield f"<p>Questions: {escape(page.contact)}</p>"

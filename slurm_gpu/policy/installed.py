@@ -74,6 +74,25 @@ class RuleInForce:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerInForce:
+    """A group that lends its idle GPUs."""
+
+    name: str
+    mgpu: int
+    qos: str
+    lend_in: str
+    return_within_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class LendingInForce:
+    """All owners, and what is nobody's."""
+
+    owners: tuple[OwnerInForce, ...]
+    unowned_mgpu: int
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInForce:
     """What of an installed bundle is needed to count, and to say what the limits are."""
 
@@ -91,6 +110,7 @@ class PolicyInForce:
     """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
     snapshot: Path | None = None
     """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
+    lending: LendingInForce | None = None
 
     @property
     def counts_gpu_hours(self) -> bool:
@@ -157,7 +177,14 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         default_mib=table.get("default_mib", {}),
         partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
         snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
+        lending=_lending(table["lending"]) if "lending" in table else None,
     )
+
+
+def _lending(table: Mapping[str, Any]) -> LendingInForce:
+    keys = ("name", "mgpu", "qos", "lend_in", "return_within_s")
+    owners = tuple(OwnerInForce(**{key: item[key] for key in keys}) for item in _list(table["owners"]))
+    return LendingInForce(owners, table["unowned_mgpu"])
 
 
 def _list(table: Mapping[Any, Any]) -> list[Any]:

@@ -6,9 +6,6 @@ from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.native.lending import unowned_gpus
 
-EVERYTHING = "all:jobs"
-"""The group of all jobs; groups of a policy have no colon in their names, and none of these has a rule."""
-
 
 def own_group(owner: str) -> str:
     """The group of what runs on an owner's own GPUs."""
@@ -48,10 +45,9 @@ def compile_lending(policy: Policy, n_gpus: int, *, requeues: bool) -> dict[str,
 
 
 def lending_groups(policy: Policy) -> list[Plain]:
-    """Groups that slurm-gpuctld counts besides those of the policy."""
+    """Groups that slurm-gpuctld counts besides those of the policy, which have no colon in their names."""
     loans = sorted({owner.lend_in for owner in policy.owners})
-    groups: list[Plain] = [{"name": EVERYTHING}]
-    groups += [{"name": loans_group(qos), "qos": {qos: True}} for qos in loans]
+    groups: list[Plain] = [{"name": loans_group(qos), "qos": {qos: True}} for qos in loans]
     for owner in policy.owners:
         groups.append({"name": own_group(owner.group), "qos": {owner.qos: True}})
         accounts: dict[str, Plain] = dict.fromkeys(sorted(owner.accounts), True)

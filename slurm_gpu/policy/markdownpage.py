@@ -21,13 +21,13 @@ def _lines(page: Page) -> Iterator[str]:
     yield f"# {TITLE}"
     for section in page.rules:
         yield from _section(section)
-    if page.bundles:
+    for part in page.others:
         yield ""
-        yield "# What a job may take along"
+        yield f"# {part.title}"
         yield ""
-        yield "A job belongs to the first that fits it."
-    for section in page.bundles:
-        yield from _section(section)
+        yield part.opening
+        for section in part.sections:
+            yield from _section(section)
     yield ""
     yield CLOSING
     if page.contact is not None:

@@ -15,12 +15,13 @@ from slurm_gpu.policy.model import (
     Kind,
     Limits,
     Mode,
+    Owner,
     Per,
     Policy,
     Rule,
     RuleException,
 )
-from slurm_gpu.units import format_memory_mib, format_mgpu
+from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
 ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
@@ -62,20 +63,44 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """Sections under a heading of their own."""
+
+    kind: str
+    title: str
+    opening: str
+    """A whole sentence."""
+    sections: tuple[Section, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """All that a user is told; textpage.py, markdownpage.py and htmlpage.py write it down."""
 
     rules: tuple[Section, ...]
-    bundles: tuple[Section, ...]
+    others: tuple[Part, ...]
+    """What is no rule: owners and bundles, where there are any."""
     contact: str | None
 
 
 def make_page(policy: Policy) -> Page:
     """The policy in words."""
     built_in = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
+    owners = Part(
+        "owner",
+        "Whose GPUs they are",
+        "Idle GPUs of an owner are lent, and go back when it needs them.",
+        tuple(map(_owner, policy.owners)),
+    )
+    bundles = Part(
+        "bundle",
+        "What a job may take along",
+        "A job belongs to the first that fits it.",
+        tuple(map(_bundle, policy.bundles.values())),
+    )
     return Page(
         rules=(*(_rule(rule, policy) for rule in policy.rules), built_in),
-        bundles=tuple(_bundle(bundle) for bundle in policy.bundles.values()),
+        others=tuple(part for part in (owners, bundles) if part.sections),
         contact=policy.contact,
     )
 
@@ -120,6 +145,24 @@ def _exception(exception: RuleException, per: Per) -> str:
     granted = f", granted by {exception.granted_by}" if exception.granted_by else ""
     what = f"Exception until {exception.until.isoformat()} for {exception.user}: {limits}"
     return f"{what} ({exception.why}{granted})"
+
+
+def _owner(owner: Owner) -> Section:
+    within = format_duration(owner.return_within_s)
+    return Section(
+        owner.group,
+        f"account {', '.join(owner.accounts)}",
+        f"It owns {_count(owner.gpus)}; its own jobs have them, in QOS {owner.qos}.",
+        remarks=(
+            f"sbatch --qos={owner.lend_in} borrows GPUs that lie idle.",
+            f"They go back within {within} when their owner needs them, and the job is requeued; one of srun "
+            "or salloc is cancelled.",
+        ),
+    )
+
+
+def _count(gpus: int) -> str:
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
 def _bundle(bundle: Bundle) -> Section:

@@ -6,7 +6,7 @@ from typing import Any
 
 from slurm_gpu.policy.bundle import bundle_reason
 from slurm_gpu.policy.limittext import limits_json
-from slurm_gpu.policy.model import Bundle, Hours, Policy
+from slurm_gpu.policy.model import Bundle, Hours, Owner, Policy
 from slurm_gpu.policy.page import conditions
 
 
@@ -16,6 +16,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "contact": policy.contact,
         "on_error": str(policy.on_error),
         "bundles": {bundle.name: _bundle(bundle) for bundle in policy.bundles.values()},
+        "owners": {owner.group: _owner(owner) for owner in policy.owners},
         "groups": {
             group.name: {
                 **{key: list(names) for key, names in conditions(group)},
@@ -54,6 +55,16 @@ def to_json(policy: Policy) -> dict[str, Any]:
 def _when(when: Hours) -> dict[str, Any]:
     """`days` with 0 for Monday; from_min and to_min are minutes since midnight, the latter excluded."""
     return {"days": sorted(when.days), "from_min": when.from_min, "to_min": when.to_min}
+
+
+def _owner(owner: Owner) -> dict[str, Any]:
+    return {
+        "accounts": list(owner.accounts),
+        "gpus": owner.gpus,
+        "qos": owner.qos,
+        "lend_in": owner.lend_in,
+        "return_within_s": owner.return_within_s,
+    }
 
 
 def _bundle(bundle: Bundle) -> dict[str, Any]:

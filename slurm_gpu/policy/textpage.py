@@ -20,12 +20,12 @@ def _lines(page: Page) -> Iterator[str]:
     for section in page.rules:
         yield ""
         yield from _section(section)
-    if page.bundles:
+    for part in page.others:
         yield ""
-        yield "What a job may take along (it belongs to the first that fits it)"
-    for section in page.bundles:
-        yield ""
-        yield from _section(section)
+        yield f"{part.title}. {part.opening}"
+        for section in part.sections:
+            yield ""
+            yield from _section(section)
     yield ""
     yield from textwrap.wrap(CLOSING, _WIDTH)
     if page.contact is not None:

@@ -51,10 +51,13 @@ class Command:
     capsys: pytest.CaptureFixture[str]
 
     def __post_init__(self) -> None:
-        source = parse_yaml(POLICY, "policy.yaml")
+        self.install(POLICY)
+
+    def install(self, text: str) -> None:
+        source = parse_yaml(text, "policy.yaml")
         policy = check_policy(source)
         names = resolve_names(policy, source, SystemDirectory())
-        bundle = build_bundle(compile_policy(policy, names, SiteFacts()))
+        bundle = build_bundle(compile_policy(policy, names, SiteFacts(n_gpus=16)))
         self.script = self.directory / "job_submit.lua"
         self.script.write_text(bundle)
 
@@ -130,3 +133,29 @@ def test_where_there_is_no_policy_it_says_where_to_look(quota: Command) -> None:
 def test_an_unknown_user_is_wrong_usage(quota: Command) -> None:
     assert quota("--user", "nobody-at-all") == 2
     assert "'nobody-at-all' is not a user" in quota.err
+
+
+def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> None:
+    owners = "owners: {vision: {gpus: 12, lend_in: sg-loans, return_within: 10m}}\nmanages: {qos: [sg-*]}\n"
+    quota.install(POLICY.replace("rules:", owners + "rules:"))
+    usage = Usage(
+        {
+            Subject("bob", None): RunningAndPending(Use(jobs=1, mgpu=8000)),
+            Subject("alice", None): RunningAndPending(Use(jobs=3, mgpu=4000)),
+            Subject(None, "own:vision"): RunningAndPending(Use(jobs=1, mgpu=2000)),
+            Subject(None, "loans:sg-loans"): RunningAndPending(Use(jobs=2, mgpu=9000)),
+            Subject(None, "borrowed:sg-loans:vision"): RunningAndPending(Use(jobs=1, mgpu=1000)),
+        },
+        {"bob": 1002},
+    )
+    quota.write_snapshot(usage=usage)
+    assert quota() == 0
+    assert rows(quota)[-2:] == [
+        ["owner", "owns", "uses itself", "lends", "borrows", "back within"],
+        ["vision", "12", "2", "6", "1", "10m"],  # 9 on loan, of which 3 are the unowned ones that are idle
+    ]
+    quota("--json")
+    assert json.loads(quota.out)["lending"] == [
+        {"owner": "vision", "owned": 12.0, "own": 2.0, "lent": 6.0, "borrowed": 1.0, "return_within_s": 600,
+         "qos": "sg-vision", "lend_in": "sg-loans"}
+    ]  # fmt: skip

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.force import Force
 from slurm_gpu.policy.journal import Entry, Journal
 from slurm_gpu.policy.native.plan import NativePlan, plan_native
-from slurm_gpu.policy.native.preemption import return_time_s
+from slurm_gpu.policy.native.preemption import broken_promises, return_time_s
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.sacctmgr import Association
+from slurm_gpu.yamlsource import parse_yaml
 
 from .limitstore import MemoryStore, account, qos, user
 from .test_native import load
@@ -183,3 +185,12 @@ def test_without_slurmdbd_nothing_is_lent_and_it_is_said(store: MemoryStore) -> 
     native = plan(store, AccountingStorageType="accounting_storage/none")
     assert native.new_qos == ()
     assert "nothing is lent without slurmdbd" in native.difference.remarks[0]
+
+
+def test_a_promise_that_the_cluster_cannot_keep_is_told_with_its_place() -> None:
+    source = parse_yaml(POLICY, "policy.yaml")
+    told = broken_promises(check_policy(source), source, settings(KillWait="600 sec"), 8)
+    assert [str(error).partition(": ")[0] for error in told] == ["policy.yaml:4:1", "policy.yaml:4:48"]
+    assert "own 12 GPUs, and the cluster has 8" in told[0].message
+    assert "return_within of 10m cannot be promised: it may take 690s" in told[1].message
+    assert broken_promises(check_policy(source), source, settings(), 16) == ()

@@ -12,12 +12,13 @@ from markdown_it import MarkdownIt
 from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.htmlpage import render_html
 from slurm_gpu.policy.markdownpage import render_markdown
-from slurm_gpu.policy.page import Page, Section, make_page
+from slurm_gpu.policy.page import Page, Part, Section, make_page
 from slurm_gpu.policy.policyjson import to_json
 from slurm_gpu.policy.textpage import render_text
 from slurm_gpu.yamlsource import parse_yaml
 
 from .test_language import WHOLE
+from .test_owners import WHOLE as OWNERS_WHOLE
 
 EXPECTED = """\
 job  (for all: every job)
@@ -71,13 +72,25 @@ prep  (jobs without GPUs)
 """
 
 
+OWNERS = """\
+Whose GPUs they are. Idle GPUs of an owner are lent, and go back when it needs them.
+
+vision  (account vision, cv)
+    It owns 12 GPUs; its own jobs have them, in QOS sg-vision.
+    sbatch --qos=sg-scavenger borrows GPUs that lie idle.
+    They go back within 10m when their owner needs them, and the job is requeued; one of
+    srun or salloc is cancelled.
+"""
+
+
 def page_of(text: str) -> Page:
     return make_page(check_policy(parse_yaml(text, "p.yaml")))
 
 
 def one_rule(name: str, why: str, contact: str | None = None) -> Page:
     section = Section(name, why, why, limits=(why,), remarks=(why,), exceptions=(why,))
-    return Page(rules=(section,), bundles=(section,), contact=contact)
+    others = (Part("bundle", "Bundles", "Their opening.", (section,)),)
+    return Page(rules=(section,), others=others, contact=contact)
 
 
 class Reader(html.parser.HTMLParser):
@@ -102,15 +115,27 @@ def test_a_terminal_shows_every_limit_with_its_reason() -> None:
     assert max(map(len, text.splitlines())) <= 88
 
 
+def test_it_says_whose_gpus_they_are_and_how_to_borrow() -> None:
+    text = render_text(page_of(OWNERS_WHOLE))
+    assert OWNERS in text
+    assert max(map(len, text.splitlines())) <= 88
+    told = to_json(check_policy(parse_yaml(OWNERS_WHOLE, "p.yaml")))
+    assert told["owners"]["nlp"] == {
+        "accounts": ["nlp"], "gpus": 4, "qos": "sg-own-nlp", "lend_in": "sg-scavenger",
+        "return_within_s": 1800,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", [WHOLE, OWNERS_WHOLE], ids=["rules", "owners"])
 @pytest.mark.parametrize("render", [render_markdown, render_html])
-def test_the_other_pages_say_the_same(render: object) -> None:
+def test_the_other_pages_say_the_same(render: object, policy: str) -> None:
     assert callable(render)
-    page = page_of(WHOLE)
+    page = page_of(policy)
     reader = Reader()
     text = render(page)
     reader.feed(text if render is render_html else MarkdownIt().render(text))
     shown = " ".join(" ".join(reader.texts).split())
-    for section in (*page.rules, *page.bundles):
+    for section in (*page.rules, *(section for part in page.others for section in part.sections)):
         for said in (section.name, section.whom, section.why, *section.limits, *section.remarks):
             assert said in shown
         assert all(exception in shown for exception in section.exceptions)

@@ -11,7 +11,9 @@ from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
+from slurm_gpu.units import format_duration
 
 _APPLY = "slurm-gpu policy apply"
 
@@ -68,6 +70,25 @@ def script(at: Surroundings) -> Iterator[Finding]:
             f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",
             _APPLY,
         )
+
+
+def lending(at: Surroundings) -> Iterator[Finding]:
+    """slurm.conf lets what owners lend come back, in the time that they are promised."""
+    policy_file = _policy_file(at)
+    if not policy_file.exists():
+        yield skipped(f"there is no {policy_file}")
+        return
+    try:
+        policy, _ = load_policy(policy_file)
+    except InputError as error:
+        yield skipped(f"{policy_file} has mistakes: {error}")
+        return
+    if not policy.owners:
+        yield skipped(f"{policy_file} names no owners")
+        return
+    found = [fail(lack.problem, lack.remedy) for lack in lacks(at.settings, policy.owners)]
+    seconds = return_time_s(at.settings)
+    yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
 
 
 def _asks_lua(at: Surroundings) -> bool:

@@ -6,9 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from slurm_gpu.policy.model import Owner
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.model import Owner, Policy
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.units import format_duration
+from slurm_gpu.yamlsource import YamlSource
 
 _SCHED_INTERVAL_S = 60
 """Slurm's default; a long queue is looked through once in it."""
@@ -36,6 +38,22 @@ def return_time_s(settings: SlurmSettings) -> int:
     wait = re.match(r"\d+", raw.get("KillWait", ""))
     interval_s = int(interval[1]) if interval else _SCHED_INTERVAL_S
     return interval_s + (int(wait[0]) if wait else 30) + _CLEAN_UP_S
+
+
+def broken_promises(
+    policy: Policy, source: YamlSource, settings: SlurmSettings, n_gpus: int
+) -> tuple[InputError, ...]:
+    """What owners are promised and a cluster of so many GPUs cannot keep, by where it stands in the file."""
+    found = []
+    owned = sum(owner.gpus for owner in policy.owners)
+    if owned > n_gpus:
+        told = f"owners own {owned} GPUs, and the cluster has {n_gpus}: they cannot all have theirs"
+        found.append(source.error(("owners",), told, key=True))
+    for owner in policy.owners:
+        lack = _late(settings, owner)
+        if lack is not None:
+            found.append(source.error((*owner.location, "return_within"), str(lack), key=True))
+    return tuple(found)
 
 
 def lacks(settings: SlurmSettings, owners: Iterable[Owner]) -> Iterator[Lack]:
@@ -66,12 +84,19 @@ def lacks(settings: SlurmSettings, owners: Iterable[Owner]) -> Iterator[Lack]:
             "slurm.conf lacks AccountingStorageEnforce=…,qos: anybody may run in an owner's QOS",
             "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
-    least_s = return_time_s(settings)
     for owner in owners:
-        if owner.return_within_s < least_s:
-            promised, least = format_duration(owner.return_within_s), format_duration(least_s)
-            yield Lack(
-                f"owner {owner.group}: return_within of {promised} cannot be promised: it may take {least} "
-                "by sched_interval and KillWait of slurm.conf",
-                "a longer return_within, or a shorter KillWait",
-            )
+        late = _late(settings, owner)
+        if late is not None:
+            yield late
+
+
+def _late(settings: SlurmSettings, owner: Owner) -> Lack | None:
+    least_s = return_time_s(settings)
+    if owner.return_within_s >= least_s:
+        return None
+    promised, least = format_duration(owner.return_within_s), format_duration(least_s)
+    return Lack(
+        f"owner {owner.group}: return_within of {promised} cannot be promised: it may take {least} by "
+        "sched_interval and KillWait of slurm.conf",
+        "a longer return_within, or a shorter KillWait",
+    )
