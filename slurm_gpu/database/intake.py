@@ -222,14 +222,9 @@ class Intake:
 def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:
     """What hooks cannot know of a job on `node`; docs/api.md lists the keys.
 
-    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards, null for unknown.
+    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards, None for unknown.
     """
     shards = job.tres_allocated.get("gres/shard")
-    on_node = None if shards is None else round(shards / max(1, len(job.nodes)))
-    per_gpu = slurm_node.shards_per_gpu if slurm_node is not None else None
-    granted_mgpu: int | None = 1000
-    if on_node is not None:
-        granted_mgpu = round(on_node * 1000 / per_gpu) if per_gpu else None
     return {
         "array_job_id": job.array_job_id,
         "array_task": job.array_task,
@@ -239,10 +234,24 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
         "in_prolog": job.reason == "Prolog",
         "uid": job.uid,
         "start_s": job.start_s,
-        "shards": on_node,
-        "granted_mgpu": granted_mgpu,
+        "shards": None if shards is None else round(shards / max(1, len(job.nodes))),
+        "granted_mgpu": _granted_mgpu(job, node, None if slurm_node is None else slurm_node.shards_per_gpu),
         "gpu_index": {name: list(index) for name, index in job.gpu_index.get(node, {}).items()},
     }
+
+
+def _granted_mgpu(job: QueuedJob, node: str, shards_per_gpu: int | None) -> int | None:
+    """Of each device that it holds there; None where Slurm does not tell how its shards are shared out."""
+    shards = round(job.tres_allocated.get("gres/shard", 0))
+    if not shards:
+        return 1000
+    n_nodes, n_gpus = max(1, len(job.nodes)), len(job.gpu_index.get(node, {}).get("shard", ()))
+    if not shards_per_gpu or shards % n_nodes or job.tres_allocated.get("gres/gpu"):
+        return None
+    on_node = shards // n_nodes
+    if on_node == shards_per_gpu * max(1, n_gpus):
+        return 1000
+    return None if n_gpus > 1 or on_node > shards_per_gpu else round(on_node * 1000 / shards_per_gpu)
 
 
 @dataclass(slots=True, kw_only=True)

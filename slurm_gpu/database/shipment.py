@@ -28,7 +28,6 @@ _LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
 _MAX_VERSION = 64
 # As many as the greatest float has. Reading a number takes the square of its length.
 _MAX_DIGITS = 309
-_MAX_JOB_ID = 2**32 - 1
 
 T = TypeVar("T")
 
@@ -185,7 +184,7 @@ def _live(shipment: Mapping[str, Any], rejected: list[Rejected]) -> Live | None:
 def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
     """Job ids; of what is none there is nothing to say."""
     whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
-    return [job_id for job_id in whole if 0 < job_id <= _MAX_JOB_ID]
+    return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
 
 
 def _version(value: Any) -> str | None:

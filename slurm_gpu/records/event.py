@@ -54,7 +54,8 @@ def _data(name: str, data: Any) -> Mapping[str, Any]:
 
 _CHECKS: fields.Checks = {
     **dict.fromkeys(("node", "boot_id", "kind", "device"), fields.word),
-    **dict.fromkeys(("n", "job_id"), fields.whole),
+    "n": fields.whole,
+    "job_id": fields.job_number,
     "at_s": fields.moment,
     "data": _data,
 }

@@ -30,9 +30,23 @@ MAX_SECONDS = 100 * 366 * 86400.0
 MAX_MOMENT_S = 253_370_764_799
 """The last second of the year 9998: it is a date in every time zone."""
 MAX_AMOUNT = 1e24
-_PLAIN = frozenset({str, int, float, bool})
+MAX_JOB_ID = 2**32 - 1
+"""Slurm counts jobs, and how often each was requeued, in 32 bits."""
+_MAX_W = 1e5
 # A mean of values that are all 1 may come out as a little more.
 _ROUNDING = 1e-6
+_MOST_BY_UNIT = {
+    "_frac": 1 + _ROUNDING,
+    "_pct": 100 * (1 + _ROUNDING),
+    "_mib": 2.0**30,
+    "_w": _MAX_W,
+    "_j": _MAX_W * MAX_SECONDS,
+    "_c": 1e3,
+    "_mhz": 1e5,
+    "processes": 2.0**22,
+}
+"""By how a name ends; Linux has so many processes at most."""
+_PLAIN = frozenset({str, int, float, bool})
 
 
 def to_wire(item: DataclassInstance) -> dict[str, Any]:
@@ -91,11 +105,12 @@ def seconds(name: str, value: Any) -> float:
 
 def quantity(name: str, value: Any) -> float:
     """A measured amount, bounded as the unit at the end of the name demands."""
-    if name.endswith("_frac"):
-        return number(name, value, high=1 + _ROUNDING)
-    if name.endswith("_pct"):
-        return number(name, value, high=100 * (1 + _ROUNDING))
-    return number(name, value)
+    return number(name, value, high=greatest(name))
+
+
+def greatest(name: str) -> float:
+    """The most that a measured amount can be, by the unit at the end of its name."""
+    return next((most for unit, most in _MOST_BY_UNIT.items() if name.endswith(unit)), MAX_AMOUNT)
 
 
 def whole(name: str, value: Any, high: int = _INT64) -> int:
@@ -109,6 +124,11 @@ def whole(name: str, value: Any, high: int = _INT64) -> int:
 def moment(name: str, value: Any) -> int:
     """UTC epoch seconds."""
     return whole(name, value, MAX_MOMENT_S)
+
+
+def job_number(name: str, value: Any) -> int:
+    """A raw job id, or how often a job was requeued."""
+    return whole(name, value, MAX_JOB_ID)
 
 
 def flag(name: str, value: Any) -> bool:

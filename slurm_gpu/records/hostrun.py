@@ -62,7 +62,8 @@ def _devices(name: str, value: Any) -> Sequence[str]:
 _CHECKS: fields.Checks = {
     **dict.fromkeys(("cluster", "node"), fields.word),
     "user": fields.text,
-    **dict.fromkeys(("job_id", "seq", "uid"), fields.whole),
+    "job_id": fields.job_number,
+    **dict.fromkeys(("seq", "uid"), fields.whole),
     **dict.fromkeys(("start_s", "end_s"), fields.moment),
     "devices": _devices,
 }

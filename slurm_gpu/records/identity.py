@@ -7,7 +7,8 @@ from slurm_gpu.records import fields
 
 IDENTITY: fields.Checks = {
     **dict.fromkeys(("cluster", "node", "boot_id"), fields.word),
-    **dict.fromkeys(("job_id", "restart", "seq"), fields.whole),
+    **dict.fromkeys(("job_id", "restart"), fields.job_number),
+    "seq": fields.whole,
     **dict.fromkeys(("prolog_s", "first_s", "last_s"), fields.moment),
     "segment": fields.segment,
     "final": fields.flag,

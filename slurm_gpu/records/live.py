@@ -85,7 +85,7 @@ def _device(uuid: str, wire: Any) -> LiveDevice:
         else tuple(fields.word("throttle", item) for item in _list("throttle", reasons, _MAX_REASONS)),
         jobs=()
         if jobs is None
-        else tuple(fields.whole("jobs", item) for item in _list("jobs", jobs, _MAX_JOBS)),
+        else tuple(fields.job_number("jobs", item) for item in _list("jobs", jobs, _MAX_JOBS)),
     )
 
 

@@ -84,7 +84,7 @@ def _packed(name: str, value: Any) -> bytes:
 
 
 _CHECKS: fields.Checks = {
-    "job_id": fields.whole,
+    "job_id": fields.job_number,
     "segment": fields.segment,
     "device": fields.word,
     "start_s": lambda name, value: fields.number(name, value, high=fields.MAX_MOMENT_S),

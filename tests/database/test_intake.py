@@ -12,7 +12,7 @@ from sqlalchemy import select
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.intake import Intake, job_facts
 from slurm_gpu.database.schema import run_device
 from slurm_gpu.database.shipment import (
     MAX_GROUPS,
@@ -33,6 +33,7 @@ from tests.database.samples import (
     T0,
     FakeClock,
     MemorySlurm,
+    node,
     queued,
     record,
     requeued,
@@ -186,6 +187,31 @@ def test_the_node_is_told_of_its_jobs(database: Database) -> None:
     assert 0 <= told["1"]["age_s"] < 2
     assert (told["2"]["granted_mgpu"], told["2"]["shards"], told["2"]["array_task"]) == (250, 1, "7")
     assert (told["3"]["granted_mgpu"], told["3"]["shards"]) == (500, 2)
+
+
+@pytest.mark.parametrize(
+    ("tres", "nodes", "shards", "granted_mgpu"),
+    [
+        ({"gres/shard": 1}, 1, (2,), 250),
+        ({"gres/shard": 4}, 1, (2,), 1000),
+        ({"gres/shard": 8}, 1, (2, 3), 1000),
+        ({"gres/shard": 8}, 2, (2,), 1000),
+        ({"gres/shard": 6}, 1, (2, 3), None),
+        ({"gres/shard": 3}, 1, (2, 3), None),
+        ({"gres/shard": 6}, 1, (), None),
+        ({"gres/shard": 3}, 2, (2,), None),
+        ({"gres/shard": 2, "gres/gpu": 1}, 1, (2,), None),
+        ({"gres/gpu": 2}, 1, (), 1000),
+    ],
+)
+def test_what_a_job_was_granted_of_each_gpu_is_told_only_where_it_is_known(
+    tres: dict[str, float], nodes: int, shards: tuple[int, ...], granted_mgpu: int | None
+) -> None:
+    """Four shards make a GPU here; those of one job may lie on several GPUs, and differ on its nodes."""
+    names = tuple(f"n{n + 1}" for n in range(nodes))
+    index = dict.fromkeys(names, {"shard": shards} if shards else {"gpu": (0, 1)})
+    job = queued(tres_allocated=tres, nodes=names, gpu_index=index)
+    assert job_facts(job, "n1", node(1))["granted_mgpu"] == granted_mgpu
 
 
 def test_a_thousand_shipments_cost_slurmctld_one_question(database: Database) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import Live, LiveDevice, Window
 from slurm_gpu.records.window import pack
-from tests.shared.wire import JSON, NAME, SEGMENT, WHOLE, lives
+from tests.shared.wire import JOB_NUMBER, JSON, NAME, SEGMENT, lives
 
 _FLOAT32 = st.floats(0, 2.0**100, width=32)
 
@@ -51,7 +51,7 @@ def test_malformed_live_values_are_refused_by_name(wire: Any, complaint: str) ->
         lambda n: st.dictionaries(NAME, st.lists(st.none() | _FLOAT32, min_size=n, max_size=n), max_size=4)
     ),
     SEGMENT,
-    WHOLE,
+    JOB_NUMBER,
 )
 def test_a_window_arrives_as_it_was_sent(
     series: dict[str, list[float | None]], segment: str, job_id: int

@@ -6,12 +6,12 @@ from typing import Any
 from hypothesis import strategies as st
 
 from slurm_gpu.records import DeviceFacts, Host, Live, LiveDevice, Mean, Record, Timeline, Total
-from slurm_gpu.records.fields import MAX_MOMENT_S
+from slurm_gpu.records.fields import MAX_JOB_ID, MAX_MOMENT_S, greatest
 from slurm_gpu.records.timeline import GAP, MAX_BINS, SERIES
 
-AMOUNT = st.floats(0, 1e15, allow_nan=False)
 SECONDS = st.floats(0, 1e8)
 WHOLE = st.integers(0, 2**63 - 1)
+JOB_NUMBER = st.integers(0, MAX_JOB_ID)
 MOMENT = st.integers(0, 2**32)
 NAME = st.from_regex(r"[A-Za-z0-9_.:+/-]{1,40}", fullmatch=True)
 TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=40)
@@ -25,7 +25,7 @@ JSON = st.recursive(
 
 def limit(name: str) -> float:
     """The greatest amount of a quantity by its name."""
-    return 1.0 if name.endswith("_frac") else 100.0 if name.endswith("_pct") else 1e15
+    return 1.0 if name.endswith("_frac") else 100.0 if name.endswith("_pct") else min(1e15, greatest(name))
 
 
 @st.composite
@@ -36,8 +36,8 @@ def means(draw: st.DrawFn, min_seconds: float = 0.0, most: float = 1e15) -> Mean
 
 
 @st.composite
-def totals(draw: st.DrawFn) -> Total:
-    return Total(draw(SECONDS), draw(AMOUNT))
+def totals(draw: st.DrawFn, most: float = 1e15) -> Total:
+    return Total(draw(SECONDS), draw(st.floats(0, most)))
 
 
 def histograms(total_ms: int = 10**9) -> st.SearchStrategy[dict[int, int]]:
@@ -61,8 +61,8 @@ def _identity(draw: st.DrawFn) -> dict[str, Any]:
     first_s = draw(MOMENT)
     return {
         "cluster": draw(NAME),
-        "job_id": draw(WHOLE),
-        "restart": draw(WHOLE),
+        "job_id": draw(JOB_NUMBER),
+        "restart": draw(JOB_NUMBER),
         "prolog_s": draw(MOMENT),
         "node": draw(NAME),
         "boot_id": draw(NAME),
@@ -84,10 +84,10 @@ def records(draw: st.DrawFn) -> Record:
             continue
         filled: st.SearchStrategy[Any] = {
             "Mean | None": means(most=limit(field.name)),
-            "Total | None": totals(),
+            "Total | None": totals(most=limit(field.name)),
             "Histogram | None": histograms(int(held_s * 1000)),
             "float | None": SECONDS,
-            "int | None": st.integers(0, 1_000_000),
+            "int | None": st.integers(0, 1000),
             "Mapping[str, float] | None": st.dictionaries(NAME, SECONDS, max_size=5),
             "Timeline | None": timelines(),
         }[str(field.type)]
@@ -122,7 +122,8 @@ def devices(draw: st.DrawFn) -> DeviceFacts:
     }
     for field in dataclasses.fields(DeviceFacts):
         if field.name not in values:
-            kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": AMOUNT}
+            amount = st.floats(0, limit(field.name))
+            kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": amount}
             values[field.name] = draw(st.none() | kinds[str(field.type)])
     return DeviceFacts(**values)
 
@@ -130,7 +131,7 @@ def devices(draw: st.DrawFn) -> DeviceFacts:
 @st.composite
 def lives(draw: st.DrawFn) -> Live:
     def device() -> LiveDevice:
-        values: dict[str, Any] = {"jobs": tuple(draw(st.lists(WHOLE, max_size=3)))}
+        values: dict[str, Any] = {"jobs": tuple(draw(st.lists(JOB_NUMBER, max_size=3)))}
         for field in dataclasses.fields(LiveDevice):
             if field.type == "float | None":
                 values[field.name] = draw(st.none() | st.floats(0, limit(field.name)))
