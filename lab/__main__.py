@@ -22,6 +22,13 @@ def _say(line: str) -> None:
     click.echo(f"lab: {line}", err=True)
 
 
+def _lab_that_is_up() -> Lab:
+    cluster = Lab()
+    if not cluster.layout.finished_file.exists():
+        raise LabError("the lab is not up; bring it up with lab/up")
+    return cluster
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def lab() -> None:
     """A real Slurm cluster on this host, with simulated GPUs."""
@@ -79,9 +86,7 @@ def env() -> None:
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def as_user(user: str, command: tuple[str, ...]) -> None:
     """Run COMMAND as USER (alice, bob, carol, root) in that user's home directory."""
-    cluster = Lab()
-    if not cluster.layout.finished_file.exists():
-        raise LabError("the lab is not up; bring it up with lab/up")
+    cluster = _lab_that_is_up()
     identity = people.identity(user)
     environment = cluster.environment_of(user)
     os.chdir(environment["HOME"])
@@ -108,7 +113,7 @@ def status() -> None:
 @click.argument("name")
 def restart(name: str) -> None:
     """Restart the daemon NAME (lab/status lists them)."""
-    daemons = Lab().daemons
+    daemons = _lab_that_is_up().daemons
     if name not in daemons:
         raise click.UsageError(f"no daemon {name!r}; there are {', '.join(daemons)}")
     daemons[name].restart()
