@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from slurm_gpu import __version__
+from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import SlurmGpuError
 
@@ -83,6 +84,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
     """Run the command line and return its exit code; errors raised on purpose become one message."""
+    spell_out(sys.stdout, sys.stderr)
     try:
         code = cli.main(
             None if argv is None else list(argv), prog_name="slurm-gpu", obj=site, standalone_mode=False

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
 
 _PIPE_WIDTH = 100_000
@@ -126,6 +127,8 @@ def print_json(value: Any) -> None:
     JSON itself escapes few of the characters that steer a terminal.
     """
     document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    if not can_encode(document, sys.stdout):
+        document = json.dumps(value, indent=2, allow_nan=False)  # the same values, escaped
     click.echo(_STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", document))
 
 
