@@ -93,7 +93,9 @@ def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str]:
         )
     now_s = site.wall()
     directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
-    found = snapshots.read_fresh(directory / snapshots.FILE_NAME, now_s)
+    # The script says where it looks itself; one of an earlier version does not.
+    file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
+    found = snapshots.read_fresh(file, now_s)
     if found is not None and found.groups_id is not None and found.groups_id == policy.groups_id:
         return policy, found, "snapshot"
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:

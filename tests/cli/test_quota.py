@@ -57,7 +57,9 @@ class Command:
         source = parse_yaml(text, "policy.yaml")
         policy = check_policy(source)
         names = resolve_names(policy, source, SystemDirectory())
-        bundle = build_bundle(compile_policy(policy, names, SiteFacts(n_gpus=16)))
+        bundle = build_bundle(
+            compile_policy(policy, names, SiteFacts(n_gpus=16, run_directory=self.run_directory))
+        )
         self.script = self.directory / "job_submit.lua"
         self.script.write_text(bundle)
 
@@ -90,7 +92,8 @@ class Command:
 
 @pytest.fixture
 def quota(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(tmp_path))
+    # The script in force says where the snapshot lies, and it counts.
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", "/nonexistent")
     return Command(tmp_path, Slurm(Clock(), str(tmp_path / "slurm.conf")), tmp_path, capsys)
 
 
