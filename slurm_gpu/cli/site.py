@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.commands import Run, run_command
 from slurm_gpu.slurm.connect import connect
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from slurm_gpu.database.client import DatabaseClient
 
 
+_DOWN = " is DOWN"
+"""What `scontrol ping` says; that it took too long for an answer may be due to the load here."""
+
+
 def _connect_database(config: SiteConfig) -> DatabaseClient:
     # httpx takes longer to import than most commands take to run.
     from slurm_gpu.database.client import DatabaseClient
@@ -28,12 +33,23 @@ def _connect_database(config: SiteConfig) -> DatabaseClient:
     return DatabaseClient(config)
 
 
+def _connect_slurm() -> SlurmClient:
+    """The Slurm of this host, pinged once: where slurmctld is down, other calls try for half a minute."""
+    client = connect()
+    try:
+        client.ping()
+    except SlurmError as error:
+        if _DOWN in str(error):
+            raise
+    return client
+
+
 @dataclass
 class Site:
     """One call of the command. Tests hand in their own Slurm, database and time."""
 
     config_path: Path = field(default_factory=default_path)
-    connect_slurm: Callable[[], SlurmClient] = connect
+    connect_slurm: Callable[[], SlurmClient] = _connect_slurm
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
     connect_limits: Callable[[], LimitStore] = Sacctmgr
