@@ -1,0 +1,120 @@
+"""Idle GPUs of an owner are lent at once, and are the owner's again within the stated time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+OWNED, ALL = 12, 16
+RETURN_WITHIN_S = 60
+POLICY = f"""\
+version: 1
+manages: {{qos: [sg-*, normal], accounts: [vision, nlp]}}
+groups: {{vision: {{accounts: [vision]}}}}
+owners: {{vision: {{gpus: {OWNED}, lend_in: sg-loans, return_within: {RETURN_WITHIN_S // 60}m}}}}
+"""
+WORK = """#!/bin/sh
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] && seconds=250 || seconds=1
+srun sleep $seconds
+"""
+
+
+@pytest.fixture(scope="module")
+def shared(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
+    lab = lab_with()
+    policy = lab.layout.root / "lending-policy.yaml"
+    policy.write_text(POLICY)
+    told = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    assert told.stderr == ""  # nothing is missing, and nothing could break the promise
+    assert lab.run_as("root", ["slurm-gpu", "policy", "status", str(policy)]).returncode == 0
+    yield lab
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+
+
+@pytest.fixture
+def lab(shared: Lab) -> Iterator[Lab]:
+    yield shared
+    shared.cancel_all_jobs()
+
+
+def submit(lab: Lab, who: str, *options: str, script: str = WORK) -> tuple[int, str]:
+    """Job id, and what sbatch said besides."""
+    argv = ["sbatch", "--parsable", "--time=10", "--output=/dev/null", *options]
+    done = lab.run_as(who, argv, stdin=script)
+    return int(done.stdout), done.stderr
+
+
+def runs(lab: Lab, job: int) -> list[dict[str, Any]]:
+    """What slurm-gpudbd has of the job, the oldest run first."""
+    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    found: list[dict[str, Any]] = json.loads(shown.stdout)["runs"] if shown.returncode == 0 else []
+    return found[::-1]
+
+
+def ended(lab: Lab, job: int) -> list[dict[str, Any]]:
+    return [run for run in runs(lab, job) if run["end_s"] is not None]
+
+
+def queued(lab: Lab, job: int) -> str:
+    """State and reason, such as "PENDING QOSGrpGRES"; "" where it is over."""
+    return lab.run_as("root", ["squeue", "-h", "-j", str(job), "-o", "%T %r"], check=False).stdout.strip()
+
+
+def lending(lab: Lab) -> tuple[float, float]:
+    """GPUs that vision uses itself, and that it lends."""
+    told = json.loads(lab.run_as("root", ["slurm-gpu", "quota", "--json"]).stdout)
+    (vision,) = told["lending"]
+    assert (vision["owner"], vision["owned"], vision["borrowed"]) == ("vision", OWNED, 0)
+    return vision["own"], vision["lent"]
+
+
+def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: Lab) -> None:
+    bob, told = submit(lab, "bob", "--gpus=8")
+    assert "borrows idle GPUs of vision (QOS sg-loans)" in " ".join(told.split())
+    assert "they go back within 1 min, and it is requeued." in " ".join(told.split())
+    wait_for(lambda: queued(lab, bob) == "RUNNING None", 30, "bob's job starts")
+    # Of its 8 GPUs 4 are nobody's.
+    wait_for(lambda: lending(lab) == (0, 4), 30, "the loan is counted", lambda: str(lending(lab)), 0.5)
+
+    alice, told = submit(lab, "alice", f"--gpus={OWNED}", script="#!/bin/sh\nsleep 5\n")
+    assert told == ""
+    wait_for(lambda: "PENDING" not in queued(lab, alice), RETURN_WITHIN_S, "alice has what vision owns")
+    wait_for(lambda: ended(lab, alice), 60, "alice's run is on record", interval_s=0.5)
+    wait_for(lambda: len(ended(lab, bob)) == 2, 90, "bob's job has run again", interval_s=0.5)
+
+    (own,) = runs(lab, alice)
+    first, second = runs(lab, bob)
+    assert first["start_s"] - first["submit_s"] <= 5  # at the first look of a scheduler that looks each 5 s
+    assert own["start_s"] - own["submit_s"] <= RETURN_WITHIN_S
+    assert first["end_s"] <= own["start_s"]
+    assert [run["state"] for run in (first, second, own)] == ["PREEMPTED", "COMPLETED", "COMPLETED"]
+    assert [run["qos"] for run in (first, second, own)] == ["sg-loans", "sg-loans", "sg-vision"]
+    assert [run["lender"] for run in (first, second, own)] == ["vision", "vision", None]
+    assert (first["returned_to"], second["returned_to"]) == (str(alice), None)
+    assert first["returned_in_s"] == own["start_s"] - own["eligible_s"]
+    shown = lab.run_as("bob", ["slurm-gpu", "job", str(bob)]).stdout
+    assert f"on loan from vision, and went back to job {alice}, which had waited" in shown
+
+
+def test_others_do_not_keep_what_an_owner_owns_though_it_lies_idle(lab: Lab) -> None:
+    """Slurm itself sums up what runs in each QOS, at the moment in which it starts a job."""
+    unowned, told = submit(lab, "bob", "--gpus=4")
+    assert told == ""
+    wait_for(lambda: queued(lab, unowned) == "RUNNING None", 30, "bob has what nobody owns")
+    more, _ = submit(lab, "bob", "--gpus=4")
+    wait_for(lambda: queued(lab, more) == "PENDING QOSGrpGRES", 30, "the rest is vision's")
+    stolen = lab.run_as("bob", ["sbatch", "--qos=sg-vision", "--gpus=1", "--wrap=true"], check=False)
+    assert "Invalid qos" in stolen.stderr
+    lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=sg-loans"])  # it need not wait
+    wait_for(lambda: queued(lab, more) == "RUNNING None", 30, "it runs on loan")
+    escape = lab.run_as("bob", ["scontrol", "update", f"jobid={more}", "qos=normal"], check=False)
+    assert escape.returncode != 0  # and cannot keep what it borrowed
+    alice, _ = submit(lab, "alice", f"--gpus={OWNED}")
+    wait_for(lambda: queued(lab, alice) == "RUNNING None", RETURN_WITHIN_S, "alice has all that vision owns")
+    assert queued(lab, unowned) == "RUNNING None"
