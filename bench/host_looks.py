@@ -31,7 +31,7 @@ from slurm_gpu.node.process.procfs import Processes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.node.fakes import AtOnce
+from tests.node.machine import AtOnce
 
 USER = 65534 if os.geteuid() == 0 else os.geteuid()
 MAPPED = 4000

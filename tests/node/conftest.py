@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.fakes import FakeClock, FakeGpu, Machine
+from tests.node.fakes import FakeClock, FakeGpu
+from tests.node.machine import Machine
 from tests.node.posting import Post
 from tests.node.wired import Wired
 

@@ -20,7 +20,8 @@ from lab.simgpu.world import Device, World, create
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
-from tests.node.fakes import WALL_0, FakeClock, Machine
+from tests.node.fakes import WALL_0, FakeClock
+from tests.node.machine import Machine
 
 _NS = 10**9
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 moments = st.floats(0, 1, allow_nan=False)
 phases = st.lists(

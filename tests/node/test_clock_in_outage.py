@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core
 
 
 @pytest.mark.parametrize("step_s", [-86400, -3600, -5, 5, 3600])

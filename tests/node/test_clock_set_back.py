@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.database.derive import resolve_double_watches
-from tests.node.fakes import GIB, FakeClock, Machine, Work, core
+from tests.node.fakes import GIB, FakeClock, Work
+from tests.node.machine import Machine, core
 from tests.node.test_upheavals import StampedGpu
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.node.gpu.reading import Failure, Trouble, Xid
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core
 
 
 def test_a_lost_gpu_is_an_event_and_a_gap_and_costs_no_other(tmp_path: Path, clock: FakeClock) -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from slurm_gpu.node.gpu.reading import Activity, Counter
 from slurm_gpu.records import Window
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine
 
 FACTS: dict[str, Any] = {
     "power_limit_w": 200.0,

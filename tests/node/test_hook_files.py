@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.node.held.hooks import HookDirectory, HookFileError, Kind, parse_positions, read_event
-from tests.node.fakes import BOOT, FakeClock, Machine
+from tests.node.fakes import BOOT, FakeClock
+from tests.node.machine import Machine
 
 GOOD = {
     "EVENT": "prolog",

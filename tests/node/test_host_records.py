@@ -9,7 +9,8 @@ from slurm_gpu.node.host.hostbook import HostBook, Mounts
 from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from tests.node.fakeproc import FakeProc, write
-from tests.node.fakes import AtOnce, FakeGpu, Machine
+from tests.node.fakes import FakeGpu
+from tests.node.machine import AtOnce, Machine
 
 
 class WholeMachine(Machine):

@@ -20,7 +20,7 @@ from slurm_gpu.node.process.procfs import TICKS_PER_S
 from slurm_gpu.records import Host
 from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import FakeProc, write
-from tests.node.fakes import AtOnce
+from tests.node.machine import AtOnce
 
 START_S, WALL_S = 1000.0, 1_795_000_000.0
 RULES = check_rules(

@@ -9,7 +9,8 @@ import pytest
 
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakeproc import FakeProc
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 ALICE, MALLORY = 1001, 1002
 VICTIM, HERS = 7, 8

@@ -20,7 +20,8 @@ from slurm_gpu.node.process.nodecounters import NodeCounters
 from slurm_gpu.node.process.processjobs import Origin
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import HostRun
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 ALICE, BOB = 11, 22
 

@@ -14,7 +14,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.readerprocess import ReaderProcess
 from slurm_gpu.node.gpu.reading import Request, Results
 from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S
-from tests.node.fakes import core
+from tests.node.machine import core
 from tests.node.simulated import SimulatedMachine
 
 DEADLINE_S = 0.2

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 
 def running(machine: Machine, **changed: Any) -> Mapping[int, Mapping[str, Any]]:

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 
 def test_a_job_of_three_seconds_has_one_record_with_the_truth(machine: Machine, gpu: FakeGpu) -> None:

@@ -4,7 +4,8 @@ import shutil
 
 import pytest
 
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core
 
 
 @pytest.mark.parametrize("epilog", [True, False])

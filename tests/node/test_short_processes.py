@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.node.fakes import GIB, FakeGpu, Machine, Work, core
+from tests.node.fakes import GIB, FakeGpu, Work
+from tests.node.machine import Machine, core
 
 OLD_S, BUSY_S = 210.0, 60.0
 

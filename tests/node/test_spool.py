@@ -13,7 +13,7 @@ from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping import journal as journal_module
 from slurm_gpu.node.shipping.spool import MAX_BYTES, Spool
 from slurm_gpu.records import Event, Host, Mean, Record, Total
-from tests.node.fakes import Machine
+from tests.node.machine import Machine
 
 DISK_BYTES = 2 << 20
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from slurm_gpu.records import Record
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 
 class ShardMachine(Machine):

@@ -7,7 +7,8 @@ import pytest
 
 from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from tests.node.fakeproc import write
-from tests.node.fakes import GIB, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 JOB = JobName(7, 1001)
 

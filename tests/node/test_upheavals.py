@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.records import Record
-from tests.node.fakes import GIB, FakeClock, FakeGpu, Machine, Work, core, mem
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core, mem
 
 MIG_MINORS = """\
 gpu0/gi1/access 12

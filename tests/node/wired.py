@@ -21,7 +21,8 @@ from slurm_gpu.records import (
     merge_means,
     merge_totals,
 )
-from tests.node.fakes import GIB, FakeGpu, Machine, Work
+from tests.node.fakes import GIB, FakeGpu, Work
+from tests.node.machine import Machine
 
 DAY_S = 86400.0
 # What a kill -9 may cost, and what a database that answers again may have to wait for.

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
 from slurm_gpu.node.measure import ownlook
+from slurm_gpu.node.measure.pace import Pace
 from slurm_gpu.node.measure.shares import (
     PROCESSES_LATE_S,
     Held,
@@ -24,25 +25,11 @@ from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.processjobs import ProcessJobs
 
-# A young segment is looked at often: of a job of 3 s, one sampling interval is a third. Memory that comes or
-# goes between two looks is placed in their middle, so it is wrong by half a share of the time at most.
-YOUNG_SHARE = 0.005
-YOUNGEST_S = 0.01
-# A look that is due so soon is made together with one that is due now.
-EARLY_SHARE = 0.25
-# Everything else, whose calls cost more, comes with one look in so many: the driver's ring of samples reaches
-# back for 20 s, and counters for ever. It comes each 10 s at least, or with each look.
-DETAIL_SHARE = 10
-DETAIL_MAX_S = 10.0
-# A pause of so many looks, and at least this long, is a gap.
-GAP_LOOKS = 5
-GAP_S = 0.5
 # What was seen is counted only after the epilog that makes it void had time to be seen.
 LAG_S = 0.04
 # For so long a segment that has ended waits for the driver's last samples of its time.
 SETTLE_S = 1.2
-# Where the device could not be asked (its reader restarts), when to try again, and when to settle without it.
-AGAIN_S = 0.1
+# Where the device cannot be asked (its reader restarts), when to settle without it.
 GIVE_UP_S = 30.0
 
 
@@ -71,25 +58,20 @@ class _Holder:
 class DeviceWatch:
     """One device, from the first holder to the last: `request` says what to read, `take` counts it.
 
-    Times are Clock.monotonic() seconds; `interval_s` is the sampling interval of grown-up segments. `failure`
-    is why the device says nothing any more, until `recover`; that time is a gap.
+    Times are Clock.monotonic() seconds; `interval_s` is that between looks (pace.py). `failure` is why the
+    device says nothing any more, until `recover`; that time is a gap.
     """
 
     def __init__(self, uuid: str, clock: Clock, processes: ProcessJobs, interval_s: float) -> None:
         self.uuid = uuid
         self.failure: Failure | None = None
-        self._clock, self._processes, self._interval_s = clock, processes, interval_s
-        self._detail_max_s = max(interval_s, DETAIL_MAX_S)
+        self._clock, self._processes = clock, processes
+        self._pace = Pace(interval_s)
         self._holders: list[_Holder] = []
-        # Of the holders: the start of the youngest, and whether any has ended.
-        self._youngest_s: float | None = None
-        self._settling = False
         self._spans = UtilizationSpans(clock, 0.0)
         self._waiting: deque[Span] = deque()
         self._settled_s = 0.0
         self._job_samples = JobSamples(0)
-        self._asked_s: float | None = None
-        self._paced_s = self._expected_s = 0.0
         self._asked: Request | None = None
         self._looked_s: float | None = None
         # Since when nobody held the device, as far as this process knows; and GPM's last word.
@@ -98,8 +80,6 @@ class DeviceWatch:
         self._unwatched_until_s = -math.inf
         self._strangers_until_s = -math.inf
         self._activity_s: float | None = None
-        self._detailed_s: float | None = None
-        self._skipped = False
 
     @property
     def held(self) -> bool:
@@ -166,8 +146,8 @@ class DeviceWatch:
 
     def _hold(self, holders: list[_Holder]) -> None:
         self._holders = holders
-        self._youngest_s = max((holder.tally.start_s for holder in holders), default=None)
-        self._settling = any(holder.settle_by_s is not None for holder in holders)
+        self._pace.youngest_s = max((holder.tally.start_s for holder in holders), default=None)
+        self._pace.settling = any(holder.settle_by_s is not None for holder in holders)
 
     def _is_settled(self, holder: _Holder) -> bool:
         if holder.settle_by_s is None or holder.tally.end_s is None:
@@ -179,56 +159,28 @@ class DeviceWatch:
         # Time is up only after a look that knew so and counted what there was.
         if self._looked_s is not None and self._looked_s >= holder.settle_by_s:
             return True
-        return self._asked_s is not None and self._asked_s >= holder.settle_by_s + GIVE_UP_S
+        return self._pace.asked_s is not None and self._pace.asked_s >= holder.settle_by_s + GIVE_UP_S
 
     def look_thoroughly(self) -> None:
         """Make the next look due now, and a detailed one."""
-        self._detailed_s = None
+        self._pace.look_thoroughly()
 
     def next_look_s(self, now_s: float) -> float:
-        """When to look again; looks at full intervals fall together on all devices."""
-        if self._asked_s is None:
-            return now_s
-        # By the age at the last look: by that of now, the next look would retreat as it comes near.
-        step = self._step_s(self._asked_s)
-        if self._skipped:
-            return self._asked_s + max(AGAIN_S, step)
-        if self._detailed_s is None:
-            return now_s
-        if step < self._interval_s:
-            return self._asked_s + step
-        return (self._asked_s // step + 1) * step
+        """When to look again."""
+        return self._pace.next_look_s(now_s)
 
     def is_due(self, now_s: float) -> bool:
-        """Look now? A little early too, so that several devices are looked at together."""
-        next_s = self.next_look_s(now_s)
-        if next_s <= now_s or self._asked_s is None:
-            return True
-        step = self._step_s(self._asked_s)
-        return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
-
-    def _step_s(self, now_s: float) -> float:
-        if self._settling:
-            return min(self._interval_s, YOUNGEST_S)
-        return self._pace_s(now_s)
-
-    def _pace_s(self, now_s: float) -> float:
-        """Time between looks while nobody's end is waited for."""
-        age_s = 0.0 if self._youngest_s is None else now_s - self._youngest_s
-        return min(self._interval_s, max(YOUNGEST_S, YOUNG_SHARE * age_s))
+        """Look now?"""
+        return self._pace.is_due(now_s)
 
     def request(self, now_s: float) -> Request | None:
         """What to read of the device now; None if it fails or nobody holds it."""
         if self.failure is not None or not self._holders:
             return None
-        detailed = self._detailed_s is None or now_s - self._detailed_s >= 0.99 * self._detail_s(now_s)
-        detailed = detailed or self._settles_by(now_s)
+        detailed = self._pace.wants_details(now_s) or self._settles_by(now_s)
         several = len(self._holders) > 1 or self._spans.covered_s < self._strangers_until_s + PROCESSES_LATE_S
-        utilization = detailed or self._settling or not self._spans.has_ring
-        # A job that begins or ends makes the looks from now on come faster, not those until now.
-        pace_s = self._pace_s(now_s)
-        self._expected_s, self._paced_s = max(self._paced_s, pace_s), pace_s
-        self._asked_s, self._skipped = now_s, False
+        utilization = detailed or self._pace.settling or not self._spans.has_ring
+        self._pace.ask(now_s)
         self._asked = Request(
             uuid=self.uuid,
             detailed=detailed,
@@ -242,11 +194,10 @@ class DeviceWatch:
 
     def take(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
         """Count what came back; `jobs` are the open jobs of this node."""
-        asked, asked_s = self._asked, self._asked_s
+        asked, asked_s = self._asked, self._pace.asked_s
         assert asked is not None
         assert asked_s is not None
-        gap_s = max(GAP_S, GAP_LOOKS * self._expected_s)
-        detail_gap_s = max(gap_s, GAP_LOOKS * self._detail_max_s)
+        gap_s, detail_gap_s = self._pace.gap_s, self._pace.detail_gap_s
         clock_was_set = self._spans.clock_was_set(reading.at_s)
         if clock_was_set:
             self._job_samples.begin(self._to_us(reading.at_s))
@@ -263,22 +214,19 @@ class DeviceWatch:
         if clock_was_set:
             self.look_thoroughly()
         elif asked.detailed:
-            self._detailed_s = asked_s
+            self._pace.detailed()
 
     def skip(self) -> None:
         """It could not be asked this time."""
-        self._skipped = True
+        self._pace.skip()
 
     def fail(self, failure: Failure) -> None:
         """The device said that it will say nothing more."""
         self.failure = failure
 
-    def _detail_s(self, now_s: float) -> float:
-        return min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))
-
     def _settles_by(self, now_s: float) -> bool:
         """Is this the last look for any holder?"""
-        return self._settling and any(
+        return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders
         )
 

@@ -1,0 +1,174 @@
+"""One node whose hooks write, whose time goes by and whose slurm-gpud may be killed and started again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.node.daemon import Node
+from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.held.hooks import HookDirectory
+from slurm_gpu.node.host.hostbook import HostBook
+from slurm_gpu.node.host.workthread import Task
+from slurm_gpu.node.process.jobcgroups import JobCgroups
+from slurm_gpu.node.process.processjobs import ProcessJobs
+from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.records import Record, histogram_mean
+from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
+
+
+class AtOnce:
+    """A worker (slurm_gpu.node.host.workthread) that is done before anybody asks."""
+
+    idle = True
+
+    def start(self, task: Task) -> None:
+        task()
+
+    def abandon(self) -> None:
+        raise AssertionError
+
+
+def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
+    """What `slurmd -G` prints where gres.conf lists these GPUs in this order."""
+    lines = [
+        f"slurmd: Gres Name=gpu Type=a100 Count=1 File=/nowhere/nvidia{gpu.minor} (null)" for gpu in gpus
+    ]
+    return lambda _: "\n".join(lines)
+
+
+class Machine:
+    """One node: hooks write, time goes by, slurm-gpud may be killed and started again."""
+
+    def __init__(self, directory: Path, *gpus: FakeGpu, clock: FakeClock | None = None) -> None:
+        self.directory = directory
+        self.clock = gpus[0].clock if clock is None else clock
+        self.gpus = gpus
+        self.reader = FakeReader(list(gpus))
+        self.node: Node | None = None
+        self.spool: Spool | None = None
+        self.due_s = 0.0
+        self.interval_s = 1.0
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        """What `slurmd -G` prints."""
+        return slurmd_says(self.gpus)(command)
+
+    def start(self) -> None:
+        """Start slurm-gpud."""
+        self.spool = Spool(self.directory / "spool")
+        self.node = Node(
+            name="n1",
+            cluster="lab",
+            clock=self.clock,
+            hooks=HookDirectory(self.directory, "n1", self.clock),
+            reader=self.reader,
+            order=GresOrder(
+                "n1", self.slurmd, {"SLURM_CONF": "/nowhere/slurm.conf"}, self.directory / "mig-minors"
+            ),
+            spool=self.spool,
+            processes=self.processes(),
+            cgroups=JobCgroups("n1", self.directory / "cgroup"),
+            interval_s=self.interval_s,
+            hosts=self.hosts(),
+        )
+        self.node.start()
+        self.node.step()
+        self.due_s = self.node.due_s()
+
+    def hosts(self) -> HostBook | None:
+        """What looks at the processes of jobs: nothing, unless a test says otherwise."""
+        return None
+
+    def processes(self) -> ProcessJobs:
+        """What a slurm-gpud that starts knows of processes: nothing yet."""
+        return FakeProcesses(self.gpus)
+
+    def kill(self) -> None:
+        """Like kill -9: nothing is written any more."""
+        assert self.spool is not None
+        self.spool.close()
+        self.node = self.spool = None
+
+    def hook(
+        self,
+        kind: str,
+        job_id: int,
+        gpus: str = "",
+        *,
+        restart: int = 0,
+        uid: int = 1001,
+        seen_after_s: float = 0.002,
+    ) -> None:
+        """Run a hook; slurm-gpud sees its file a moment later."""
+        self.write_hook(kind, job_id, gpus, restart=restart, uid=uid)
+        self.clock.advance(seen_after_s)
+        if self.node is not None:
+            self.node.step()
+            self.due_s = self.node.due_s()
+
+    def write_hook(
+        self, kind: str, job_id: int, gpus: str = "", *, restart: int = 0, uid: int = 1001
+    ) -> Path:
+        at_ns = round(self.clock.wall() * 1e9)
+        lines = {
+            "EVENT": kind,
+            "AT_NS": at_ns,
+            "UPTIME_S": f"{math.floor(self.clock.now_s * 100) / 100:.2f}",
+            "BOOT_ID": self.clock.boot_id(),
+            "SLURM_JOB_ID": job_id,
+            "SLURM_JOB_UID": uid,
+            "SLURMD_NODENAME": "n1",
+            "SLURM_CLUSTER_NAME": "lab",
+        }
+        if gpus:
+            lines["SLURM_JOB_GPUS"] = gpus
+        if restart:
+            lines["SLURM_JOB_RESTART_COUNT"] = restart
+        path = self.directory / "jobs" / f"{at_ns}-{job_id}-{kind}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        return path
+
+    def run_until(self, at_s: float) -> None:
+        """Let time go by, waking slurm-gpud whenever it asked to be."""
+        while self.node is not None and self.due_s <= at_s:
+            self.clock.now_s = max(self.clock.now_s, self.due_s)
+            self.node.step()
+            self.due_s = self.node.due_s()
+        self.clock.now_s = max(self.clock.now_s, at_s)
+
+    def run(self, seconds: float) -> None:
+        self.run_until(self.clock.now_s + seconds)
+
+    def records(self, *, final: bool | None = True) -> list[Record]:
+        """What waits in the spool, by job and device."""
+        assert self.spool is not None
+        items = self.spool.waiting(10_000, set(self.spool.waiting_keys()))
+        records = [Record.from_wire(item.wire) for item in items if item.kind == "records"]
+        chosen = [record for record in records if final is None or record.final is final]
+        return sorted(chosen, key=lambda record: (record.job_id, record.first_s, record.device))
+
+    def events(self) -> list[str]:
+        assert self.spool is not None
+        return [item.wire["kind"] for item in self.spool.waiting(10_000) if item.kind == "events"]
+
+    def event_data(self) -> list[dict[str, Any]]:
+        """What they say, in the same order."""
+        assert self.spool is not None
+        return [dict(item.wire["data"]) for item in self.spool.waiting(10_000) if item.kind == "events"]
+
+    def hook_files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "jobs").iterdir())
+
+
+def core(record: Record) -> float | None:
+    """uGPUcore of one record."""
+    return None if record.util_hist_ms is None else histogram_mean(record.util_hist_ms)
+
+
+def mem(record: Record) -> float | None:
+    """uGPUmem of one record."""
+    return None if record.mem_used_frac is None else 100 * record.mem_used_frac.mean
