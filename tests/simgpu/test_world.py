@@ -1,4 +1,4 @@
-"""The world: a file that Python writes and the simulated library reads. Who may attach, and what lies where."""
+"""The world is one file, which Python writes and the library reads: both agree on what lies where."""
 
 import subprocess
 
