@@ -39,11 +39,13 @@ soak: $(VENV)/ready
 	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
 	done
 
-# The script against the independent model and against hostile job descriptions: an hour or so.
+# The script against the independent model and against hostile job descriptions, so many of each: ten minutes.
 FUZZ ?= 50000
+FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(VENV)/ready
-	SLURM_GPU_FUZZ=$(FUZZ) $(BIN)/python -m pytest -q tests/policy/test_failures.py tests/policy/test_agreement.py \
-	    tests/policy/test_advice.py
+	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
+	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
+	    tests/policy/test_agreement.py tests/policy/test_failures.py tests/policy/test_advice.py tests/policy/test_again.py
 
 setup: packages $(VENV)/ready
 

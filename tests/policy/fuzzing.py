@@ -19,9 +19,9 @@ def is_long() -> bool:
     return COUNT in os.environ
 
 
-def n_examples(normally: int) -> int:
-    """How many examples a fuzz test makes in all."""
-    return int(os.environ.get(COUNT, normally))
+def examples(normally: int, *, one_in: int = 1) -> int:
+    """How many examples a fuzz test makes in all; `one_in` so many of a long run."""
+    return int(os.environ[COUNT]) // one_in if is_long() else normally
 
 
 def seeded(part: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

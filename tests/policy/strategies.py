@@ -1,22 +1,12 @@
-"""Jobs for hypothesis; how many examples a run makes."""
+"""Jobs for hypothesis."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
 from .model import GPU_TYPES, Request
-
-FUZZ = "SLURM_GPU_FUZZ"
-"""Variable with the number of examples of a long run, such as 50000."""
-
-
-def examples(normally: int) -> int:
-    """How many examples a fuzz test makes."""
-    return int(os.environ.get(FUZZ, normally))
-
 
 UIDS = st.sampled_from([1001, 1002, 1003])
 ACCOUNTS = st.sampled_from(["vision", "nlp"])

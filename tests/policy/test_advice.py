@@ -12,10 +12,11 @@ from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .compile import compiled
+from .fuzzing import examples
 from .model import BundleModel, Request, RuleModel
 from .policystrategies import BUNDLES, rule_lists
 from .render import PARTITIONS, record
-from .strategies import examples, full_requests, queued
+from .strategies import full_requests, queued
 from .test_messages import advice, sbatch_words
 
 
@@ -36,7 +37,7 @@ def words_of(request: Request) -> list[str]:
     return [*words, *(f"{name}={value}" for name, value in values.items() if value is not None), script]
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=examples(40, one_in=10), deadline=None)
 @given(
     rules=rule_lists(kinds=False, hours=False),
     bundles=BUNDLES,

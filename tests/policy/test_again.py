@@ -19,10 +19,11 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import PolicyScript, ScalarFields, Verdict
 
 from .compile import compiled
+from .fuzzing import examples
 from .model import BundleModel, Request, RuleModel
 from .policystrategies import BUNDLES, rule_lists
 from .render import PARTITIONS, description, record, snapshot
-from .strategies import examples, full_requests, queued
+from .strategies import full_requests, queued
 
 START = 1_000_000
 TOKEN = re.compile(r"(?<=t=)\w+|(?<=allow )\w+")
@@ -84,7 +85,9 @@ events = st.one_of(
 
 @pytest.mark.parametrize("lua", ["5.1", "5.4"])
 @settings(
-    max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(40, one_in=10),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     rules=rule_lists(hours=False),

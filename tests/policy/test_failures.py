@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
-from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
 
 from .compile import compiled
+from .fuzzing import examples, seeded
 from .model import BundleModel, Request, RuleModel
 from .render import PARTITIONS, description, record
-from .strategies import examples
 
 ALICE = Request(uid=1001, account="vision", per_job=1)
 RULE = RuleModel("share", "user", accounts=frozenset({"vision"}), limits={"gpus_total": 8000})
@@ -125,36 +125,81 @@ FITTED = [
 ]
 
 
-@settings(max_examples=examples(150), deadline=None)
-@given(
-    texts=st.dictionaries(st.sampled_from(FIELDS), ODD_TEXT),
-    numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),
-    row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
-    running=st.booleans(),
-)
-def test_no_description_makes_the_script_fail(
-    texts: dict[str, str], numbers: dict[str, Any], row: dict[str, str], running: bool
-) -> None:
+HOSTILITY_PARTS = ("1", "2", "3", "4")
+
+
+@pytest.mark.parametrize("part", HOSTILITY_PARTS)
+def test_no_description_makes_the_script_fail(part: str) -> None:
+    @seeded(part)
+    @settings(max_examples=examples(200) // len(HOSTILITY_PARTS), deadline=None)
+    @given(
+        texts=st.dictionaries(st.sampled_from(FIELDS), st.none() | ODD_TEXT),
+        numbers=st.dictionaries(st.sampled_from(NUMBERS), ODD_NUMBER),
+        row=st.dictionaries(st.sampled_from([*FIELDS, "tres_fmt_req_str", "tres_fmt_alloc_str"]), ODD_TEXT),
+        running=st.booleans(),
+    )
+    def survives(
+        texts: dict[str, str | None], numbers: dict[str, Any], row: dict[str, str], running: bool
+    ) -> None:
+        is_survived(description(ALICE) | numbers | texts, record(1, ALICE, running=running) | row)
+
+    survives()
+
+
+@pytest.mark.parametrize("text", ["%", "%s%d%n", "100%", "%%", "\0", "gpu:%d", "[%a-", "%f" * 1000])
+@pytest.mark.parametrize("fields", [*[[field] for field in FIELDS], FIELDS], ids=str)
+def test_percent_signs_harm_no_field(text: str, fields: list[str]) -> None:
+    hostile = dict.fromkeys(fields, text)
+    is_survived(description(ALICE) | hostile, record(1, ALICE) | hostile)
+
+
+def is_survived(desc: dict[str, Any], row: dict[str, Any]) -> None:
+    """No error, no other code than Slurm's own for limits, and in the oldest and the newest Lua alike."""
     verdicts = []
-    table = record(1, ALICE, running=running) | row
     for script in hardy_scripts():
-        script.set_jobs([table])
-        desc = description(ALICE) | numbers | texts
+        script.set_jobs([row])
         verdict = script.submit(desc, PARTITIONS)
         assert not [text for level, text in verdict.log if level == "error"]
         assert verdict.code in (0, 2050)
         verdicts.append((verdict.code, verdict.messages))
         script.set_jobs([])  # what was admitted counts no more in the next example
-        changed = script.modify(desc, table, PARTITIONS)
+        changed = script.modify(desc, row, PARTITIONS)
         assert not [text for level, text in changed.log if level == "error"]
     assert verdicts[0] == verdicts[1]
 
 
+MOST_INSTRUCTIONS = 3_000_000
+"""Of Lua's virtual machine in one call: a hundredth of a second or two."""
+
+WATCHED = f"""
+local code = (function(...) BUNDLE
+end)(...)
+for _, name in ipairs({{ "slurm_job_submit", "slurm_job_modify" }}) do
+  local ask = _G[name]
+  _G[name] = function(...)
+    debug.sethook(function() error("slurmctld would be held up") end, "", {MOST_INSTRUCTIONS})
+    return ask(...)
+  end
+end
+return code
+"""
+
+
 @cache
 def hardy_scripts() -> tuple[PolicyScript, PolicyScript]:
-    """Every limit in the oldest and the newest Lua, at a new time in each call."""
+    """Every limit in the oldest and the newest Lua, at a new time in each call; what takes long fails."""
     clock = count(1_000_000, 100)
     bundle = build_bundle(compiled(ALL_LIMITS, "/nonexistent/decisions.log", FITTED))
-    return PolicyScript(bundle, lua="5.1", now=lambda: next(clock)), PolicyScript(
-        bundle, lua="5.4", now=lambda: next(clock)
+    watched = WATCHED.replace("BUNDLE", bundle)
+    return PolicyScript(watched, lua="5.1", now=lambda: next(clock)), PolicyScript(
+        watched, lua="5.4", now=lambda: next(clock)
     )
+
+
+def test_what_takes_long_is_noticed() -> None:
+    """Of the test above: its watch on the script wakes up."""
+    bundle = build_bundle(compiled(ALL_LIMITS, "/nonexistent/decisions.log"))
+    opening = "function slurm_job_submit(job_desc, part_list, submit_uid)"
+    endless = bundle.replace(opening, f"{opening} while true do end")
+    with pytest.raises(ScriptError, match="held up"):
+        PolicyScript(WATCHED.replace("BUNDLE", endless)).submit(description(ALICE), PARTITIONS)
