@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from slurm_gpu.records import Host
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.records import Host, Record
 
 # first_s and last_s are rounded, so watches that follow each other may share a second.
 _TOUCHING_S = 1
@@ -38,17 +39,27 @@ class HostUse:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
-def host_uses(hosts: Iterable[Host]) -> list[HostUse]:
-    """One entry per node; of two watches at the same time only the longer counts."""
+def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[HostUse]:
+    """One entry per node; of two watches at the same time only the longer counts.
+
+    `records` are what the same watches told of GPUs: they know better which were at the same time, as the
+    clock by which a host record goes may have been set.
+    """
+    kept, doubled = resolve_double_watches(records)
+    counted = {record.segment for record in kept}
+    dropped = {item.dropped.segment for item in doubled} - counted
     by_node: dict[str, list[Host]] = {}
     for host in hosts:
-        by_node.setdefault(host.node, []).append(host)
-    return [_merged(node, _apart(watches)) for node, watches in sorted(by_node.items())]
+        if host.segment not in dropped:
+            by_node.setdefault(host.node, []).append(host)
+    return [_merged(node, _apart(watches, counted)) for node, watches in sorted(by_node.items())]
 
 
-def _apart(watches: Sequence[Host]) -> list[Host]:
-    kept: list[Host] = []
-    for host in sorted(watches, key=lambda host: (host.first_s - host.last_s, host.segment)):
+def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
+    """Those whose segments are known to count, and of the others those that overlap none."""
+    kept = [host for host in watches if host.segment in counted]
+    others = [host for host in watches if host.segment not in counted]
+    for host in sorted(others, key=lambda host: (host.first_s - host.last_s, host.segment)):
         if all(
             min(other.last_s, host.last_s) - max(other.first_s, host.first_s) <= _TOUCHING_S for other in kept
         ):

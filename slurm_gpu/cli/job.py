@@ -9,7 +9,7 @@ import click
 
 from slurm_gpu.cli.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.cli.deviceuse import device_uses, idle_advice
-from slurm_gpu.cli.hostuse import host_uses
+from slurm_gpu.cli.hostuse import HostUse, host_uses
 from slurm_gpu.cli.jobtables import (
     device_names,
     print_course,
@@ -74,7 +74,7 @@ def _to_json(run: Run, course: Sequence[DeviceTimeline], min_coverage: float) ->
     return {
         **run.to_json(),
         "timelines": None if uses is None else [item.to_json() for item in course],
-        "host_use": None if run.hosts is None else [use.to_json() for use in host_uses(run.hosts)],
+        "host_use": None if run.hosts is None else [use.to_json() for use in _host_uses(run)],
         "gpus": None if uses is None else [use.to_json() for use in uses],
         "advice": None if uses is None else idle_advice(run, uses, min_coverage),
     }
@@ -142,7 +142,7 @@ def _print_run(run: Run, course: Sequence[DeviceTimeline], zone: ZoneInfo, min_c
         click.echo(f"  No node has told anything about its GPUs yet: {came}.")
     # How the CPUs of several nodes were shared out, accounting does not tell.
     n_cpus = (run.tres_allocated or {}).get("cpu") if run.n_nodes == 1 else None
-    print_hosts(host_uses(run.hosts or ()), n_cpus)
+    print_hosts(_host_uses(run), n_cpus)
     if run.events:
         click.echo()
         print_events(run.events, names, zone)
@@ -159,6 +159,10 @@ def _loan(run: Run) -> str:
     if run.returned_to is None:
         return f"{lent}, and went back when they were needed"
     return f"{lent}, and went back to job {run.returned_to}, which had waited {span(run.returned_in_s)}"
+
+
+def _host_uses(run: Run) -> list[HostUse]:
+    return host_uses(run.hosts or (), run.devices or ())
 
 
 def _let_go_s(run: Run) -> int | None:
