@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import SlurmClient
@@ -33,23 +34,13 @@ def _connect_database(config: SiteConfig) -> DatabaseClient:
     return DatabaseClient(config)
 
 
-def _connect_slurm() -> SlurmClient:
-    """The Slurm of this host, pinged once: where slurmctld is down, other calls try for half a minute."""
-    client = connect()
-    try:
-        client.ping()
-    except SlurmError as error:
-        if _DOWN in str(error):
-            raise
-    return client
-
-
 @dataclass
 class Site:
     """One call of the command. Tests hand in their own Slurm, database and time."""
 
     config_path: Path = field(default_factory=default_path)
-    connect_slurm: Callable[[], SlurmClient] = _connect_slurm
+    connect_slurm: Callable[[], SlurmClient] | None = None
+    """None: the Slurm that this host is configured for."""
     connect_database: Callable[[SiteConfig], DatabaseClient] = _connect_database
     wall: Callable[[], float] = time.time
     connect_limits: Callable[[], LimitStore] = Sacctmgr
@@ -63,13 +54,25 @@ class Site:
 
     @functools.cached_property
     def slurm(self) -> SlurmClient:
-        """The Slurm of this host."""
-        return self.connect_slurm()
+        """The Slurm of this host; raises SlurmError or MungeError where it is known at once not to answer."""
+        return self._slurm_here() if self.connect_slurm is None else self.connect_slurm()
 
     @functools.cached_property
     def limits(self) -> LimitStore:
         """Slurm's own limits, in slurmdbd."""
         return self.connect_limits()
+
+    def _slurm_here(self) -> SlurmClient:
+        """Pinged once: without slurmctld or munged every other question is tried for half a minute."""
+        client = connect()
+        try:
+            client.ping()
+        except SlurmError as error:
+            if _DOWN in str(error):
+                raise
+            if self.config_path.exists():
+                munge.encode(b"slurm-gpu", self.config.munge_socket)
+        return client
 
     def database(self) -> DatabaseClient:
         """A fresh connection to slurm-gpudbd, a context manager."""

@@ -1,9 +1,15 @@
-"""Where slurmctld is down the commands say so at once."""
+"""Where slurmctld or munged is down the commands say so at once."""
+
+from pathlib import Path
 
 import pytest
 
 from slurm_gpu.cli import site
-from slurm_gpu.errors import SlurmError
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import MungedAwayError, SlurmError
+
+DOWN = "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN"
+SLOW = "`scontrol ping` gave no answer within 5 s"
 
 
 class Client:
@@ -17,16 +23,21 @@ class Client:
             raise SlurmError(self.said)
 
 
-DOWN = "`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN"
-
-
 def test_a_slurmctld_that_is_down_is_not_asked_for_half_a_minute(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(site, "connect", lambda: Client(DOWN))
     with pytest.raises(SlurmError, match="is DOWN"):
-        _ = site.Site().slurm
+        _ = Site().slurm
 
 
-@pytest.mark.parametrize("said", [None, "`scontrol ping` gave no answer within 5 s"])
-def test_one_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch, said: str | None):
+@pytest.mark.parametrize("said", [None, SLOW])
+def test_one_that_is_slow_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None):
     monkeypatch.setattr(site, "connect", lambda: Client(said))
-    assert isinstance(site.Site().slurm, Client)
+    assert isinstance(Site(tmp_path / "none.yaml").slurm, Client)
+
+
+def test_a_munged_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(site, "connect", lambda: Client(SLOW))
+    config = tmp_path / "slurm-gpu.yaml"
+    config.write_text(f"cluster: neuron\nmunge_socket: {tmp_path}/munge.socket\n")
+    with pytest.raises(MungedAwayError, match=r"is munged running\?"):
+        _ = Site(config).slurm
