@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 from slurm_gpu import __version__
+from slurm_gpu.cli.checks.outages import daemon_that_is_down
 from slurm_gpu.cli.encoding import spell_out
 from slurm_gpu.cli.site import Site
-from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmGpuError
 
 DEBUG_VARIABLE = "SLURM_GPU_DEBUG"
 
@@ -94,6 +95,8 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         click.echo(f"slurm-gpu: {error}", err=True)
+        if isinstance(error, OutsideError) and (trouble := daemon_that_is_down(str(error))) is not None:
+            click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)
         return error.exit_code
     except click.ClickException as error:
         error.show()

@@ -45,6 +45,9 @@ def write(installed: Installation, groups_id: str, age_s: int = 1, *, hours: boo
         dict.fromkeys(Period, 1) if hours else {},
     )
     (installed.root / "run" / "snapshot.txt").write_text(render(snapshot))
+    process = installed.root / "proc" / "815"
+    process.mkdir(exist_ok=True)
+    (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
 
 
 def test_elsewhere_and_without_a_policy_there_is_nothing_to_look_at(installed: Installation) -> None:
@@ -55,6 +58,16 @@ def test_elsewhere_and_without_a_policy_there_is_nothing_to_look_at(installed: I
 def test_a_snapshot_that_is_fresh_is_well(installed: Installation) -> None:
     write(installed, install(installed, "{gpus_total: 4}"))
     assert levels(controller.snapshot(installed.at())) == ["ok"]
+
+
+def test_a_slurm_gpuctld_that_has_just_died_is_seen_before_its_snapshot_is_old(
+    installed: Installation,
+) -> None:
+    write(installed, install(installed, "{gpus_total: 4}"))
+    (installed.root / "proc" / "815" / "cmdline").unlink()
+    finding = worst(controller.snapshot(installed.at()))
+    assert finding.level is Level.WARN
+    assert finding.message.startswith("no slurm-gpuctld runs here, and ")
 
 
 @pytest.mark.parametrize(

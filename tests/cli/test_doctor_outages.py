@@ -37,6 +37,13 @@ PERSISTENT = (
             "slurmctld does not answer",
             "systemctl start slurmctld",
         ),
+        (
+            "`sacctmgr …` failed (1): sacctmgr: error: slurm_persist_conn_open: Something happened with the "
+            "receiving/processing of the persistent connection init message to 127.0.0.1:17002: Unable to "
+            "connect to database\nsacctmgr: error: Sending PersistInit msg: Unable to connect to database",
+            "slurmdbd runs, but its database does not answer",
+            "systemctl start mariadb on the host that StorageHost",
+        ),
         (PERSISTENT, "slurmdbd does not answer", "systemctl start slurmdbd"),
         (
             'slurm-gpudbd at http://db answered 503: the database does not answer: (2003, "Can\'t connect")',
@@ -45,6 +52,12 @@ PERSISTENT = (
         ),
         (
             "MUNGE: Socket communication error; is munged running?",
+            "munged does not answer on this host",
+            "systemctl start munge",
+        ),
+        (
+            "`scontrol show node` failed (1): scontrol: error: If munged is up, restart with --num-threads=10\n"
+            "scontrol: error: Munge encode failed: Failed to connect",
             "munged does not answer on this host",
             "systemctl start munge",
         ),

@@ -56,6 +56,17 @@ def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
     assert "Traceback" not in slurm_gpu.err
 
 
+def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
+    def no_slurm():
+        raise SlurmError("`scontrol ping` failed (1): Slurmctld(primary) at head is DOWN")
+
+    slurm_gpu.site.connect_slurm = no_slurm
+    assert slurm_gpu("nodes") == 3
+    assert slurm_gpu.err.splitlines()[1:] == [
+        "slurmctld does not answer: `slurm-gpu doctor` says what to start"
+    ]
+
+
 def test_a_part_that_is_not_installed_here_is_named(slurm_gpu: CommandLine):
     def no_module():
         raise ModuleNotFoundError("No module named 'alembic'", name="alembic")

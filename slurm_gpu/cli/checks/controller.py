@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
-from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, read_fresh
+from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.controller.snapshot import FILE_NAME, FRESH_S, Snapshot, read_fresh
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 
+_DAEMON = "slurm-gpuctld"
 _START = "systemctl start slurm-gpuctld"
 _LOG = "journalctl -u slurm-gpuctld"
 
@@ -36,5 +38,15 @@ def snapshot(at: Surroundings) -> Iterator[Finding]:
         yield warn(f"{path} is by the groups of another policy, and not used", _LOG)
     elif policy.counts_gpu_hours and found.hours is None:
         yield fail(f"{path} tells no GPU-hours: slurmdbd has not told what ended before", _LOG)
+    elif not daemons(at.proc, _DAEMON):
+        # It may run on another host of slurmctld that shares the directory, or out of sight.
+        message = (
+            f"no {_DAEMON} runs here, and {path} is {_age(at, found)} s old: it counts up to {FRESH_S} s"
+        )
+        yield warn(message, f"{_START}; {_LOG} says why it stopped")
     else:
-        yield ok(f"{path} is {max(0, at.site.wall() - found.as_of_s):.0f} s old")
+        yield ok(f"{path} is {_age(at, found)} s old")
+
+
+def _age(at: Surroundings, found: Snapshot) -> str:
+    return f"{max(0, at.site.wall() - found.as_of_s):.0f}"

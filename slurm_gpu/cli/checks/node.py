@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.slurm.hostlist import compress
 
 _DAEMON = "slurm-gpud"
@@ -25,7 +25,7 @@ def alive(at: Surroundings) -> Iterator[Finding]:
     if not here:
         yield skipped("this host is no GPU node")
         return
-    named = [_value(words, "--node") for words in _daemons(at.proc)]
+    named = [_value(words, "--node") for words in daemons(at.proc, _DAEMON)]
     lacking = [name for name in here if name not in named]
     if not named:
         yield fail(f"no {_DAEMON} runs on this GPU node", _START)
@@ -117,7 +117,7 @@ def _finished_records(log: Path) -> int:
 
 def _directories(proc: Path, option: str, default: Path) -> list[Path]:
     """The directories that the running daemons were given; simulated nodes have one of their own each."""
-    given = {Path(value) for words in _daemons(proc) if (value := _value(words, option)) is not None}
+    given = {Path(value) for words in daemons(proc, _DAEMON) if (value := _value(words, option)) is not None}
     return sorted(given) if given else [default]
 
 
@@ -128,17 +128,3 @@ def _value(words: list[str], option: str) -> str | None:
         if word.startswith(f"{option}="):
             return word.partition("=")[2]
     return None
-
-
-def _daemons(proc: Path) -> list[list[str]]:
-    """The command lines of every slurm-gpud that runs here."""
-    found = []
-    for process in proc.glob("[0-9]*"):
-        try:
-            words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")]
-        except OSError:
-            continue  # it has ended meanwhile
-        # An interpreter and its options may come first.
-        if any(Path(word).stem == _DAEMON for word in words[:4]):
-            found.append(words)
-    return found

@@ -19,7 +19,7 @@ class _Outage:
 
 _OUTAGES = (
     _Outage(
-        re.compile(r"is munged running\?"),
+        re.compile(r"is munged running\?|Munge encode failed"),
         "munged does not answer on this host",
         "systemctl start munge; journalctl -u munge says why it stopped",
     ),
@@ -27,6 +27,11 @@ _OUTAGES = (
         re.compile(r"the database does not answer: (?P<detail>.*)", re.DOTALL),
         "slurm-gpudbd runs, but its database does not answer",
         "systemctl start mariadb on the host that `url` in slurm-gpudbd.yaml names; journalctl -u mariadb",
+    ),
+    _Outage(
+        re.compile(r"(sacct|sacctmgr)\b.*Unable to connect to database", re.DOTALL),
+        "slurmdbd runs, but its database does not answer",
+        "systemctl start mariadb on the host that StorageHost in slurmdbd.conf names; journalctl -u mariadb",
     ),
     _Outage(
         re.compile(
@@ -47,6 +52,11 @@ _OUTAGES = (
         "systemctl start slurmctld on the controller; journalctl -u slurmctld says why it stopped",
     ),
 )
+
+
+def daemon_that_is_down(error: str) -> str | None:
+    """What is the matter, where an error tells which daemon does not answer."""
+    return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
 
 
 def trouble(error: str, otherwise: str, prefix: str = "") -> Finding:
