@@ -24,9 +24,13 @@ local function read_body(file, generation, as_of)
   if body:sub(-#ending) ~= ending then
     return nil, "is not whole"
   end
+  local began, took, boot = body:match("\nlooked (%d+%.%d+) (%d+%.%d+) (%S+)\n")
+  local here = boot ~= nil and boot == lib.clock.boot
   return {
     generation = generation,
     as_of = as_of,
+    began = here and tonumber(began) or nil, -- uptime at which slurmctld was asked; nil where it is not ours
+    took = here and tonumber(took) or nil, -- and the seconds until it had answered
     body = body,
     groups = body:match("\ngroups (%S+)"),
     has_hours = body:find("\nhours ", 1, true) ~= nil,
@@ -105,11 +109,15 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- The tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job in.
-function snapshot.seen(found)
+-- The tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job in; at least
+-- those since `oldest`. The youngest come first.
+function snapshot.seen(found, oldest)
   local seen = {}
   for token, inserted in found.body:gmatch("\nseen (%w+) ?(%d*)") do
     seen[token] = tonumber(inserted) or 0
+    if seen[token] < oldest - 1 and found.began then
+      break
+    end
   end
   return seen
 end

@@ -6,6 +6,10 @@ local ledger = {}
 -- Whole seconds between an admission and a table, or a snapshot of whole seconds, that must show it; slurmctld's own
 -- delay comes on top.
 ledger.SETTLE_S = 2
+-- Seconds between an admission and a snapshot by the same clock that must show it. On top come slurmctld's own delay,
+-- and what it took to answer: whatever keeps a job from being put in, such as a scheduler that holds the lock, keeps
+-- a question waiting as well.
+local MARGIN_S = 0.7
 -- Seconds without a new table after which slurmctld's saved state is asked.
 ledger.QUIET_S = 10
 -- How long admissions are remembered, also across a reload.
@@ -62,6 +66,47 @@ function ledger.note_delay(state, seconds, now)
   end
 end
 
+-- Whether an admission that a snapshot lacks has led to no job: it is late enough to have shown it.
+local function is_settled(state, entry, snapshot)
+  if entry.up and snapshot.began then
+    return snapshot.began - entry.up >= MARGIN_S + snapshot.took + state.delay
+  end
+  return snapshot.as_of - entry.at >= ledger.SETTLE_S + state.delay
+end
+
+-- What a snapshot has shown late tells how long slurmctld takes to put a job in: longer than until the last snapshot
+-- that lacked it. The whole seconds of its stamps tell the same, but not of what begins in one and ends in the next.
+local function learn_delay(state, entry, inserted, snapshot, now)
+  local fine = entry.up ~= nil and snapshot.began ~= nil
+  ledger.note_delay(state, math.max(entry.missed or 0, inserted - entry.at - (fine and 1 or 0)), now)
+end
+
+-- Counts the admissions that a new snapshot does not count yet, and drops the others.
+function ledger.compare(state, snapshot, now)
+  local oldest = math.huge
+  for _, entry in pairs(state.ledger) do
+    entry.at = math.min(entry.at, now) -- the clock may have been set back
+    oldest = math.min(oldest, entry.at)
+  end
+  local seen = oldest < math.huge and lib.snapshot.seen(snapshot, oldest) or {}
+  ledger.forget_delay(state, now)
+  for token, inserted in pairs(seen) do
+    local entry = state.ledger[token]
+    if entry then
+      learn_delay(state, entry, inserted, snapshot, now)
+      state.ledger[token] = nil
+    end
+  end
+  for token, entry in pairs(state.ledger) do
+    if is_settled(state, entry, snapshot) then
+      state.ledger[token] = nil
+    else
+      entry.missed = entry.up and snapshot.began and snapshot.began - entry.up or nil
+      lib.sums.count(state, entry.class, entry.sum, 1)
+    end
+  end
+end
+
 -- Before a look at all admissions: delays of long ago are none any more.
 function ledger.forget_delay(state, now)
   if now > state.delay_until then
@@ -100,16 +145,26 @@ function ledger.restore(state, now)
   end
 end
 
+-- Seconds until an admission that leads to no job counts no more.
+local function left_of(state, entry, now)
+  local counted = state.counting == "snapshot" and state.counted
+  if counted and counted.began and entry.up then
+    local margin = MARGIN_S + 2 * counted.took + state.delay
+    return margin + state.gap - (state.up - entry.up)
+  end
+  local lasts = counted and ledger.SETTLE_S + 2 or ledger.QUIET_S
+  return lasts + state.delay - (now - entry.at)
+end
+
 -- What of a rule's use neither table nor snapshot has shown yet, by measure, and the seconds after which it counts
 -- no more if Slurm itself refused it.
 function ledger.just_submitted(state, rule, uid, now)
   local sum, left_s = {}, 1
-  local lasts = (state.counting == "snapshot" and ledger.SETTLE_S + 2 or ledger.QUIET_S) + state.delay
   for _, entry in pairs(state.ledger) do
     local own = rule.per ~= "user" or entry.class.uid == uid
     if own and not entry.saved and not entry.shown and lib.sums.belongs(entry.class, rule.scope) then
       lib.sums.add(sum, entry.sum, 1)
-      left_s = math.max(left_s, lasts - (now - entry.at))
+      left_s = math.max(left_s, math.ceil(left_of(state, entry, now)))
     end
   end
   return sum, left_s

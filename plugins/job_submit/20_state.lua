@@ -15,27 +15,31 @@ local state_module = {}
 -- The longest table that is read where a snapshot is there and no good: beyond it, on_error decides.
 local MOST_JOBS = 20000
 
+-- Seconds for which one look at the snapshot is good.
+local LOOK_S = 0.05
+
 -- Takes the sums of a new snapshot; in state.use stands only what it does not know yet.
 local function read_snapshot(state, snapshot, now)
+  local before = state.counted
+  if before and before.began and snapshot.began then
+    state.gap = math.max(snapshot.began - before.began, 0)
+  end
   state.counting, state.counted = "snapshot", snapshot
   -- Names of accounts and partitions can be anything until Slurm refuses them: what is kept by them must not grow.
   state.classes, state.known = {}, {}
-  local seen = next(state.ledger) and lib.snapshot.seen(snapshot) or {}
-  lib.ledger.forget_delay(state, now)
-  for token, inserted in pairs(seen) do
-    if state.ledger[token] then
-      lib.ledger.note_delay(state, inserted - state.ledger[token].at, now)
-    end
-  end
   state.use = lib.sums.fresh()
-  for token, entry in pairs(state.ledger) do
-    entry.at = math.min(entry.at, now)
-    if seen[token] or snapshot.as_of - entry.at >= lib.ledger.SETTLE_S + state.delay then
-      state.ledger[token] = nil
-    else
-      lib.sums.count(state, entry.class, entry.sum, 1)
-    end
+  lib.ledger.compare(state, snapshot, now)
+end
+
+-- The snapshot in force, and what is wrong with the file, looked at anew where that was some time ago. Without an
+-- uptime nobody knows.
+local function look(state, now, up)
+  local since = up and state.looked_up and up - state.looked_up
+  if not (since and since >= 0 and since < LOOK_S) then
+    state.snapshot, state.problem = lib.snapshot.look(state.snapshot or state.counted, now)
+    state.looked_up = up
   end
+  return state.snapshot, state.problem
 end
 
 -- The state of a newly loaded script.
@@ -45,6 +49,10 @@ function state_module.new()
     counting = nil, -- "table" or "snapshot": where the sums come from
     counted = nil, -- the snapshot whose sums are in force
     snapshot = nil, -- the last fresh one, for what no table tells
+    problem = nil, -- what is wrong with the snapshot that is there
+    looked_up = nil, -- the uptime of the last look at it
+    up = nil, -- the uptime of this call
+    gap = 1, -- seconds from the last snapshot but one to the last
     whole = false, -- whether the last table could be read
     known = {}, -- job id → what does not change while its state does not
     classes = {},
@@ -58,8 +66,10 @@ function state_module.new()
   return state
 end
 
--- Brings the state up to date; must run in every call before anything else does.
-function state_module.refresh(state, now)
+-- Brings the state up to date; must run in every call before anything else does. `up` is the machine's uptime, nil
+-- where it does not tell.
+function state_module.refresh(state, now, up)
+  state.up = up
   local jobs = slurm.jobs or {}
   local is_new = state.jobs ~= jobs or not state.restored
   state.jobs = jobs
@@ -70,12 +80,11 @@ function state_module.refresh(state, now)
       slurm.log_error("%s", "slurm-gpu: " .. policy.decisions_log .. " cannot be read: " .. tostring(reason))
     end
   end
-  local problem
-  state.snapshot, problem = lib.snapshot.look(state.snapshot or state.counted, now)
+  local snapshot, problem = look(state, now, up)
   -- The snapshot knows no kinds: where a sum is over one kind, the table is read instead.
-  if state.snapshot and not lib.scopes.sums_by_kind then
-    if state.counting ~= "snapshot" or state.counted ~= state.snapshot then
-      read_snapshot(state, state.snapshot, now)
+  if snapshot and not lib.scopes.sums_by_kind then
+    if state.counting ~= "snapshot" or state.counted ~= snapshot then
+      read_snapshot(state, snapshot, now)
     end
   elseif is_new then
     if problem and lib.queue.longer_than(jobs, MOST_JOBS) then

@@ -73,25 +73,26 @@ local function ask_all(job, name, ...)
 end
 
 -- Every call looks at the queue first: the table is safe to read only in the call that got it.
-local function refresh(now)
-  return pcall(lib.state.refresh, state, now)
+local function refresh(now, up)
+  return pcall(lib.state.refresh, state, now, up)
 end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-  local now = os.time()
-  local fine, reason = refresh(now)
+  local now, up = os.time(), lib.clock.uptime()
+  local fine, reason = refresh(now, up)
   return ask_all({
     desc = job_desc,
     parts = part_list,
     submit_uid = submit_uid,
     now = now,
+    up = up,
     queue_error = not fine and tostring(reason) or nil,
   }, "slurm_job_submit", job_desc, part_list, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
-  local now = os.time()
-  local fine, reason = refresh(now)
+  local now, up = os.time(), lib.clock.uptime()
+  local fine, reason = refresh(now, up)
   pcall(function()
     lib.state.forget(state, job_rec.job_id)
   end)
@@ -103,6 +104,7 @@ function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
     parts = part_list,
     submit_uid = modify_uid,
     now = now,
+    up = up,
     queue_error = not fine and tostring(reason) or nil,
   } or nil, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
 end

@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 _LOCK = "slurm-gpuctld.lock"
 _REPORT_EVERY_S = 3600.0
+_NOTICE_S = 0.5
+"""While the next look is not due: how often it is asked whether somebody waits for it."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,12 +85,19 @@ def _watch(watcher: Watcher, calls: CountingRun, clock: Clock) -> None:
     try:
         log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
         while True:
-            time.sleep(watcher.turn())
+            _rest(watcher, watcher.turn(), clock)
             if clock.monotonic() >= report_at:
                 report_at += _REPORT_EVERY_S
                 log.info("snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
     finally:
         log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
+
+
+def _rest(watcher: Watcher, pause_s: float, clock: Clock) -> None:
+    """Until the next look, which may become due sooner meanwhile."""
+    began = clock.monotonic()
+    while (left_s := watcher.hurried(pause_s) - (clock.monotonic() - began)) > 0:
+        time.sleep(min(left_s, _NOTICE_S))
 
 
 def _in_background(task: Callable[[], T]) -> Future[T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -24,6 +25,18 @@ _HALVES = (("run", "running"), ("pend", "pending"))
 
 
 @dataclass(frozen=True, slots=True)
+class Looked:
+    """When slurmctld was asked, by the uptime of the machine: finer than `as_of_s`, and never set back."""
+
+    began_s: float
+    """Rounded down to hundredths in the file."""
+    took_s: float
+    """Until it had answered; rounded up."""
+    boot_id: str
+    """Uptimes compare only within one boot of one machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """The cluster as slurmctld told it in the second `as_of_s`."""
 
@@ -37,8 +50,9 @@ class Snapshot:
     """GPU-hours of each subject that has any; None while they are not known."""
     period_starts: Mapping[Period, int] = field(default_factory=dict)
     seen: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of jobs that were let in lately, and are counted, with when slurmctld put them in."""
+    """Tokens of jobs let in lately that are counted, with when slurmctld put them in; the last first."""
     zones: tuple[ZoneRoom, ...] = ()
+    looked: Looked | None = None
 
     def hours_of(self, user: str | None, group: str | None, period: Period) -> float | None:
         """GPU-hours of one subject; None while they are not known."""
@@ -64,12 +78,14 @@ def parse(text: str) -> Snapshot:
     hours: dict[Subject, dict[Period, float]] = {}
     uids: dict[str, int] = {}
     starts: dict[Period, int] = {}
-    groups_id, zones = None, []
+    groups_id, zones, looked = None, [], None
     seen: dict[str, int] = {}
     for line in lines[1:-1]:
         kind, *words = line.split(" ")
         if kind == "groups":
             groups_id = None if words[0] == "-" else words[0]
+        elif kind == "looked":
+            looked = Looked(float(words[0]), float(words[1]), words[2])
         elif kind == "hours":
             starts = dict(zip(Period, map(int, words), strict=True))
         elif kind == "use":
@@ -91,6 +107,7 @@ def parse(text: str) -> Snapshot:
         period_starts=starts,
         seen=seen,
         zones=tuple(zones),
+        looked=looked,
     )
 
 
@@ -131,6 +148,9 @@ def write(path: Path, text: str) -> None:
 def _lines(snapshot: Snapshot) -> Iterator[str]:
     yield f"slurm-gpu-snapshot 1 {snapshot.generation} {snapshot.as_of_s}"
     yield f"groups {snapshot.groups_id or '-'}"
+    if snapshot.looked is not None:
+        began_s, took_s = math.floor(snapshot.looked.began_s * 100), math.ceil(snapshot.looked.took_s * 100)
+        yield f"looked {began_s / 100:.2f} {took_s / 100:.2f} {snapshot.looked.boot_id}"
     if snapshot.hours is not None:
         yield "hours " + " ".join(str(snapshot.period_starts[period]) for period in Period)
     hours = snapshot.hours or {}

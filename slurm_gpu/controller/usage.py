@@ -113,7 +113,7 @@ class _Tally:
 
 
 class UsageCounter:
-    """Sums up one queue after the other; what a job counts for is worked out once, while it stays as it is."""
+    """Sums up queue after queue; what a job counts for is worked out once, while it stays as it is."""
 
     def __init__(self) -> None:
         self._facts: Facts | None = None

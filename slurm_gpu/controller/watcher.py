@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import re
+import resource
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Protocol
 from zoneinfo import ZoneInfo
@@ -14,13 +17,15 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.amounts import Facts, amounts_of
+from slurm_gpu.controller.demand import DecisionsWatch
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.pace import Pace
-from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.snapshot import Looked, Snapshot
 from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
 from slurm_gpu.controller.zones import ZoneMap
 from slurm_gpu.errors import OutsideError, SlurmError
+from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
@@ -36,6 +41,12 @@ _NODES_EVERY_S = 60.0
 _NODES_EVERY_WITH_ZONES_S = 10.0
 
 _TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of the commands that it ran."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 class Queue(Protocol):
@@ -70,10 +81,12 @@ class Watcher:
         ended: EndedRuns,
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
+        cpu: Callable[[], float] = cpu_seconds,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._queue, self._client, self._clock = queue, client, clock
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
+        self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
@@ -86,18 +99,21 @@ class Watcher:
         self._trouble: str | None = None
         self._asked_s = 0.0
         """What the last answer cost slurmctld at most."""
+        self._answered = False
         self.written = 0
         """Snapshots so far."""
 
     def turn(self) -> float:
         """Take one look and write what was seen; returns the seconds until the next."""
-        began = self._clock.monotonic()
+        began, cpu_s = self._clock.monotonic(), self._cpu()
+        self._answered = False
         try:
             text = snapshots.render(self.look())
         except SlurmError as error:
             took_s = self._clock.monotonic() - began
             self._tell(str(error))
             return self._pace.after_failure(took_s)
+        self._answered = True
         try:
             snapshots.write(self.path, text)
         except OutsideError as error:
@@ -105,7 +121,15 @@ class Watcher:
         else:
             self.written += 1
             self._tell(None)
-        return self._pace.after_answer(self._asked_s, self._clock.monotonic() - began)
+        now = self._clock.monotonic()
+        demand = self._decisions.demand(now)
+        return self._pace.after_answer(self._asked_s, now - began, self._cpu() - cpu_s, demand)
+
+    def hurried(self, pause_s: float) -> float:
+        """The pause that `turn` returned, or less of it where somebody waits for the next look meanwhile."""
+        if not self._answered:
+            return pause_s
+        return min(pause_s, self._pace.while_asked_for(self._decisions.demand(self._clock.monotonic())))
 
     def look(self) -> Snapshot:
         """The cluster as it is now; raises SlurmError where slurmctld does not answer."""
@@ -129,6 +153,7 @@ class Watcher:
             period_starts=self._hours.starts(now_s) if hours is not None else {},
             seen=_tokens(jobs, now_s),
             zones=tuple(self._zones.rooms(nodes)),
+            looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
         )
 
     def _slow_answers(self) -> tuple[SlurmSettings, Sequence[SlurmNode], Sequence[Partition]]:
@@ -209,11 +234,11 @@ def facts_of(policy: PolicyInForce, nodes: Sequence[SlurmNode], partitions: Sequ
 
 
 def _tokens(jobs: Sequence[CountedJob], now_s: float) -> dict[str, int]:
-    """By token, when slurmctld put the job in; an array's tasks have one token."""
+    """By token, when slurmctld put the job in, the last first; an array's tasks have one token."""
     tokens: dict[str, int] = {}
     for job in jobs:
         if job.submit_s is not None and now_s - job.submit_s <= SEEN_S:
             match = _TOKEN.match(job.admin_comment)
             if match is not None:
                 tokens.setdefault(match[1], job.submit_s)
-    return tokens
+    return dict(sorted(tokens.items(), key=itemgetter(1), reverse=True))

@@ -15,6 +15,9 @@ from slurm_gpu.errors import OutsideError
 LUA_VERSIONS = ("5.1", "5.2", "5.3", "5.4")
 """Debian 12 links Slurm with 5.1, others with 5.3 or 5.4."""
 
+BOOT = "boot"
+"""The boot id of a machine whose uptime is given."""
+
 NO_VAL = 4294967294
 INFINITE = 4294967295
 NO_VAL16 = 65534
@@ -23,7 +26,7 @@ ScalarFields = Mapping[str, str | int | float | bool | None]
 
 # What slurmctld gives a script. log_user passes its text through string.format, as the real one does.
 _PRELUDE = """
-local say, log, writes, now, read = ...
+local say, log, writes, now, read, uptime = ...
 local function logger(level)
   return function(format, ...) log(level, string.format(format, ...)) end
 end
@@ -76,6 +79,23 @@ if now then
   local date, time = os.date, os.time
   os.time = function(of) return of and time(of) or now() end
   os.date = function(format, at) return date(format, at or now()) end
+  local open = io.open
+  io.open = function(path, mode)
+    local text
+    if path == "/proc/uptime" then
+      text = function() return string.format("%.2f 0.00\\n", uptime()) end
+    elseif path == "/proc/sys/kernel/random/boot_id" then
+      text = function() return "boot" end
+    else
+      return open(path, mode)
+    end
+    return uptime and {
+      seek = function() return 0 end,
+      setvbuf = function() return true end,
+      read = function(_, what) return type(what) == "number" and text():sub(1, what) or text() end,
+      close = function() return true end,
+    }
+  end
 end
 """
 
@@ -125,7 +145,8 @@ class PolicyScript:
     """A loaded job_submit.lua with its own Lua state.
 
     `writes` lets it touch files, as in slurmctld; without it, what it would write is thrown away. `now` is
-    what Lua's os.time and os.date take for the time; of the paths in `files` it reads these texts, and None
+    what Lua's os.time and os.date take for the time, and `uptime` then the machine's, which does not tell
+    without it; its boot is BOOT. Of the paths in `files` it reads these texts, and None
     is no such file. With `considers` verdicts tell every limit that was looked at.
     Raises ScriptError where slurmctld would refuse to load the script.
     """
@@ -137,6 +158,7 @@ class PolicyScript:
         lua: str = "5.4",
         writes: bool = False,
         now: Callable[[], int] | None = None,
+        uptime: Callable[[], float] | None = None,
         files: Mapping[str, str | None] | None = None,
         considers: bool = False,
     ) -> None:
@@ -153,6 +175,7 @@ class PolicyScript:
             writes,
             now,
             None if files is None else _reader(files),
+            uptime,
         )
         if considers:
             self._lua.globals().slurm_gpu_considered = self._consider

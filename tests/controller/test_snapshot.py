@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import (
     FRESH_S,
+    Looked,
     Snapshot,
     last_generation,
     parse,
@@ -26,6 +27,7 @@ from .fakes import NOON_S
 
 names = st.text(min_size=1, max_size=8)
 counts = st.integers(0, 10**9)
+quarters = st.integers(0, 10**7).map(lambda n: n / 4)
 uses = st.builds(
     Use, counts, counts, counts, counts, counts, st.dictionaries(names, st.integers(1, 10**9), max_size=2)
 )
@@ -45,6 +47,7 @@ snapshots = st.builds(
         st.dictionaries(names, counts, max_size=3),
     ),
     seen=st.dictionaries(st.text("0123456789abcdefx", min_size=1), counts, max_size=3),
+    looked=st.none() | st.builds(Looked, quarters, quarters, st.just("6f3c-91")),
     zones=st.lists(st.builds(ZoneRoom, names, st.none() | names, counts, counts), max_size=2).map(tuple),
 )
 
@@ -68,10 +71,12 @@ def test_it_reads_as_the_contract_says() -> None:
         period_starts={Period.DAY: 3, Period.WEEK: 2, Period.MONTH: 1},
         seen={"f00x1": 4},
         zones=(ZoneRoom("zone 1", None, 12000, 1),),
+        looked=Looked(35412.349, 0.081, "6f3c"),
     )
     assert render(snapshot).splitlines() == [
         f"slurm-gpu-snapshot 1 7 {NOON_S}",
         "groups ab",
+        "looked 35412.34 0.09 6f3c",
         "hours 3 2 1",
         "use user:alice jobs_run=3 mgpu_run=12000 cpus_run=96 mib_run=786432 nodes_run=3"
         " mgpu_run:a100=12000 jobs_pend=5 mgpu_pend=20000 last_pend=4711 gpu_h_week=410.250",

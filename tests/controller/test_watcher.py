@@ -35,6 +35,7 @@ class Site:
         self.script.write_text("policy")
         self.policy: PolicyInForce | None = POLICY
         self.policy_read = 0
+        self.cpu_s = 0.0
         self.directory = directory
         self.config = SiteConfig(cluster="lab", **config)  # type: ignore[arg-type]
         self.watcher = self.new_watcher()
@@ -43,7 +44,7 @@ class Site:
         ended = EndedRuns(self.slurm, at_once) if ended is None else ended
         return Watcher(
             self.config, self.directory, self.slurm, self.slurm, self.slurm.partitions, ended, self.clock,
-            self._read_policy,
+            self._read_policy, lambda: self.cpu_s,
         )  # fmt: skip
 
     def _read_policy(self, script: Path) -> PolicyInForce | None:
@@ -85,7 +86,12 @@ def test_as_of_is_before_slurmctld_was_asked(site: Site) -> None:
     site.watcher.turn()
     site.slurm.answers_after_s = 3.0
     asked_s = site.clock.wall()
+    asked_up_s = site.clock.monotonic()
     assert site.turn().as_of_s == int(asked_s)
+    looked = site.snapshot().looked
+    assert looked is not None
+    assert (looked.began_s, looked.took_s) == pytest.approx((asked_up_s, 3.0), abs=0.011)
+    assert looked.boot_id == site.clock.boot_id()
 
 
 def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
@@ -97,6 +103,49 @@ def test_a_busy_slurmctld_is_asked_less_often_but_in_time(site: Site) -> None:
         pauses.append(site.pause_s)
     assert pauses == pytest.approx([0.95, 7 / 6, 7 / 3, 35 / 3])
     assert max(pauses) + 2 * 5.0 < FRESH_S
+
+
+def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> None:
+    """Unless somebody was refused, and waits for room."""
+
+    def look() -> float:
+        return site.watcher.turn()
+
+    site.watcher = site.new_watcher()
+    costly = site.slurm.read
+
+    def read() -> list[object]:
+        site.cpu_s += 0.2
+        return list(costly())
+
+    site.slurm.read = read  # type: ignore[method-assign,assignment]
+    look()
+    assert look() == pytest.approx(0.2 / 0.05)
+    log = site.directory / "decisions.log"
+    log.write_text("slurm-gpu/1 1 submit allow a uid=1\n")
+    look()
+    log.write_text("slurm-gpu/1 1 submit allow a uid=1\nslurm-gpu/1 2 submit deny - uid=1\n")
+    assert site.watcher.hurried(4.0) == pytest.approx(0.2 / 0.3)
+    site.clock.advance(3.0)
+    assert site.watcher.hurried(4.0) == 4.0
+
+
+def test_after_a_decision_the_next_look_comes_sooner(site: Site) -> None:
+    """A job that came to nothing counts until a snapshot has shown that."""
+    log = site.directory / "decisions.log"
+    log.write_text("slurm-gpu/1 1 submit deny - uid=1\n")
+    site.turn()
+    assert site.watcher.hurried(site.pause_s) == site.pause_s  # nobody waits for what was there before us
+    log.write_text("slurm-gpu/1 1 submit deny - uid=1\nslurm-gpu/1 2 submit allow b uid=1\n")
+    assert site.watcher.hurried(site.pause_s) < 0.5
+    site.turn()
+    assert site.pause_s == pytest.approx(0.5 - site.slurm.answers_after_s)
+    log.rename(log.with_suffix(".1"))
+    log.write_text("slurm-gpu/1 3 submit allow c uid=1\n")
+    site.clock.advance(3.0)
+    assert site.watcher.hurried(1.0) < 0.5
+    site.clock.advance(3.0)
+    assert site.watcher.hurried(1.0) > 0.9
 
 
 def test_a_slurmctld_that_is_away_is_asked_ever_less_often_and_said_once(
@@ -172,7 +221,9 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
     ]
-    assert site.turn().seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
+    seen = site.turn().seen
+    assert seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
+    assert list(seen)[-1] == "ended"
 
 
 def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> None:

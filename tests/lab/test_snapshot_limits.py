@@ -41,7 +41,7 @@ def test_tries_and_what_slurm_refuses_leave_no_false_refusal(lab: Lab) -> None:
     for _ in range(50):
         sbatch(lab, "--test-only", *PENDING)
         sbatch(lab, "--reservation=nope", *PENDING)
-    time.sleep(3)
+    time.sleep(2)
     assert [sbatch(lab, *PENDING).returncode for _ in range(LIMIT + 1)] == [0] * LIMIT + [1]
 
 

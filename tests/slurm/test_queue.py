@@ -95,3 +95,11 @@ def test_what_did_not_change_is_not_read_again() -> None:
 def test_an_answer_that_cannot_be_read_is_said(row: str) -> None:
     with pytest.raises(SlurmError, match="squeue"):
         QueueReader(Squeue(row), {}).read()
+
+
+def test_a_column_may_begin_with_the_end_of_a_line() -> None:
+    """Nothing but an operator's AdminComment can, and it still tears no row apart."""
+    odd = RUNNING.replace("|slurm-gpu/1 t=b01x3 r=job", "|\nby hand")
+    first, second = QueueReader(Squeue(odd, RANGE), {}).read()
+    assert first.admin_comment == "\nby hand"
+    assert (first.job_id, second.job_id) == (3, 1)
