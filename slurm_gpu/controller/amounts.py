@@ -52,22 +52,20 @@ def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
     if job.phase is Phase.PENDING:
         return _requested(job, tres, facts)
     gpus = _gpus(tres)
-    typed = {kind: count * 1000 for kind, count in _typed(tres).items()}
-    if gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
+    mgpu, typed = mgpu_of_total(tres, facts), {kind: n * 1000 for kind, n in _typed(tres).items()}
+    if mgpu == 0:
+        # slurmctld 22.05 that was just restarted starts jobs without their GPUs: these count all the same.
+        mgpu, typed = _asked(job, max(job.n_nodes, 1), facts)
+    elif gpus and not typed and (kind := _type_of(job.nodes, facts.node_types)):
         typed = {kind: gpus * 1000}
-    return Amounts(mgpu_of_total(tres, facts), _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
+    return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
 
 
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
     nodes = max(job.n_nodes, 1)
     # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
     times = nodes / max(_whole(tres, "node"), 1)
-    mgpu, typed = 0, dict[str, int]()
-    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
-        entries = _entries(text)
-        total = mgpu_of_total(_sums(entries, count), facts)
-        if total > mgpu:
-            mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
+    mgpu, typed = _asked(job, nodes, facts)
     if mgpu == 0:  # by task or by socket, of which Slurm's total knows the number
         gpu_times = times if job.per_socket else 1
         mgpu = _round(mgpu_of_total(tres, facts) * gpu_times)
@@ -82,6 +80,17 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
     per_gpu = _per_gpu(job.cpus_per_gpu)
     cpus = max(cpus, math.ceil(per_gpu * mgpu / 1000))
     return Amounts(mgpu, cpus, _memory(job, tres, facts, mgpu, times), nodes, typed)
+
+
+def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, int]]:
+    """GPUs asked for by the job or by the node, in all and by type."""
+    mgpu, typed = 0, dict[str, int]()
+    for text, count in ((job.per_job, 1), (job.per_node, nodes)):
+        entries = _entries(text)
+        total = mgpu_of_total(_sums(entries, count), facts)
+        if total > mgpu:
+            mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
+    return mgpu, typed
 
 
 def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:

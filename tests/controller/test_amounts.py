@@ -28,6 +28,12 @@ def test_a_running_job_counts_what_it_was_given() -> None:
     assert (amounts.mgpu, amounts.cpus, amounts.mib, amounts.nodes) == (2000, 8, 65536, 1)
 
 
+def test_a_running_job_that_was_given_no_gpus_counts_those_it_asked_for() -> None:
+    """As a slurmctld of 22.05 starts jobs when it was just restarted."""
+    amounts = amounts_of(make_job(per_node="", per_job="gres:gpu:a100:3", tres="cpu=1,mem=48G,node=1"), FACTS)
+    assert (amounts.mgpu, amounts.mgpu_by_type) == (3000, {"a100": 3000})
+
+
 def test_running_gpus_are_of_the_type_of_their_nodes_where_slurm_names_none() -> None:
     assert amounts_of(make_job(), FACTS).mgpu_by_type == {"a100": 2000}
     assert amounts_of(make_job(nodes="n[1,3]"), FACTS).mgpu_by_type == {}
