@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -28,6 +28,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.queries import (
     RunFilter,
@@ -166,7 +167,8 @@ class _Answers:
             with self._services.database.reading() as connection:
                 cluster, now_s = self._services.cluster, self._services.clock.wall()
                 min_coverage = self._services.importer.min_coverage
-                return find_job(connection, cluster, job, caller, now_s, min_coverage).to_json()
+                page = find_job(connection, cluster, job, caller, now_s, min_coverage)
+            return replace(page, runs=with_lenders(page.runs, self._services.view.queue)).to_json()
 
         found = await run_in_threadpool(find)
         if not found["runs"]:

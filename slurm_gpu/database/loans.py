@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
 from slurm_gpu.database.match import node_set
+from slurm_gpu.database.results import Run
 from slurm_gpu.database.schema import run
+from slurm_gpu.database.slurmview import Queue
 
 _LENDERS = re.compile(r"slurm-gpu/1 t=\w+(?: [a-z]=\S*)*? l=([\w.,-]+)(?: |$)")
 _NEXT_WITHIN_S = 60
@@ -20,10 +23,23 @@ _WAITED_AT_MOST_S = 7 * 86400
 def lender_of(admin_comment: str) -> str | None:
     """The owners whose idle GPUs the run had, joined by commas, as job_submit.lua wrote them there.
 
-    None where it borrowed none, and while it runs: Slurm's accounting has AdminComment once a run is over.
+    None where it borrowed none.
     """
     found = _LENDERS.match(admin_comment)
     return None if found is None else found[1]
+
+
+def with_lenders(runs: Sequence[Run], ask: Callable[[], Queue | None]) -> list[Run]:
+    """The runs; of those that are not over the queue tells the lender, as Slurm's accounting does not yet."""
+    queue = ask() if any(one.end_s is None for one in runs) else None
+    return list(runs) if queue is None else [_with_lender(one, queue) for one in runs]
+
+
+def _with_lender(one: Run, queue: Queue) -> Run:
+    job = queue.by_id.get(one.job_id)
+    if one.end_s is not None or job is None:
+        return one
+    return replace(one, lender=lender_of(job.admin_comment))
 
 
 def taken_back_by(connection: Connection, row: Mapping[str, Any]) -> RowMapping | None:

@@ -57,7 +57,7 @@ class Run:
     submit_wait_h: float | None
     run_h: float | None
     lender: str | None = None
-    """The owners whose idle GPUs it borrowed, joined by commas; known once the run is over."""
+    """The owners whose idle GPUs it borrowed, joined by commas; in lists known once the run is over."""
     returned_to: str | None = None
     """Of a run that gave them back, the job that got them; only where one job was asked for."""
     returned_in_s: int | None = None

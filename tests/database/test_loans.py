@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.loans import lender_of
-from tests.database.samples import T0, row
+from slurm_gpu.database.loans import lender_of, with_lenders
+from slurm_gpu.database.slurmview import Queue
+from tests.database.samples import T0, queued, row
 from tests.database.test_queries import BOB, fill, job
 
 LOAN = "slurm-gpu/1 t=8f3ax1 l=vision r=share"
@@ -66,3 +67,14 @@ def test_a_loan_that_nobody_asked_back_was_returned_to_nobody(database: Database
     fill(database, row(qos="sg-loans", nodes="n[1-2]", admin_comment=LOAN), taker())
     (run,) = job(database, "1")
     assert (run.state, run.lender, run.returned_to) == ("COMPLETED", "vision", None)
+
+
+def test_while_a_run_goes_on_the_queue_tells_its_lender(database: Database) -> None:
+    running = {"state": "RUNNING", "end_s": None, "admin_comment": ""}
+    fill(database, row(job_id=1, **running), row(job_id=2, **running), row(job_id=3))
+    shown = [run for name in "123" for run in job(database, name)]
+    jobs = {1: queued(job_id=1, admin_comment=LOAN), 3: queued(job_id=3, admin_comment=LOAN)}
+    told = with_lenders(shown, lambda: Queue(as_of_s=T0, by_id=jobs, by_node={}))
+    assert [run.lender for run in told] == ["vision", None, None]
+    assert with_lenders(shown, lambda: None) == shown
+    assert with_lenders(shown[2:], pytest.fail) == shown[2:]  # nothing to ask for

@@ -82,6 +82,8 @@ def test_idle_gpus_are_lent_at_once_and_return_when_their_owner_needs_them(lab: 
     # Of its 8 GPUs 4 are nobody's.
     wait_for(lambda: lending(lab) == (0, 4), 30, "the loan is counted", lambda: str(lending(lab)), 0.5)
 
+    wait_for(lambda: [run["lender"] for run in runs(lab, bob)] == ["vision"], 60, "who lends is told")
+
     alice, told = submit(lab, "alice", f"--gpus={OWNED}", script="#!/bin/sh\nsleep 5\n")
     assert told == ""
     wait_for(lambda: "PENDING" not in queued(lab, alice), RETURN_WITHIN_S, "alice has what vision owns")
