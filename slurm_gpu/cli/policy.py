@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.output import console
 from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
 from slurm_gpu.cli.policyforce import apply, plan, rollback, status
 from slurm_gpu.cli.policyreplay import replay
@@ -29,10 +30,10 @@ from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_acc
 from slurm_gpu.policy.native.preemption import broken_promises
 from slurm_gpu.policy.page import make_page
 from slurm_gpu.policy.policyjson import to_json
-from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.policy.textpage import WIDTH, render_text
 from slurm_gpu.yamlsource import YamlSource
 
-_PAGES = {"text": render_text, "markdown": render_markdown, "html": render_html}
+_PAGES = {"markdown": render_markdown, "html": render_html}
 
 
 @click.group()
@@ -93,7 +94,11 @@ def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
     if warning is not None:
         # A page may be published: what is said to whoever prints it does not belong into the file.
         click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
-    click.echo(_PAGES[style](make_page(checked)))
+    page = make_page(checked)
+    if style == "text":
+        click.echo(render_text(page, min(WIDTH, console().width)))
+    else:
+        click.echo(_PAGES[style](page))
 
 
 def _warning(found: InForce | None, path: Path) -> str | None:

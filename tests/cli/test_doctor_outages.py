@@ -56,8 +56,8 @@ PERSISTENT = (
             "systemctl start munge",
         ),
         (
-            "`scontrol show node` failed (1): scontrol: error: If munged is up, restart with --num-threads=10\n"
-            "scontrol: error: Munge encode failed: Failed to connect",
+            "`scontrol show node` failed (1): scontrol: error: If munged is up, restart with "
+            "--num-threads=10\nscontrol: error: Munge encode failed: Failed to connect",
             "munged does not answer on this host",
             "systemctl start munge",
         ),

@@ -115,6 +115,13 @@ def test_a_terminal_shows_every_limit_with_its_reason() -> None:
     assert max(map(len, text.splitlines())) <= 88
 
 
+@pytest.mark.parametrize("policy", [WHOLE, OWNERS_WHOLE], ids=["rules", "owners"])
+def test_on_a_narrow_terminal_lines_break_between_words(policy: str) -> None:
+    wide, narrow = render_text(page_of(policy)), render_text(page_of(policy), 40)
+    assert narrow.split() == wide.split()
+    assert all(len(line) <= 40 or len(line.split()) == 1 for line in narrow.splitlines())
+
+
 def test_it_says_whose_gpus_they_are_and_how_to_borrow() -> None:
     text = render_text(page_of(OWNERS_WHOLE))
     assert OWNERS in text
