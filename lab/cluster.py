@@ -139,6 +139,7 @@ class Lab:
                     daemon.kill9()
             nodes = tuple(self.nodes.values())
             configuration.write_slurm(self.layout, self.options, nodes, CgroupVersion.NONE)
+            configuration.forget_state(self.layout)
             self._start_all()
 
     def _say_unfenced(self, reason: str) -> None:

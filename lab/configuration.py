@@ -53,6 +53,13 @@ def write_slurm(layout: Layout, options: Options, nodes: Sequence[Node], cgroups
     (layout.etc / "plugstack.conf").write_text("")
 
 
+def forget_state(layout: Layout) -> None:
+    """Remove what slurmctld saved; 26.05 does not start after one that was killed while starting."""
+    for path in layout.slurmctld.iterdir():
+        if path.is_file():
+            path.unlink()
+
+
 def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
     """Put a script that does nothing where slurmctld looks; `policy apply` replaces it by ours."""
     path = layout.etc / "job_submit.lua"
