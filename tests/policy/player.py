@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import PolicyScript, Verdict
+from slurm_gpu.policy.script import BOOT, PolicyScript, Verdict
 
 from .compile import compiled
 from .judgement import Hours, Judgement, Known, Outcome, fitted, judge, judge_change, unreadable
@@ -17,11 +17,13 @@ from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
 from .policystrategies import OF_A_JOB, OF_A_SUM
 from .render import PARTITIONS, changes, description, record, snapshot
-from .scenarios import Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
+from .scenarios import Again, Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
 from .users import NAMES
 
 SETTLED_S = 2
 """After how long what has become no job counts no more."""
+SETTLED_BY_UPTIME_S = 0.8
+"""The same, where a snapshot tells its uptime."""
 _SLURM_USER = 64030
 
 
@@ -91,7 +93,8 @@ class Player:
         self.scenario, self.tally, self.policy = scenario, tally, scenario.policy
         self.log, self.snapshot = directory / "decisions.log", directory / "snapshot.txt"
         self.log.write_text("")
-        self.now_s, self.generation = scenario.begin_s, 0
+        self.now_s, self.up_s, self.generation = scenario.begin_s, 5000.0, 0
+        self.last: Submit | None = None
         self.jobs = [_Job(10 + n, job, runs) for n, (job, runs) in enumerate(self._initial_queue())]
         self.tried: list[tuple[int, Request]] = []
         table = compiled(
@@ -102,15 +105,27 @@ class Player:
             snapshot=str(self.snapshot),
             partition_gpus={name: part.gpus for name, part in MODEL_PARTITIONS.items()},
         )
-        self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: self.now_s)
+        self.script = PolicyScript(
+            build_bundle(table),
+            lua=lua,
+            writes=True,
+            now=lambda: self.now_s,
+            uptime=(lambda: self.up_s) if scenario.tells_uptime else None,
+        )
         self.source = scenario.source
         self._show()
 
     def play(self) -> None:
         """Raises AssertionError where Lua and model disagree."""
         for deed, then in self.scenario.steps:
+            self.up_s += 0.1
             if isinstance(deed, Submit):
+                self.last = deed
                 self._submit(deed)
+            elif isinstance(deed, Again):
+                for _ in range(deed.times if self.last else 0):
+                    assert self.last is not None
+                    self._submit(self.last)
             elif isinstance(deed, Change):
                 if self._change(deed):
                     then = Pass(max(3, then.seconds if then else 0), then.source if then else self.source)
@@ -212,9 +227,11 @@ class Player:
         self.tally.note(what, judgement, verdict.accepted)
 
     def _pass(self, then: Pass) -> None:
-        self.now_s += then.seconds
+        self.now_s, self.up_s = self.now_s + then.seconds, self.up_s + then.seconds
         self.source = then.source
-        self.tried = [(at, job) for at, job in self.tried if self.now_s - at < SETTLED_S]
+        by_uptime = self._counts_by_snapshot and self.scenario.tells_uptime
+        settled_s = SETTLED_BY_UPTIME_S if by_uptime else SETTLED_S
+        self.tried = [(at, job) for at, job in self.tried if self.now_s - at < settled_s]
         self._show()
 
     def _show(self) -> None:
@@ -229,6 +246,8 @@ class Player:
             [job.token for job in self.jobs if job.token is not None],
             self._hours,
         )
+        if self.scenario.tells_uptime:
+            text = text.replace("\ngroups ", f"\nlooked {self.up_s:.2f} 0.05 {BOOT}\ngroups ", 1)
         if source is Source.ABSENT:
             self.snapshot.unlink(missing_ok=True)
         elif source is Source.HALF_WRITTEN:

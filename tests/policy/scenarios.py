@@ -39,6 +39,13 @@ class Submit:
 
 
 @dataclass(frozen=True)
+class Again:
+    """The last submission once more, or several times."""
+
+    times: int
+
+
+@dataclass(frozen=True)
 class Change:
     """`scontrol update` of one of the jobs that there are."""
 
@@ -63,6 +70,9 @@ class Pass:
     source: Source
 
 
+Deed = Submit | Again | Change | Blind
+
+
 @dataclass(frozen=True)
 class Scenario:
     """All of it; `mark` is ":" up to Slurm 23.02, "/" from 23.11 on."""
@@ -74,8 +84,10 @@ class Scenario:
     """GPU-hours that everybody has used."""
     begin_s: int
     source: Source
-    steps: tuple[tuple[Submit | Change | Blind, Pass | None], ...]
+    steps: tuple[tuple[Deed, Pass | None], ...]
     mark: str = "/"
+    tells_uptime: bool = True
+    """Whether the machine does, to slurmctld and slurm-gpuctld alike."""
 
 
 def can_change(job: Request) -> bool:
@@ -135,6 +147,7 @@ _DEEDS = st.one_of(
     st.builds(Change, st.integers(0, 30), _CHANGES),
     st.builds(Change, st.integers(0, 30), _CHANGES),
     st.builds(Blind, every_request()),
+    st.builds(Again, st.integers(1, 4)),
 )
 _SOURCES = st.sampled_from([Source.FRESH] * 4 + [Source.ABSENT] * 4 + list(Source))
 _PASSES = st.builds(Pass, st.sampled_from([1, 1, 3, 40]), _SOURCES)
@@ -156,4 +169,5 @@ def scenarios() -> st.SearchStrategy[Scenario]:
             st.tuples(_DEEDS, st.none() | _PASSES), min_size=LEAST_STEPS, max_size=LEAST_STEPS + 4
         ).map(tuple),
         mark=st.sampled_from([":", "/"]),
+        tells_uptime=st.booleans(),
     )
