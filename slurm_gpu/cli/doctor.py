@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import click
@@ -14,6 +15,8 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.policy.install import STATE_DIRECTORY
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
+_ONE_COLUMN = 60
+"""On narrower terminals the message stands below its check."""
 _PATH = click.Path(path_type=Path, file_okay=False)
 
 
@@ -57,10 +60,21 @@ def doctor(
 
 
 def _print(result: Result) -> None:
-    finding = result.finding
-    line = Text(f"{finding.level.value:<8}", _STYLES[finding.level])
-    line.append(f"{result.check:<14}", "default").append(finding.message, "default")
-    screen = console()
-    screen.print(line)
-    if finding.remedy is not None:
-        screen.print(Text(f"{'':<8}{'':<14}→ {finding.remedy}"))
+    """Level and check, then the message in a column of its own; below them where there is no room for it."""
+    finding, screen = result.finding, console()
+    head = Text(f"{finding.level.value:<8}", _STYLES[finding.level]).append(f"{result.check:<14}", "default")
+    text = [finding.message, *([] if finding.remedy is None else [f"→ {finding.remedy}"])]
+    if screen.width < _ONE_COLUMN:
+        screen.print(head)
+        indent = 4
+    else:
+        first, *text = _wrapped(text[0], screen.width - len(head)) + text[1:]
+        screen.print(head.copy().append(first, "default"))
+        indent = len(head)
+    for part in text:
+        for line in _wrapped(part, screen.width - indent):
+            screen.print(Text(" " * indent + line))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

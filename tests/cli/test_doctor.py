@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -354,6 +356,25 @@ def test_the_exit_code_says_whether_anything_failed(slurm_gpu: CommandLine, monk
     }
     monkeypatch.setattr(run_checks, "__defaults__", (checks[:1],))
     assert slurm_gpu("doctor") == 0
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_on_a_narrow_terminal_words_are_kept_whole_and_lines_in_their_column(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, columns: int
+):
+    message = "PrologFlags has neither Alloc nor Contain: of a job only the first node has a prolog"
+    checks = (Check("PrologFlags", lambda _: [fail(message, "PrologFlags=Alloc in slurm.conf")]),)
+    monkeypatch.setattr(run_checks, "__defaults__", (checks,))
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert slurm_gpu("doctor") == 1
+    first, *rest, _ = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
+    indent = 4 if columns < 60 else 22
+    assert max(map(len, (first, *rest))) <= columns
+    assert {len(line) - len(line.lstrip()) for line in rest} == {indent}
+    told = " ".join(line.strip() for line in (first[22:], *rest)).strip()
+    assert told == f"{message} → PrologFlags=Alloc in slurm.conf"
 
 
 def _gpu_node(at: Surroundings) -> SlurmNode:
