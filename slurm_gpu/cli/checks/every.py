@@ -18,12 +18,12 @@ from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, ski
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmGpuError
 
-_SITE, _SLURM, _DATABASE = "site file", "Slurm", "slurm-gpudbd"
+_SITE, _MUNGE, _SLURM, _DATABASE = "site file", "MUNGE", "Slurm", "slurm-gpudbd"
 
 # A later part of slurm-gpu adds its checks here.
 CHECKS = (
     Check(_SITE, site_file.valid),
-    Check("MUNGE", site_file.munge_round_trip, (_SITE,)),
+    Check(_MUNGE, site_file.munge_round_trip, (_SITE,)),
     Check(_SLURM, slurm_conf.answers),
     Check("cluster", site_file.same_cluster, (_SITE, _SLURM)),
     Check("hooks", slurm_conf.hooks, (_SLURM,)),
@@ -37,7 +37,7 @@ CHECKS = (
     Check("lending", job_submit.lending, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
     Check(_DATABASE, database.answers, (_SITE,)),
-    Check("import", database.import_fresh, (_DATABASE,)),
+    Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
     Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
