@@ -21,7 +21,14 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import Considered
 from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm
-from slurm_gpu.slurm.submission import UserPlaces, read_partitions, read_user_defaults, read_user_places
+from slurm_gpu.slurm.client import has_slurmdbd
+from slurm_gpu.slurm.submission import (
+    UserDefaults,
+    UserPlaces,
+    read_partitions,
+    read_user_defaults,
+    read_user_places,
+)
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -45,11 +52,12 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     nodes, partitions = site.slurm.nodes(), read_partitions()
     gpu_types = {kind for node in nodes for kind in node.gpus}
+    defaults = read_user_defaults(name, request.options.get("account"))
     result = explain_job(
         script,
         request,
         (uid, name),
-        read_user_defaults(name, request.options.get("account")),
+        defaults,
         site.slurm.jobs(),
         partitions,
         gpu_types,
@@ -61,6 +69,9 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
         request.description(uid, name, {kind.lower() for kind in gpu_types}),
         Cluster(settings, nodes, partitions, name, places),
     )
+    notes = list(result.notes)
+    if not defaults.told and has_slurmdbd(settings):
+        notes.append(_not_told(name, defaults))
     verdict = result.verdict
     accepted = verdict.accepted and not refusals
     if as_json:
@@ -69,7 +80,7 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
             "user": name,
             "messages": list(verdict.messages),
             "slurm": refusals,
-            "notes": list(result.notes),
+            "notes": notes,
             "considered": [asdict(limit) for limit in verdict.considered],
         }
         click.echo(json.dumps(answer, indent=2))
@@ -81,10 +92,16 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
             click.echo(f"{prefix}: {line}")
         for reason in refusals:
             click.echo(f"{request.command}: error: Slurm itself would refuse it: {reason}")
-        for note in result.notes:
+        for note in notes:
             click.echo(f"note: {note}", err=True)
         click.echo("accepted" if accepted else "refused")
     raise click.exceptions.Exit(0 if accepted else 1)
+
+
+def _not_told(user: str, defaults: UserDefaults) -> str:
+    """What the answer stands on while slurmdbd is away."""
+    account = "no default account" if defaults.account is None else f"account {defaults.account}"
+    return f"slurmdbd does not answer: judged for {user} with {account}, and QOS normal where --qos says none"
 
 
 def _print_limits(considered: Sequence[Considered]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,8 @@ class UserDefaults:
 
     account: str | None = None
     qos: str | None = None
+    told: bool = True
+    """Whether slurmdbd told them; else the account is as slurmctld remembers it, and the QOS is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +52,15 @@ def read_user_defaults(
 ) -> UserDefaults:
     """Defaults of a user (for `account`, or for the default account where it is None).
 
-    Empty where there is no accounting storage or no such user in it.
+    Empty where there is no accounting storage or no such user in it; while slurmdbd is away slurmctld is
+    asked.
     """
     argv = ["sacctmgr", "--noheader", "--parsable2", "show", "user", user, "withassoc"]
     argv += ["format=DefaultAccount,Account,DefaultQOS"]
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
     except SlurmError:
-        return UserDefaults(account=account)
+        return UserDefaults(account=account or _remembered_account(user, run, environ), told=False)
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 2]
     if not rows:
         return UserDefaults(account=account)
@@ -79,6 +83,17 @@ def read_user_places(
         return UserPlaces()
     qos = {name for _, names in rows for name in names.split(",") if name}
     return UserPlaces(accounts=frozenset(account for account, _ in rows), qos=frozenset(qos) or None)
+
+
+def _remembered_account(user: str, run: Run, environ: Mapping[str, str]) -> str | None:
+    """The default account as slurmctld has it in memory."""
+    argv = ["scontrol", "show", "assoc_mgr", f"users={user}", "flags=users"]
+    try:
+        text = run(argv, environ, QUERY_TIMEOUT_S)
+    except SlurmError:
+        return None
+    found = re.search(r"^UserName=\S+ DefAccount=(\S+)", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def _partition(line: str) -> Partition:

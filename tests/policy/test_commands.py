@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import lua_directory
 from slurm_gpu.policy.page import ONE_GPU
 from slurm_gpu.slurm import submission
@@ -265,6 +266,37 @@ def test_explain_without_a_policy_says_what_to_do(
 def test_the_example_policy_is_a_policy() -> None:
     example = Path(__file__).resolve().parents[2] / "etc" / "policy.yaml"
     assert main(["policy", "check", str(example)]) == 0
+
+
+def test_while_slurmdbd_is_away_explain_says_what_it_stands_on(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.apply()
+    settings = cluster.slurm.settings()
+    raw = {**settings.raw, "AccountingStorageType": "accounting_storage/slurmdbd"}
+    monkeypatch.setattr(cluster.slurm, "settings", lambda: replace(settings, raw=raw))
+    away = submission.UserDefaults(account="vision", told=False)
+    monkeypatch.setattr("slurm_gpu.cli.explain.read_user_defaults", lambda user, account: away)
+    capsys.readouterr()
+    assert cluster.run("explain", "--", "sbatch", "--gpus=5", "--wrap=true") == 1
+    told = capsys.readouterr()
+    assert "Refused by rule share" in told.out
+    assert told.err == (
+        f"note: slurmdbd does not answer: judged for {getpass.getuser()} with account vision, and QOS normal "
+        "where --qos says none\n"
+    )
+
+
+def test_while_slurmdbd_is_away_slurmctld_knows_the_default_account() -> None:
+    def run(argv: Any, environ: Any, timeout_s: float) -> str:
+        if argv[0] == "sacctmgr":
+            raise SlurmError("Connection refused")
+        assert argv[1:] == ["show", "assoc_mgr", "users=alice", "flags=users"]
+        return "Current Association Manager state\n\nUserName=alice(1001) DefAccount=vision DefWckey=\n"
+
+    defaults = submission.read_user_defaults("alice", None, run, {})
+    assert (defaults.account, defaults.qos, defaults.told) == ("vision", None, False)
+    assert submission.read_user_defaults("alice", "nlp", run, {}).account == "nlp"
 
 
 def test_partitions_and_defaults_are_read_from_slurms_own_output() -> None:
