@@ -119,7 +119,9 @@ def _print_limits(considered: Sequence[Considered]) -> None:
     ]
     if rows:
         columns = ("rule", "limit of", "used", "limit", "requested", "verdict")
-        print_table(columns, rows, right=("used", "limit", "requested"))
+        print_table(
+            columns, rows, right=columns[2:5], whole=("rule",), spare=("used", "requested", "limit of")
+        )
     else:
         click.echo("no limit is for this job")
 

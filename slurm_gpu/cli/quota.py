@@ -76,7 +76,8 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
         remark(f"no limit is for {name}'s jobs")
         return
     zone = ZoneInfo(site.config.timezone if site.config_path.exists() else "UTC")
-    print_table(COLUMNS, (_row(line, name, zone) for line in lines), right=COLUMNS[3:6], whole=("rule",))
+    rows = [_row(line, name, zone) for line in lines]
+    print_table(COLUMNS, rows, right=COLUMNS[3:6], whole=("rule",), spare=("for", "used"))
     if any(line.kind.scope is Scope.PERIOD and line.used is None for line in lines):
         remark("GPU-hours are known where slurm-gpuctld runs")
 
