@@ -8,7 +8,7 @@ INTERVAL_S = 1.0
 _INTERVAL_WHILE_DECIDED_S = 0.5
 _SHARE = 0.3
 """At most this part of the time a question may be under way; most of it is squeue's own."""
-_CPU_SHARE = 0.05
+_CPU_SHARE = 0.02
 """At most this part of a core goes into looks, ours and squeue's, while nobody waits for one."""
 _CPU_SHARE_WHILE_REFUSED = 0.3
 _LONGEST_S = 15.0

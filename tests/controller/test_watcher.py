@@ -120,14 +120,14 @@ def test_a_long_queue_costs_no_more_of_a_core_than_a_short_one(site: Site) -> No
 
     site.slurm.read = read  # type: ignore[method-assign,assignment]
     look()
-    assert look() == pytest.approx(0.2 / 0.05)
+    assert look() == pytest.approx(0.2 / 0.02)
     log = site.directory / "decisions.log"
     log.write_text("slurm-gpu/1 1 submit allow a uid=1\n")
     look()
     log.write_text("slurm-gpu/1 1 submit allow a uid=1\nslurm-gpu/1 2 submit deny - uid=1\n")
-    assert site.watcher.hurried(4.0) == pytest.approx(0.2 / 0.3)
+    assert site.watcher.hurried(10.0) == pytest.approx(0.2 / 0.3)
     site.clock.advance(3.0)
-    assert site.watcher.hurried(4.0) == 4.0
+    assert site.watcher.hurried(9.0) == 9.0
 
 
 def test_after_a_decision_the_next_look_comes_sooner(site: Site) -> None:
