@@ -1,6 +1,6 @@
 """What slurm-gpuctld costs, itself and slurmctld, beside a queue of N pending jobs.
 
-    python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
+    .venv/bin/python bench/controller.py [--queued 0,10000] [--seconds 30] [--json]
 
 Brings up a lab of its own (root; the lab must be down). "looks" are snapshots written; slurmctld's time is
 what sdiag tells of the questions for jobs, of which each look asks one. With --json the last line is

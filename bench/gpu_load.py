@@ -1,6 +1,6 @@
 """Known load on one GPU, by PyTorch: matrix products for a part of each period, and memory of a known size.
 
-    CUDA_VISIBLE_DEVICES=GPU-… python bench/gpu_load.py DUTY SECONDS MEMORY_MIB
+    CUDA_VISIBLE_DEVICES=GPU-… .venv/bin/python bench/gpu_load.py DUTY SECONDS MEMORY_MIB
 
 Says `ready` as JSON once the memory is taken, begins at the next line on standard input, and says at its end
 for how many seconds kernels ran, by CUDA's own events.

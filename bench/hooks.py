@@ -1,6 +1,6 @@
 """How long the prolog and the epilog hold up a job, beside starting a shell that does nothing.
 
-    python bench/hooks.py [--runs 200] [--shell /bin/sh] [--json]
+    .venv/bin/python bench/hooks.py [--runs 200] [--shell /bin/sh] [--json]
 
 With --json the last line is {"prolog_ms_median": …, "epilog_ms_median": …, "sh_ms_median": …}.
 """

@@ -1,6 +1,6 @@
 """What looking at jobs' processes costs slurm-gpud: 8 jobs of 10 real processes each.
 
-    python bench/host_looks.py [--jobs 8] [--processes 10]
+    .venv/bin/python bench/host_looks.py [--jobs 8] [--processes 10]
 
 Prints JSON. `percent_core` is CPU time per 10 s, the pause between looks at a grown-up job; `recognition_ms`
 is that of one look for applications, at processes whose memory maps are as long as PyTorch's.

@@ -1,7 +1,7 @@
 """The two loops that slurm-gpud is measured against: each looks at every GPU once a second, and keeps sums.
 
-    python bench/plain_loops.py poll                the same quantities through pynvml, in this process
-    python bench/plain_loops.py fork COMMAND …      whatever COMMAND prints, as `nvidia-smi --query-gpu` would
+    .venv/bin/python bench/plain_loops.py poll            the same quantities through pynvml, in this process
+    .venv/bin/python bench/plain_loops.py fork COMMAND …  what COMMAND prints, as nvidia-smi would
 
 Neither knows of jobs, ships, stores or survives anything: what they cost is what looking costs at least.
 """

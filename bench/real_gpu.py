@@ -1,6 +1,6 @@
 """slurm-gpud on the GPU that is there: known load, and what it says beside what others say.
 
-    python bench/real_gpu.py [--gpu 0] [--seconds 12] [--idle-seconds 30] [--json]
+    .venv/bin/python bench/real_gpu.py [--gpu 0] [--seconds 12] [--idle-seconds 30] [--json]
 
 Each phase is a job of one GPU, with the hook files that Slurm's prolog and epilog would leave. PyTorch makes
 the load and tells from CUDA's events how long kernels ran; nvidia-smi is polled beside it. Takes 3 minutes.

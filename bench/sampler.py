@@ -1,6 +1,6 @@
 """What watching 8 GPUs with 8 jobs each second costs: slurm-gpud, and two plain loops that do far less.
 
-    python bench/sampler.py [--seconds 60] [--turns 3] [--gpus 8] [--json]
+    .venv/bin/python bench/sampler.py [--seconds 60] [--turns 3] [--gpus 8] [--json]
 
 Needs no cluster: the GPUs are simulated below the real NVML binding, everything above is what runs on a node.
 The alternatives take turns; CPU is that of all their processes, those that have ended included.

@@ -1,6 +1,6 @@
 """How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
 
-    python bench/submit.py [--queued 0,10000] [--rounds 5] [--jobs 1000] [--submitters 4] [--json]
+    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 5] [--jobs 1000] [--submitters 4] [--json]
 
 Brings up a lab of its own (root; the lab must be down). Every measurement starts from the same saved queue of
 N pending jobs, and the alternatives take turns:
