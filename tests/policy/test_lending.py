@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
@@ -17,6 +18,7 @@ from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, Verdict
 from slurm_gpu.yamlsource import parse_yaml
 
+from .fuzzing import examples
 from .model import Request
 from .render import PARTITIONS, description, record
 from .users import Directory
@@ -52,31 +54,91 @@ def submit(
     return script.submit({**description(request), "qos": None, **fields}, PARTITIONS)  # type: ignore[dict-item]
 
 
+BUNDLE = build_bundle(compiled())
+
+
 def said(verdict: Verdict) -> str:
     return " ".join(" ".join(verdict.messages).split())
 
 
-def place(account: str, gpus: int) -> str | None:
-    """The QOS that a job gets that names none: what the Lua must agree with."""
-    own = {"vision": 8, "nlp": 2}.get(account, 0)
-    unowned = 16 - 8 - 2
+@dataclass(frozen=True)
+class OwnerModel:
+    """One owner, and what the Lua must agree with in the plainest Python."""
+
+    name: str
+    gpus: int
+    lend_in: str
+
+
+def place(owners: Sequence[OwnerModel], n_gpus: int, account: str, gpus: int) -> str | None:
+    """The QOS that a job gets that names none."""
+    own = sum(owner.gpus for owner in owners if owner.name == account)
     if gpus == 0:
         return None
     if gpus <= own:
         return f"sg-{account}"
-    return None if gpus <= unowned else "sg-loans"
+    unowned = n_gpus - sum(owner.gpus for owner in owners)
+    return None if gpus <= unowned else owners[0].lend_in
 
 
+@st.composite
+def owner_lists(draw: st.DrawFn) -> list[OwnerModel]:
+    names = draw(st.lists(st.sampled_from(["vision", "nlp", "cv"]), min_size=1, max_size=3, unique=True))
+    loans = st.sampled_from(["sg-loans", "sg-more"])
+    return [OwnerModel(name, draw(st.integers(1, 20)), draw(loans)) for name in names]
+
+
+@settings(max_examples=examples(40, one_in=50), deadline=None)
 @given(
-    account=st.sampled_from(["vision", "nlp", "other"]),
-    gpus=st.integers(0, 12),
+    owners=owner_lists(),
+    n_gpus=st.integers(1, 40),
+    account=st.sampled_from(["vision", "nlp", "cv", "other"]),
+    gpus=st.integers(0, 40),
+    asked=st.sampled_from([None, "", "normal", "sg-vision", "SG-loans", "sg-more"]),
     lua=st.sampled_from(LUA_VERSIONS),
 )
-def test_a_job_that_names_no_qos_gets_gpus_that_could_ever_hold_it(account: str, gpus: int, lua: str) -> None:
-    verdict = submit(Request(uid=1002, account=account, per_job=gpus or None), lua)
+def test_a_job_gets_gpus_that_could_ever_hold_it(
+    owners: list[OwnerModel], n_gpus: int, account: str, gpus: int, asked: str | None, lua: str
+) -> None:
+    lines = [
+        f"  {one.name}: {{gpus: {one.gpus}, lend_in: {one.lend_in}, return_within: 1h}}" for one in owners
+    ]
+    groups = "".join(f"  {one.name}: {{accounts: [{one.name}]}}\n" for one in owners)
+    text = f"version: 1\nmanages: {{qos: [sg-*]}}\ngroups:\n{groups}owners:\n" + "\n".join(lines)
+    script = PolicyScript(build_bundle(compiled(text, n_gpus=n_gpus)), lua=lua)
+    request = Request(uid=1002, account=account, per_job=gpus or None)
+    verdict = script.submit({**description(request), "qos": asked}, PARTITIONS)
     assert verdict.accepted
-    assert verdict.desc.get("qos") == place(account, gpus)
-    assert ("borrows" in said(verdict)) == (place(account, gpus) == "sg-loans")
+    expected = asked or place(owners, n_gpus, account, gpus)
+    assert (verdict.desc.get("qos") or None) == expected
+    lenders = [one.name for one in owners if one.lend_in == (expected or "").lower()]
+    borrows = bool(lenders) and gpus > 0
+    assert ("borrows" in said(verdict)) == borrows
+    assert (f" l={','.join(lenders)}" in str(verdict.desc["admin_comment"])) == borrows
+
+
+# What slurmctld may hand over, and a user may have typed.
+HOSTILE = st.sampled_from(
+    ["", "%s%d", "normal", "sg-loans", "SG-LOANS\n", "\x00", "a" * 300, "'; os.exit(3)", None, 7, 1e300]
+)
+
+
+@settings(max_examples=examples(60, one_in=25), deadline=None)
+@given(
+    account=HOSTILE,
+    qos=HOSTILE,
+    requeue=st.sampled_from([0, 1, 65534, 65535, -1, 1e300, "x", None]),
+    gpus=st.sampled_from(["gres:gpu:99999999999", "gres:gpu:8", "gres/gpu:-1", "gpu:%s", "", None]),
+    argc=HOSTILE,
+    lua=st.sampled_from(LUA_VERSIONS),
+)
+def test_it_never_fails(
+    account: object, qos: object, requeue: object, gpus: object, argc: object, lua: str
+) -> None:
+    fields = {"account": account, "qos": qos, "requeue": requeue, "tres_per_job": gpus, "argc": argc}
+    script = PolicyScript(BUNDLE, lua=lua)
+    verdict = script.submit({**description(BOB), **fields, "script": None}, PARTITIONS)  # type: ignore[dict-item]
+    assert [text for level, text in verdict.log if level == "error"] == []
 
 
 def test_whoever_borrows_is_told_what_that_means() -> None:
