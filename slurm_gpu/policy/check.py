@@ -177,6 +177,12 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
                 group = ""
         per = self.choice((*location, "per"), table.get("per", "job"), Per)
         known_per = per if table.get("per") == per else None
+        if "adjust" in table:
+            self.fail(
+                (*location, "adjust"),
+                "adjust: nothing reviews limits yet, and so nothing would move them; leave it out",
+                key=True,
+            )
         limits = Limits()
         if "limits" in table:
             limits = self.limits((*location, "limits"), table["limits"], known_per)
@@ -190,7 +196,6 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
             on_error=self.choice((*location, "on_error"), table.get("on_error", defaults.on_error), OnError),
             when=self.when((*location, "when"), table["when"]) if "when" in table else None,
             kind=self.choice((*location, "kind"), table["kind"], Kind) if "kind" in table else None,
-            adjust=self.adjust((*location, "adjust"), table["adjust"], limits) if "adjust" in table else {},
             location=location,
         )
 

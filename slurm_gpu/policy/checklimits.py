@@ -9,17 +9,16 @@ from typing import Any
 from slurm_gpu.policy.checkvalues import MOST_MEMORY_PER_GPU_MIB, ValueCheck, name_of
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure
 from slurm_gpu.policy.model import GpuLimit, Limits, Per, Period, WalltimeStep
-from slurm_gpu.yamlcheck import did_you_mean, shown
+from slurm_gpu.yamlcheck import shown
 from slurm_gpu.yamlsource import Location
 
 _GPU_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,62}")
 _COUNT_EXAMPLES = {"cpus_per_gpu": "8", "nodes": "4", "nodes_running": "4"}
 _NAME_EXAMPLES = {"partitions": "[gpu, long]", "gpu_types": "[a100, h100]"}
-_ADJUSTABLE = (Measure.GPUS, Measure.COUNT, Measure.MEMORY)
 
 
 class LimitsCheck(ValueCheck):
-    """Limits and `adjust:`."""
+    """Limits of rules and of exceptions to them."""
 
     def limits(self, location: Location, value: Any, per: Per | None) -> Limits:
         """The limits of a rule with this `per:`; None where it has no valid one."""
@@ -39,40 +38,6 @@ class LimitsCheck(ValueCheck):
                 )
             found[kind.field] = self._limit((*location, key), item, kind)
         return Limits(**found)
-
-    def adjust(self, location: Location, value: Any, limits: Limits) -> Mapping[str, tuple[float, float]]:
-        """Bounds [least, most] of limits of the same rule, each around its limit."""
-        if not isinstance(value, dict) or not value:
-            self.fail(
-                location, f"adjust: {shown(value)} must be bounds of limits, such as {{gpus_total: [8, 24]}}"
-            )
-            return {}
-        adjustable = [key for key, kind in LIMITS.items() if _one_number(kind, limits) is not None]
-        bounds: dict[str, tuple[float, float]] = {}
-        for key, item in value.items():
-            if key not in adjustable:
-                self.fail(
-                    (*location, key),
-                    f"{key!r} is not a limit of this rule that is one number; "
-                    f"{did_you_mean(key, adjustable)}",
-                    key=True,
-                )
-                continue
-            pair = self._bounds((*location, key), item, LIMITS[key])
-            limit = _one_number(LIMITS[key], limits)
-            if pair is None or limit is None:
-                continue
-            if not pair[0] <= limit <= pair[1]:
-                self.fail((*location, key), f"{key}: {shown(item)} must contain the limit itself")
-            bounds[key] = pair
-        return bounds
-
-    def _bounds(self, location: Location, value: Any, kind: LimitKind) -> tuple[float, float] | None:
-        if not isinstance(value, list) or len(value) != 2:
-            self.fail(location, f"{kind.key}: {shown(value)} must be [least, most], such as [8, 24]")
-            return None
-        pair = [self._number((*location, index), item, kind) for index, item in enumerate(value)]
-        return None if pair[0] is None or pair[1] is None else (pair[0], pair[1])
 
     def _number(self, location: Location, value: Any, kind: LimitKind) -> int | None:
         if kind.measure is Measure.GPUS:
@@ -174,13 +139,3 @@ class LimitsCheck(ValueCheck):
             else:
                 hours[Period(key)] = item
         return hours
-
-
-def _one_number(kind: LimitKind, limits: Limits) -> float | None:
-    """A limit that is a single number, in the units of `Limits`; None for any other."""
-    if kind.measure not in _ADJUSTABLE:
-        return None
-    value = kind.of(limits)
-    if isinstance(value, GpuLimit):
-        return value.all_mgpu
-    return value if isinstance(value, int) else None

@@ -159,8 +159,6 @@ class Rule:
     """None: always."""
     kind: Kind | None = None
     """None: both."""
-    adjust: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Key of a limit → the least and the most that a review may set it to, in the units of `Limits`."""
     location: Location = ()
 
 

@@ -120,19 +120,6 @@ def _limit(kind: LimitKind) -> Schema:
     return _told(_ref(of), f"{most} {kind.what} {_HELD[kind.scope]}.")
 
 
-def _adjust() -> Schema:
-    of = {Measure.GPUS: "gpus", Measure.COUNT: "count", Measure.MEMORY: "memory"}
-    bounds = {
-        kind.key: {"type": "array", "items": _ref(of[kind.measure]), "minItems": 2, "maxItems": 2}
-        for kind in LIMITS.values()
-        if kind.measure in of
-    }
-    return _table(bounds) | {
-        "minProperties": 1,
-        "description": "[least, most] in which the weekly review may move a limit of this rule.",
-    }
-
-
 def _rule() -> Schema:
     def limits(per: list[Per], of: str) -> Schema:
         return {
@@ -152,7 +139,6 @@ def _rule() -> Schema:
             "when": _table({"days": _ref("days"), "hours": _ref("hours")})
             | {"minProperties": 1, "description": "When it holds, by the moment of submission."},
             "kind": _told(_choice(Kind), "Only for jobs with a script (batch) or without (interactive)."),
-            "adjust": _adjust(),
         },
         required=("id", "for", "per", "why", "limits"),
     )

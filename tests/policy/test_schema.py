@@ -131,23 +131,13 @@ GROUP = some(
         "until": DAY,
     },
 )
-BOUND = {Measure.GPUS: GPUS, Measure.COUNT: COUNT, Measure.MEMORY: MEMORY}
-ADJUST = some(
-    {},
-    {
-        kind.key: st.lists(usually(BOUND[kind.measure]), min_size=2, max_size=2)
-        for kind in LIMITS.values()
-        if kind.measure in BOUND
-    },
-)
 
 
 def rule(per: Per) -> st.SearchStrategy[Any]:
     return some(
         {"id": st.sampled_from(["a", "b-1"]), "for": st.sampled_from(["g", "h"]), "per": st.just(str(per)),
          "why": TEXT, "limits": LIMIT[per]},
-        {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": st.sampled_from(["batch", "interactive"]),
-         "adjust": ADJUST},
+        {"mode": MODE, "on_error": ON_ERROR, "when": WHEN, "kind": st.sampled_from(["batch", "interactive"])},
     )  # fmt: skip
 
 
