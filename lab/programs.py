@@ -6,10 +6,12 @@ such a directory is bind-mounted, read-only, into the lab's own directory.
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 from lab.errors import LabError
@@ -84,6 +86,15 @@ def _open_to_all(directory: Path) -> bool:
     return all(path.stat().st_mode & stat.S_IXOTH for path in (directory, *directory.parents))
 
 
+def users_of(target: Path) -> Iterator[int]:
+    """Processes that run from below a directory, or stand in it."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            places = [(process / "exe").readlink(), (process / "cwd").readlink()]
+            if any(place.is_relative_to(target) for place in places):
+                yield int(process.name)
+
+
 def unmount(layout: Layout) -> None:
     """Undo the mounts, so that removing the lab's directory removes nothing behind it.
 
@@ -96,7 +107,10 @@ def unmount(layout: Layout) -> None:
         return not mounts(layout)
 
     def left() -> str:
-        return f"cannot unmount {', '.join(map(str, mounts(layout)))}; nothing below it was removed"
+        still = mounts(layout)
+        users = ", ".join(map(str, sorted({pid for target in still for pid in users_of(target)})))
+        held = f" (used by process {users}: end it, then lab/down again)" if users else ""
+        return f"cannot unmount {', '.join(map(str, still))}{held}; nothing below it was removed"
 
     wait_for(none_left, 10.0, "the lab's mounts are undone", left)
 

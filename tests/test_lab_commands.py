@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lab.programs import users_of
+
 
 @pytest.mark.parametrize("command", [["restart", "slurmctld"], ["as", "alice", "true"]])
 def test_what_needs_a_lab_says_so(command: list[str], tmp_path: Path):
@@ -15,3 +17,12 @@ def test_what_needs_a_lab_says_so(command: list[str], tmp_path: Path):
         [sys.executable, "-m", "lab", *command], env=environ, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (3, "lab: the lab is not up; bring it up with lab/up\n")
+
+
+def test_who_keeps_a_directory_in_use_is_found(tmp_path: Path):
+    (tmp_path / "below").mkdir()
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path / "below") as process:
+        try:
+            assert list(users_of(tmp_path)) == [process.pid]
+        finally:
+            process.kill()
