@@ -21,7 +21,15 @@ from slurm_gpu.errors import InvalidFileError, OutsideError
 from slurm_gpu.policy.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
-from slurm_gpu.policy.replay import Judgement, PastJob, Replay, judge_past, merge_requeued, without_unknown
+from slurm_gpu.policy.replay import (
+    Judgement,
+    PastJob,
+    Replay,
+    judge_past,
+    merge_requeued,
+    without_size,
+    without_unknown,
+)
 
 if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
     from slurm_gpu.database.client import Run
@@ -65,6 +73,8 @@ def replay(site: Site, file: Path | None, since: str, until: str | None, limit: 
     facts = SiteFacts.of(site.slurm.settings(), nodes, Path("/nonexistent"), timezone(site))
     facts = replace(facts, year=dt.datetime.fromtimestamp(since_s, zone).year)
     compiled, remarks = without_unknown(compile_policy(policy, names, facts))
+    jobs, unknown = without_size(jobs)
+    remarks += unknown
     result = judge_past(compiled, jobs, since_s)
     for text in (*remarks, *result.errors):
         remark(text)

@@ -103,7 +103,7 @@ class SiteFacts:
 
 
 def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> dict[str, Plain]:
-    """The policy as the plain table that the Lua modules read."""
+    """The policy as the plain table that the Lua modules read; looks into the scripts that it chains."""
     index = {name: position for position, name in enumerate(policy.groups, 1)}
     zone = ZoneInfo(facts.timezone)
     groups: list[Plain] = [
@@ -157,7 +157,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
     return {
         "contact": policy.contact,
         "groups": groups,
-        "groups_id": _digest([groups, facts.shards_per_gpu, *partitions.values()]),
+        "groups_id": _digest([groups, facts.shards_per_gpu, dict(facts.default_mib), *partitions.values()]),
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "lending": lending,
@@ -166,6 +166,8 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         ],
         "chain_before": _path(policy.chain.before),
         "chain_after": _path(policy.chain.after),
+        # Loaded with the bundle: a changed one makes another bundle, which the next apply installs.
+        "chained": [_content(path) for path in (policy.chain.before, policy.chain.after) if path is not None],
         "snapshot": str(facts.run_directory / SNAPSHOT),
         "slurm_user_uid": facts.slurm_user_uid,
         "shards_per_gpu": facts.shards_per_gpu,
@@ -278,6 +280,14 @@ def bundle_reason(bundle: Bundle) -> str:
 
 def _path(path: Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def _content(path: Path) -> str:
+    """A name for what a chained script says; "" where it cannot be read, which the Lua tells of."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def _name_set(names: Iterable[str] | None, *, lower: bool = False) -> dict[str, Plain] | None:

@@ -104,6 +104,19 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
     return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
 
 
+def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
+    """The jobs less those of which accounting does not tell what they ask for, and how many that are.
+
+    It may tell of that only once a job starts.
+    """
+    jobs = list(jobs)
+    known = [job for job in jobs if job.tres or job.start_s is not None]
+    if len(known) == len(jobs):
+        return known, []
+    missing = len(jobs) - len(known)
+    return known, [f"{missing} jobs are left out: Slurm's accounting does not tell yet what they ask for"]
+
+
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:
     """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
     clock = _Clock()

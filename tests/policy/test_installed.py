@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, read_policy_in_force
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.yamlsource import parse_yaml
@@ -76,6 +78,26 @@ def test_sums_by_other_groups_are_told_apart_and_by_the_same_are_not(tmp_path: P
     assert install(script, POLICY % "Reworded.").groups_id == first.groups_id
     assert install(script, (POLICY % "Why").replace("[Vision]", "[nlp]")).groups_id != first.groups_id
     assert install(script, facts=SiteFacts(shards_per_gpu=8)).groups_id != first.groups_id
+    more = replace(FACTS, default_mib={"per_gpu": 8192})
+    assert install(script, facts=more).groups_id != first.groups_id
+
+
+def test_a_chained_script_that_was_changed_is_a_difference(tmp_path: Path) -> None:
+    """It is loaded with ours: only an apply, or a restart, brings a change of it into force."""
+    script, site = tmp_path / "job_submit.lua", tmp_path / "site.lua"
+    site.write_text("return slurm.SUCCESS\n")
+    text = f"chain: {{before: {site}}}\n" + POLICY % "Because."
+    install(script, text)
+    source = parse_yaml(text, "policy.yaml")
+
+    def found() -> InForce:
+        return compare_installed(script, check_policy(source), source, FACTS, Directory())
+
+    assert found() is InForce.SAME
+    site.write_text("return slurm.ERROR\n")
+    assert found() is InForce.DIFFERENT
+    site.unlink()
+    assert found() is InForce.DIFFERENT
 
 
 @pytest.mark.parametrize("why", ["a\\n\\nlocal lib = { modules = {} }", "]] end", "한국어 \\\\ %s"])

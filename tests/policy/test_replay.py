@@ -10,7 +10,7 @@ from slurm_gpu.policy.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.names import resolve_names
-from slurm_gpu.policy.replay import PastJob, Replay, judge_past, merge_requeued, without_unknown
+from slurm_gpu.policy.replay import PastJob, Replay, judge_past, merge_requeued, without_size, without_unknown
 from slurm_gpu.yamlsource import parse_yaml
 
 from .users import Directory
@@ -117,6 +117,14 @@ def test_shards_count_as_their_part_of_a_gpu() -> None:
 @pytest.mark.parametrize("tres", [{}, {"cpu": 1.0}, {"gres/gpu": 1.0, "gres/gpu:a100": 1.0}])
 def test_whatever_was_recorded_is_understood(tres: dict[str, float]) -> None:
     assert judged(job(1, tres=tres, n_nodes=0, start_s=None, end_s=None)).errors == []
+
+
+def test_jobs_of_which_nobody_tells_what_they_ask_for_are_left_out_and_counted() -> None:
+    waits = job(1, start_s=None, end_s=None, tres={})
+    known, remarks = without_size([waits, job(2), job(3, start_s=None, end_s=None)])
+    assert [one.job_id for one in known] == [2, 3]
+    assert remarks == ["1 jobs are left out: Slurm's accounting does not tell yet what they ask for"]
+    assert without_size([job(2)]) == ([job(2)], [])
 
 
 def test_what_records_do_not_tell_is_left_out_and_said() -> None:
