@@ -348,7 +348,8 @@ def _gpus(granted_mgpu: int | None) -> float | None:
 
 
 def _hours(from_s: int | None, to_s: int | None) -> float | None:
-    return None if from_s is None or to_s is None else (to_s - from_s) / 3600
+    # A start that is said to be earlier is that of a row of accounting that is not there any more.
+    return None if from_s is None or to_s is None or to_s < from_s else (to_s - from_s) / 3600
 
 
 def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:

@@ -127,6 +127,12 @@ def test_until_the_next_row_is_there_the_first_is_the_run(database: Database) ->
     assert (told.state, told.coverage, told.run_h) == ("RESIZING", 1.0, 3.0)
 
 
+def test_without_its_first_row_nobody_knows_how_long_it_waited(database: Database) -> None:
+    *_, last = _rows(starts_anew=False)
+    shown = _told(database, [last], [_watch(1, 6)])
+    assert (shown.wait_h, shown.submit_wait_h, shown.state) == (None, None, "COMPLETED")
+
+
 def test_while_it_goes_on_it_runs_since_its_first_start(database: Database) -> None:
     first, *_, last = _rows(starts_anew=False)
     goes_on = replace(last, submit_s=T0 + 3 * HOUR, end_s=None, elapsed_s=3 * HOUR, state="RUNNING")
