@@ -67,7 +67,8 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
         return
     _print_limits(lines, name, site)
     if lending:
-        click.echo()
+        if lines:
+            click.echo()
         print_table(LENDING_COLUMNS, map(_owner_row, lending), right=LENDING_COLUMNS[1:], whole=("owner",))
 
 

@@ -120,3 +120,43 @@ def test_others_do_not_keep_what_an_owner_owns_though_it_lies_idle(lab: Lab) -> 
     alice, _ = submit(lab, "alice", f"--gpus={OWNED}")
     wait_for(lambda: queued(lab, alice) == "RUNNING None", RETURN_WITHIN_S, "alice has all that vision owns")
     assert queued(lab, unowned) == "RUNNING None"
+
+
+def test_what_somebody_changes_by_hand_is_seen_and_all_of_it_can_be_taken_back(lab: Lab) -> None:
+    policy = str(lab.layout.root / "lending-policy.yaml")
+
+    def slurm_gpu(*argv: str, check: bool = True) -> str:
+        return lab.run_as("root", ["slurm-gpu", "policy", *argv], check=check).stdout
+
+    def sacctmgr(*argv: str) -> str:
+        return lab.output(["sacctmgr", "-i", *argv])
+
+    def shown() -> tuple[str, str]:
+        columns = "name,flags,preempt,gracetime,grptres"
+        return (
+            sacctmgr("-nP", "show", "assoc", "wopl", "format=account,user,qos"),
+            sacctmgr("-nP", "show", "qos", f"format={columns}"),
+        )
+
+    lent = shown()
+    sacctmgr("modify", "qos", "normal", "set", "Preempt-=sg-loans")
+    sacctmgr("modify", "qos", "sg-loans", "set", "GraceTime=30")
+    sacctmgr("modify", "account", "where", "name=nlp", "set", "qos-=sg-loans")
+    found = slurm_gpu("status", policy, check=False)
+    assert "QOS normal: Preempt sg-loans (rule owners) was taken away by hand" in found
+    assert "QOS sg-loans: GraceTime=0 (rule owners.vision) was set to 30 by hand" in found
+    assert "account nlp: QOS sg-loans (rule owners.vision) was taken away by hand" in found
+    slurm_gpu("apply", policy)
+    assert shown() == lent
+    slurm_gpu("rollback")
+    slurm_gpu("rollback")
+    accounts, qos = shown()
+    assert "sg-" not in accounts
+    by_hand = "00:00:30"  # of what was set by hand the value of before the apply comes back
+    assert sorted(qos.split()) == [
+        "normal|||00:00:00|",
+        f"sg-loans|||{by_hand}|",
+        "sg-vision|||00:00:00|",
+    ]
+    slurm_gpu("apply", policy)
+    assert shown() == lent
