@@ -95,7 +95,8 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
         if os.environ.get(DEBUG_VARIABLE):
             raise
         click.echo(f"slurm-gpu: {error}", err=True)
-        if isinstance(error, OutsideError) and (trouble := daemon_that_is_down(str(error))) is not None:
+        trouble = daemon_that_is_down(str(error)) if isinstance(error, OutsideError) else None
+        if trouble is not None and "slurm-gpu doctor" not in str(error):
             click.echo(f"{trouble}: `slurm-gpu doctor` says what to start", err=True)
         return error.exit_code
     except click.ClickException as error:
