@@ -40,11 +40,14 @@ end
 
 -- The snapshot in force, nil where there is none to use; `last` is what the last call got.
 -- Second result: what is wrong with a file that is there. A snapshot by the groups of another policy is not
--- wrong, it is only of no use for a moment after `policy apply`.
+-- wrong, it is only of no use for a moment after `policy apply`. Third: why there is none, where it is not there.
 function snapshot.look(last, now)
-  local file = policy.snapshot and io.open(policy.snapshot, "r")
-  if not file then
+  if not policy.snapshot then
     return nil
+  end
+  local file, reason = io.open(policy.snapshot, "r")
+  if not file then
+    return nil, nil, reason or policy.snapshot .. " is not there"
   end
   local header = file:read("*l") or ""
   local generation, as_of = header:match("^slurm%-gpu%-snapshot 1 (%d+) (%d+)$")

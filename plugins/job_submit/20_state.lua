@@ -36,10 +36,19 @@ end
 local function look(state, now, up)
   local since = up and state.looked_up and up - state.looked_up
   if not (since and since >= 0 and since < LOOK_S) then
-    state.snapshot, state.problem = lib.snapshot.look(state.snapshot or state.counted, now)
+    state.snapshot, state.problem, state.missing = lib.snapshot.look(state.snapshot or state.counted, now)
     state.looked_up = up
   end
   return state.snapshot, state.problem
+end
+
+-- One line in slurmctld's log when the queue is counted since there is no good snapshot, and one when there is.
+local function complain(state, reason)
+  if state.complained ~= (reason ~= nil) then
+    state.complained = reason ~= nil
+    local good = "there is a good " .. tostring(policy.snapshot) .. " again"
+    slurm.log_info("%s", "slurm-gpu: " .. (reason and reason .. "; the queue is counted instead" or good))
+  end
 end
 
 -- The state of a newly loaded script.
@@ -50,6 +59,8 @@ function state_module.new()
     counted = nil, -- the snapshot whose sums are in force
     snapshot = nil, -- the last fresh one, for what no table tells
     problem = nil, -- what is wrong with the snapshot that is there
+    missing = nil, -- why there is none
+    complained = false, -- whether that was said
     looked_up = nil, -- the uptime of the last look at it
     up = nil, -- the uptime of this call
     gap = 1, -- seconds from the last snapshot but one to the last
@@ -85,6 +96,7 @@ function state_module.refresh(state, now, up)
   if snapshot and not lib.scopes.sums_by_kind then
     if state.counting ~= "snapshot" or state.counted ~= snapshot then
       read_snapshot(state, snapshot, now)
+      complain(state, nil)
     end
   elseif is_new then
     if problem and lib.queue.longer_than(jobs, MOST_JOBS) then
@@ -92,6 +104,7 @@ function state_module.refresh(state, now, up)
       error(problem .. ", and the queue is too long to be read instead; is slurm-gpuctld running?", 0)
     end
     lib.queue.read(state, jobs, now)
+    complain(state, not snapshot and (problem or state.missing) or nil)
   elseif state.counting == "table" and not state.whole then
     error("the queue could not be read; see the first error of this kind")
   else

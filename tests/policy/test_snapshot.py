@@ -134,28 +134,45 @@ def test_a_reload_forgets_no_admission(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "said"),
     [
-        "",
-        "slurm-gpu-snapshot 1 7 1000000\ngroups test\nuse user:alice@group-share mgpu_pend=0\n",
-        "slurm-gpu-snapshot 1 7 1000000\ngroups test\nend 6\n",
-        "slurm-gpu-snapshot 2 7 1000000\ngroups test\nend 7\n",
-        "slurm-gpu-snapshot 1 7 999960\ngroups test\nend 7\n",
-        "slurm-gpu-snapshot 1 7 1000090\ngroups test\nend 7\n",
-        "slurm-gpu-snapshot 1 7 1000000\ngroups other\nend 7\n",
-        "slurm-gpu-snapshot 1 7 1000000\nend 7\n",
-        None,
+        ("", "is no snapshot"),
+        (
+            "slurm-gpu-snapshot 1 7 1000000\ngroups test\nuse user:alice@group-share mgpu_pend=0\n",
+            "is not whole",
+        ),
+        ("slurm-gpu-snapshot 1 7 1000000\ngroups test\nend 6\n", "is not whole"),
+        ("slurm-gpu-snapshot 2 7 1000000\ngroups test\nend 7\n", "is no snapshot"),
+        ("slurm-gpu-snapshot 1 7 999960\ngroups test\nend 7\n", "is 40 s old"),
+        ("slurm-gpu-snapshot 1 7 1000090\ngroups test\nend 7\n", "is -90 s old"),
+        ("slurm-gpu-snapshot 1 7 1000000\ngroups other\nend 7\n", None),  # as right after `policy apply`
+        ("slurm-gpu-snapshot 1 7 1000000\nend 7\n", None),
+        (None, "No such file or directory"),
     ],
     ids=["empty", "half", "end of another", "version", "old", "of the future", "groups", "no groups", "none"],
 )
-def test_without_a_good_snapshot_the_queue_is_read(site: Site, text: str | None) -> None:
+def test_without_a_good_snapshot_the_queue_is_read_and_one_line_says_so(
+    site: Site, text: str | None, said: str | None
+) -> None:
     if text is not None:
         site.file.write_text(text)
-    site.script.set_jobs([record(1, Request(uid=1001, account="vision", per_job=4))])
-    assert not site.submit(3).accepted
+    four = record(1, Request(uid=1001, account="vision", per_job=4))
+    site.script.set_jobs([four])
+    refused = site.submit(3)
+    assert not refused.accepted
+    assert [text for _, text in refused.log] == ([] if said is None else [refused.log[0][1]])
+    for level, line in refused.log:
+        assert level == "info"
+        assert line.startswith("slurm-gpu: ")
+        assert line.endswith(f"{said}; the queue is counted instead")
+    site.script.set_jobs([four])
     verdict = site.submit(2)
     assert verdict.accepted
     assert verdict.log == ()
+    site.second += 1
+    site.take(*[ALICE] * 6)
+    again = [] if said is None else [("info", f"slurm-gpu: there is a good {site.file} again")]
+    assert list(site.submit(1).log) == again
 
 
 def test_what_the_queue_showed_is_not_lost_to_a_snapshot_older_than_it(site: Site) -> None:
