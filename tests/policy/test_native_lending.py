@@ -17,7 +17,7 @@ from slurm_gpu.slurm.sacctmgr import Association
 from slurm_gpu.yamlsource import parse_yaml
 
 from .limitstore import MemoryStore, account, qos, user
-from .test_native import load
+from .nativepolicies import load
 from .users import UIDS
 
 POLICY = """\

@@ -1,0 +1,70 @@
+"""Policies of a small slurmdbd, and what they want of its limits."""
+
+from __future__ import annotations
+
+import datetime as dt
+import textwrap
+
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.native.wanted import Accounting, Wanted, want
+from slurm_gpu.slurm.sacctmgr import Association, Qos
+from slurm_gpu.yamlsource import parse_yaml
+
+from .limitstore import TRES, account, of, user
+from .users import UIDS, Directory
+
+TODAY = dt.date(2026, 11, 21)
+ASSOCIATIONS = (
+    Association(account="root"),
+    user("root", "root"),
+    account("vision"),
+    user("alice", "vision"),
+    user("bob", "vision"),
+    account("nlp"),
+    user("bob", "nlp"),
+    account("other"),
+    user("carol", "other"),
+)
+
+
+def load(text: str):
+    source = parse_yaml(textwrap.dedent(text), "policy.yaml")
+    policy = check_policy(source)
+    return policy, resolve_names(policy, source, Directory())
+
+
+def wish(text: str, associations=ASSOCIATIONS, qos: tuple[Qos, ...] = (), today=TODAY, tres=TRES) -> Wanted:
+    policy, names = load(text)
+    found = Accounting(cluster="c", associations=associations, qos=qos, tres=tres)
+    return want(policy, names, found, today, UIDS.get)
+
+
+def numbers(wanted: Wanted) -> dict[str, dict[str, int]]:
+    """{"vision/alice": {"GrpTRES=gres/gpu": 4}}"""
+    names = {of(name): name for name in ("vision", "vision/alice", "vision/bob", "nlp", "nlp/bob", "other")}
+    return {
+        names.get(entity, str(entity)): {str(field): bound.value for field, bound in bounds.items()}
+        for entity, bounds in wanted.bounds.items()
+    }
+
+
+RULES = """\
+    version: 1
+    manages: {accounts: [vision, nlp], qos: [sg-*]}
+    groups:
+      grads: {accounts: [vision]}
+      both: {accounts: [vision, nlp]}
+      undergrads: {unix_groups: [undergrad]}
+      alice: {users: [alice]}
+      long: {qos: [SG-long]}
+      night: {partitions: [night]}
+      everyone: {}
+      course: {accounts: [nlp], until: 2026-11-20}
+    rules:
+"""
+
+
+def rules(*lines: str, more: str = "") -> str:
+    written = "".join(f"      - {{id: r{number}, why: x, {line}}}\n" for number, line in enumerate(lines, 1))
+    return textwrap.dedent(RULES + written) + textwrap.dedent(more)

@@ -1,0 +1,224 @@
+"""From the limits that are found to those that are wanted, and whom that would strand."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.policy.native.difference import Owned, commands, difference, drift
+from slurm_gpu.policy.native.plan import plan_native
+from slurm_gpu.policy.native.stranded import stranded
+from slurm_gpu.policy.native.wanted import Accounting, lua_only
+from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
+from slurm_gpu.slurm.sacctmgr import Association, LimitField
+
+from .limitstore import MemoryStore, account, fields, limit, of, user
+from .nativepolicies import ASSOCIATIONS, TODAY, load, rules, wish
+from .users import UIDS
+
+ONE = rules("for: grads, per: user, limits: {jobs_running: 4}")
+NONE = rules("for: grads, per: user, mode: observe, limits: {jobs_running: 4}")
+
+
+def found(associations=ASSOCIATIONS):
+    return Accounting(cluster="c", associations=associations).limits()
+
+
+def own(value: int, before: int | None = None) -> Owned:
+    return Owned(of("vision"), limit("MaxJobs"), value, before, "r1")
+
+
+def test_a_limit_set_by_hand_that_no_rule_names_stays() -> None:
+    by_hand = (account("vision", GrpJobs=7, MaxJobs=4), account("other", MaxJobs=1))
+    assert difference(wish(ONE, by_hand), found(by_hand), ()).steps == ()
+    assert difference(wish(NONE, by_hand), found(by_hand), ()).steps == ()
+
+
+def test_a_limit_that_no_rule_names_any_more_becomes_what_it_was_before() -> None:
+    now = (account("vision", MaxJobs=4),)
+    (step,) = difference(wish(NONE, now), found(now), [own(4, before=2)]).steps
+    assert (step.old, step.new) == (4, 2)
+    assert str(step) == "account vision: MaxJobs=2 (was 4; no rule wants it any more)"
+    changed = (account("vision", MaxJobs=5),)
+    left = difference(wish(NONE, changed), found(changed), [own(4, before=2)])
+    assert left.steps == ()
+    assert "MaxJobs=4 (rule r1) was set to 5 by hand; no rule wants it any more" in left.remarks[0]
+
+
+def test_what_was_before_is_remembered_over_every_apply() -> None:
+    by_hand = (account("vision", MaxJobs=9),)
+    first = difference(wish(ONE, by_hand), found(by_hand), ())
+    assert [(one.value, one.before) for one in first.owned] == [(4, 9)]
+    again = (account("vision", MaxJobs=4),)
+    second = difference(wish(ONE, again), found(again), first.owned)
+    assert (second.steps, second.owned) == ((), first.owned)
+
+
+def test_what_somebody_changed_by_hand_is_drift_and_what_is_gone_is_not() -> None:
+    (one,) = drift(found((account("vision", MaxJobs=50),)), [own(4)])
+    assert str(one) == "account vision: MaxJobs=4 (rule r1) was set to 50 by hand"
+    assert str(drift(found((account("vision"),)), [own(4)])[0]).endswith("was taken away by hand")
+    assert drift(found((account("nlp"),)), [own(4)]) == ()
+
+
+def test_what_is_no_longer_managed_becomes_what_it_was_and_is_not_touched_again() -> None:
+    unmanaged = NONE.replace("[vision, nlp]", "[nlp]")
+    now = (account("vision", MaxJobs=4, GrpJobs=9),)
+    change = difference(wish(unmanaged, now), found(now), [own(4)])
+    assert [str(step) for step in change.steps] == [
+        "account vision: MaxJobs=none (was 4; no rule wants it any more)"
+    ]
+    assert change.owned == ()
+
+
+def test_a_users_own_looser_limit_is_told() -> None:
+    now = (account("vision"), user("alice", "vision", MaxJobs=50))
+    (remark,) = difference(wish(ONE, now), found(now), ()).remarks
+    assert remark.startswith("user alice in account vision has MaxJobs=50 of its own, set by hand")
+
+
+def test_users_who_change_alike_go_together() -> None:
+    change = difference(
+        wish(
+            rules(
+                "for: grads, per: user, limits: {gpus_running: 4}",
+                "for: alice, per: job, limits: {gpus: 1}",
+            ),
+            (*ASSOCIATIONS, user("carol", "vision")),
+        ),
+        found((*ASSOCIATIONS, user("carol", "vision"))),
+        (),
+    )
+    calls = [([entity.user for entity in entities], values) for entities, values in commands(change.steps)]
+    assert calls == [
+        (["bob", "carol"], {limit("GrpTRES_gpu"): 4}),
+        (["alice"], {limit("GrpTRES_gpu"): 4, limit("MaxTRES_gpu"): 1}),
+    ]
+
+
+_AMOUNTS = st.dictionaries(
+    st.sampled_from([limit(name) for name in ("MaxJobs", "GrpTRES_gpu", "MaxWall", "GrpJobs")]),
+    st.integers(0, 5),
+)
+
+
+@given(_AMOUNTS, _AMOUNTS, _AMOUNTS, st.lists(st.sampled_from(["jobs_running", "gpus_running"]), unique=True))
+def test_after_the_steps_nothing_is_left_to_do_and_back_is_back(vision, alice, other, keys) -> None:
+    start = (
+        Association(account="vision", limits=vision),
+        Association(account="vision", user="alice", limits=alice),
+        Association(account="other", limits=other),
+    )
+    lines = [f"for: grads, per: user, limits: {{{key}: 3}}" for key in keys]
+    text = rules(*lines) if lines else NONE
+    store = MemoryStore(start)
+    change = difference(wish(text, start), found(start), ())
+    for entities, values in commands(change.steps):
+        store.set_limits("c", entities, values)
+    after = store.associations("c")
+    again = difference(wish(text, after), found(after), change.owned)
+    assert (again.steps, again.owned) == ((), change.owned)
+    assert found(after)[of("other")] == other
+    undone = difference(wish(NONE, after), found(after), change.owned)
+    for entities, values in commands(undone.steps):
+        store.set_limits("c", entities, values)
+    assert found(store.associations("c")) == found(start)
+
+
+# Queued jobs.
+
+
+def job(job_id: int, user_: str = "alice", account_: str = "vision", **more) -> QueuedJob:
+    given_ = {
+        "state": "PENDING", "qos": "normal", "time_limit_s": 3600,
+        "tres_requested": {"cpu": 8.0, "mem": 4096.0, "node": 1.0, "gres/gpu": 4.0},
+    } | more  # fmt: skip
+    return QueuedJob(
+        job_id=job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="j", user=user_,
+        uid=1, account=account_, partition="gpu", reason="", restarts=0, submit_s=1, eligible_s=1,
+        start_s=None, end_s=None, n_nodes=1, nodes=[], tres_allocated={}, gpu_index={}, gres_per_node="",
+        features="", admin_comment="", work_dir="/", **given_,
+    )  # fmt: skip
+
+
+def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:
+    now = (account("vision", MaxWall=120), user("alice", "vision"), user("bob", "vision"), account("nlp"))
+    wanted = wish(
+        rules(
+            "for: grads, per: job, limits: {gpus: 3, walltime: 3h}",
+            "for: alice, per: job, limits: {walltime: 30m}",
+        ),
+        now,
+    )
+    steps = difference(wanted, found(now), ()).steps
+    queue = [
+        job(1),
+        job(2, tres_requested={"gres/gpu": 3.0}, time_limit_s=1800),
+        job(3, state="RUNNING"),
+        job(4, "bob", time_limit_s=4 * 3600),  # could not start before either
+        job(5, account_="nlp"),
+        job(6, "bob", tres_requested={"cpu": 1.0}, time_limit_s=None),
+    ]
+    assert [str(one) for one in stranded(queue, found(now), steps)] == [
+        "job 1 of alice asks for 60 minutes: user alice in account vision, MaxWall=30",
+        "job 1 of alice asks for 4 gres/gpu: account vision, MaxTRES=gres/gpu=3",
+    ]
+
+
+def test_no_jobs_may_run_at_all() -> None:
+    (one,) = stranded(
+        [job(1)],
+        found(),
+        difference(wish(rules("for: grads, per: group, limits: {jobs_running: 0}")), found(), ()).steps,
+    )
+    assert str(one) == "job 1 of alice could not run: account vision, GrpJobs=0"
+
+
+# Without any native layer.
+
+
+def settings(**raw: str) -> SlurmSettings:
+    return SlurmSettings(
+        cluster="c", version="22.05.8", slurm_user="slurm", slurm_user_uid=1, conf_path="/x", raw=raw
+    )
+
+
+SLURMDBD = {"AccountingStorageType": "accounting_storage/slurmdbd"}
+
+
+def test_without_slurmdbd_what_runs_is_held_by_nothing_and_that_is_said() -> None:
+    text = rules("for: grads, per: user, limits: {gpus_running: 4, gpus_total: 8}")
+    policy, names = load(text)
+    store = MemoryStore(())
+    plan = plan_native(policy, names, settings(), store, (), list, TODAY, UIDS.get)
+    assert plan.absent is not None
+    assert "job_submit.lua alone holds the policy" in plan.absent
+    assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "gpus_running")]
+    known = plan_native(policy, names, settings(), store, [own(4)], list, TODAY, UIDS.get)
+    assert known.difference.owned == (own(4),)  # for the day on which it has one again
+    assert lua_only(policy, TODAY, "x") != ()
+    assert not has_slurmdbd(settings())
+
+
+def test_a_policy_that_manages_nothing_changes_nothing() -> None:
+    policy, names = load(ONE.replace("manages: {accounts: [vision, nlp], qos: [sg-*]}\n", ""))
+    plan = plan_native(
+        policy, names, settings(**SLURMDBD), MemoryStore(ASSOCIATIONS), (), list, TODAY, UIDS.get
+    )
+    assert plan.difference.steps == ()
+    assert [(gap.rule, gap.key) for gap in plan.unheld] == [("r1", "jobs_running")]
+
+
+def test_limits_that_slurmctld_does_not_enforce_are_told() -> None:
+    policy, names = load(ONE)
+    store = MemoryStore(ASSOCIATIONS)
+    for enforced, told in (("none", 1), ("associations,limits,qos", 0), ("safe", 0)):
+        raw = settings(**SLURMDBD, AccountingStorageEnforce=enforced)
+        plan = plan_native(policy, names, raw, store, (), list, TODAY, UIDS.get)
+        assert len(plan.difference.remarks) == told
+        assert len(plan.difference.steps) == 1
+
+
+def test_limits_read_alike_however_they_are_written() -> None:
+    assert LimitField("MaxTRES", "mem").show(64) == "MaxTRES=mem=64"
+    assert fields(MaxWall=60) == {LimitField("MaxWall"): 60}
