@@ -3,7 +3,20 @@ local _, lib = ...
 local amounts = lib.amounts
 local measures = {}
 
--- One entry per limit, in the order in which they are told. `of` measures a size ({mgpu, cpus …}, see 05_size) and
+-- For `of`: one number of a size ({mgpu, cpus …}, see 05_size); the second only of jobs with GPUs.
+local function number(name)
+  return function(size)
+    return size[name]
+  end
+end
+
+local function number_with_gpus(name)
+  return function(size)
+    return size.mgpu > 0 and size[name] or nil
+  end
+end
+
+-- One entry per limit, in the order in which they are told. `of` measures a size and
 -- what goes with it (job, or job.past of an updated one), nil where the limit says nothing about such a job; `sum` names
 -- the measure of a limit on the sum over the rule's jobs; `bound` turns the rule's value into a number for this job.
 -- A limit of one GPU type (gpus:a100) is that of all types with `type` put in.
@@ -12,9 +25,7 @@ local LIMITS = {
     key = "gpus",
     label = "GPUs in one job",
     text = amounts.format_mgpu,
-    of = function(size)
-      return size.mgpu
-    end,
+    of = number("mgpu"),
     of_type = function(size, kind)
       return size.types[kind]
     end,
@@ -23,37 +34,14 @@ local LIMITS = {
   { key = "jobs_total", label = "jobs running + pending", text = amounts.format_number, sum = "jobs" },
   { key = "cpus_total", label = "CPUs running + pending", text = amounts.format_number, sum = "cpus" },
   { key = "memory_total", label = "memory running + pending", text = amounts.format_mib, sum = "mib" },
-  {
-    key = "nodes",
-    label = "nodes in one job",
-    text = amounts.format_number,
-    of = function(size)
-      return size.nodes
-    end,
-  },
-  {
-    key = "cpus",
-    label = "CPUs in one job",
-    text = amounts.format_number,
-    of = function(size)
-      return size.cpus
-    end,
-  },
-  {
-    key = "memory",
-    label = "memory of one job",
-    text = amounts.format_mib,
-    of = function(size)
-      return size.mib
-    end,
-  },
+  { key = "nodes", label = "nodes in one job", text = amounts.format_number, of = number("nodes") },
+  { key = "cpus", label = "CPUs in one job", text = amounts.format_number, of = number("cpus") },
+  { key = "memory", label = "memory of one job", text = amounts.format_mib, of = number("mib") },
   {
     key = "cpus_per_gpu",
     label = "CPUs per GPU",
     text = amounts.format_number,
-    of = function(size)
-      return size.mgpu > 0 and size.cpus or nil
-    end,
+    of = number_with_gpus("cpus"),
     bound = function(value, size)
       return math.ceil(value * size.mgpu / 1000 - 1e-9) -- part of a GPU may have a whole CPU
     end,
@@ -65,9 +53,7 @@ local LIMITS = {
     key = "memory_per_gpu",
     label = "memory per GPU",
     text = amounts.format_mib,
-    of = function(size)
-      return size.mgpu > 0 and size.mib or nil
-    end,
+    of = number_with_gpus("mib"),
     bound = function(value, size)
       return value * size.mgpu / 1000
     end,
@@ -83,14 +69,7 @@ local LIMITS = {
       return job.is_array and job.tasks or nil
     end,
   },
-  {
-    key = "tasks",
-    label = "tasks of one job (--ntasks)",
-    text = amounts.format_number,
-    of = function(size)
-      return size.tasks
-    end,
-  },
+  { key = "tasks", label = "tasks of one job (--ntasks)", text = amounts.format_number, of = number("tasks") },
   {
     key = "walltime",
     label = "time limit",
