@@ -226,3 +226,29 @@ def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
     assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
     assert "share: gpus_running: this Slurm has no slurmdbd" in told
     assert cluster.store.changes == 0
+
+
+def test_the_qos_of_owners_are_made_before_anything_counts_on_them(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owners = "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\nrules:"
+    cluster.write("rules:", owners)
+    path = cluster.root / "policy.yaml"
+    path.write_text(
+        path.read_text().replace("{accounts: [vision]}\n", "{qos: [sg-*], accounts: [vision]}\n", 1)
+    )
+    assert cluster.run("apply", "--lua-only") == 2
+    assert "the QOS of owners: are not made by --lua-only" in capsys.readouterr().err
+    assert not cluster.script.exists()
+    assert cluster.run("plan") == 0
+    assert "QOS sg-loans: to be made (idle GPUs of vision)" in capsys.readouterr().out
+    assert cluster.run("status") == 1
+    assert cluster.run("apply") == 0
+    told = capsys.readouterr()
+    assert "account vision: QOS+=sg-vision (rule owners.vision)" in told.out
+    assert "slurm.conf lacks PreemptType=preempt/qos" in told.err
+    assert cluster.run("status") == 0
+    assert cluster.run("apply", "--lua-only") == 0
+    capsys.readouterr()
+    assert cluster.run("plan", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["native"]["new_qos"] == []
