@@ -121,7 +121,7 @@ class _Factory:
         address = ("127.0.0.1", self.layout.slurmctld_port)
         return self._daemon(
             "slurmctld",
-            ["slurmctld", "-D"],
+            ["slurmctld", "-D", "-i"],  # 26.05 does not start without it after kill -9 in its first minutes
             lambda: accepts(address) and pings(),
             user=SLURM_USER,
             log_file=True,
