@@ -32,7 +32,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     strangers = data.draw(st.booleans())
     own = shared(span, parts, samples, strangers=strangers)
     assert set(own) == set(parts)
-    if samples and all(sample.job_id is None for sample in samples) and (strangers or len(parts) > 1):
+    if samples and all(s.job_id is None and s.percent for s in samples) and (strangers or len(parts) > 1):
         inside = any(sample.at_s > span.start_s + 0.002 for sample in samples)
         assert not inside or set(own.values()) <= {None}
     known = {job: percent for job, percent in own.items() if percent is not None}
@@ -77,6 +77,11 @@ def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:
     both = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
     gone = JobSample(10.9, None, 40.0)
     assert shared(span, both, [JobSample(10.9, 1, 20.0), gone]) == {1: None, 2: None}
+    nothing = JobSample(10.5, None, 0.0)
+    assert shared(span, both, [nothing, JobSample(10.5, 1, 40.0), JobSample(10.9, 1, 20.0)]) == {
+        1: 30.0,
+        2: 0.0,
+    }
     # That of another time says nothing about this one.
     before = JobSample(9.9, None, 40.0)
     assert shared(span, both, [before, JobSample(10.9, 1, 20.0)]) == {1: 20.0, 2: 0.0}

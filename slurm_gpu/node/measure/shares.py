@@ -101,7 +101,7 @@ class JobSamples:
                 continue
             self._last_us = max(self._last_us, sample.at_us)
             job = whose(sample.pid)
-            if job != NO_JOB and sample.percent > 0:
+            if job != NO_JOB:
                 self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
         if ring:
             self._is_first = False
@@ -151,7 +151,7 @@ def shared(
         stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
     taken = dict.fromkeys(parts, 0.0)
     for sample in samples:
-        if sample.at_s not in stamps:
+        if sample.at_s not in stamps or sample.percent == 0:
             continue
         job = only if sample.job_id is None else sample.job_id
         if job is None:
