@@ -256,6 +256,19 @@ def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -
     assert second.log == ()  # once a minute is enough
 
 
+def test_a_log_that_cannot_be_read_costs_no_job_and_is_told(tmp_path: Path) -> None:
+    (tmp_path / "decisions.log").mkdir()
+    controller = Controller(tmp_path / "decisions.log")
+    first, second = controller.ask(), controller.ask()
+    assert first.accepted
+    assert [text.partition(": ")[2].partition(":")[0] for _, text in first.log] == [
+        f"{controller.log} cannot be read",
+        "decisions are not being logged",
+    ]
+    assert second.accepted
+    assert second.log == ()
+
+
 def test_a_long_log_is_moved_aside(tmp_path: Path) -> None:
     controller = Controller(tmp_path / "decisions.log")
     controller.log.write_text("x" * (2**20 + 1))
