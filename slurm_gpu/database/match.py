@@ -7,10 +7,11 @@ arrived, and a wrong first guess (the next run was not imported yet) is mended b
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from slurm_gpu.slurm.hostlist import expand
 
@@ -61,10 +62,33 @@ def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple
     started = sorted(
         (run for run in runs if run.start_s is not None), key=lambda run: (run.start_s, run.submit_s)
     )
-    records = list(records)
-    missing = _missing_before(started, records)
-    find = _Finder(started, missing, {record.node for record in records})
-    return {(record.segment, record.device): find.run_id(record) for record in records}
+    found: dict[tuple[str, str], int | None] = {}
+    for counted, told in _in_counts(started, records):
+        find = _Finder(counted, _missing_before(counted, told), {record.node for record in told})
+        found.update({(record.segment, record.device): find.run_id(record) for record in told})
+    return found
+
+
+def _in_counts(
+    started: Sequence[RunSpan], records: Iterable[RecordSpan]
+) -> Iterator[tuple[Sequence[RunSpan], Sequence[RecordSpan]]]:
+    """Those runs and records between which restarts are counted.
+
+    slurmctld ends a run before it starts the next of that id. One that has no end and a next was forgotten
+    with all else: the id came round again, restarts begin at 0, and it was over by then.
+    """
+    in_order = sorted(records, key=lambda record: record.first_s)
+    first, n_before = 0, 0
+    for index, (run, after) in enumerate(pairwise(started)):
+        if run.end_s is not None:
+            continue
+        assert run.start_s is not None
+        assert after.start_s is not None
+        until_s = after.start_s - min(UNORDERED_SLACK_S, (after.start_s - run.start_s) / 2)
+        n_until = bisect_left(in_order, until_s, key=lambda record: record.first_s)
+        yield [*started[first:index], replace(run, end_s=after.start_s)], in_order[n_before:n_until]
+        first, n_before = index + 1, n_until
+    yield started[first:], in_order[n_before:]
 
 
 class _Finder:
@@ -88,10 +112,14 @@ class _Finder:
 
     def run_id(self, record: RecordSpan) -> int | None:
         """The id of that run, None where none fits."""
-        for index in self._by_order(record):
-            run = self._started[index]
-            if record.node in run.nodes and _overlap_s(run, record) >= -ORDERED_SLACK_S:
-                return run.run_id
+        by_order = [
+            (_overlap_s(run, record), index)
+            for index in self._by_order(record)
+            if record.node in (run := self._started[index]).nodes
+        ]
+        overlap_s, index = max(by_order, default=(-math.inf, 0))
+        if overlap_s >= -ORDERED_SLACK_S:
+            return self._started[index].run_id
         near = [
             (_overlap_s(run, record), index)
             for index in self._on_node[record.node].near(record)
@@ -101,11 +129,11 @@ class _Finder:
         return self._started[index].run_id if overlap_s >= -UNORDERED_SLACK_S else None
 
     def _by_order(self, record: RecordSpan) -> Sequence[int]:
-        """Runs which by count or order are that restart's, the first begun first."""
+        """Runs which by count or order are that restart's."""
         counted = self._with_restart.get(record.restart, [])
         index = record.restart - self._missing
         by_order = 0 <= index < len(self._started) and self._started[index].restart is None
-        return sorted([*counted, index]) if by_order else counted
+        return [*counted, index] if by_order else counted
 
     def _may_be(self, index: int, run: RunSpan, record: RecordSpan) -> bool:
         if run.restart is not None:

@@ -95,6 +95,21 @@ def test_a_word_that_was_overtaken_counts_for_nothing(database: Database) -> Non
     assert (run.state, run.end_s) == ("COMPLETED", T0 + 10)
 
 
+@pytest.mark.parametrize("end_s", [None, T0 + 100])
+def test_an_id_that_came_round_again_after_a_node_lost_its_memory_is_the_new_runs(
+    database: Database, end_s: int | None
+) -> None:
+    """Whether the old run's end was told, minutes before, or never will be."""
+    old = RUN if end_s is None else RUN.ended(end_s)
+    ship(database, old, records=[of_host(last_s=T0 + 100, util_hist_ms={5: 100_000})])
+    again_s = T0 + 340 if end_s is not None else T0 + 86400
+    new = replace(RUN, user="bob", start_s=again_s).ended(again_s + 1000)
+    seen = {"segment": segment(2), "first_s": again_s, "last_s": again_s + 1000, "prolog_s": again_s}
+    ship(database, new, records=[of_host(**seen, util_hist_ms={95: 1_000_000})])
+    reconcile(database)
+    assert {run.user: run.ugpucore for run in found(database)} == {"alice": 5.0, "bob": 95.0}
+
+
 def test_a_run_is_its_users_by_name_whatever_the_uid_on_that_machine(database: Database) -> None:
     ship(database, RUN)
     assert [run.full for run in found(database, ALICE)] == [True]

@@ -174,10 +174,14 @@ def _by_looking_at_all(runs: list[RunSpan], record: RecordSpan, missing: int) ->
         if record.node in run.nodes
         and (record.restart >= missing if run.restart is None else run.restart == record.restart)
     ]
-    for index, run in fits:
-        known = run.restart is not None or index + missing == record.restart
-        if known and match._overlap_s(run, record) >= -match.ORDERED_SLACK_S:
-            return run.run_id
+    by_order = [
+        (match._overlap_s(run, record), index, run)
+        for index, run in fits
+        if run.restart is not None or index + missing == record.restart
+    ]
+    likely = max(by_order, key=lambda item: item[:2], default=None)
+    if likely is not None and likely[0] >= -match.ORDERED_SLACK_S:
+        return likely[2].run_id
     near = [
         (overlap_s, index, run)
         for index, run in fits
@@ -192,6 +196,26 @@ def _by_looking_at_all(runs: list[RunSpan], record: RecordSpan, missing: int) ->
 def test_a_job_id_that_came_round_again_is_told_by_time() -> None:
     runs = [_run(1, 1000, 1010), _run(2, 90_000, 90_100)]
     assert _found(runs, _record(90_000, 90_100, restart=0)) == 2
+
+
+def test_of_runs_with_one_restart_count_the_one_that_a_record_lies_in_has_it() -> None:
+    """An id that came round again within minutes of the end of the run that had it before."""
+    runs = [_run(1, 1000, 1100, restart=0), _run(2, 1340, 2340, restart=0)]
+    assert _all_found(runs, _record(1000, 1100), _record(1340, 2340)) == [1, 2]
+
+
+@pytest.mark.parametrize("restart", [None, 0])
+@pytest.mark.parametrize("off_s", [-20, 0, 20])
+def test_a_run_whose_end_was_never_told_is_over_when_its_id_comes_round_again(
+    restart: int | None, off_s: int
+) -> None:
+    runaway, again = _run(1, 1000, None, restart=restart), _run(2, 900_010, 901_000, restart=restart)
+    before, after = _record(1000, 5000), _record(900_010 + off_s, 901_000 + off_s)
+    assert _all_found([runaway, again], before, after) == [1, 2]
+    requeued = _run(3, 901_100, 901_200, restart=None if restart is None else 1)
+    last = _record(901_100 + off_s, 901_200 + off_s, restart=1)
+    assert _all_found([runaway, again, requeued], before, after, last) == [1, 2, 3]
+    assert _all_found([runaway, _run(4, 1030, None, restart=restart)], before) == [1], "seconds apart"
 
 
 def test_another_node_or_another_time_is_no_match() -> None:
