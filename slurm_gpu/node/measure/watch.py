@@ -46,6 +46,8 @@ class _Seen:
 class _Holder:
     tally: Tally
     settle_by_s: float | None = None
+    # Did any look since the last detailed one find others? What counters grew by since then is theirs too.
+    shared: bool = False
     seen: deque[_Seen] = field(default_factory=deque)
 
     def count(self, until_s: float) -> None:
@@ -314,13 +316,16 @@ class DeviceWatch:
         for holder in self._holders:
             tally = holder.tally
             shares = self._shares(tally, asked_s)
+            holder.shared = holder.shared or shares
             if several and shares:
                 own = None if by_job is None else by_job.get(tally.key.job_id, ())
                 look = ownlook.part(reading, own, detailed=asked.detailed)
             else:
                 if whole is None:
                     whole = ownlook.whole(reading, detailed=asked.detailed, free_after=not several)
-                look = replace(whole, alone=False) if shares else whole
+                look = replace(whole, alone=False) if holder.shared else whole
+            if asked.detailed:
+                holder.shared = False
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
             holder.count(asked_s - LAG_S)
 
