@@ -212,7 +212,8 @@ class HostJobs:
         else:
             stay.job = HostRun(
                 cluster=HOST_CLUSTER + self._name,
-                job_id=self._spool.next_job_id(),
+                # A spool that was lost does not tell which ids it gave: they are below this second.
+                job_id=self._spool.next_job_id(int(self._clock.wall())),
                 node=self._name,
                 seq=1,
                 uid=stay.uid,

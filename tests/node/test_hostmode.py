@@ -1,6 +1,7 @@
 """Without Slurm: each user's stay on a set of GPUs is a job, told by what NVML shows."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,10 @@ class HostMachine(Machine):
         items = self.spool.waiting(10_000)
         return [HostRun.from_wire(item.wire) for item in items if item.kind == "runs"]
 
+    def n(self, job_id: int) -> int:
+        """The how manieth job of the machine it is."""
+        return job_id - min(run.job_id for run in self.runs()) + 1
+
     def open(self) -> list[tuple[str, list[str]]]:
         return [(run.user, list(run.devices)) for run in self.runs() if run.end_s is None]
 
@@ -102,11 +107,11 @@ def test_a_stay_is_a_job_from_the_first_process_to_the_last(host: HostMachine, g
     gpus[1].work.append(work(ALICE, start + 10, start + 110, 60))
     host.run_until(start + 300)
     (run,) = host.runs()
-    assert (run.cluster, run.job_id, run.uid, list(run.devices)) == ("host:ws1", 1, ALICE, ["GPU-1"])
+    assert (run.cluster, host.n(run.job_id), run.uid, list(run.devices)) == ("host:ws1", 1, ALICE, ["GPU-1"])
     assert run.end_s is not None
     assert run.end_s - run.start_s == pytest.approx(102, abs=3)
     (record,) = host.records()
-    assert (record.cluster, record.job_id, record.device) == ("host:ws1", 1, "GPU-1")
+    assert (record.cluster, record.job_id, record.device) == ("host:ws1", run.job_id, "GPU-1")
     assert record.held_s == pytest.approx(102, abs=3)
     assert core(record) == pytest.approx(60, abs=2)
     assert mem(record) == pytest.approx(20, abs=1)
@@ -180,7 +185,7 @@ def test_who_is_back_within_a_minute_goes_on_with_the_job_and_the_pause_is_not_h
     assert run.end_s is not None
     assert run.end_s - run.start_s == pytest.approx(112, abs=4)
     first, second = host.records()
-    assert (first.job_id, second.job_id) == (1, 1)
+    assert first.job_id == second.job_id
     assert first.segment != second.segment
     assert first.held_s + second.held_s == pytest.approx(84, abs=6)
     assert core(second) == pytest.approx(50, abs=4)
@@ -190,8 +195,8 @@ def test_who_comes_back_later_begins_a_new_job(host: HostMachine, gpus: list[Fak
     start = host.clock.now_s
     gpus[0].work += [work(ALICE, start + 10, start + 50), work(ALICE, start + 150, start + 190)]
     host.run_until(start + 300)
-    assert [run.job_id for run in host.runs()] == [1, 2]
-    assert [record.job_id for record in host.records()] == [1, 2]
+    assert [host.n(run.job_id) for run in host.runs()] == [1, 2]
+    assert [host.n(record.job_id) for record in host.records()] == [1, 2]
 
 
 def test_another_gpu_begins_another_job_and_so_does_one_that_was_left(
@@ -212,7 +217,7 @@ def test_users_on_one_gpu_are_told_apart(host: HostMachine, gpus: list[FakeGpu])
     start = host.clock.now_s
     gpus[0].work += [work(ALICE, start + 10, start + 210, 30), work(BOB, start + 60, start + 160, 50)]
     host.run_until(start + 400)
-    assert [(run.job_id, run.uid) for run in host.runs()] == [(1, ALICE), (2, BOB)]
+    assert [(host.n(run.job_id), run.uid) for run in host.runs()] == [(1, ALICE), (2, BOB)]
     alice, bob = host.records()
     assert core(alice) == pytest.approx(30, abs=2)
     assert core(bob) == pytest.approx(49, abs=3)
@@ -228,9 +233,9 @@ def test_a_restart_goes_on_with_open_jobs(host: HostMachine, gpus: list[FakeGpu]
     host.clock.advance(10)
     host.start()
     host.run_until(start + 400)
-    assert sorted((run.job_id, run.uid) for run in host.runs()) == [(1, ALICE), (2, BOB)]
+    assert sorted((host.n(run.job_id), run.uid) for run in host.runs()) == [(1, ALICE), (2, BOB)]
     assert all(run.end_s is not None for run in host.runs())
-    alice = [record for record in host.records(final=None) if record.job_id == 1]
+    alice = [record for record in host.records(final=None) if host.n(record.job_id) == 1]
     assert sum(record.held_s for record in alice) == pytest.approx(180, abs=14)
 
 
@@ -251,7 +256,7 @@ def test_what_was_open_when_the_machine_went_down_has_ended(host: HostMachine, g
     assert run.end_s == pytest.approx(wall, abs=12)
     host.gpus[0].work.append(work(ALICE, clock.now_s, clock.now_s + 100))
     host.run(10)
-    assert [run.job_id for run in host.runs()] == [1, 2]
+    assert [host.n(run.job_id) for run in host.runs()] == [1, 2]
 
 
 def test_a_gpu_that_cannot_be_read_ends_no_job(host: HostMachine, gpus: list[FakeGpu]) -> None:
@@ -262,7 +267,7 @@ def test_a_gpu_that_cannot_be_read_ends_no_job(host: HostMachine, gpus: list[Fak
     host.run_until(start + 200)
     gpus[0].lost = False
     host.run_until(start + 300)
-    assert [(run.job_id, run.end_s) for run in host.runs()] == [(1, None)]
+    assert [(host.n(run.job_id), run.end_s) for run in host.runs()] == [(1, None)]
     assert host.events()[0] == "gpu_lost"
 
 
@@ -272,11 +277,12 @@ def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
     gpus[0].work.append(work(ALICE, host.clock.now_s, host.clock.now_s + 400))
     host.run(50)
     assert host.source.open_jobs() == ()
-    host.source.ended({1: {"restart": 0, "end_s": 1}})
-    host.source.learn({1: {"restart": 0, "state": "RUNNING"}})
+    (run,) = host.runs()
+    host.source.ended({run.job_id: {"restart": 0, "end_s": 1}})
+    host.source.learn({run.job_id: {"restart": 0, "state": "RUNNING"}})
     host.run(10)
     assert host.node is not None
-    assert host.node.holders() == {"GPU-0": [1]}
+    assert host.node.holders() == {"GPU-0": [run.job_id]}
     assert host.source.live()["devices"]["GPU-0"]["jobs"] == [1]
 
 
@@ -305,3 +311,17 @@ def test_a_jobs_processes_are_those_on_gpus_and_what_they_started() -> None:
         assert set(tree.pids(JobName(1, ALICE, None), 100.0)) == {on_gpu.pid, child}
         assert tree.pids(JobName(2, BOB, None), 100.0) == []
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_lost_spool_gives_no_job_id_twice(host: HostMachine, gpus: list[FakeGpu], clock: FakeClock) -> None:
+    """Else what bob does now would be told of what alice did then."""
+    gpus[0].work.append(work(ALICE, clock.now_s + 5, clock.now_s + 15))
+    host.run(60)
+    ids = {run.job_id for run in host.runs()}
+    host.kill()
+    shutil.rmtree(host.directory / "spool")
+    host.start()
+    gpus[0].work.append(work(BOB, clock.now_s + 5, clock.now_s + 15))
+    host.run(60)
+    assert len(ids) == 1
+    assert ids.isdisjoint(run.job_id for run in host.runs())

@@ -183,10 +183,10 @@ class Spool:
         wire = self._journal.get(f"run/{job_id}")
         return None if wire is None else HostRun.from_wire(wire)
 
-    def next_job_id(self) -> int:
-        """A job id that was never used on a machine without Slurm."""
+    def next_job_id(self, first: int) -> int:
+        """A job id that was never used on a machine without Slurm; `first` where there was none yet."""
         last = self._journal.get(_LAST_JOB_ID)
-        job_id = 1 if last is None else int(last) + 1
+        job_id = first if last is None else int(last) + 1
         self._journal.put(_LAST_JOB_ID, job_id)
         return job_id
 
