@@ -283,7 +283,7 @@ def test_slurm_is_told_of_no_open_jobs_as_it_has_others_with_these_numbers(
     host.run(10)
     assert host.node is not None
     assert host.node.holders() == {"GPU-0": [run.job_id]}
-    assert host.source.live()["devices"]["GPU-0"]["jobs"] == [1]
+    assert host.source.live()["devices"]["GPU-0"]["jobs"] == [run.job_id]
 
 
 def test_a_process_that_has_gone_stays_with_the_job_that_it_had(
