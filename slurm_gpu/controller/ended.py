@@ -74,4 +74,6 @@ def _run(row: AccountingRun, facts: Facts) -> GpuRun | None:
     if row.start_s is None or row.end_s is None or row.uid is None:
         return None
     owner = Owner(row.uid, row.user, row.account, row.qos, row.partition)
-    return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), row.start_s, row.end_s)
+    # A row after a resize may have the start of the whole run; it was submitted when it began.
+    begin_s = max(row.start_s, row.submit_s)
+    return GpuRun(row.job_id, owner, mgpu_of_total(row.tres_allocated, facts), begin_s, row.end_s)

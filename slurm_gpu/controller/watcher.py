@@ -198,7 +198,7 @@ class Watcher:
             if job.phase is Phase.RUNNING:
                 running.append(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, None))
             else:
-                self._hours.note_ended(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
+                self._hours.note_gone(GpuRun(job.job_id, owner_of(job), mgpu, job.start_s, job.end_s))
         return self._hours.totals(running, policy.groups, now_s) if self._ended.complete else None
 
     def _tell(self, trouble: str | None) -> None:

@@ -70,3 +70,28 @@ def test_runs_that_took_no_time_or_no_gpu_leave_no_trace() -> None:
     book.note_ended(run(1, NOON_S, NOON_S))
     book.note_ended(run(2, NOON_S - HOUR_S, NOON_S, mgpu=0))
     assert hours(book) == {}
+
+
+def test_the_accounting_knows_better_than_the_queue_when_a_run_was_resized() -> None:
+    book, start_s = GpuHours(ZONE), NOON_S - 10 * HOUR_S
+    book.note_gone(run(7, start_s, NOON_S, mgpu=1000))
+    assert hours(book)[Period.DAY] == 10.0
+    book.note_ended(run(7, start_s + 9 * HOUR_S, NOON_S + 1, mgpu=1000))
+    book.note_ended(run(7, start_s, start_s + 9 * HOUR_S, mgpu=16000))
+    book.note_gone(run(7, start_s, NOON_S + 2, mgpu=1000))  # a second off
+    assert hours(book, NOON_S + 1)[Period.DAY] == 16 * 9 + 1 + 1 / HOUR_S
+
+
+def test_a_run_that_was_resized_and_ended_between_two_looks_counts_as_it_ran() -> None:
+    book = GpuHours(ZONE)
+    hours(book, NOON_S, run(7, NOON_S - HOUR_S, None, mgpu=16000))
+    book.note_gone(run(7, NOON_S - HOUR_S, NOON_S, mgpu=1000))
+    assert hours(book)[Period.DAY] == 16.0
+
+
+def test_a_run_of_the_queue_is_not_cut_short_by_the_run_before_it() -> None:
+    book = GpuHours(ZONE)
+    book.note_ended(run(7, NOON_S - 4 * HOUR_S, NOON_S - 2 * HOUR_S))
+    assert hours(book, NOON_S, run(7, NOON_S - HOUR_S, None))[Period.DAY] == 6.0
+    book.note_gone(run(7, NOON_S - HOUR_S, NOON_S))
+    assert hours(book)[Period.DAY] == 6.0

@@ -243,6 +243,38 @@ def test_gpu_hours_are_those_of_the_accounting_and_of_the_queue(site: Site) -> N
     assert site.turn().hours_of("alice", "grads", Period.DAY) == 6.0
 
 
+def test_gpu_hours_of_a_run_that_was_resized_count_each_part_by_its_own_gpus(site: Site) -> None:
+    """As Slurm 22.05 tells it: the queue and the last row go on with the start of the whole run."""
+    hour, site.slurm.answers_after_s = 3600, 0.0
+    start_s = NOON_S - 9 * hour
+
+    def hours() -> float | None:
+        return site.turn().hours_of("alice", "grads", Period.DAY)
+
+    def queue(gpus: int, **changes: object) -> None:
+        site.slurm.queue = [make_job(7, tres=f"gres/gpu={gpus}", start_s=start_s, **changes)]  # type: ignore[arg-type]
+
+    queue(16)
+    assert hours() == 9 * 16
+    queue(1)  # shrunk, of which the accounting will tell at the next question
+    assert hours() == 9 * 16
+    site.clock.advance(hour / 2)
+    resized = make_row(7, start_s, NOON_S - 4, 16, state="RESIZING")
+    site.slurm.rows = [resized]
+    told = 16 * (9 - 4 / hour)
+    assert hours() == pytest.approx(told + 0.5 + 4 / hour, abs=0.001)
+    site.clock.advance(hour / 2)
+    end_s = NOON_S + hour
+    queue(1, phase=Phase.ENDED, end_s=end_s)
+    whole = pytest.approx(told + 1 + 4 / hour, abs=0.001)
+    assert [hours(), hours()] == [whole, whole]
+    site.clock.advance(EVERY_S)
+    site.slurm.rows = [make_row(7, start_s, end_s, 1, submit_s=NOON_S - 4), resized]
+    assert [hours(), hours()] == [whole, whole]
+    site.watcher = site.new_watcher()
+    assert hours() == whole
+
+
 def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_is_new(site: Site) -> None:
     site.slurm.answers_after_s = 0.0
     site.turn()
