@@ -37,23 +37,23 @@ def limited(key: str, value: Limit) -> RuleModel:
 @pytest.mark.parametrize(
     ("words", "rule", "advised"),
     [
-        ("--gpus=20 --gpus-per-node=4", TOTAL, "--gpus=8 --gpus-per-node=4"),
+        ("--gpus=20 --gpus-per-node=4", TOTAL, "--nodes=2 --gpus=8 --gpus-per-node=4"),
         ("-N5 --gpus=20 --gpus-per-node=4", TOTAL, "--nodes=2 --gpus=8 --gpus-per-node=4"),
-        ("--gpus=a100:16 --gpus-per-node=a100:4", TOTAL, "--gpus=a100:8 --gpus-per-node=a100:4"),
-        ("--gpus=24 --gpus-per-node=12", TOTAL, "--gpus=8 --gpus-per-node=8"),
-        ("--gpus=18 --gpus-per-task=3", TOTAL, "--gpus=6 --gpus-per-task=3"),
+        ("--gpus=a100:16 --gpus-per-node=a100:4", TOTAL, "--nodes=2 --gpus=a100:8 --gpus-per-node=a100:4"),
+        ("--gpus=24 --gpus-per-node=12", TOTAL, "--nodes=1 --gpus=8 --gpus-per-node=8"),
+        ("--gpus=18 --gpus-per-task=3", TOTAL, "--ntasks=2 --gpus=6 --gpus-per-task=3"),
         ("-n10 --gpus=20 --gpus-per-task=2", TOTAL, "--ntasks=4 --gpus=8 --gpus-per-task=2"),
         ("-N4 --gpus-per-node=4 --gpus-per-task=2", TOTAL, "--nodes=2 --gpus-per-node=4 --gpus-per-task=2"),
         ("-n16 --gpus-per-node=4 --gpus-per-task=1", TOTAL, "--ntasks=8 --gpus-per-node=4 --gpus-per-task=1"),
         (
             "-N4 --ntasks-per-node=4 --gpus-per-node=4 --gpus-per-task=1",
             limited("gpus", 3000),
-            "--nodes=1 --ntasks-per-node=3 --gpus-per-node=3 --gpus-per-task=1",
+            "--nodes=1 --ntasks-per-node=3 --ntasks=3 --gpus-per-node=3 --gpus-per-task=1",
         ),
         (
             "-N4 -n8 --gpus=16 --gpus-per-node=4 --gpus-per-task=2",
             limited("gpus", 3000),
-            "--nodes=1 --ntasks=1 --gpus=2 --gpus-per-node=2 --gpus-per-task=2",
+            "--nodes=1 --ntasks-per-node=1 --ntasks=1 --gpus=2 --gpus-per-node=2 --gpus-per-task=2",
         ),
         (
             "-N4 --gpus=16 --gpus-per-node=4",
@@ -73,6 +73,7 @@ def limited(key: str, value: Limit) -> RuleModel:
     ],
 )
 def test_every_form_is_made_smaller(words: str, rule: RuleModel, advised: str) -> None:
+    """Also nodes and tasks that sbatch itself has worked out: nobody can tell whether they were typed."""
     assert advice(ask(shlex.split(words), rule)) == advised
 
 
@@ -151,7 +152,7 @@ def test_room_is_to_be_made_only_where_it_would_help() -> None:
     never = ask(["--gpus=20", "--gpus-per-node=4"], TOTAL, queue=full).messages
     assert never[2:4] == (
         f"  Nothing fits now. {WITHOUT_OTHERS}:",
-        "    sbatch --gpus=8 --gpus-per-node=4 ...",
+        "    sbatch --nodes=2 --gpus=8 --gpus-per-node=4 ...",
     )
     assert ask(["--gpus=8", "--gpus-per-node=4"], TOTAL).accepted
     assert not any("scancel" in line for line in never)
