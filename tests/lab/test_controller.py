@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +17,6 @@ from lab.daemons import Daemon
 from lab.polling import wait_for
 from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import Snapshot, parse
-from tests.lab import test_limits
 
 pytestmark = pytest.mark.long
 
@@ -28,6 +29,10 @@ groups:
 rules:
   - {id: share, for: everyone, per: user, why: "Others.", limits: {gpus_total: 64}}
 """
+DEADLINE_S = 120.0
+"""For what Slurm and slurm-gpuctld do in their own time, on a host that has other things to do as well."""
+SEEN_S = 120
+"""For how long a snapshot tells what was let in."""
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 
 
@@ -59,7 +64,7 @@ def path_of(lab: Lab) -> Path:
     return lab.layout.controller_run / "snapshot.txt"
 
 
-def snapshot_after(lab: Lab, deadline_s: float = 20.0) -> Snapshot:
+def snapshot_after(lab: Lab) -> Snapshot:
     """The first snapshot for which slurmctld was asked after this call."""
     asked_s = time.time()
     found: list[Snapshot] = []
@@ -68,12 +73,12 @@ def snapshot_after(lab: Lab, deadline_s: float = 20.0) -> Snapshot:
         found[:] = [parse(path_of(lab).read_text())]
         return found[0].as_of_s > asked_s
 
-    wait_for(came, deadline_s, "a new snapshot comes", interval_s=0.1)
+    wait_for(came, DEADLINE_S, "a new snapshot comes", interval_s=0.1)
     return found[0]
 
 
 def test_it_counts_what_slurm_counts(lab: Lab) -> None:
-    wait = ("--time=10", "--output=/dev/null", "--wrap=sleep 300")
+    wait = ("--time=30", "--output=/dev/null", "--wrap=sleep 900")
     running = [
         lab.submit("alice", "--gpus=2", "--mem=2G", *wait),
         lab.submit("alice", "--gres=shard:2", *wait),
@@ -88,7 +93,10 @@ def test_it_counts_what_slurm_counts(lab: Lab) -> None:
     ):
         lab.submit("alice", *arguments, *LATER)
     wait_for(
-        lambda: len(lab.output(["squeue", "-h", "-t", "R"]).splitlines()) == len(running), 20, "jobs run"
+        lambda: len(lab.output(["squeue", "-h", "-t", "R"]).splitlines()) == len(running),
+        DEADLINE_S,
+        "jobs run",
+        interval_s=0.5,
     )
     snapshot = snapshot_after(lab)
     alice, bob, both = (
@@ -104,20 +112,34 @@ def test_it_counts_what_slurm_counts(lab: Lab) -> None:
     # CPUs and memory of what runs, as Slurm itself sums them up for its limits.
     tres = "".join(lab.output(["squeue", "-h", "-t", "R", "-u", "alice", "-O", "tres-alloc:200"]))
     assert alice.running.cpus == sum(map(int, re.findall(r"cpu=(\d+)", tres)))
-    assert len(snapshot.seen) == 8
+    assert set(snapshot.seen) >= recent_tokens(lab, snapshot.as_of_s)
+    assert len(snapshot.seen) <= 8
+
+
+def recent_tokens(lab: Lab, now_s: int) -> set[str]:
+    """Of the jobs that came in lately; an array is one job."""
+    rows = lab.output(["squeue", "-h", "-o", "%A %V"]).splitlines()
+    submitted = {job_id: dt.datetime.fromisoformat(text) for job_id, text in (row.split() for row in rows)}
+    recent = {job_id for job_id, at in submitted.items() if now_s - at.timestamp() < SEEN_S}
+    comments = (lab.output(["scontrol", "show", "job", job_id]) for job_id in recent)
+    return {token for comment in comments for token in re.findall(r"slurm-gpu/1 t=(\w+)", comment)}
 
 
 def test_gpu_hours_are_those_of_slurms_accounting(lab: Lab) -> None:
     policy = lab.layout.root / "controller-hours.yaml"
-    hours = POLICY.replace("gpus_total: 64", "gpu_hours: {day: 1000}")
+    hours = POLICY.replace("gpus_total: 64", "gpu_hours: {month: 1000}")
     policy.write_text(hours)
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
     before = hours_of_bob(lab)
     job = lab.submit("bob", "--gpus=2", "--time=10", "--output=/dev/null", "--wrap=sleep 4")
-    wait_for(lambda: state(lab, job) == "COMPLETED", 30, "the job ends")
-    wait_for(lambda: hours_of_bob(lab) > before, 20, "its hours are counted")
-    elapsed_s = int(lab.output(["sacct", "-nXj", str(job), "-o", "ElapsedRaw"]))
-    assert hours_of_bob(lab) - before == pytest.approx(2 * elapsed_s / 3600, abs=2e-3)
+    wait_for(lambda: state(lab, job) == "COMPLETED", DEADLINE_S, "the job ends", interval_s=0.5)
+    used = 2 * int(lab.output(["sacct", "-nXj", str(job), "-o", "ElapsedRaw"])) / 3600
+    wait_for(
+        lambda: hours_of_bob(lab) - before == pytest.approx(used, abs=2e-3),
+        DEADLINE_S,
+        "its hours are counted",
+        lambda: f"{before=} {used=} and now {hours_of_bob(lab)}",
+    )
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
 
 
@@ -125,8 +147,8 @@ def hours_of_bob(lab: Lab) -> float:
     def known() -> bool:
         return snapshot_after(lab).hours is not None
 
-    wait_for(known, 30, "the accounting is read")
-    hours = snapshot_after(lab).hours_of("bob", "everyone", Period.DAY)
+    wait_for(known, DEADLINE_S, "the accounting is read")
+    hours = snapshot_after(lab).hours_of("bob", "everyone", Period.MONTH)
     assert hours is not None
     return hours
 
@@ -136,18 +158,23 @@ def state(lab: Lab, job: int) -> str:
 
 
 def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
-    def asked(kind: str) -> int:
-        match = re.search(rf"^\s*{kind}\s+\(\s*\d+\)\s+count:(\d+)", lab.output(["sdiag"]), re.MULTILINE)
-        return 0 if match is None else int(match[1])
+    def asked() -> dict[str, int]:
+        rows = re.findall(
+            r"^\s*(REQUEST_\w+)\s+\(\s*\d+\)\s+count:(\d+)", lab.output(["sdiag"]), re.MULTILINE
+        )
+        return Counter({kind: int(number) for kind, number in rows})
 
-    lab.run_as("root", ["sdiag", "--reset"])
+    time.sleep(4)  # for three seconds after a decision it looks twice a second
     began = time.monotonic()
-    wait_for(lambda: time.monotonic() - began > 8, 20, "eight seconds pass", interval_s=0.5)
-    jobs, others = asked("REQUEST_JOB_INFO"), asked("REQUEST_NODE_INFO") + asked("REQUEST_BUILD_INFO")
+    lab.run_as("root", ["sdiag", "--reset"])
+    # How soon eight have come is the host's affair; that they do not come faster is ours.
+    wait_for(lambda: asked()["REQUEST_JOB_INFO"] >= 8, DEADLINE_S, "it is asked", interval_s=0.5)
+    found = asked()
     seconds = time.monotonic() - began
-    assert seconds / 2 < jobs <= seconds + 1
-    assert asked("REQUEST_PARTITION_INFO") <= jobs + 2  # squeue asks for both
-    assert others <= 4  # every ten seconds, and every ten minutes
+    assert found["REQUEST_JOB_INFO"] <= seconds + 1
+    assert found["REQUEST_PARTITION_INFO"] <= found["REQUEST_JOB_INFO"] + 2  # squeue asks for both
+    others = found["REQUEST_NODE_INFO"] + found["REQUEST_BUILD_INFO"]
+    assert others <= seconds / 10 + 3  # every ten seconds, and every ten minutes
 
 
 def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, daemon: Daemon) -> None:
@@ -164,10 +191,10 @@ def test_killed_at_any_moment_it_leaves_a_whole_snapshot_and_goes_on(lab: Lab, d
 def test_a_slurmctld_that_is_away_costs_a_line_and_nothing_else(lab: Lab, daemon: Daemon) -> None:
     before, lines = snapshot_after(lab), daemon.log.read_text().count("is not renewed")
     lab.daemons["slurmctld"].kill9()
-    wait_for(lambda: daemon.log.read_text().count("is not renewed") > lines, 30, "it is said")
+    wait_for(lambda: daemon.log.read_text().count("is not renewed") > lines, DEADLINE_S, "it is said")
     assert parse(path_of(lab).read_text()).generation >= before.generation
     lab.daemons["slurmctld"].start()
-    after = snapshot_after(lab, 60)
+    after = snapshot_after(lab)
     assert after.groups_id == before.groups_id
     assert daemon.running
     assert daemon.log.read_text().count("is not renewed") == lines + 1
@@ -185,33 +212,6 @@ def test_a_new_policy_is_counted_by_within_a_look(lab: Lab) -> None:
     lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
 
 
-def test_parallel_submitters_never_exceed_a_limit_that_is_counted_by_the_snapshot(
-    lab: Lab, daemon: Daemon, tmp_path: Path
-) -> None:
-    """Also while the policy is applied anew, and slurmctld or slurm-gpuctld is restarted."""
-    test_limits.apply(lab, tmp_path / "policy.yaml", "Five each.")
-    try:
-        with test_limits.Submitters(lab, test_limits.PENDING):
-            test_limits.exactly_five(lab)
-            make_room(lab)
-            test_limits.apply(lab, tmp_path / "policy.yaml", "Five each, as ever.")
-            test_limits.exactly_five(lab)
-            daemon.kill9()  # what it told last goes on counting for half a minute
-            test_limits.exactly_five(lab)
-            daemon.start()
-            make_room(lab)
-            test_limits.exactly_five(lab)
-            make_room(lab)
-            lab.daemons["slurmctld"].restart()
-            test_limits.exactly_five(lab)
-    finally:
-        lab.run_as("root", ["slurm-gpu", "policy", "apply", str(lab.layout.root / "controller-policy.yaml")])
-
-
-def make_room(lab: Lab) -> None:
-    lab.run_as("root", ["scancel", *test_limits.queued(lab)[:3]])
-
-
 def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> None:
     lab.submit("alice", "--gpus=2", *LATER)
     lab.submit("bob", "--gpus=3", *LATER)
@@ -219,8 +219,12 @@ def test_quota_shows_a_users_own_use_and_refusals_agree_with_it(lab: Lab) -> Non
     found = json.loads(lab.output(["slurm-gpu", "quota", "--json"], user="alice"))
     assert found["from"] == "snapshot"
     assert [(line["rule"], line["used"], line["limit"]) for line in found["limits"]] == [("share", 2.0, 64.0)]
-    refused = lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False)
-    assert "used 2, limit 64, requested 64" in refused.stderr
+
+    def refused() -> str:
+        return lab.run_as("alice", ["sbatch", "--gpus=64", *LATER], check=False).stderr
+
+    # Until the snapshot has seen her job it is "just submitted", as is what the tests before tried.
+    wait_for(lambda: "used 2, limit 64, requested 64" in refused(), DEADLINE_S, "both say so", refused, 0.5)
 
 
 def test_there_is_only_one(lab: Lab) -> None:

@@ -203,6 +203,63 @@ def test_an_accepted_job_cannot_be_grown_past_a_limit(lab: Lab) -> None:
     assert update("root", "TresPerNode=gres:gpu:4") == 0
 
 
+GROWTH = """\
+version: 1
+groups:
+  all: {}
+  long: {qos: [sg-long]}
+  night: {partitions: [night]}
+rules:
+  - {id: size, for: all, per: job, why: "Others.", limits: {gpus: 4, walltime: 1h, array_tasks: 4}}
+  - {id: long, for: long, per: job, why: "Long jobs are small.", limits: {gpus: 1}}
+  - {id: night, for: night, per: user, why: "Others.", limits: {gpus_total: 3}}
+"""
+
+
+@pytest.fixture
+def night(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
+    """With GROWTH in force, and the QOS and the partition that it names."""
+    policy = tmp_path / "growth.yaml"
+    policy.write_text(GROWTH)
+    lab.run_as("root", ["sacctmgr", "-i", "add", "qos", "sg-long"])
+    lab.run_as("root", ["sacctmgr", "-i", "modify", "user", "where", "name=alice", "set", "qos+=sg-long"])
+    lab.run_as("root", ["scontrol", "create", "PartitionName=night", "Nodes=ALL", "State=UP"])
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    yield lab
+    lab.cancel_all_jobs()
+    lab.run_as("root", ["scontrol", "delete", "PartitionName=night"])
+    lab.run_as("root", ["sacctmgr", "-i", "delete", "qos", "sg-long"])
+    apply(lab, tmp_path / "policy.yaml", "Five each.")
+
+
+def test_an_accepted_job_cannot_be_moved_or_prolonged_past_a_limit(night: Lab) -> None:
+    """Time, QOS, partition and throttle of an array of two GPUs in all, changed one by one."""
+    job = night.submit("alice", "--gpus=1", "--array=0-1%1", *PENDING)
+
+    def update(*changes: str) -> bool:
+        command = ["scontrol", "update", f"JobId={job}", *changes]
+        return night.run_as("alice", command, check=False).returncode == 0
+
+    def shown() -> str:
+        return night.output(["scontrol", "show", "job", str(job)])
+
+    assert update("TimeLimit=60")
+    assert not update("TimeLimit=61")
+    assert update("QOS=sg-long")
+    assert "QOS=sg-long" in shown()
+    assert not update("TresPerJob=gres:gpu:2")  # in this QOS
+    assert update("QOS=normal")
+    assert update("TresPerJob=gres:gpu:2")
+    assert not update("QOS=sg-long")
+    assert not update("Partition=night")  # where four GPUs are more than three
+    assert update("TresPerJob=gres:gpu:1")
+    assert update("Partition=night")
+    # Both tasks count whether throttled or not, and so a throttle changes nothing.
+    assert update("ArrayTaskThrottle=2")
+    assert "ArrayTaskThrottle=2" in shown()
+    assert not update("TresPerJob=gres:gpu:2")
+
+
 def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tmp_path: Path) -> None:
     script = lab.layout.etc / "job_submit.lua"
     before = script.read_bytes()

@@ -25,11 +25,11 @@ def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
     policy = tmp_path / "new.yaml"
     policy.write_text(POLICY)
     before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()
-    wait = ("--output=/dev/null", "--wrap=sleep 120")
+    wait = ("--output=/dev/null", "--wrap=sleep 900")
     jobs = [
-        lab.submit("alice", "--gpus=1", "--time=10", *wait),
-        lab.submit("alice", "--gpus=1", "--time=10", *wait),
-        lab.submit("alice", "--gpus=1", "--time=10", *wait),  # one too many
+        lab.submit("alice", "--gpus=1", "--time=30", *wait),
+        lab.submit("alice", "--gpus=1", "--time=30", *wait),
+        lab.submit("alice", "--gpus=1", "--time=30", *wait),  # one too many
         lab.submit("bob", "--gpus=2", "--time=2:00:00", *wait),  # advice
     ]
     recorded = ["slurm-gpu", "jobs", "--since", before, "--json"]
@@ -39,7 +39,7 @@ def test_who_would_have_been_refused(lab: Lab, tmp_path: Path) -> None:
         runs = json.loads(lab.output(recorded))["runs"]
         return {run["job_id"] for run in runs if run["start_s"] is not None}.issuperset(jobs)
 
-    wait_for(all_recorded, 60, "slurm-gpudbd has imported the jobs", interval_s=1)
+    wait_for(all_recorded, 240, "slurm-gpudbd has imported the jobs", interval_s=1)
     replay = ["slurm-gpu", "policy", "replay", "--since", before, "--json", str(policy)]
     done = lab.run_as("root", replay, check=False)
     assert done.returncode == 1, done.stderr
