@@ -154,13 +154,11 @@ function job_module.run(job, state)
   end
   job.mgpu, job.form = job.size.mgpu, job.size.form
   job.writes = {}
-  if job.record == nil then
-    job.bundle = lib.fit.bundle_of(job)
-    if job.bundle then
-      job.writes = lib.fit.fill(job, job.bundle)
-      if next(job.writes) then
-        job.size = lib.size.of_request(job.request, job.partition, parts)
-      end
+  job.bundle = lib.fit.bundle_of(job)
+  if job.bundle and job.record == nil then
+    job.writes = lib.fit.fill(job, job.bundle)
+    if next(job.writes) then
+      job.size = lib.size.of_request(job.request, job.partition, parts)
     end
   end
 

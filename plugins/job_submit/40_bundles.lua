@@ -1,4 +1,5 @@
--- What a job takes along beside its GPUs, held against its bundle: findings as in 30_limits.
+-- What a job takes along beside its GPUs, held against its bundle: findings as in 30_limits. An update is held to it
+-- as far as it lets the job take more along, or moves it to another bundle.
 local policy, lib = ...
 local amounts = lib.amounts
 
@@ -48,17 +49,15 @@ local function misplaced(job)
 end
 
 return function(job)
-  if job.record then
-    return {}
-  end
-  local bundle = job.bundle
+  local bundle, was = job.bundle, job.was
+  local other = was == nil or job.mgpu < was.mgpu or job.partition ~= job.past.partition
   if bundle == nil then
-    return misplaced(job)
+    return other and misplaced(job) or {}
   end
   local rule, findings = as_rule(bundle), {}
   local with = job.mgpu > 0 and " with " .. amounts.format_mgpu(job.mgpu) .. " GPUs" or " without GPUs"
-  local function hold(key, label, allowed, requested, text)
-    if allowed == nil then
+  local function hold(key, label, allowed, requested, before, text)
+    if allowed == nil or not other and requested <= before then
       return
     end
     if rule.mode == "enforce" then
@@ -84,7 +83,7 @@ return function(job)
     end
   end
   local cpus, mib = lib.fit.allowed(bundle, job.mgpu)
-  hold("cpus", "CPUs", cpus, job.size.cpus, amounts.format_number)
-  hold("memory", "memory", mib, job.size.mib, amounts.format_mib)
+  hold("cpus", "CPUs", cpus, job.size.cpus, was and was.cpus, amounts.format_number)
+  hold("memory", "memory", mib, job.size.mib, was and was.mib, amounts.format_mib)
   return findings
 end

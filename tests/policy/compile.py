@@ -34,6 +34,7 @@ from .model import (
     SHARDS_PER_GPU,
     BundleModel,
     Limit,
+    PolicyModel,
     RuleModel,
 )
 from .users import MEMBERS, NAMES, UIDS
@@ -71,6 +72,24 @@ def compiled(
     table = compile_policy(policy, ResolvedNames(dict(UIDS), dict(MEMBERS)), facts)
     where: dict[str, Plain] = {"decisions_log": log, "decisions_log_bytes": 2**20, "snapshot": None}
     return {**table, "groups_id": "test", **where, **more}
+
+
+def lending(policy: PolicyModel) -> dict[str, Plain] | None:
+    """What `owners:` becomes."""
+    if not policy.owners:
+        return None
+    owners: list[Plain] = [
+        {
+            "name": owner.account,
+            "accounts": {owner.account: True},
+            "mgpu": owner.mgpu,
+            "qos": owner.qos,
+            "lend_in": "sg-loans",
+            "return_within_s": 600,
+        }
+        for owner in policy.owners
+    ]
+    return {"owners": owners, "unowned_mgpu": policy.unowned_mgpu, "requeues": True}
 
 
 def _group(rule: RuleModel) -> Group:

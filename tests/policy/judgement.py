@@ -92,10 +92,21 @@ def in_force(rule: RuleModel, moment: dt.datetime) -> bool:
     )
 
 
-def judge(policy: PolicyModel, job: Request, known: Known) -> Judgement:
+def admitted(policy: PolicyModel, job: Request, *, names_qos: bool = True) -> Request:
+    """The job as the policy puts it in: on the GPUs of its account, on nobody's or on loan, and fitted."""
+    job = fitted(policy.bundles, job)
+    if names_qos or not policy.owners or job.mgpu == 0:
+        return job
+    own = next((owner for owner in policy.owners if owner.account == job.account), None)
+    if own is not None and job.mgpu <= own.mgpu:
+        return replace(job, qos=own.qos)
+    return job if job.mgpu <= policy.unowned_mgpu else replace(job, qos="sg-loans")
+
+
+def judge(policy: PolicyModel, job: Request, known: Known, *, names_qos: bool = True) -> Judgement:
     """A submission."""
     moment = policy.local(known.now_s)
-    job = fitted(policy.bundles, job)
+    job = admitted(policy, job, names_qos=names_qos)
     return Judgement(
         (
             *_of_bundles(policy.bundles, job),
@@ -123,7 +134,10 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
         for finding in _of_rule(rule, after, known, moment)
         if not binds(rule, before) or _grows(finding.key, before, after)
     ]
-    return Judgement((*found, *_of_shards(after)))
+    other = after.mgpu < before.mgpu or after.partition != before.partition
+    grows = {"cpus": after.cpus > before.cpus, "memory": after.mib > before.mib, "partitions": False}
+    taken = [one for one in _of_bundles(policy.bundles, after) if other or grows[one.key]]
+    return Judgement((*taken, *found, *_of_shards(after)))
 
 
 def unreadable(policy: PolicyModel, job: Request, now_s: int) -> bool:

@@ -255,12 +255,23 @@ class BundleModel:
 
 
 @dataclass(frozen=True)
+class OwnerModel:
+    """An account that lends its idle GPUs in the QOS sg-loans, and runs its own jobs in another."""
+
+    account: str
+    mgpu: int
+    qos: str
+
+
+@dataclass(frozen=True)
 class PolicyModel:
     """A whole policy; days and hours are those of `zone`."""
 
     rules: tuple[RuleModel, ...] = ()
     bundles: tuple[BundleModel, ...] = ()
     zone: str = "UTC"
+    owners: tuple[OwnerModel, ...] = ()
+    unowned_mgpu: int = 0
 
     def local(self, second: int) -> dt.datetime:
         return dt.datetime.fromtimestamp(second, ZoneInfo(self.zone))

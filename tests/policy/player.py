@@ -11,8 +11,8 @@ from typing import Any
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import BOOT, PolicyScript, Verdict
 
-from .compile import compiled
-from .judgement import Hours, Judgement, Known, Outcome, fitted, judge, judge_change, unreadable
+from .compile import compiled, lending
+from .judgement import Hours, Judgement, Known, Outcome, admitted, judge, judge_change, unreadable
 from .model import PARTITIONS as MODEL_PARTITIONS
 from .model import Request
 from .policystrategies import OF_A_JOB, OF_A_SUM
@@ -103,6 +103,7 @@ class Player:
             self.policy.bundles,
             self.policy.zone,
             snapshot=str(self.snapshot),
+            lending=lending(self.policy),
             partition_gpus={name: part.gpus for name, part in MODEL_PARTITIONS.items()},
         )
         self.script = PolicyScript(
@@ -177,17 +178,17 @@ class Player:
                 if offset > 0:
                     desc |= {"script": None, "argc": None}  # the first alone brings them along
             verdict = self.script.submit(desc, PARTITIONS)
-            judgement = judge(self.policy, request, self._known())
+            judgement = judge(self.policy, request, self._known(), names_qos=not deed.terse)
             what = "het" if is_het else "submit"
             self._compare(what, verdict, judgement, (request, desc))
             if not verdict.accepted:
                 return  # Slurm refuses the rest
-            admitted = fitted(self.policy.bundles, request)
+            job = admitted(self.policy, request, names_qos=not deed.terse)
             if deed.only_tried:
-                self.tried.append((self.now_s, admitted))
+                self.tried.append((self.now_s, job))
             else:
                 comment = str(verdict.desc["admin_comment"])
-                self.jobs.append(_Job(100 + len(self.jobs), admitted, comment=comment))
+                self.jobs.append(_Job(100 + len(self.jobs), job, comment=comment))
 
     def _change(self, deed: Change) -> bool:
         """Whether something was changed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
-from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, PolicyModel, RuleModel, When
+from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, OwnerModel, PolicyModel, RuleModel, When
 from .strategies import ACCOUNTS, MIB, UIDS
 
 # Days around changes of the clock in some zone, and others.
@@ -88,7 +88,7 @@ _CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
     "users": st.frozensets(UIDS, min_size=1),
     "unix_group": st.sampled_from(["undergrad", "undergrad", "empty"]),
     "accounts": st.frozensets(ACCOUNTS, min_size=1),
-    "qos": st.frozensets(st.sampled_from(["normal", "sg-long"]), min_size=1),
+    "qos": st.frozensets(st.sampled_from(["normal", "sg-long", "sg-vision", "sg-loans"]), min_size=1),
     "partitions": SOME_PARTITIONS,
     "until": LAST_DAYS,
     "when": whens(),
@@ -139,8 +139,22 @@ BUNDLES = st.lists(
 )
 
 
+OWNERS = st.lists(
+    ACCOUNTS.flatmap(
+        lambda account: st.builds(
+            OwnerModel, st.just(account), st.integers(1, 8).map(lambda n: n * 1000), st.just(f"sg-{account}")
+        )
+    ),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda owner: owner.account,
+)
+
+
 @st.composite
 def policies(draw: st.DrawFn) -> PolicyModel:
-    """Rules, in a third of the cases bundles, and a time zone."""
+    """Rules, in a third of the cases bundles or owners, and a time zone."""
     bundles = draw(BUNDLES) if draw(st.integers(0, 2)) == 0 else []
-    return PolicyModel(tuple(draw(rule_lists())), tuple(bundles), draw(ZONES))
+    owners = draw(OWNERS) if draw(st.integers(0, 2)) == 0 else []
+    unowned_mgpu = 1000 * draw(st.integers(0, 6))
+    return PolicyModel(tuple(draw(rule_lists())), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

@@ -11,7 +11,7 @@ from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
 
 from .compile import compiled
-from .model import Request, RuleModel
+from .model import BundleModel, Request, RuleModel
 from .render import PARTITIONS, description, record
 
 ALICE = Request(uid=1001, account="vision", per_node=2, minutes=30)
@@ -198,3 +198,20 @@ def test_a_job_that_is_no_array_is_held_to_no_limit_on_arrays() -> None:
     none = RuleModel("arrays", "job", accounts=frozenset({"nlp"}), limits={"array_tasks": 0})
     assert changed([none], Request(uid=1001, account="vision"), account="nlp")
     assert not changed([none], Request(uid=1001, account="vision", array_tasks=1), account="nlp")
+
+
+def test_an_enforced_bundle_holds_for_updates_as_far_as_they_take_more_along() -> None:
+    train = BundleModel("train", 1000, cpus=8, mib=65536, mode="enforce")
+    table = compiled([], "/nonexistent/decisions.log", [train])
+    script = PolicyScript(build_bundle(table))
+    two = record(7, Request(uid=1001, account="vision", per_job=2, cpus_per_task=16, mib_per_node=65536))
+    large = record(8, Request(uid=1001, account="vision", per_job=1, cpus_per_task=32, mib_per_node=65536))
+    script.set_jobs([two, large])
+    assert accepted(script, row=two, min_mem_per_node=131072)
+    assert not accepted(script, row=two, min_cpus=17)
+    assert not accepted(script, row=two, min_mem_per_node=131073)
+    assert not accepted(script, row=two, tres_per_job="gres:gpu:1")  # with the CPUs of two
+    # What was let in before there was the bundle may go on.
+    assert accepted(script, row=large, time_limit=90)
+    assert accepted(script, row=large, min_mem_per_node=4096)
+    assert not accepted(script, row=large, min_cpus=33)
