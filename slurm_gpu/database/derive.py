@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part, device_seconds
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part, device_time
 from slurm_gpu.database.steady import Span, spans
 from slurm_gpu.records import Host, Record, histogram_mean, merge_histograms, merge_means, merge_totals
 
@@ -85,15 +84,13 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
     memory = merge_means(record.mem_used_frac for record in records)
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
-    sampled_s = math.fsum(record.sampled_s for record in records)
-    device_s = device_seconds(records, parts)
-    metered = None if energy is None or device_s == 0 else energy.seconds / device_s
+    time = device_time(records, parts)
+    metered = None if energy is None or time.held_s == 0 else energy.seconds / time.held_s
     return Derived(
         granted_mgpu=granted_mgpu,
         ugpucore=None if histogram is None else histogram_mean(histogram),
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
-        # Hooks may watch a little longer than Slurm counts.
-        coverage=None if device_s == 0 else min(1.0, sampled_s / device_s),
+        coverage=None if time.held_s == 0 else time.sampled_s / time.held_s,
         energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
     )
 

@@ -32,24 +32,45 @@ class Part:
     elapsed_s: int | None
 
 
-def device_seconds(records: Sequence[Record], parts: Sequence[Part]) -> float:
-    """Over all devices of a run, the seconds for which it held them and was not suspended.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTime:
+    """Seconds over all devices of a run."""
+
+    held_s: float
+    """For which it held them and was not suspended."""
+    sampled_s: float
+    """Of these, what was watched."""
+
+
+def device_time(records: Sequence[Record], parts: Sequence[Part]) -> DeviceTime:
+    """For how long a run held its devices, and how much of that was watched.
 
     `records` are not empty, and double watches are resolved. Of a part that is over Slurm's elapsed time
     counts, or what the node itself saw where that is the same but for Slurm's rounding. While a part goes on
     each device counts up to its newest record, as what was not shipped yet is not lost, as long as the node
     is not two shipments behind the newest. Devices of which nothing was told count too.
+
+    What was watched of a device after its run's end by Slurm, while its epilog ran, makes up for no gap
+    before that.
     """
     of_place: dict[Place, list[Record]] = {}
     for record in records:
         of_place.setdefault((record.node, record.device), []).append(record)
     newest_s = max(record.last_s for record in records)
     seen_s = _seen_s(of_place)
-    total_s = math.fsum(
-        _place_s(seen_s[place], newest_s - max(record.last_s for record in some), _of_node(parts, place[0]))
-        for place, some in of_place.items()
-    )
-    return total_s + math.fsum(_untold_s(part, seen_s, newest_s) for part in parts)
+    held, sampled = [], []
+    for place, some in of_place.items():
+        behind_s = newest_s - max(record.last_s for record in some)
+        place_s = _place_s(seen_s[place], behind_s, _of_node(parts, place[0]))
+        after_s = max(0.0, seen_s[place] - place_s)
+        held.append(place_s)
+        sampled.append(_within(math.fsum(record.sampled_s for record in some) - after_s, place_s))
+    untold_s = math.fsum(_untold_s(part, seen_s, newest_s) for part in parts)
+    return DeviceTime(held_s=math.fsum(held) + untold_s, sampled_s=math.fsum(sampled))
+
+
+def _within(seconds: float, most_s: float) -> float:
+    return min(max(0.0, seconds), most_s)
 
 
 def _of_node(parts: Sequence[Part], node: str) -> Sequence[Part]:

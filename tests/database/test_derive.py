@@ -156,6 +156,15 @@ def test_coverage_never_exceeds_one() -> None:
     assert _derive([record(held_s=12.0, sampled_s=12.0)])["coverage"] == 1.0
 
 
+def test_what_was_watched_after_slurms_end_makes_up_for_no_gap_before_it() -> None:
+    """A job may be completing for long while its epilog hangs, and slurm-gpud be started again then."""
+    stuck = record(prolog_s=T0, first_s=T0 + 600, last_s=T0 + 1200, util_hist_ms={0: 600_000})
+    assert _derive([stuck], elapsed_s=600)["coverage"] == 0.0
+    always = record(last_s=T0 + 1200)
+    assert _derive([always], elapsed_s=600)["coverage"] == 1.0
+    assert _derive([always], 2000, elapsed_s=600)["coverage"] == 0.5, "of the other GPU nothing is known"
+
+
 def test_what_slurm_cannot_say_of_shards_comes_from_the_nodes() -> None:
     shards = [record(granted_mgpu=250), record(node="n2", granted_mgpu=500, segment=segment(2))]
     assert _derive(shards, None)["granted_mgpu"] == 750
