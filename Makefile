@@ -41,11 +41,11 @@ soak: $(VENV)/ready
 
 # The script against the independent model and against hostile job descriptions, so many of each: ten minutes.
 FUZZ ?= 50000
-FUZZ_SEED ?= $(shell date +%s)
+FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
 	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
-	    tests/policy/test_agreement.py tests/policy/test_failures.py tests/policy/test_advice.py tests/policy/test_again.py
+	    $(addprefix tests/policy/test_,agreement.py failures.py advice.py again.py lending.py)
 
 setup: packages $(VENV)/ready
 
