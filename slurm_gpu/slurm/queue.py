@@ -7,6 +7,7 @@ is asked here. Columns end with a random mark, so that nothing a user writes can
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable, Mapping
@@ -68,9 +69,15 @@ class CountedJob:
 
 _COLUMNS = (
     "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
-    "MaxNodes", "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
+    "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
     "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
 )  # fmt: skip
+
+_WHOLE_NODES = {"OverSubscribe": "NO", "Exclusive": "NODE"}
+"""What a column shows of a job that asked to have its nodes to itself. Where there is `Exclusive` (in 26.05,
+not in 24.11), `OverSubscribe` says NO of other jobs too."""
+_SURELY_LISTS_COLUMNS = (24, 11)
+"""The squeue of 22.05 cannot be asked for its columns."""
 
 _PENDING = frozenset(
     {
@@ -105,16 +112,31 @@ class QueueReader:
         self._run, self._environ, self._wall = run, query_environment(environ), wall
         self._before: dict[str, CountedJob] = {}
         """By the row of the last answer."""
+        self._whole_nodes: str | None = None
+        """The column of _WHOLE_NODES to ask for, once known."""
 
     def read(self) -> list[CountedJob]:
         """All jobs that slurmctld knows; raises SlurmError when it does not answer."""
         mark = f"<{secrets.token_hex(8)}>"
-        columns = ",".join(f"{column}:0{mark}" for column in _COLUMNS)
+        if self._whole_nodes is None:
+            self._whole_nodes = self._column_of_whole_nodes()
+        names = (self._whole_nodes if name == "OverSubscribe" else name for name in _COLUMNS)
+        columns = ",".join(f"{name}:0{mark}" for name in names)
         argv = ["squeue", "--all", "--noheader", "--states=all", f"--Format={columns}"]
         rows = _rows(self._run(argv, self._environ, QUERY_TIMEOUT_S), mark)
         before, now_s = self._before, self._wall()
-        self._before = {row: before[row] if row in before else _job(row, now_s) for row in rows}
+        whole = _WHOLE_NODES[self._whole_nodes]
+        self._before = {row: before[row] if row in before else _job(row, now_s, whole) for row in rows}
         return list(self._before.values())
+
+    def _column_of_whole_nodes(self) -> str:
+        def ask(question: str) -> str:
+            return self._run(["squeue", question], self._environ, QUERY_TIMEOUT_S)
+
+        version = re.search(r"(\d+)\.(\d+)", ask("--version"))
+        if version is None or tuple(map(int, version.groups())) < _SURELY_LISTS_COLUMNS:
+            return "OverSubscribe"
+        return "Exclusive" if "Exclusive" in ask("--helpFormat").split() else "OverSubscribe"
 
 
 def _rows(text: str, mark: str) -> list[str]:
@@ -133,7 +155,7 @@ def _rows(text: str, mark: str) -> list[str]:
     ]
 
 
-def _job(row: str, now_s: float) -> CountedJob:
+def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
     value = dict(zip(_COLUMNS, row.split(_GAP), strict=True))
     try:
         task, end_s = _text(value["ArrayTaskID"]), _epoch(value["EndTime"])
@@ -146,13 +168,13 @@ def _job(row: str, now_s: float) -> CountedJob:
             partition=_text(value["Partition"]),
             phase=_phase(value["State"], end_s, now_s),
             n_tasks=count_tasks(task) if task and not task.isdigit() else 1,
-            n_nodes=max(_number(value["NumNodes"]), _number(value["MaxNodes"])),
+            n_nodes=_number(value["NumNodes"]),  # 26.05 makes MaxNodes the number of tasks
             n_cpus=_number(value["NumCPUs"]),
             per_job=_text(value["tres-per-job"]),
             per_node=_text(value["tres-per-node"]),
             per_socket=_text(value["tres-per-socket"]),
             tres=_text(value["tres-alloc"]),
-            exclusive=value["OverSubscribe"] == "NO",
+            exclusive=value["OverSubscribe"] == whole_nodes,
             submit_s=_epoch(value["SubmitTime"]),
             start_s=_epoch(value["StartTime"]),
             end_s=end_s,

@@ -36,7 +36,7 @@ rules:
   - {id: theirs, for: nlp, per: user, why: "Others.", limits: {jobs_total: 1}}
 """
 JOB = (
-    f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|0|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
+    f"3|N/A|{ME}|{os.getuid()}|vision|normal|gpu|PENDING|2|1|N/A|gres:gpu:2|N/A|cpu=2,node=2,gres/gpu=4|OK"
     "|1795285306|N/A|N/A|||N/A|N/A"
 )
 
@@ -66,6 +66,8 @@ class Command:
     def run(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
         if argv[0] == "sacctmgr":
             return "vision|normal,high\n"
+        if argv[-1] == "--version":
+            return "slurm-wlm 22.05.8\n"
         if argv[-1] == "partition":
             return ""
         mark = re.search("<[0-9a-f]{16}>", argv[-1])

@@ -11,15 +11,15 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.queue import Phase, QueueReader
 
 RUNNING = (
-    "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
+    "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
     "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A"
 )
 RANGE = (
-    "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
+    "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
     "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384"
 )
 ARRAY = (
-    "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|0|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
+    "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
     "|1795285306|N/A|N/A|||N/A|N/A"
 )
 TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
@@ -28,9 +28,15 @@ TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
 class Squeue:
     def __init__(self, *rows: str) -> None:
         self.rows = list(rows)
+        self.version, self.fields = "22.05.8", ""
         self.calls: list[Sequence[str]] = []
 
     def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        if argv == ["squeue", "--version"]:
+            return f"slurm-wlm {self.version}\n"
+        if argv == ["squeue", "--helpFormat"]:
+            assert self.version != "22.05.8", "it has no such option"
+            return self.fields
         self.calls.append(argv)
         assert environ["SLURM_BITSTR_LEN"] == "0"
         mark = re.search("<[0-9a-f]{16}>", argv[-1])
@@ -49,6 +55,25 @@ def test_one_call_tells_what_is_counted() -> None:
     assert (ranged.cpus_per_gpu, ranged.mib_per_gpu) == ("gres:gpu:8", "gpu:16384")
     assert (array.n_tasks, array.start_s, array.exclusive, array.partition) == (4, None, True, "gpu,long")
     assert task.n_tasks == 1
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "column", "said"),
+    [
+        ("22.05.8", "", "OverSubscribe", {"OK": False, "NO": True, "YES": False}),
+        ("24.11.5", "Nice  OverSubscribe", "OverSubscribe", {"OK": False, "NO": True, "USER": False}),
+        ("26.05.5", "Exclusive  OverSubscribe", "Exclusive", {"NO": False, "NODE": True, "USER": False}),
+    ],
+)
+def test_who_wants_whole_nodes_stands_in_a_column_of_its_own_by_now(
+    version: str, fields: str, column: str, said: dict[str, bool]
+) -> None:
+    for word, exclusive in said.items():
+        squeue = Squeue(ARRAY.replace("|NO|", f"|{word}|"))
+        squeue.version, squeue.fields = version, fields
+        (job,) = QueueReader(squeue, {}).read()
+        assert job.exclusive is exclusive
+        assert f",{column}:0<" in squeue.calls[0][-1]
 
 
 @pytest.mark.parametrize(
