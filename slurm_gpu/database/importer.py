@@ -36,8 +36,10 @@ _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
 _NODES_WITHIN_S = 15.0
-# What only slurmctld's nodes tell; while it is away, what they told before stays.
+# What slurmctld's nodes tell. What they told before stays while it is away, and of runs that ended: these
+# held what the nodes had then, and nobody tells how they were configured.
 _FROM_NODES = ("allocated_mgpu", "gpu_type")
+_ALLOCATION = ("nodes", "tres_allocated")
 
 T = TypeVar("T")
 
@@ -211,7 +213,9 @@ def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -
         row = fresh
         old = stored.get(tuple(row[name] for name in RUN_KEY))
         if old is not None:
-            row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}}
+            over = row["end_s"] is not None and all(row[name] == old[name] for name in _ALLOCATION)
+            kept = {name: old[name] for name in _FROM_NODES if over and old[name] is not None}
+            row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}, **kept}
         if old is None or any(row[name] != old[name] for name in _compared(row)):
             changed.append(row)
     store_runs(connection, changed)

@@ -13,6 +13,7 @@ from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import store_records
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import SlurmNode
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -243,6 +244,26 @@ def test_what_nodes_told_of_shards_stays_while_slurmctld_is_away(database: Datab
         database.write(partial(store_changed_runs, rows=rows))
     assert runs(database)[1, T0 - 60]["allocated_mgpu"] == 250
     assert runs(database)[1, T0 - 60]["gpu_type"] == "a100"
+
+
+def test_what_a_run_had_of_a_gpu_stays_when_nodes_are_configured_anew_after_its_end(
+    database: Database,
+) -> None:
+    """While it goes on, and where it turns out to have had other nodes, the nodes of today tell."""
+    anew = {"n1": node(1, shards=32, gpus={"h100": 4}), "n2": NODES["n2"]}
+
+    def told(known: dict[str, SlurmNode], **given: object) -> tuple[object, object]:
+        fresh = run_row(row(tres_allocated={"gres/shard": 4.0}, **given), known)
+        database.write(partial(store_changed_runs, rows=[fresh]))
+        (stored,) = runs(database).values()
+        return stored["allocated_mgpu"], stored["gpu_type"]
+
+    assert told(anew, state="RUNNING", end_s=None) == (500, "h100")
+    assert told(NODES, state="RUNNING", end_s=None) == (1000, "a100")
+    assert told(anew) == (1000, "a100")
+    assert told(anew) == (1000, "a100")
+    assert told({}) == (1000, "a100")
+    assert told({"n2": node(2, shards=8)}, nodes="n2") == (2000, "a100")
 
 
 def test_shards_that_accounting_cannot_convert_are_counted_by_the_nodes(database: Database) -> None:
