@@ -61,6 +61,8 @@ class JobSamples:
     def __init__(self, after_us: int) -> None:
         self.known: list[JobSample] | None = []
         self._last_us = after_us
+        # Has the ring ever shown a process more than once at a time?
+        self._has_ticks = False
         # Stamps that lay ahead of the clock at the first reading: it was set back since they were made.
         self._from_before: set[int] = set()
         self._is_first = True
@@ -88,12 +90,19 @@ class JobSamples:
         What lies after `now_us` (wall clock) was stamped before somebody set the clock back.
 
         One difference of the clocks for all, so that the samples of one tick keep one stamp.
+
+        Some drivers are said to tell each process once, with the stamp of its last work and its mean since they
+        were asked last, not tick by tick. Such samples get one stamp: they are shares of the same time.
         """
         if ring is None:
             self.known = None
             return
         if self.known is None:
             self.known = []
+        self._has_ticks = self._has_ticks or len({sample.pid for sample in ring}) < len(ring)
+        if not self._has_ticks and ring:
+            newest_us = max(sample.at_us for sample in ring)
+            ring = [sample._replace(at_us=newest_us) for sample in ring]
         for sample in sorted(ring, key=lambda s: s.at_us):
             if sample.at_us > now_us and self._is_first:
                 self._from_before.add(sample.at_us)

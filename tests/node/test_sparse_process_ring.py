@@ -1,0 +1,49 @@
+"""A driver that tells each process once, with its own stamp and its mean since it was asked last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.gpu.reading import ProcessSample
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine, core
+
+
+class SparseGpu(FakeGpu):
+    """As published outputs of nvmlDeviceGetProcessUtilization look; not measured on hardware."""
+
+    def process_samples(self, after_us: int) -> Sequence[ProcessSample] | None:
+        by_pid: dict[int, list[ProcessSample]] = {}
+        every = super().process_samples(after_us) or ()
+        ticks = len({sample.at_us for sample in every})
+        for sample in every:
+            by_pid.setdefault(sample.pid, []).append(sample)
+        return [
+            ProcessSample(pid, of[-1].at_us, float(round(sum(sample.percent for sample in of) / ticks)))
+            for pid, of in by_pid.items()
+        ]
+
+
+def test_jobs_that_work_in_turns_are_both_charged(tmp_path: Path) -> None:
+    """Taken for ticks, the one whose stamp is older would have done nothing."""
+    clock = FakeClock()
+    gpu = SparseGpu(clock)
+    machine = Machine(tmp_path, gpu)
+    machine.start()
+    start = clock.now_s
+    for turn in range(125):
+        gpu.work.append(Work(1, start + turn, start + turn + 0.5, 60.0, GIB))
+        gpu.work.append(Work(2, start + turn + 0.5, start + turn + 1, 40.0, GIB))
+    machine.hook("prolog", 1, "0")
+    machine.hook("prolog", 2, "0", uid=1002)
+    machine.run_until(start + 120)
+    machine.hook("epilog", 1, "0")
+    machine.hook("epilog", 2, "0", uid=1002)
+    machine.run(5)
+    first, second = sorted(machine.records(), key=lambda record: record.job_id)
+    # What the device did in one's turn cannot be more than it did, so each loses a little to the other.
+    assert core(first) == pytest.approx(30, abs=4)
+    assert core(second) == pytest.approx(20, abs=4)
