@@ -123,3 +123,21 @@ def test_nobody_is_doubted_where_there_is_no_reason(tmp_path: Path, clock: FakeC
     assert core(record) == pytest.approx(50, abs=0.5)
     assert record.energy_j is not None
     assert math.isclose(record.energy_j.seconds, 20, abs_tol=0.1)
+
+
+def test_who_is_seen_alone_on_a_new_node_has_all_that_its_gpu_did(tmp_path: Path, gpu: FakeGpu) -> None:
+    """A new spool is like a lost one; that no stranger has a process there is as good as Slurm's word."""
+    machine = ShardMachine(tmp_path, gpu)
+    machine.start()
+    machine.run(3)
+    start = machine.clock.now_s
+    gpu.work.append(Work(8, start, start + 5, 60, 20 * GIB))
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 5)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    (record,) = machine.records()
+    assert record.energy_j is not None
+    assert record.energy_j.seconds == pytest.approx(5, abs=0.2)
+    assert record.power_w is not None
+    assert core(record) == pytest.approx(60, abs=1)

@@ -307,6 +307,7 @@ class DeviceWatch:
     ) -> None:
         several = len(self._holders) > 1 or self._had_strangers()
         by_job = None
+        strangers = self._had_strangers() and self._sees_strangers(reading, jobs)
         if several:
             by_job = ownlook.by_job(reading.processes, lambda pid: self._whose(pid, jobs))
         elif reading.processes is not None:
@@ -315,7 +316,7 @@ class DeviceWatch:
         whole: Look | None = None
         for holder in self._holders:
             tally = holder.tally
-            shares = self._shares(tally, asked_s)
+            shares = strangers or self._shares(tally, asked_s)
             holder.shared = holder.shared or shares
             if several and shares:
                 own = None if by_job is None else by_job.get(tally.key.job_id, ())
@@ -333,13 +334,19 @@ class DeviceWatch:
         """May it have had any since the last look?"""
         return (-math.inf if self._looked_s is None else self._looked_s) < self._strangers_until_s
 
+    def _sees_strangers(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> bool:
+        """May anyone but the holders have processes on the device?"""
+        known = {holder.tally.key.job_id for holder in self._holders}
+        processes = reading.processes
+        return processes is None or any(self._whose(process.pid, jobs) not in known for process in processes)
+
     def _whose(self, pid: int, jobs: Mapping[int, JobOwner]) -> int | None:
         return self._processes.whose(pid, jobs, [holder.tally.key.job_id for holder in self._holders])
 
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
         since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
-        if since_s < self._unwatched_until_s or self._had_strangers():
+        if since_s < self._unwatched_until_s:
             return True
         until_s = now_s if tally.end_s is None else tally.end_s
         for holder in self._holders:
