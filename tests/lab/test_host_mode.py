@@ -155,7 +155,8 @@ def test_two_users_share_a_gpu_and_each_sees_his_own(workstation: Workstation) -
     assert [by_user[str(uid)]["nGPU"] for uid in (ALICE, BOB)] == [1, 2]
     assert by_user[str(ALICE)]["uGPUcore"] == pytest.approx(30, abs=6)
     assert by_user[str(BOB)]["uGPUcore"] == pytest.approx(60, abs=10)
-    assert "GPU-a" in workstation.say("job", "1")
-    (first,) = json.loads(workstation.say("job", "1", "--json"))["runs"]
+    job = by_user[str(ALICE)]["id"]
+    assert "GPU-a" in workstation.say("job", job)
+    (first,) = json.loads(workstation.say("job", job, "--json"))["runs"]
     assert first["hosts"][0]["cpu_s"] > 0
     assert "sacct" not in workstation.log()
