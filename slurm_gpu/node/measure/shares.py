@@ -91,8 +91,8 @@ class JobSamples:
 
         One difference of the clocks for all, so that the samples of one tick keep one stamp.
 
-        Some drivers are said to tell each process once, with the stamp of its last work and its mean since they
-        were asked last, not tick by tick. Such samples get one stamp: they are shares of the same time.
+        Some drivers are said to tell each process once, with the stamp of its last work and its mean since
+        the last question, not tick by tick. Such samples get one stamp: they are shares of the same time.
         """
         if ring is None:
             self.known = None
