@@ -85,13 +85,13 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
     time = device_time(records, parts)
-    metered = None if energy is None or time.held_s == 0 else energy.seconds / time.held_s
+    metered = time.held_s > 0 and time.metered_s / time.held_s >= min_coverage
     return Derived(
         granted_mgpu=granted_mgpu,
         ugpucore=None if histogram is None else histogram_mean(histogram),
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
         coverage=None if time.held_s == 0 else time.sampled_s / time.held_s,
-        energy_j=None if energy is None or metered is None or metered < min_coverage else energy.total,
+        energy_j=energy.total if energy is not None and metered else None,
     )
 
 

@@ -40,6 +40,8 @@ class DeviceTime:
     """For which it held them and was not suspended."""
     sampled_s: float
     """Of these, what was watched."""
+    metered_s: float
+    """Of these, that of which the energy is known at least: it is measured while a run is suspended too."""
 
 
 def device_time(records: Sequence[Record], parts: Sequence[Part]) -> DeviceTime:
@@ -57,16 +59,21 @@ def device_time(records: Sequence[Record], parts: Sequence[Part]) -> DeviceTime:
     for record in records:
         of_place.setdefault((record.node, record.device), []).append(record)
     newest_s = max(record.last_s for record in records)
-    seen_s = _seen_s(of_place)
-    held, sampled = [], []
+    suspended_s = _suspended_of(of_place)
+    seen_s = {place: max(0.0, held_s(some) - suspended_s[place]) for place, some in of_place.items()}
+    held, sampled, metered = [], [], []
     for place, some in of_place.items():
         behind_s = newest_s - max(record.last_s for record in some)
         place_s = _place_s(seen_s[place], behind_s, _of_node(parts, place[0]))
         after_s = max(0.0, seen_s[place] - place_s)
         held.append(place_s)
         sampled.append(_within(math.fsum(record.sampled_s for record in some) - after_s, place_s))
+        energy_s = math.fsum(record.energy_j.seconds for record in some if record.energy_j is not None)
+        metered.append(_within(energy_s - after_s - suspended_s[place], place_s))
     untold_s = math.fsum(_untold_s(part, seen_s, newest_s) for part in parts)
-    return DeviceTime(held_s=math.fsum(held) + untold_s, sampled_s=math.fsum(sampled))
+    return DeviceTime(
+        held_s=math.fsum(held) + untold_s, sampled_s=math.fsum(sampled), metered_s=math.fsum(metered)
+    )
 
 
 def _within(seconds: float, most_s: float) -> float:
@@ -101,15 +108,12 @@ def _untold_s(part: Part, seen_s: Mapping[Place, float], newest_s: int) -> float
     return 0.0 if has_silent_node and age_s <= SHIPPED_WITHIN_S else float(n_untold * age_s)
 
 
-def _seen_s(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
-    """For how long each device was held and not suspended, by its node."""
+def _suspended_of(of_place: Mapping[Place, Sequence[Record]]) -> dict[Place, float]:
+    """For how long the run was suspended, as the node of each device saw it."""
     suspended = {place: _suspended_s(some) for place, some in of_place.items()}
     # A run is suspended everywhere at once.
     most_s = max((seconds for seconds in suspended.values() if seconds is not None), default=0.0)
-    return {
-        place: max(0.0, held_s(some) - (most_s if (told := suspended[place]) is None else told))
-        for place, some in of_place.items()
-    }
+    return {place: most_s if seconds is None else seconds for place, seconds in suspended.items()}
 
 
 def _suspended_s(records: Sequence[Record]) -> float | None:

@@ -1,4 +1,5 @@
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -103,6 +104,19 @@ def test_the_energy_of_a_part_of_the_time_does_not_pass_for_the_whole() -> None:
     assert _derive([record(energy_j=Total(8.0, 1440.0))])["energy_j"] == 1440
     assert _derive([record(energy_j=Total(6.0, 1440.0))])["energy_j"] is None
     assert _derive([record()], 2000)["energy_j"] is None, "nothing is known of the other GPU"
+
+
+def test_the_energy_of_a_pause_or_of_what_came_after_does_not_pass_for_that_of_the_work() -> None:
+    paused = idle(
+        prolog_s=T0, first_s=T0 + 1000, last_s=T0 + 2000, suspended_s=1000.0, energy_j=Total(1000.0, 6e4)
+    )
+    assert _derive([paused], elapsed_s=1000)["energy_j"] is None, "of the work before it nothing is known"
+    long = replace(paused, last_s=T0 + 11_000, held_s=1e4, suspended_s=1e4, energy_j=Total(1e4, 6e5))
+    assert _derive([long], elapsed_s=1000)["energy_j"] is None, "nor if it is most of the time"
+    both = record(last_s=T0 + 2000, sampled_s=1000.0, suspended_s=1000.0, energy_j=Total(2000.0, 4e5))
+    assert _derive([both], elapsed_s=1000)["energy_j"] == 4e5
+    after = idle(prolog_s=T0, first_s=T0 + 1000, last_s=T0 + 2000, energy_j=Total(1000.0, 6e4))
+    assert _derive([after], elapsed_s=1000)["energy_j"] is None
 
 
 def test_nodes_that_told_at_different_times_leave_no_gap_in_a_run_that_goes_on() -> None:
