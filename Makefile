@@ -18,9 +18,13 @@ test: setup check
 test-long: setup
 	$(BIN)/python -m pytest -q tests -m long
 
-# The lab tests on Slurm 22.05, 24.11 and 26.05, in chroots that debootstrap makes. VERSIONS, ROUNDS and TESTS: see there.
+# The lab tests on other versions of Slurm, side by side, in chroots that debootstrap makes. See tests/versions/try.
+VERSIONS ?= 22.05 24.11 26.05
 test-versions:
-	tests/versions/try $(VERSIONS)
+	@$(MAKE) --no-print-directory -k -j 3 --output-sync=target $(VERSIONS:%=test-versions-%)
+
+test-versions-%:
+	@tests/versions/try $*
 
 # Everything that needs no cluster; two minutes at most.
 check: $(VENV)/ready
