@@ -65,13 +65,14 @@ class Site:
         return [TOKEN.sub("TOKEN", line) for line in self.log.read_text().splitlines()]
 
 
-def seen(verdict: Verdict) -> tuple[Any, ...]:
+def seen(site: Site, verdict: Verdict) -> tuple[Any, ...]:
     """What slurmctld sees of a verdict, without the random token."""
     desc = {
         name: TOKEN.sub("TOKEN", value) if isinstance(value, str) else value
         for name, value in verdict.desc.items()
     }
-    return verdict.code, verdict.messages, verdict.log, desc
+    log = [(level, text.replace(str(site.directory), "")) for level, text in verdict.log]
+    return verdict.code, verdict.messages, log, desc
 
 
 # What happens between submissions: nothing, seconds, a new table, a new snapshot.
@@ -118,7 +119,7 @@ def test_found_again_or_judged_anew_is_the_same(
             elif event is not None:
                 site.snapshot.write_text(snapshot(site.second, site.second, rules, list(event)))
         desc = {**description(asked[which % len(asked)]), "admin_comment": foreign}
-        assert seen(quick.submit(desc)) == seen(thorough.submit(desc))
+        assert seen(quick, quick.submit(desc)) == seen(thorough, thorough.submit(desc))
     assert quick.told() == thorough.told()
 
 
