@@ -1,5 +1,5 @@
 -- Sums over jobs: classes of jobs that no rule can tell apart, and what each scope and each of its users uses.
-local _, lib = ...
+local policy, lib = ...
 local sums = {}
 
 -- What is summed up besides the number of jobs.
@@ -36,17 +36,49 @@ function sums.fresh()
   return use
 end
 
--- Counts a vector for all that a class belongs to.
-function sums.count(state, class, vector, times)
-  for _, index in ipairs(class.scopes) do
-    local use = state.use[index]
-    sums.add(use.all, vector, times)
-    local own = use.users[class.uid]
-    if own == nil then
-      own = {}
-      use.users[class.uid] = own
+-- By scope, the measures that its rules sum up over a whole group and by user, as lists.
+local wanted
+
+local function find_wanted()
+  local found, seen = {}, {}
+  for index = 1, #lib.scopes.list do
+    found[index], seen[index] = { group = {}, user = {} }, { group = {}, user = {} }
+  end
+  for _, rule in ipairs(policy.rules) do
+    for _, limit in ipairs(rule.per ~= "job" and lib.measures.of_rule(rule) or {}) do
+      local measures, known = found[rule.scope][rule.per], seen[rule.scope][rule.per]
+      if limit.sum and not known[limit.sum] then
+        known[limit.sum] = true
+        measures[#measures + 1] = limit.sum
+      end
     end
-    sums.add(own, vector, times)
+  end
+  return found
+end
+
+local function add_some(into, vector, times, measures)
+  for index = 1, #measures do
+    local measure = measures[index]
+    into[measure] = (into[measure] or 0) + (vector[measure] or 0) * times
+  end
+end
+
+-- Counts a vector for all that a class belongs to, as far as some rule asks for it.
+function sums.count(state, class, vector, times)
+  wanted = wanted or find_wanted()
+  local scopes = class.scopes
+  for position = 1, #scopes do
+    local index = scopes[position]
+    local use, measures = state.use[index], wanted[index]
+    add_some(use.all, vector, times, measures.group)
+    if #measures.user > 0 then
+      local own = use.users[class.uid]
+      if own == nil then
+        own = {}
+        use.users[class.uid] = own
+      end
+      add_some(own, vector, times, measures.user)
+    end
   end
 end
 

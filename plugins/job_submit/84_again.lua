@@ -76,17 +76,38 @@ local function leaf_of(job)
   return nil
 end
 
--- Whether a limit on a sum still has room, and for all limits how much of it is left, as in 30_limits.
+-- Whether a limit still has room for a job, and how much of it is left, as in 30_limits.
 local function left_of(check, job, state)
-  local used = 0
+  if check.left then
+    return true, check.left
+  end
+  local used
   if check.sum then
     used = math.max(lib.state.used(state, check.rule, check.sum, check.uid, job.user), 0)
-  elseif check.hours and check.requested > 0 then
+  else
     used = lib.state.gpu_hours(state, check.rule, check.hours, job.uid, job.user)
   end
   local left = check.bound - used
   local fits = check.requested == 0 or check.requested <= left
   return fits, check.bound > 0 and left / check.bound or 0
+end
+
+-- The limits that a job is held to, in their order; of those that nothing else has a part in only the nearest among
+-- its neighbours, with what is left of it.
+local function compress(checks)
+  local kept = {}
+  for _, check in ipairs(checks) do
+    if check.sum or (check.hours and check.requested > 0) then
+      kept[#kept + 1] = check
+    else
+      local left, last = check.bound > 0 and check.bound / check.bound or 0, kept[#kept]
+      local before = last and last.left
+      if not (before and before <= left) then -- without a limit (inf / inf) neither is nearer
+        kept[#kept + (before and left < before and 0 or 1)] = { rule = check.rule, left = left }
+      end
+    end
+  end
+  return kept
 end
 
 local function find(job, state)
@@ -101,7 +122,9 @@ local function find(job, state)
     return nil
   end
   local known, least, nearest = leaf.job, nil, nil
-  for _, check in ipairs(known.checks) do
+  local checks = known.checks
+  for index = 1, #checks do
+    local check = checks[index]
     local fits, left = left_of(check, known, state)
     if not fits then
       return nil
@@ -172,6 +195,7 @@ local function learn(job, questions, answers)
   if node.by_answer == nil then
     n_leaves = n_leaves + (node.leaf and 0 or 1)
     job.command = nil -- it would ask this very job_desc
+    job.checks = compress(job.checks)
     node.leaf = { job = job, now = job.now }
   end
 end
