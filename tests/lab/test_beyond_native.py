@@ -55,7 +55,8 @@ def accept(lab: Lab, *arguments: str, user: str = "alice") -> None:
 def refuse(lab: Lab, *arguments: str, user: str = "alice") -> str:
     """Submit a job that a rule must refuse; return what sbatch says."""
     answer = sbatch(lab, *arguments, user=user)
-    assert answer.returncode != 0 and "Refused by rule" in answer.stderr, (answer.stdout, answer.stderr)
+    assert answer.returncode != 0, answer.stdout
+    assert "Refused by rule" in answer.stderr
     return answer.stderr
 
 
