@@ -92,7 +92,9 @@ end
 -- Memory that Slurm gives where a job says nothing: the partition's default, else that of slurm.conf.
 local function default_mib(request, found, partitions, parts)
   local defaults = policy.default_mib or {}
-  if defaults.per_gpu and found.mgpu > 0 and not only_parts(request) then
+  -- GPUs that only come with whole nodes bring no memory along: then Slurm's default is by the CPU.
+  local brought = found.form == "whole_nodes" and amounts.counted_mgpu(request) == 0
+  if defaults.per_gpu and found.mgpu > 0 and not brought and not only_parts(request) then
     return found.mgpu / 1000 * defaults.per_gpu
   end
   local least

@@ -169,7 +169,7 @@ class Request:
             return self.cpus * self.mib_per_cpu
         if self.mib_per_gpu is not None:
             return self.mgpu * self.mib_per_gpu / 1000
-        if self.mgpu > 0 and not self.only_parts:
+        if self.asked_mgpu > 0 and not self.only_parts:  # not by GPUs that only come with whole nodes
             return self.mgpu * DEFAULT_MIB_PER_GPU / 1000
         return self.cpus * DEFAULT_MIB_PER_CPU
 

@@ -24,7 +24,7 @@ from .scenarios import LEAST_STEPS, Scenario, scenarios
 @pytest.mark.parametrize("lua", LUA_VERSIONS)
 def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
     tally = Tally()
-    descriptions = examples(1600) / len(LUA_VERSIONS)
+    descriptions = examples(800) / len(LUA_VERSIONS)
 
     @seeded(lua)
     @settings(

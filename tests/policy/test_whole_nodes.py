@@ -46,6 +46,15 @@ def test_a_refusal_says_why_gpus_count_that_were_not_asked_for() -> None:
     assert verdict.messages.count(why) == 1
 
 
+def test_gpus_that_come_with_a_node_bring_no_memory_along() -> None:
+    """Measured on Slurm 22.05: DefMemPerGPU is for GPUs that were asked for, and then for all that come."""
+    rule = RuleModel("memory", "job", limits={"memory": 32 * 1024})
+    table = compiled([rule], "/nonexistent/decisions.log", partition_gpus={"gpu": 4})
+    policy = PolicyScript(build_bundle(table))
+    assert ask(policy, shared=0).accepted  # 32 CPUs with 1 GiB each
+    assert not ask(policy, shared=0, tres_per_job="gres:gpu:1").accepted  # four GPUs with 16 GiB each
+
+
 @pytest.mark.parametrize("shared", [1, 2, 65534])
 def test_other_jobs_take_what_they_ask_for(shared: int) -> None:
     assert ask(script(), shared=shared, min_nodes=100).accepted
