@@ -95,6 +95,9 @@ _CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
 }
 
 
+MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
+
+
 @st.composite
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Up to four rules; `hours` lets them limit GPU-hours, `kinds` lets them sum over one kind of jobs."""
@@ -112,7 +115,7 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             RuleModel(
                 id=f"rule{number}",
                 per=per,
-                mode=draw(st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])),
+                mode=draw(MODES),
                 on_error=draw(st.sampled_from(["allow", "deny"])),
                 kind=kind,
                 limits=limits,
@@ -151,10 +154,19 @@ OWNERS = st.lists(
 )
 
 
+LIMITS_TO_MEET = (*(key for key in (*OF_A_JOB, *OF_A_SUM) if "_running" not in key), "bundles")
+"""What a submission can be refused for; generation left to itself comes back to some of it too seldom."""
+
+
 @st.composite
-def policies(draw: st.DrawFn) -> PolicyModel:
-    """Rules, in a third of the cases bundles or owners, and a time zone."""
-    bundles = draw(BUNDLES) if draw(st.integers(0, 2)) == 0 else []
+def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
+    """Rules, in a third of the cases bundles or owners, and a time zone; with this limit for everybody."""
+    bundles = draw(BUNDLES) if meets == "bundles" or draw(st.integers(0, 2)) == 0 else []
+    rules = draw(rule_lists())
+    if meets != "bundles":
+        per = "job" if meets in OF_A_JOB else draw(st.sampled_from(["user", "group"]))
+        limits = {meets: draw((OF_A_JOB | OF_A_SUM)[meets])}  # type: ignore[operator]
+        rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
     owners = draw(OWNERS) if draw(st.integers(0, 2)) == 0 else []
     unowned_mgpu = 1000 * draw(st.integers(0, 6))
-    return PolicyModel(tuple(draw(rule_lists())), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)
+    return PolicyModel(tuple(rules), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

@@ -156,11 +156,11 @@ _MIDNIGHTS = [int(datetime.combine(day, time(), UTC).timestamp()) for day in DAY
 LEAST_STEPS = 8
 
 
-def scenarios() -> st.SearchStrategy[Scenario]:
-    """All that the language, and a cluster, can do."""
+def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
+    """All that the language, and a cluster, can do; one of LIMITS_TO_MEET is met in each."""
     return st.builds(
         Scenario,
-        policy=policies(),
+        policy=policies(meets),
         queue=st.lists(queued(every=True), max_size=6).map(tuple),
         hours=st.integers(0, 50),
         begin_s=st.builds(int.__add__, st.sampled_from(_MIDNIGHTS), st.integers(0, 2 * 86400)),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from .compile import compiled
 from .fuzzing import examples, is_long, seeded
 from .model import Request, RuleModel
 from .player import Player, Tally
+from .policystrategies import LIMITS_TO_MEET
 from .render import PARTITIONS, description, record
 from .scenarios import LEAST_STEPS, Scenario, scenarios
 
@@ -26,19 +28,24 @@ def test_lua_and_model_agree(tmp_path: Path, lua: str) -> None:
     tally = Tally()
     descriptions = examples(800) / len(LUA_VERSIONS)
 
-    @seeded(lua)
-    @settings(
-        max_examples=int(1.2 * descriptions / LEAST_STEPS),  # where there is no job yet, none is updated
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        derandomize=not is_long(),
-        phases=[Phase.generate] if is_long() else list(Phase),
-    )
-    @given(scenario=scenarios())
-    def agree(scenario: Scenario) -> None:
-        Player(scenario, tmp_path, lua, tally).play()
+    # Where there is no job yet, none is updated, and so a few more.
+    examples_of_each = math.ceil(1.2 * descriptions / LEAST_STEPS / len(LIMITS_TO_MEET))
 
-    agree()
+    for limit in LIMITS_TO_MEET:
+
+        @seeded(f"{lua} {limit}")
+        @settings(
+            max_examples=examples_of_each,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            derandomize=not is_long(),
+            phases=[Phase.generate] if is_long() else list(Phase),
+        )
+        @given(scenario=scenarios(limit))
+        def agree(scenario: Scenario) -> None:
+            Player(scenario, tmp_path, lua, tally).play()
+
+        agree()
     print(f"Lua {lua}: {tally}")
     assert tally.judged >= descriptions
     assert tally.rarer_than(tally.judged // 2500) == []
