@@ -2,7 +2,6 @@
 
 import os
 import signal
-import statistics
 import subprocess
 import time
 
@@ -174,12 +173,3 @@ def test_no_world_is_a_failure_outside(lab):
     status, told = run(lab, SLURMD_NODENAME="n9")
     assert status == 3
     assert "n9/gpus.world: No such file or directory; is there a simulated node here?" in told
-
-
-def test_it_starts_at_once(lab):
-    took = []
-    for _ in range(5):
-        began = time.perf_counter()
-        run(lab, "--seconds", "0.001")
-        took.append(time.perf_counter() - began)
-    assert statistics.median(took) < 0.5  # 0.04 s where nothing else runs
