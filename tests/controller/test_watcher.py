@@ -337,4 +337,6 @@ def test_what_was_asked_is_counted_with_what_failed() -> None:
     assert calls(["squeue"], {}, 1.0) == "text"
     with pytest.raises(SlurmError):
         calls(["squeue"], {}, 1.0)
+    with pytest.raises(SlurmError):
+        calls(["squeue", "--version"], {}, 1.0)  # would ask no daemon
     assert str(calls) == "squeue 2 (250 ms each, 1 failed)"
