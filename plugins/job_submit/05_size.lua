@@ -188,6 +188,10 @@ function size.memory_of_record(record)
     return { mib_per_cpu = per_cpu }
   end
   local _, in_all = amounts.total_host(record.tres_fmt_req_str or "")
+  local defaults = policy.default_mib or {}
+  if per_node == 0 and (in_all or 0) > 0 and (defaults.per_cpu or defaults.per_node) then
+    return { mib_in_all = in_all } -- --mem=0: had nothing been asked for, one of these defaults would stand there
+  end
   return { mib_per_cpu = not per_gpu and per_cpu or nil, mib_per_gpu = per_gpu, mib_in_all = in_all }
 end
 

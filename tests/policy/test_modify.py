@@ -156,6 +156,18 @@ def test_sums_of_cpus_and_memory_hold_for_updates() -> None:
     assert not accepted(script, row=SMALL, min_mem_per_node=32769, tres_per_job="gres:gpu:2")
 
 
+def test_all_of_a_nodes_memory_counts_though_the_record_shows_the_default_per_gpu() -> None:
+    """Slurm writes its defaults into the record of a job with --mem=0, too."""
+    table = compiled(GROWTH, "/nonexistent/decisions.log")
+    script = PolicyScript(build_bundle(table | {"default_mib": {"per_gpu": 98304, "per_cpu": 1024}}))
+    whole = record(9, Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=0))
+    told = {"mem_per_tres": "gpu:98304", "tres_fmt_req_str": "cpu=4,mem=90G,node=1,gres/gpu=1"}
+    script.set_jobs([whole | told])
+    small = Request(uid=1001, account="vision", per_job=1, cpus_per_task=4, mib_per_node=4096)
+    assert script.submit(description(small), PARTITIONS).accepted
+    assert not script.submit(description(replace(small, mib_per_node=16384)), PARTITIONS).accepted
+
+
 def test_a_job_over_lowered_limits_may_be_made_smaller_or_renamed() -> None:
     script = PolicyScript(build_bundle(compiled(GROWTH, "/nonexistent/decisions.log")))
     large = record(
