@@ -13,7 +13,7 @@ from lab.cluster import Lab
 from .overshoot import KINDS, Kind, Play
 from .test_limits import next_second
 
-ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "2"))
 
 
 @pytest.fixture(scope="module", params=["table", pytest.param("snapshot", marks=pytest.mark.long)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from typing import Any
 
@@ -19,6 +20,7 @@ exec simgpu --util 30 --mem-mib 8192 --seconds 250
 """
 
 
+@pytest.mark.long
 def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     job = lab.submit("alice", "-N2", "--gpus-per-node=1", "--time=5", "--mem=200M", script=WORK)
     wait_for(lambda: _n_worked(lab, job) == 1, 90, f"job {job} has worked on its other node")
@@ -28,7 +30,7 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     lab.output(["scancel", str(job)])
     wait_for(lambda: all(held.end_s for held in lab.held(job)), 60, "the job ends")
 
-    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", interval_s=0.5)
+    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: _shown(lab, job).stdout, 0.5)
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
     held = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
     assert min(held.values()) < max(held.values()) - 5, "one node was released long before the other"
@@ -58,9 +60,13 @@ def _n_worked(lab: Lab, job: int) -> int:
     return sum(one.job_id == job and one.end_ns is not None for one in truth.load(lab.layout.truth))
 
 
+def _shown(lab: Lab, job: int) -> subprocess.CompletedProcess[str]:
+    return lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+
+
 def _whole_run(lab: Lab, job: int) -> dict[str, Any] | None:
     """The job's run, once it has ended, says Slurm, and both nodes' records are final; None until then."""
-    shown = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    shown = _shown(lab, job)
     if shown.returncode != 0:
         return None
     (run,) = json.loads(shown.stdout)["runs"]
