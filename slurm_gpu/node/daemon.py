@@ -238,7 +238,7 @@ class Node:
         return all(self._inventory.knows(allocation) for allocation in self._life.allocations)
 
     def _needs_devices(self) -> bool:
-        if not self._knows_all() or self._unheld_failures:
+        if not self._knows_all() or self._unheld_failures or self._life.waits_for_devices:
             return True
         # Also of what nobody holds any more: the next job should not have to wait for it.
         return any(watch.failure is not None for watch in self._life.watches.values())

@@ -219,3 +219,20 @@ def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Pa
         machine.node.learn(before)
         machine.run(10)
     assert machine.node.open_jobs() == []
+
+
+@pytest.mark.parametrize("odd", [1001, 4000, -1, 500.0, "500", True, [500], 10**400])
+def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
+    machine: Machine, caplog: pytest.LogCaptureFixture, odd: Any
+) -> None:
+    assert machine.node is not None
+    machine.hook("prolog", 7, "0")
+    for granted in (odd, odd, 500, odd):
+        machine.run(10)
+        machine.node.learn(running(machine, granted_mgpu=granted))
+        told = caplog.text.count("granted")
+        assert told == 1
+    machine.hook("epilog", 7, "0")
+    machine.run(2)
+    (record,) = machine.records()
+    assert record.granted_mgpu == 500

@@ -81,6 +81,50 @@ def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machin
     assert machine.hook_files() == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_of_a_job_that_lies_wholly_in_an_outage_the_device_is_told_by_a_driver_that_comes_later(
+    machine: Machine, *, restarted: bool
+) -> None:
+    machine.kill()
+    machine.hook("prolog", 7, "0")
+    machine.clock.advance(3)
+    machine.hook("epilog", 7, "0")
+    machine.clock.advance(10)
+    machine.reader.starting = True
+    machine.start()
+    machine.run(8)
+    if restarted:
+        machine.kill()
+        machine.start()
+    assert machine.records(final=None) == []
+    machine.reader.starting = False
+    machine.run(1)
+    (record,) = machine.records(final=None)
+    assert (record.final, record.sampled_s, record.device) == (True, 0, "GPU-0")
+    assert record.held_s == pytest.approx(3, abs=0.01)
+    assert machine.hook_files() == []
+
+
+def test_a_driver_that_does_not_come_keeps_no_record_back_for_long(machine: Machine) -> None:
+    machine.kill()
+    machine.hook("prolog", 7, "0")
+    machine.clock.advance(3)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.reader.starting = True
+    machine.start()
+    machine.run(21)
+    (record,) = machine.records()
+    assert (record.restart, record.device) == (0, "position:0")
+    assert record.held_s == pytest.approx(3, abs=0.01)
+    machine.reader.starting = False
+    machine.run(5)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.run(3)
+    assert [record.device for record in machine.records()] == ["position:0", "GPU-0"]
+    assert machine.hook_files() == []
+
+
 def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine, gpu: FakeGpu) -> None:
     start = machine.clock.now_s
     gpu.work.append(Work(7, start, start + 100, 50, GIB))

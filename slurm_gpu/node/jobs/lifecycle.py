@@ -16,9 +16,10 @@ from slurm_gpu.node.held.allocations import Allocation, Allocations
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.jobs.crosscheck import Known
 from slurm_gpu.node.jobs.inventory import Inventory
-from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, Strangers, ToldJob
+from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, Strangers, ToldJob, told_grant
 from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
+from slurm_gpu.node.jobs.untold import UntoldDevices
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.shipping.events import EventBook
 from slurm_gpu.node.shipping.shipment import JobFacts
@@ -54,12 +55,14 @@ class LifeCycle:
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
         self._granted: dict[int, int] = {}
+        self._impossible_grants: set[int] = set()
         # By device, until when a job held it, or may have, that was not watched; None is any device.
         self._unwatched_until_s: dict[str | None, float] = {}
         self._strangers = Strangers()
         self._without_gpus: set[int] = set()
         self._ended = EndedRuns()
         self._reconciliation = Reconciliation(self._ended, clock.monotonic())
+        self._untold = UntoldDevices(inventory, clock.monotonic())
         self._started = False
 
     def start(self, events: Iterable[HookEvent]) -> None:
@@ -159,12 +162,25 @@ class LifeCycle:
             if not self._strangers.are_possible:
                 for watch in self.watches.values():
                     watch.strangers_until(now_s)
-        for job_id, facts in jobs.items():
-            granted = facts.get("granted_mgpu")
-            if isinstance(granted, int) and not isinstance(granted, bool) and granted >= 0:
-                self._granted[job_id] = granted
+        self._learn_grants(jobs)
+
+    def _learn_grants(self, jobs: JobFacts) -> None:
         open_jobs = {allocation.key.job_id for allocation in self.allocations}
+        for job_id in open_jobs & jobs.keys():
+            told = jobs[job_id].get("granted_mgpu")
+            granted = told_grant(told)
+            if granted is not None:
+                self._granted[job_id] = granted
+            elif told is not None and job_id not in self._impossible_grants:
+                self._impossible_grants.add(job_id)
+                log.warning(
+                    "slurm-gpudbd says that job %d was granted %.80r of each GPU, which has 1000; "
+                    "that is not recorded",
+                    job_id,
+                    told,
+                )
         self._granted = {job: granted for job, granted in self._granted.items() if job in open_jobs}
+        self._impossible_grants &= open_jobs
         self.segments.grant(self._granted)
 
     def ended(self, jobs: JobFacts) -> None:
@@ -232,11 +248,18 @@ class LifeCycle:
     def _close_unwatched(self, allocation: Allocation, event: HookEvent | None) -> None:
         same_boot = event is not None and event.boot_id == allocation.key.boot_id
         end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
-        self.segments.close_unwatched(allocation, end_s)
+        epilog = event if event is not None and event.kind is Kind.EPILOG else None
         self._held_unwatched(allocation, end_s)
         self._forget(allocation)
-        if event is not None and event.kind is Kind.EPILOG:
-            self.taken.append(event)
+        # What position it had in an earlier boot says nothing of the devices of this one.
+        if same_boot and self._untold.wait(allocation, end_s, epilog, self._clock.monotonic()):
+            return
+        self._conclude(allocation, end_s, epilog)
+
+    def _conclude(self, allocation: Allocation, end_s: float, epilog: HookEvent | None) -> None:
+        self.segments.close_unwatched(allocation, end_s)
+        if epilog is not None:
+            self.taken.append(epilog)
 
     def _forget(self, allocation: Allocation) -> None:
         self.allocations.remove(allocation)
@@ -256,12 +279,18 @@ class LifeCycle:
 
     # Watching
 
+    @property
+    def waits_for_devices(self) -> bool:
+        """Does a job that is over wait for its devices to be told?"""
+        return bool(self._untold)
+
     def resolve(self) -> None:
         """Find the devices of allocations that could not be told before."""
         for allocation in self.allocations:
             resolved = self._inventory.resolve(allocation)
             if resolved is not allocation:
                 self._put(resolved)
+        self._untold.resolve()
 
     def watch_new(self) -> None:
         """Begin to watch what is open and not watched yet."""
@@ -283,6 +312,8 @@ class LifeCycle:
     def finish(self) -> None:
         """Make final what has ended and of which nothing more will be learnt."""
         now_s = self._clock.monotonic()
+        for untold in self._untold.over(now_s):
+            self._conclude(untold.allocation, untold.end_s, untold.epilog)
         self.segments.remember_young(now_s)
         for watch in self.watches.values():
             for tally in watch.settled(now_s):

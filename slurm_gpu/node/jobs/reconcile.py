@@ -32,6 +32,7 @@ _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 _OF_GPUS = ("gpu", "shard", "mps")
 _MOST_POSITIONS = 1024
+_WHOLE_GPU_MGPU = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +188,12 @@ class Reconciliation:
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
                 found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
         return found
+
+
+def told_grant(value: Any) -> int | None:
+    """The part of each of its GPUs that a job was granted, in 1/1000; None where that cannot be it."""
+    granted = _whole(value)
+    return granted if granted is not None and granted <= _WHOLE_GPU_MGPU else None
 
 
 def _whole(value: Any) -> int | None:
