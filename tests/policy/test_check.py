@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.errors import InputError, InvalidFileError
-from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.model import GpuLimit, Limits, Mode, OnError, Per, Policy, WalltimeStep
+from slurm_gpu.policy.model import GpuLimit, Limits, Mode, OnError, Per, WalltimeStep
 from slurm_gpu.yamlsource import parse_yaml
+
+from .checking import check, mistakes
 
 GOOD = """\
 version: 1
@@ -42,16 +43,6 @@ rules:
 exceptions:
   - {rule: share, user: alice, limits: {gpus_total: 32}, until: 2026-12-05, why: deadline, granted_by: carol}
 """
-
-
-def check(text: str) -> Policy:
-    return check_policy(parse_yaml(text, "p.yaml"))
-
-
-def mistakes(text: str) -> list[str]:
-    with pytest.raises(InvalidFileError) as caught:
-        check(text)
-    return str(caught.value).splitlines()
 
 
 def test_a_whole_policy_is_read() -> None:
@@ -112,9 +103,8 @@ def test_a_policy_without_rules_is_a_policy() -> None:
 )  # fmt: skip
 def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
     assert old in GOOD
-    assert any(message in line for line in mistakes(GOOD.replace(old, new, 1))), mistakes(
-        GOOD.replace(old, new, 1)
-    )
+    told = mistakes(GOOD.replace(old, new, 1))
+    assert any(message in line for line in told), told
 
 
 def test_an_empty_file_is_said_to_be_empty() -> None:

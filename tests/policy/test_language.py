@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.bundle import SiteFacts, compile_policy
-from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.limits import LIMITS, flat_limits
 from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.model import (
@@ -25,12 +23,12 @@ from slurm_gpu.policy.model import (
     Mode,
     OnError,
     Period,
-    Policy,
     WalltimeStep,
 )
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.yamlsource import parse_yaml
 
+from .checking import check, mistakes
 from .users import Directory
 
 WHOLE = """\
@@ -77,16 +75,6 @@ rules:
 exceptions:
   - {rule: job, user: alice, limits: {gpus: {a100: 8}, walltime: 9d}, until: "2026-12-05", why: w}
 """
-
-
-def check(text: str) -> Policy:
-    return check_policy(parse_yaml(text, "p.yaml"))
-
-
-def mistakes(text: str) -> list[str]:
-    with pytest.raises(InvalidFileError) as caught:
-        check(text)
-    return str(caught.value).splitlines()
 
 
 def test_every_limit_is_read_in_its_unit() -> None:

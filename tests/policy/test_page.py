@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.htmlpage import render_html
 from slurm_gpu.policy.markdownpage import render_markdown
 from slurm_gpu.policy.page import Page, Part, Section, make_page
 from slurm_gpu.policy.policyjson import to_json
 from slurm_gpu.policy.textpage import render_text
-from slurm_gpu.yamlsource import parse_yaml
 
+from .checking import check
 from .test_language import WHOLE
 from .test_owners import WHOLE as OWNERS_WHOLE
 
@@ -84,7 +83,7 @@ vision  (account vision, cv)
 
 
 def page_of(text: str) -> Page:
-    return make_page(check_policy(parse_yaml(text, "p.yaml")))
+    return make_page(check(text))
 
 
 def one_rule(name: str, why: str, contact: str | None = None) -> Page:
@@ -126,7 +125,7 @@ def test_it_says_whose_gpus_they_are_and_how_to_borrow() -> None:
     text = render_text(page_of(OWNERS_WHOLE))
     assert OWNERS in text
     assert max(map(len, text.splitlines())) <= 88
-    told = to_json(check_policy(parse_yaml(OWNERS_WHOLE, "p.yaml")))
+    told = to_json(check(OWNERS_WHOLE))
     assert told["owners"]["nlp"] == {
         "accounts": ["nlp"], "gpus": 4, "qos": "sg-own-nlp", "lend_in": "sg-scavenger",
         "return_within_s": 1800,
@@ -189,7 +188,7 @@ def test_each_rule_has_a_place_to_link_to() -> None:
 
 
 def test_json_has_every_part() -> None:
-    told = to_json(check_policy(parse_yaml(WHOLE, "p.yaml")))
+    told = to_json(check(WHOLE))
     job, total = told["rules"]
     assert job["limits"]["gpus"] == {"a100": 4.0, "v100": 0.5}
     assert job["limits"]["memory_mib"] == 1536 * 1024
