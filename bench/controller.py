@@ -13,16 +13,14 @@ import argparse
 import json
 import re
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import arguments
+from own_lab import own_lab
 from processes import cost, percent_of_a_core
 from submit import Bench
 
 from lab.cluster import Lab
-from lab.options import Options
 from lab.polling import wait_for
 from slurm_gpu.controller.snapshot import parse
 
@@ -66,22 +64,15 @@ def main() -> None:
     )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
-    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
-    if any(lab.status().values()):
-        raise SystemExit("a lab is up; take it down first: lab/down")
     results: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
-        try:
-            lab.up()
-            bench = Bench(lab, Path(directory))
-            bench.prepare_scripts()
-            for size in options.queued:
-                print(f"queueing {size} jobs ...", file=sys.stderr)
-                bench.fill(size)
-                bench.start("ours")
-                results[str(size)] = measure(lab, options.seconds)
-        finally:
-            lab.down()
+    with own_lab() as (lab, directory):
+        bench = Bench(lab, directory)
+        bench.prepare_scripts()
+        for size in options.queued:
+            print(f"queueing {size} jobs ...", file=sys.stderr)
+            bench.fill(size)
+            bench.start("ours")
+            results[str(size)] = measure(lab, options.seconds)
     for size, values in results.items():
         print(f"{size:>8} queued  " + "  ".join(f"{name} {value}" for name, value in values.items()))
     if options.json:

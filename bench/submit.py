@@ -29,22 +29,19 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import arguments
+from own_lab import own_lab
 from processes import cost
 
+from lab.cluster import Lab
+from lab.errors import LabError
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from lab.cluster import Lab  # noqa: E402
-from lab.errors import LabError  # noqa: E402
-from lab.options import Options  # noqa: E402
-
 ALTERNATIVES = ("none", "noop", "looks", "ours", "table")
 MOST_BY_TABLE = 20_000
 """A longer queue is not counted by slurm.jobs where there is slurm-gpuctld."""
@@ -293,17 +290,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
 
-    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
-    if any(lab.status().values()):
-        raise SystemExit("a lab is up; take it down first: lab/down")
-    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
-        try:
-            lab.up()
-            bench = Bench(lab, Path(directory))
-            bench.prepare_scripts()
-            results = measure(bench, options)
-        finally:
-            lab.down()
+    with own_lab() as (lab, directory):
+        bench = Bench(lab, directory)
+        bench.prepare_scripts()
+        results = measure(bench, options)
 
     for size, rows in results["queued"].items():
         print(f"{size} queued:")

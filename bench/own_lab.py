@@ -1,0 +1,28 @@
+"""The lab of a benchmark: Slurm and slurm-gpuctld, without the services that would take their share."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lab.cluster import Lab
+from lab.options import Options
+
+
+@contextlib.contextmanager
+def own_lab() -> Iterator[tuple[Lab, Path]]:
+    """Up, with a directory for what is written; both are gone afterwards. A lab that is up is left alone."""
+    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
+        try:
+            lab.up()
+            yield lab, Path(directory)
+        finally:
+            lab.down()
