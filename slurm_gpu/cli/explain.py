@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -14,7 +13,7 @@ import click
 
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.errors import UsageError
+from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -47,7 +46,7 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     words = [word for index, word in enumerate(command) if index or word != "--"]
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(words, os.environ, stdin)
-    uid, name = _account_of(user)
+    uid, name = uid_and_name(user)
     settings = site.slurm.settings()
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     nodes, partitions = site.slurm.nodes(), read_partitions()
@@ -124,11 +123,3 @@ def _print_limits(considered: Sequence[Considered]) -> None:
         )
     else:
         click.echo("no limit is for this job")
-
-
-def _account_of(user: str | None) -> tuple[int, str]:
-    try:
-        entry = pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
-    except KeyError:
-        raise UsageError(f"--user: {user!r} is not a user of this host") from None
-    return entry.pw_uid, entry.pw_name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-import pwd
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,14 @@ import click
 from slurm_gpu.cli.cells import GAP
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.lending import LendingLine, lending_of
 from slurm_gpu.controller.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot import Snapshot
 from slurm_gpu.controller.usage import usage_of
 from slurm_gpu.controller.watcher import facts_of
-from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
@@ -55,7 +55,7 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
     Runs where Slurm's configuration directory holds job_submit.lua: on the hosts of slurmctld, or where they
     share it. A dash is no number: the limit is on each job alone, or the use is not known here.
     """
-    uid, name = _account_of(user)
+    uid, name = uid_and_name(user)
     policy, snapshot, source = _situation(site)
     places = read_user_places(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall())
@@ -206,11 +206,3 @@ def _listed(limit: Mapping[Any, Any]) -> list[Any]:
     if all(isinstance(key, str) for key in limit):
         return sorted(limit)
     return [{"gpus": limit[index]["mgpu"] / 1000, "s": limit[index]["s"]} for index in sorted(limit)]
-
-
-def _account_of(user: str | None) -> tuple[int, str]:
-    try:
-        entry = pwd.getpwuid(os.getuid()) if user is None else pwd.getpwnam(user)
-    except KeyError:
-        raise UsageError(f"--user: {user!r} is not a user of this host") from None
-    return entry.pw_uid, entry.pw_name
