@@ -15,7 +15,8 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 
 
 class SlurmGpuError(Exception):
@@ -82,3 +83,15 @@ class MungedAwayError(MungeError):
 
 class NvmlError(OutsideError):
     """The NVIDIA driver library failed as a whole (not one reading of one GPU)."""
+
+
+def exit_code_of(program: str, run: Callable[[], None]) -> int:
+    """Run a daemon until it ends; tell in a line on standard error which error of ours ended it."""
+    try:
+        run()
+    except SlurmGpuError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    return 0

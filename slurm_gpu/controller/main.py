@@ -22,7 +22,7 @@ from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.watcher import Watcher
 from slurm_gpu.daemonlog import log_to_stderr
-from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.queue import QueueReader
@@ -42,14 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code (2 wrong usage, 3 something outside failed)."""
     options = _parser().parse_args(argv)
     log_to_stderr(for_people=options.foreground or options.once)
-    try:
-        _run(options)
-    except SlurmGpuError as error:
-        print(f"slurm-gpuctld: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 0
-    return 0
+    return exit_code_of("slurm-gpuctld", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:

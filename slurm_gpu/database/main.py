@@ -27,7 +27,7 @@ from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upkeep import Upkeep
-from slurm_gpu.errors import DatabaseError, SlurmGpuError
+from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.slurm.connect import connect
 
 log = logging.getLogger("slurm-gpudbd")
@@ -42,14 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     log_to_stderr(for_people=options.foreground or options.once)
     for chatty in ("alembic", "uvicorn"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    try:
-        _run(options)
-    except SlurmGpuError as error:
-        print(f"slurm-gpudbd: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 0
-    return 0
+    return exit_code_of("slurm-gpudbd", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
