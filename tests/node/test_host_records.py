@@ -31,9 +31,9 @@ class WholeMachine(Machine):
     def received(self, count: int) -> None:
         write(self.directory / "proc/net/dev", f"eth0: {count} 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n")
 
-    def works(self, job_id: int, cpu_s: float) -> None:
+    def works(self, job_id: int, cpu_s: float, *, started: int = 100) -> None:
         pid = 100 + job_id
-        self.proc.process(pid, own=round(cpu_s * TICKS_PER_S))
+        self.proc.process(pid, own=round(cpu_s * TICKS_PER_S), started=started)
         write(self.directory / f"cgroup/freezer/slurm/uid_1001/job_{job_id}/cgroup.procs", f"{pid}\n")
 
     def host_records(self) -> list[Host]:
@@ -113,8 +113,7 @@ def test_a_job_without_gpus_takes_away_the_traffic(node: WholeMachine) -> None:
 def test_a_requeued_job_s_runs_have_a_record_each(node: WholeMachine) -> None:
     for restart, cpu_s in ((0, 5), (1, 9)):
         node.hook("prolog", 7, "0", restart=restart)
-        node.proc.process(107, started=1000 + restart)
-        node.works(7, cpu_s)
+        node.works(7, cpu_s, started=int(node.clock.now_s * TICKS_PER_S))
         node.run(20)
         node.hook("epilog", 7, "0", restart=restart + 1)
         node.proc.end(107)

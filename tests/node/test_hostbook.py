@@ -68,6 +68,18 @@ class Node:
             "".join(f"{pid}\n" for pid in pids),
         )
 
+    def counted(self, job_id: int, cpu_s: float) -> None:
+        """What the job's cgroup shows."""
+        group = self.root / f"cgroup/cpuacct/slurm_n1/uid_{os.geteuid()}/job_{job_id}"
+        write(group / "cpuacct.usage", f"{round(cpu_s * 1e9)}\n")
+
+    def end_job(self, job_id: int, pid: int) -> None:
+        """Nothing is left of it."""
+        self.proc.end(pid)
+        for controller in ("cpuacct", "freezer"):
+            group = self.root / f"cgroup/{controller}/slurm_n1/uid_{os.geteuid()}/job_{job_id}"
+            group.rename(self.root / f"ended-{controller}-{job_id}")
+
     def until(self, at_s: float) -> list[Host]:
         hosts: list[Host] = []
         while (due := self.book.next_step_s()) is not None and due <= at_s:
@@ -105,6 +117,12 @@ def allocation(job_id: int, *, continued: bool = False) -> Allocation:
         positions=(0,),
         uid=os.geteuid(),
     )
+
+
+def requeued(before: Allocation, at_s: float) -> Allocation:
+    key = replace(before.key, restart=1, segment="f" * 16)
+    wall_s = WALL_S + at_s - START_S
+    return replace(before, key=key, prolog_at_s=wall_s, begun_s=at_s, start_s=at_s, start_wall_s=wall_s)
 
 
 @pytest.fixture
@@ -195,6 +213,39 @@ def test_a_segment_after_a_restart_counts_from_its_beginning(node: Node) -> None
     node.proc.process(5, own=103 * TICKS_PER_S, started=10)
     node.until(START_S + 40)
     assert node.finished(4).cpu_s == 3.0
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("survives", [False, True])
+def test_a_run_is_not_charged_with_what_the_run_before_it_left_in_its_cgroup(
+    node: Node, *, at_once: bool, survives: bool
+) -> None:
+    first, second = allocation(4), requeued(allocation(4), START_S + 40)
+    node.job(4, 5)
+    node.counted(4, 0)
+    node.proc.process(5, own=0, io=(0, 0), started=int(START_S * TICKS_PER_S) + 5)
+    node.book.sync([first], node.now_s)
+    node.until(START_S + 20)
+    node.proc.process(5, own=70 * TICKS_PER_S, io=(70, 7), started=int(START_S * TICKS_PER_S) + 5)
+    node.counted(4, 70)
+    node.until(START_S + 40)
+    if not at_once:
+        node.book.sync([], node.now_s)
+        (host,) = node.book.step(node.now_s, dict)
+    if not survives:
+        node.end_job(4, 5)
+    node.book.sync([second], node.now_s)
+    if at_once:
+        node.book.step(node.now_s, dict)
+    node.until(START_S + 41)
+    used = 73 if survives else 3
+    node.job(4, 6, *([5] if survives else []))
+    node.counted(4, used)
+    node.proc.process(6, own=3 * TICKS_PER_S, io=(3, 1), started=int((START_S + 40.5) * TICKS_PER_S))
+    node.until(START_S + 90)
+    node.book.sync([], node.now_s)
+    (host,) = node.book.step(node.now_s, dict)
+    assert (host.restart, host.cpu_s, host.read_bytes, host.write_bytes) == (1, 3.0, 3, 1)
 
 
 def executable(node: Node, pid: int, name: str, arguments: str = "") -> None:

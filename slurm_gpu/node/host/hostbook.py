@@ -26,6 +26,8 @@ _MOST_STUCK = 4
 _NODE_FRESH_S = 0.2
 # A round is over in milliseconds; whoever has nothing else to do asks again after this time.
 _ASK_S = 0.5
+# Of so many jobs that ended last it is known which cgroup they had.
+_GROUPS_MOST = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ class HostBook:
         self._reading: NodeReading | None = None
         self._worker: Worker = WorkThread("host") if worker is None else worker
         self._entries: dict[str, _Entry] = {}
+        # By job: a cgroup that outlives its run goes on counting in the next one.
+        self._groups: dict[int, int] = {}
         self._round: _Round | None = None
         # Rounds that have not come back, with the user whose job they are at.
         self._lost: list[tuple[_Round, int | None]] = []
@@ -88,6 +92,9 @@ class HostBook:
     def begin(self, allocation: Allocation) -> None:
         """Watch that allocation's job; every other job is no longer alone on the node."""
         self.meet(allocation.key.job_id)
+        for entry in self._entries.values():
+            if entry.watch.key.job_id == allocation.key.job_id:
+                self._remember_group(entry.watch)
         job = JobName(allocation.key.job_id, allocation.uid, allocation.sluid)
         watch = HostWatch(
             allocation.key,
@@ -101,6 +108,8 @@ class HostBook:
                 processes=self._processes,
                 since_s=allocation.start_s,
                 from_start=allocation.is_from_prolog,
+                requeued=allocation.key.restart > 0,
+                left_group=self._groups.get(job.job_id),
             ),
             recognition=Recognition(self._rules, self._processes),
             cgroups=self._cgroups,
@@ -108,6 +117,14 @@ class HostBook:
         if any(e.end_s is None and e.watch.key.job_id != job.job_id for e in self._entries.values()):
             watch.not_alone()
         self._entries[allocation.key.segment] = _Entry(watch)
+
+    def _remember_group(self, watch: HostWatch) -> None:
+        if watch.group is None:
+            return
+        self._groups.pop(watch.key.job_id, None)
+        self._groups[watch.key.job_id] = watch.group
+        if len(self._groups) > _GROUPS_MOST:
+            del self._groups[next(iter(self._groups))]
 
     def sync(self, allocations: Iterable[Allocation], now_s: float) -> None:
         """These are open now: begin to watch what is new, end what is missing."""
@@ -216,7 +233,8 @@ class HostBook:
     def _finish(self) -> list[Host]:
         """The final records of jobs that have ended."""
         ended = {segment: e for segment, e in self._entries.items() if e.end_s is not None}
-        for segment in ended:
+        for segment, entry in ended.items():
+            self._remember_group(entry.watch)
             del self._entries[segment]
         if ended:
             self._environments.keep({entry.watch.uid for entry in self._entries.values()})

@@ -62,6 +62,11 @@ class HostWatch:
         """The job's user."""
         return self._job.uid
 
+    @property
+    def group(self) -> int | None:
+        """The job's cgroup as it was found last."""
+        return self._stats.group
+
     def not_alone(self) -> None:
         """Another job came to this node: whose its network traffic is can no longer be told."""
         self._alone = False

@@ -25,10 +25,10 @@ _SOME = 256
 class Growth:
     """How far a counter has come since the watch began, over groups that go and come again."""
 
-    def __init__(self, *, from_zero: bool) -> None:
-        """`from_zero`: what it shows at first was counted during the watch."""
+    def __init__(self, *, from_zero: bool, left: int | None = None) -> None:
+        """`from_zero`: what it shows at first was counted during the watch, unless it is the group `left`."""
         self.total: float | None = None
-        self._from_zero = from_zero
+        self._from_zero, self._left = from_zero, left
         self._last: Counted | None = None
 
     def feed(self, counted: Counted | None) -> None:
@@ -39,15 +39,25 @@ class Growth:
             return
         before = 0.0
         if self._last is None:
-            before = 0.0 if self._from_zero else counted.value
+            is_new = self._from_zero and counted.identity != self._left
+            before = 0.0 if is_new else counted.value
         elif self._last.identity == counted.identity and self._last.value <= counted.value:
             before = self._last.value
         self.total = (0.0 if self.total is None else self.total) + (counted.value - before)
         self._last = counted
 
+    @property
+    def group(self) -> int | None:
+        """The group that was counted last."""
+        return None if self._last is None else self._last.identity
+
 
 class HostStats:
-    """One job's sums on this node since `since_s`, or since it began if the watch did (`from_start`)."""
+    """One job's sums on this node since `since_s`, or since it began if the watch did (`from_start`).
+
+    A `requeued` job's processes from before that are those of its last run that outlived it, as may be the
+    cgroup `left_group`.
+    """
 
     def __init__(
         self,
@@ -58,10 +68,12 @@ class HostStats:
         processes: Processes,
         since_s: float,
         from_start: bool,
+        requeued: bool = False,
+        left_group: int | None = None,
     ) -> None:
         self._job, self._cgroups, self._environments = job, cgroups, environments
-        self._sums = ProcessSums(processes, 0.0 if from_start else since_s)
-        self._cpu = Growth(from_zero=from_start)
+        self._sums = ProcessSums(processes, 0.0 if from_start and not requeued else since_s)
+        self._cpu = Growth(from_zero=from_start, left=left_group)
         self.process_count = 0
         self._some: Sequence[int] = ()
         self.in_cgroup: bool | None = None
@@ -72,6 +84,11 @@ class HostStats:
     def cpu_s(self) -> float | None:
         """CPU seconds."""
         return self._sums.cpu_s if self._cpu.total is None else self._cpu.total
+
+    @property
+    def group(self) -> int | None:
+        """The cgroup by which CPU time was counted last; None where it was by none."""
+        return self._cpu.group
 
     @property
     def read_bytes(self) -> int | None:
