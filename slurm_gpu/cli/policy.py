@@ -1,4 +1,4 @@
-"""`slurm-gpu policy check|show`; policyforce.py has the commands that put it into force."""
+"""`slurm-gpu policy check|show`; the other commands of the group have modules of their own."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import click
 
 from slurm_gpu.cli.output import console
 from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
-from slurm_gpu.cli.policyforce import apply, plan, rollback, status
+from slurm_gpu.cli.policyforce import apply, plan, rollback
 from slurm_gpu.cli.policyreplay import replay
+from slurm_gpu.cli.policystatus import status
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
@@ -21,9 +22,7 @@ from slurm_gpu.policy.clusternames import unknown_to_cluster
 from slurm_gpu.policy.deadrules import find_doubts
 from slurm_gpu.policy.htmlpage import render_html
 from slurm_gpu.policy.inforce import InForce, compare_installed
-from slurm_gpu.policy.install import (
-    SCRIPT_NAME,
-)
+from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.markdownpage import render_markdown
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts

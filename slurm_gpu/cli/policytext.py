@@ -9,6 +9,7 @@ from typing import Any
 
 from slurm_gpu.policy.native.difference import Step
 from slurm_gpu.policy.native.plan import NativePlan
+from slurm_gpu.policy.native.stranded import Stranded
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind
 
 _SHOWN_USERS = 4
@@ -27,6 +28,12 @@ def step_lines(steps: Iterable[Step]) -> list[str]:
         else str(step).replace(str(step.entity), f"users {_some(users)} in account {step.entity.name}", 1)
         for step, users in alike.items()
     ]
+
+
+def done_lines(plan: NativePlan) -> list[str]:
+    """What an apply has changed of Slurm's own limits."""
+    made = [f"QOS {one.name}: made ({one.description})" for one in plan.new_qos]
+    return [*made, *step_lines(plan.difference.steps)]
 
 
 def plan_lines(plan: NativePlan) -> Iterator[str]:
@@ -49,15 +56,21 @@ def warning_lines(plan: NativePlan) -> Iterator[str]:
     if plan.drift:
         yield "Changed by hand since the last apply:"
         yield from _indented(map(str, plan.drift))
-    if plan.stranded:
-        yield "Queued jobs that could never start any more:"
-        yield from _indented(map(str, plan.stranded))
+    yield from stranded_lines(plan.stranded)
     if plan.unheld:
         yield "Nothing holds these limits on what runs:"
         yield from _indented(f"{gap.rule}: {gap.key}: {gap.why}" for gap in plan.unheld)
     if plan.difference.remarks:
         yield "Besides:"
         yield from _indented(plan.difference.remarks)
+
+
+def stranded_lines(stranded: Iterable[Stranded]) -> Iterator[str]:
+    """Queued jobs that a change keeps from ever starting; nothing where there are none."""
+    lines = list(map(str, stranded))
+    if lines:
+        yield "Queued jobs that could never start any more:"
+        yield from _indented(lines)
 
 
 def plan_json(plan: NativePlan) -> dict[str, Any]:
@@ -76,8 +89,8 @@ def plan_json(plan: NativePlan) -> dict[str, Any]:
             for one in plan.drift
         ],
         "stranded": [
-            {"job_id": one.job.job_id, "user": one.job.user, **_entity(one.entity), "field": one.limit.name,
-             "item": one.limit.item or None, "limit": one.value, "asked": one.asked}
+            {"job_id": one.job.job_id, **_entity(one.entity), "user": one.job.user, "field": one.limit.name,
+             "item": one.limit.item or None, "limit": one.value, "asked": one.asked, "remedy": one.remedy}
             for one in plan.stranded
         ],
         "gaps": [

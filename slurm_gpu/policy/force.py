@@ -8,8 +8,8 @@ meantime is left alone, and told.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
 from slurm_gpu.policy.install import Replacement, install, is_installed, restore
@@ -27,6 +27,10 @@ class TakenBack:
     entry: Entry
     left: tuple[str, ...] = ()
     """What was not undone, because somebody changed it since."""
+    steps: tuple[Step, ...] = ()
+    """Those that gave Slurm's own limits back what they were."""
+    found: Mapping[Entity, Limits] = field(default_factory=dict)
+    """Slurm's own limits before; nothing where none were to be undone."""
 
 
 class Force:
@@ -70,16 +74,16 @@ class Force:
         entry = self.journal.newest(State.BEGUN)
         if entry is None:
             return None
-        left = self._take_back(entry)
-        return TakenBack(self.journal.mark(entry, State.UNDONE), left)
+        back = self._take_back(entry)
+        return replace(back, entry=self.journal.mark(entry, State.UNDONE))
 
     def rollback(self) -> TakenBack | None:
         """Take the last apply back; None where there is none that could be."""
         entry = self.journal.newest(State.DONE)
         if entry is None:
             return None
-        left = self._take_back(entry)
-        return TakenBack(self.journal.mark(entry, State.ROLLED_BACK), left)
+        back = self._take_back(entry)
+        return replace(back, entry=self.journal.mark(entry, State.ROLLED_BACK))
 
     def _undo_after(self, entry: Entry, error: BaseException) -> None:
         try:
@@ -91,9 +95,10 @@ class Force:
                 "`slurm-gpu policy rollback` undoes it once that is mended"
             ) from error
 
-    def _take_back(self, entry: Entry) -> tuple[str, ...]:
-        left = []
-        back = []
+    def _take_back(self, entry: Entry) -> TakenBack:
+        left: list[str] = []
+        back: list[Step] = []
+        found: Mapping[Entity, Limits] = {}
         if entry.steps:
             found = self._found(entry.cluster)
             for step in entry.steps:
@@ -110,7 +115,7 @@ class Force:
                 restore(entry.previous, entry.script, self._no_rules, self._now)
             else:
                 left.append(f"{entry.script} was changed by hand since, and stays")
-        return tuple(dict.fromkeys(left))
+        return TakenBack(entry, tuple(dict.fromkeys(left)), tuple(back), found)
 
     def _is_old(self, entry: Entry) -> bool:
         """Whether the script is (still, or again) what it was before."""

@@ -110,6 +110,8 @@ class PolicyInForce:
     """What slurm.conf gives a job that asks for no memory: `per_gpu`, `per_cpu`, `per_node`."""
     snapshot: Path | None = None
     """Where the script looks for what slurm-gpuctld counted; None of an older bundle."""
+    decisions_log: Path | None = None
+    """Where the script writes what it decided."""
     lending: LendingInForce | None = None
 
     @property
@@ -177,6 +179,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         default_mib=table.get("default_mib", {}),
         partition_gpu_types={k: frozenset(v) for k, v in table.get("partition_gpu_types", {}).items()},
         snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
+        decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
         lending=_lending(table["lending"]) if "lending" in table else None,
     )
 

@@ -39,12 +39,20 @@ class Cluster:
             "AccountingStorageType": "accounting_storage/slurmdbd",
             "AccountingStorageEnforce": "associations,limits,qos",
         }
+        self.queue: list[QueuedJob] = []
+        self.is_down = False
         self.script = root / "job_submit.lua"
         (root / "slurm-gpu.yaml").write_text("cluster: c\n")
         self.write()
 
     def write(self, old: str = "", new: str = "") -> None:
         (self.root / "policy.yaml").write_text(POLICY.replace(old, new) if old else POLICY)
+
+    def write_owners(self) -> None:
+        owners = "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\nrules:"
+        lending = POLICY.replace("rules:", owners)
+        managed = lending.replace("{accounts: [vision]}\n", "{qos: [sg-*], accounts: [vision]}\n", 1)
+        (self.root / "policy.yaml").write_text(managed)
 
     def settings(self) -> SlurmSettings:
         return SlurmSettings(
@@ -56,19 +64,24 @@ class Cluster:
         return []
 
     def jobs(self, job_ids: Any = None) -> list[QueuedJob]:
-        return []
+        if self.is_down:
+            raise SlurmError("slurmctld is down")
+        return self.queue
 
     def accounting(self, since_s: int, until_s: int | None = None, job_ids: Any = None) -> Any:
         raise AssertionError("none of these commands reads Slurm's accounting")
 
     def run(self, command: str, *argv: str) -> int:
+        where = ["--state-dir", str(self.root / "state"), "--run-dir", str(self.root / "run")]
+        return self.run_bare(command, *where, *argv)
+
+    def run_bare(self, *argv: str) -> int:
         site = Site(
             config_path=self.root / "slurm-gpu.yaml",
             connect_slurm=lambda: self,
             connect_limits=lambda: self.store,
         )
-        where = ["--state-dir", str(self.root / "state"), "--run-dir", str(self.root / "run")]
-        return main(["policy", command, *where, *argv], site)
+        return main(["policy", *argv], site)
 
 
 @pytest.fixture
@@ -107,7 +120,7 @@ def test_applied_twice_it_is_up_to_date_and_status_agrees(
     assert len(list((cluster.root / "state").glob("apply-*.json"))) == 1
     assert cluster.run("status") == 0
     assert capsys.readouterr().out.splitlines()[1:] == [
-        f"{cluster.script}: as policy.yaml says",
+        f"{cluster.script}: as {cluster.root / 'policy.yaml'} says",
         "Slurm's own limits: nothing to change",
     ]
 
@@ -159,12 +172,103 @@ def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.
     capsys.readouterr()
     assert cluster.run("rollback") == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[1] == "  account vision: MaxWall=1440 (was 2880; rule days)"
-    assert told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: mend it before the next apply"
+    assert told[1] == "  account vision: MaxWall=1440 (was 2880; as before the apply)"
+    assert (
+        told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
+    )
     assert cluster.script.read_text() == first
     assert cluster.run("rollback") == 0
     assert cluster.store.associations("c")[0].limits == {}
     assert cluster.run("rollback") == 2
+
+
+def pending(job_id: int, user: str, qos: str) -> QueuedJob:
+    return QueuedJob(
+        job_id=job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="train",
+        user=user, uid=1001, account="vision", qos=qos, partition="gpu", state="PENDING", reason="Resources",
+        restarts=0, submit_s=0, eligible_s=0, start_s=None, end_s=None, time_limit_s=3600, n_nodes=1,
+        nodes=(), tres_requested={"gres/gpu": 2}, tres_allocated={}, gpu_index={}, gres_per_node="",
+        features="", admin_comment="", work_dir="/",
+    )  # fmt: skip
+
+
+def test_rollback_lists_the_jobs_that_wait_where_nobody_may_any_more(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.write_owners()
+    cluster.run("apply")
+    cluster.queue = [pending(7, "alice", "sg-loans"), pending(8, "bob", "normal")]
+    capsys.readouterr()
+    assert cluster.run("rollback") == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "Queued jobs that could never start any more:",
+        "  job 7 of alice waits in QOS sg-loans: account vision may no longer use it; "
+        "`scontrol update jobid=7 qos=normal` moves it",
+    ]
+
+
+def test_an_apply_that_ends_lending_lists_the_jobs_that_wait_there(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.write_owners()
+    cluster.run("apply")
+    cluster.queue = [pending(7, "alice", "sg-loans")]
+    cluster.write()
+    capsys.readouterr()
+    assert cluster.run("plan", "--json") == 0
+    (stranded,) = json.loads(capsys.readouterr().out)["native"]["stranded"]
+    assert stranded == {
+        "job_id": 7, "user": "alice", "qos": None, "account": "vision", "field": "QOS", "item": "sg-loans",
+        "limit": None, "asked": None, "remedy": "scontrol update jobid=7 qos=normal",
+    }  # fmt: skip
+    assert cluster.run("apply") == 0
+    assert "job 7 of alice waits in QOS sg-loans" in capsys.readouterr().err
+
+
+def test_rollback_works_while_slurmctld_is_down_and_says_what_it_cannot_tell(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.run("apply")
+    cluster.is_down = True
+    capsys.readouterr()
+    assert cluster.run("rollback") == 0
+    assert "could never start any more is not known: slurmctld is down" in capsys.readouterr().err
+
+
+def test_status_names_the_file_that_was_applied(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    file, other = cluster.root / "policy.yaml", cluster.root / "other.yaml"
+    other.write_text(POLICY.replace("1d", "2d"))
+    cluster.run("apply", str(other))
+    capsys.readouterr()
+    assert cluster.run("status") == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].endswith(f"from {other}")
+    assert told[1] == (
+        f"{cluster.script}: as {other} said when it was applied, not as {file} says: "
+        "`slurm-gpu policy apply` installs the latter, "
+        f"`slurm-gpu policy status {other}` compares with the former"
+    )
+    assert cluster.run("status", "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["script_from"]["policy"], answer["compared_with"]) == (str(other), str(file))
+    assert cluster.run("status", str(other)) == 0
+    assert f"{cluster.script}: as {other} says" in capsys.readouterr().out
+    cluster.script.write_text(cluster.script.read_text() + "-- by hand\n")
+    assert cluster.run("status", str(other)) == 1
+    assert f"neither as {other} says nor as it was last applied here" in capsys.readouterr().out
+
+
+def test_decisions_are_counted_where_the_script_writes_them(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.run("apply")
+    (cluster.root / "run" / "decisions.log").write_text(
+        "slurm-gpu/1 1795263342 submit allow t uid=1 rules=-\n"
+    )
+    capsys.readouterr()
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(cluster.root / "elsewhere"))
+    assert cluster.run_bare("status", "--state-dir", str(cluster.root / "state")) == 0
+    assert "1 accepted, 0 refused" in capsys.readouterr().out
 
 
 def test_rollback_is_not_for_everybody(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +309,7 @@ def test_while_slurmdbd_is_away_the_script_can_be_applied_alone(
     cluster.store.associations = away  # type: ignore[method-assign, assignment]
     capsys.readouterr()
     assert cluster.run("status") == 3
-    assert "not as policy.yaml says" in capsys.readouterr().out
+    assert f"not as {cluster.root / 'policy.yaml'} says" in capsys.readouterr().out
     assert cluster.run("apply") == 3
     assert cluster.run("apply", "--lua-only") == 0
     assert "is in force" in capsys.readouterr().out
@@ -231,20 +335,18 @@ def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
 def test_the_qos_of_owners_are_made_before_anything_counts_on_them(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    owners = "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\nrules:"
-    cluster.write("rules:", owners)
-    path = cluster.root / "policy.yaml"
-    path.write_text(
-        path.read_text().replace("{accounts: [vision]}\n", "{qos: [sg-*], accounts: [vision]}\n", 1)
-    )
+    cluster.write_owners()
     assert cluster.run("apply", "--lua-only") == 2
     assert "the QOS of owners: are not made by --lua-only" in capsys.readouterr().err
     assert not cluster.script.exists()
     assert cluster.run("plan") == 0
     assert "QOS sg-loans: to be made (idle GPUs of vision)" in capsys.readouterr().out
     assert cluster.run("status") == 1
+    capsys.readouterr()
     assert cluster.run("apply") == 0
     told = capsys.readouterr()
+    assert "QOS sg-loans: made (idle GPUs of vision)" in told.out
+    assert "to be made" not in told.out
     assert "account vision: QOS+=sg-vision (rule owners.vision)" in told.out
     assert "slurm.conf lacks PreemptType=preempt/qos" in told.err
     assert cluster.run("status") == 0

@@ -39,9 +39,13 @@ class Step:
     new: int | None
     rule: str = ""
     """Which rule wants it; "" where none does any more."""
+    undoes: bool = False
+    """Whether it undoes another step; what rules say does not matter then."""
 
     def __str__(self) -> str:
         why = f"rule {self.rule}" if self.rule else "no rule wants it any more"
+        if self.undoes:
+            why = "as before the apply"
         if self.limit.holds_names:
             return f"{self.entity}: {self.limit.show(self.new)} ({why})"
         was = "no limit" if self.old is None else str(self.old)
@@ -50,7 +54,7 @@ class Step:
     @property
     def back(self) -> Step:
         """The step that undoes this one."""
-        return Step(self.entity, self.limit, self.new, self.old, self.rule)
+        return Step(self.entity, self.limit, self.new, self.old, undoes=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,33 @@ from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
 # Slurm asks for these anew each time it tries to start a job; MaxSubmitJobs and its like bind at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
 _PER_JOBS = frozenset({"GrpJobs", "MaxJobs", "MaxJobsPU"})
+_QOS = "QOS"
+
+
+_NORMAL = "normal"
+"""The QOS that every Slurm has, and that accounts inherit unless somebody has changed it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stranded:
-    """A queued job that alone exceeds a limit to come."""
+    """A queued job that alone exceeds a limit to come, or waits in a QOS that it may no longer use."""
 
     job: QueuedJob
     entity: Entity
     limit: LimitField
-    value: int
-    asked: int
+    value: int | None
+    """None where it is a QOS that is taken away."""
+    asked: int | None
+    remedy: str | None = None
+    """A command that lets it start again; None where it would have to ask for less."""
 
     def __str__(self) -> str:
         job = self.job
+        if self.limit.name == _QOS:
+            told = (
+                f"job {job.job_id} of {job.user} waits in QOS {job.qos}: {self.entity} may no longer use it"
+            )
+            return told if self.remedy is None else f"{told}; `{self.remedy}` moves it"
         what = f"asks for {self.asked} {self.limit.item}".rstrip()
         if self.limit.name == "MaxWall":
             what = f"asks for {self.asked} minutes"
@@ -38,7 +51,7 @@ class Stranded:
 def stranded(
     jobs: Iterable[QueuedJob], found: Mapping[Entity, Limits], steps: Iterable[Step]
 ) -> tuple[Stranded, ...]:
-    """Pending jobs that `steps` would keep from ever starting, and that could start before."""
+    """Pending jobs that `steps` keep from ever starting, and that could start with the limits `found`."""
     after = {entity: dict(limits) for entity, limits in found.items()}
     for step in steps:
         limits = after.setdefault(step.entity, {})
@@ -46,19 +59,43 @@ def stranded(
             limits.pop(step.limit, None)
         else:
             limits[step.limit] = step.new
-    return tuple(
-        Stranded(job, *exceeded)
-        for job in jobs
-        if job.state == "PENDING" and not any(_exceeded(job, found))
-        for exceeded in _exceeded(job, after)
+    pending = [job for job in jobs if job.state == "PENDING"]
+    return (
+        *(one for job in pending if (one := _shut_out(job, found, after)) is not None),
+        *(
+            Stranded(job, *exceeded)
+            for job in pending
+            if not any(_exceeded(job, found))
+            for exceeded in _exceeded(job, after)
+        ),
     )
+
+
+def _shut_out(
+    job: QueuedJob, found: Mapping[Entity, Limits], after: Mapping[Entity, Limits]
+) -> Stranded | None:
+    """A job whose QOS is taken from its user or account: Slurm lets it wait for ever, as InvalidQOS."""
+    names = {entity: _qos_of(entity, after) for entity in _associations(job)}
+    lost = [entity for entity in names if job.qos in _qos_of(entity, found) - names[entity]]
+    if not lost or any(job.qos in those for those in names.values()):
+        return None
+    others = [_NORMAL] if job.qos != _NORMAL else sorted(set().union(*names.values()))
+    remedy = f"scontrol update jobid={job.job_id} qos={others[0]}" if others else None
+    return Stranded(job, lost[0], LimitField(_QOS, job.qos), None, None, remedy)
+
+
+def _qos_of(entity: Entity, limits: Mapping[Entity, Limits]) -> set[str]:
+    return {limit.item for limit in limits.get(entity, {}) if limit.name == _QOS}
+
+
+def _associations(job: QueuedJob) -> tuple[Entity, Entity]:
+    return Entity(EntityKind.USER, job.account, job.user), Entity(EntityKind.ACCOUNT, job.account)
 
 
 def _exceeded(
     job: QueuedJob, limits: Mapping[Entity, Limits]
 ) -> Iterator[tuple[Entity, LimitField, int, int]]:
-    account = Entity(EntityKind.ACCOUNT, job.account)
-    user = Entity(EntityKind.USER, job.account, job.user)
+    user, account = _associations(job)
     of_user = limits.get(user, {})
     for entity in (Entity(EntityKind.QOS, job.qos), user, account):
         for limit, value in limits.get(entity, {}).items():

@@ -1,0 +1,131 @@
+"""`slurm-gpu policy status`: what is in force, beside a policy file and beside what was applied."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import asdict, astuple
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.output import print_json, print_table
+from slurm_gpu.cli.policyfile import PATH, file_argument
+from slurm_gpu.cli.policyloaded import LoadedPolicy, state_option
+from slurm_gpu.cli.policytext import plan_json, plan_lines
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.decisions import DecisionCounts, count_decisions
+from slurm_gpu.policy.inforce import InForce
+from slurm_gpu.policy.install import is_installed
+from slurm_gpu.policy.installed import read_policy_in_force
+from slurm_gpu.policy.journal import Entry, Journal, State
+
+
+@click.command()
+@file_argument
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@state_option
+@click.option(
+    "--run-dir", type=PATH, help="Look there for decisions.log, not where job_submit.lua says it writes it."
+)
+@with_site
+def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir: Path | None) -> None:
+    """Compare what is in force with FILE, and show what somebody changed by hand.
+
+    Exit status 1 where anything differs. Decisions are counted as far as decisions.log still holds them.
+    """
+    loaded = LoadedPolicy.read(site, file)
+    journal = Journal(state_dir)
+    found = loaded.in_force()
+    last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
+    made_by = _made_by(journal, loaded.script)
+    counts = _decisions(run_dir, loaded.script)
+    if not as_json:  # at once: slurmdbd may be away
+        click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
+        if begun is not None:
+            click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
+        click.echo(f"{loaded.script}: {_standing(found, made_by, loaded.path, file)}")
+        if counts is not None and counts.since_s is not None:
+            _print_counts(counts, counts.since_s)
+    native = loaded.native(site, journal.owned(loaded.settings.cluster))
+    changes = native.difference.steps or native.new_qos or native.drift
+    differs = bool(changes or begun) or found is not InForce.SAME
+    if as_json:
+        print_json(
+            {
+                "applied": _plain(last),
+                "cut_short": None if begun is None else begun.name,
+                "compared_with": str(loaded.path.absolute()),
+                "script": found.value,
+                "script_from": _plain(made_by),
+                "native": plan_json(native),
+                "differs": differs,
+                "decisions": None if counts is None else asdict(counts),
+            }
+        )
+    else:
+        for line in plan_lines(native):
+            click.echo(line)
+    if differs:
+        raise click.exceptions.Exit(1)
+
+
+def _made_by(journal: Journal, script: Path) -> Entry | None:
+    """The apply whose script slurmctld asks now; None where it is none of this host's, or was changed since.
+
+    An apply that only changes Slurm's own limits has none.
+    """
+    done = [entry for entry in journal.entries() if entry.state is State.DONE and entry.script == script]
+    return done[-1] if done and is_installed(script, done[-1].digest) else None
+
+
+def _standing(found: InForce, made_by: Entry | None, path: Path, file: Path | None) -> str:
+    """How the script stands to the file that it was compared with, and what to type."""
+    apply = "slurm-gpu policy apply" + ("" if file is None else f" {file}")
+    if found is InForce.SAME:
+        return f"as {path} says"
+    if found is InForce.MISSING:
+        return f"not there: `{apply}` installs it"
+    if found is InForce.FOREIGN:
+        return f"not slurm-gpu's: see `{apply} --replace`"
+    if made_by is None:
+        return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
+    if Path(made_by.policy) != path.absolute():
+        return (
+            f"as {made_by.policy} said when it was applied, not as {path} says: `{apply}` installs the "
+            f"latter, `slurm-gpu policy status {made_by.policy}` compares with the former"
+        )
+    return (
+        f"not as {path} says: it, members of its groups, the cluster's GPUs or slurm-gpu changed since it "
+        f"was applied; `{apply}` installs it anew"
+    )
+
+
+def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
+    """Counts of the log that the script itself names."""
+    if run_dir is not None:
+        return count_decisions(run_dir)
+    try:
+        policy = read_policy_in_force(script)
+    except OutsideError:
+        return None  # what was changed by hand need not be readable; that it differs is told
+    if policy is None or policy.decisions_log is None:
+        return None
+    return count_decisions(policy.decisions_log.parent)
+
+
+def _plain(entry: Entry | None) -> dict[str, str] | None:
+    return None if entry is None else {"at": entry.name, "policy": entry.policy}
+
+
+def _print_counts(counts: DecisionCounts, since_s: int) -> None:
+    since = dt.datetime.fromtimestamp(since_s, dt.UTC)
+    failed = f", {counts.failed} in which a rule failed" if counts.failed else ""
+    click.echo(
+        f"Decisions since {since:%Y-%m-%d %H:%M:%S} UTC: "
+        f"{counts.accepted} accepted, {counts.refused} refused{failed}"
+    )
+    if counts.rules:
+        columns = ("RULE", "REFUSED", "ADVISED", "OBSERVED", "ERRORS")
+        rows = [(rule, *map(str, astuple(count))) for rule, count in counts.rules.items()]
+        print_table(columns, rows, right=columns[1:])
