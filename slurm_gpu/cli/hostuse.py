@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.steady import spans
 from slurm_gpu.records import Host, Record
 
 # first_s and last_s are rounded, so watches that follow each other may share a second.
@@ -56,13 +57,16 @@ def host_uses(hosts: Iterable[Host], records: Iterable[Record] = ()) -> list[Hos
 
 
 def _apart(watches: Sequence[Host], counted: Set[str]) -> list[Host]:
-    """Those whose segments are known to count, and of the others those that overlap none."""
+    """Those whose segments are known to count, and of the others those that overlap none.
+
+    Of one boot it is its own clock that tells which do, since the wall clock may have been set.
+    """
+    span_of = {host.segment: span for host, span in zip(watches, spans(watches), strict=True)}
     kept = [host for host in watches if host.segment in counted]
     others = [host for host in watches if host.segment not in counted]
-    for host in sorted(others, key=lambda host: (host.first_s - host.last_s, host.segment)):
-        if all(
-            min(other.last_s, host.last_s) - max(other.first_s, host.first_s) <= _TOUCHING_S for other in kept
-        ):
+    for host in sorted(others, key=lambda host: (-span_of[host.segment].length_s, host.segment)):
+        span = span_of[host.segment]
+        if all(span.overlap_s(span_of[other.segment]) <= _TOUCHING_S for other in kept):
             kept.append(host)
     return kept
 

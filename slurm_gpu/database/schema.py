@@ -178,6 +178,7 @@ run_host = Table(
     Column("final", Boolean, nullable=False),
     Column("first_s", BigInteger, nullable=False),
     Column("last_s", BigInteger, nullable=False),
+    Column("uptime_s", Double),
     Column("cpu_s", Double),
     Column("rss_max_mib", Double),
     Column("read_bytes", BigInteger),

@@ -16,6 +16,7 @@ _MAX_PARAMETERS = 32
 class Host:
     """One segment, cumulative: the job's processes on this node, and what program it is; None is a gap.
 
+    `uptime_s` is when the segment began, in seconds since the boot `boot_id`; None of an older slurm-gpud.
     The net_ and ib_ counters are the node's, measured only while the job was alone on it all the time.
     `app_params` are named captures of the rule that recognised `app`, never a command line.
     """
@@ -31,6 +32,7 @@ class Host:
     final: bool
     first_s: int
     last_s: int
+    uptime_s: float | None = None
     cpu_s: float | None = None
     rss_max_mib: float | None = None
     read_bytes: int | None = None
@@ -66,6 +68,7 @@ def _parameters(name: str, value: Any) -> Mapping[str, str]:
 
 _CHECKS: fields.Checks = {
     **IDENTITY,
+    "uptime_s": fields.seconds,
     # A node of a thousand cores, used for a century.
     "cpu_s": lambda name, value: fields.number(name, value, high=1000 * fields.MAX_SECONDS),
     "rss_max_mib": fields.quantity,

@@ -170,6 +170,23 @@ def test_watches_of_a_node_whose_clock_was_set_back_are_told_apart_by_what_they_
     assert n1.cpu_s == 100.0
 
 
+@pytest.mark.parametrize("set_by_s", [-86400, -1800, -60, 0, 60, 1800, 86400])
+def test_watches_that_told_of_no_gpu_are_told_apart_by_the_time_since_boot(set_by_s: int):
+    hosts = [
+        make_host(segment="1" * 16, uptime_s=500.0, cpu_s=100.0, last_s=START_S + 1800),
+        make_host(
+            segment="2" * 16, uptime_s=2301.0, cpu_s=10.0,
+            first_s=START_S + 1801 + set_by_s, last_s=START_S + 2401 + set_by_s,
+        ),
+        make_host(  # beside the first
+            segment="3" * 16, uptime_s=700.0, cpu_s=1.0,
+            first_s=START_S + 200 + set_by_s, last_s=START_S + 1700 + set_by_s,
+        ),
+    ]  # fmt: skip
+    (n1,) = host_uses(hosts)
+    assert (n1.cpu_s, n1.watched_s) == (110.0, 2400)
+
+
 def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLine):
     events = [
         Event(node="n1", boot_id="b", n=n, at_s=START_S + n, kind="xid", device=_A, data={"code": 79})

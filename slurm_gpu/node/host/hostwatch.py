@@ -98,6 +98,7 @@ class HostWatch:
             final=final,
             first_s=int(self._start_wall_s),
             last_s=int(self._start_wall_s + max(0.0, now_s - self._start_s)),
+            uptime_s=round(self._start_s, 6),
             cpu_s=_rounded(self._stats.cpu_s),
             rss_max_mib=_rounded(self._stats.rss_max_mib),
             read_bytes=self._stats.read_bytes,
