@@ -19,6 +19,7 @@ from slurm_gpu.database.hostruns import host_run_row
 from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
+from slurm_gpu.database.resized import began_s
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
@@ -193,12 +194,13 @@ class Intake:
         """
         ours = {index: record for index, record in records.items() if record.cluster == self._cluster}
         runs: dict[int, list[_Whereabouts]] = {}
-        columns = run.c.job_id, run.c.restart, run.c.start_s, run.c.end_s, run.c.nodes
+        columns = run.c.job_id, run.c.restart, run.c.submit_s, run.c.start_s, run.c.end_s, run.c.nodes
         for ids in batched({record.job_id for record in ours.values()}, _RUNS_PER_QUERY):
             query = select(*columns).where(run.c.cluster == self._cluster, run.c.job_id.in_(ids))
-            for job_id, restart, start_s, end_s, nodes in connection.execute(query):
-                place = _Whereabouts(restart, start_s, end_s, node_set(nodes))
-                runs.setdefault(job_id, []).append(place)
+            for row in connection.execute(query).mappings():
+                start_s = None if row["start_s"] is None else began_s(row)
+                place = _Whereabouts(row["restart"], start_s, row["end_s"], node_set(row["nodes"]))
+                runs.setdefault(row["job_id"], []).append(place)
         jobs = {} if queue is None else queue.by_id
         foreign = foreign_segments(connection, records)
         denied = {index: _not_its(record, record.node) for index, record in foreign.items()}
@@ -234,7 +236,7 @@ def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[s
         "in_prolog": job.reason == "Prolog",
         "uid": job.uid,
         "start_s": job.start_s,
-        "shards": None if shards is None else round(shards / max(1, len(job.nodes))),
+        "shards": None if shards is None else round(shards / _n_nodes(job)),
         "granted_mgpu": _granted_mgpu(job, node, None if slurm_node is None else slurm_node.shards_per_gpu),
         "gpu_index": {name: list(index) for name, index in job.gpu_index.get(node, {}).items()},
     }
@@ -245,13 +247,18 @@ def _granted_mgpu(job: QueuedJob, node: str, shards_per_gpu: int | None) -> int 
     shards = round(job.tres_allocated.get("gres/shard", 0))
     if not shards:
         return 1000
-    n_nodes, n_gpus = max(1, len(job.nodes)), len(job.gpu_index.get(node, {}).get("shard", ()))
+    n_nodes, n_gpus = _n_nodes(job), len(job.gpu_index.get(node, {}).get("shard", ()))
     if not shards_per_gpu or shards % n_nodes or job.tres_allocated.get("gres/gpu"):
         return None
     on_node = shards // n_nodes
     if on_node == shards_per_gpu * max(1, n_gpus):
         return 1000
     return None if n_gpus > 1 or on_node > shards_per_gpu else round(on_node * 1000 / shards_per_gpu)
+
+
+def _n_nodes(job: QueuedJob) -> int:
+    """How many its allocation has; a job that is completing shows only those that it has yet to leave."""
+    return max(1, round(job.tres_allocated.get("node", len(job.nodes))))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -339,7 +346,12 @@ class _Whereabouts:
 def _denied(record: Record | Host, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
     if any(record.node in run.nodes for run in runs) or (job is not None and record.node in job.nodes):
         return False
-    if job is not None and job.nodes and job.restarts == record.restart and job.start_s is not None:
+    if (
+        job is not None
+        and _shows_all_nodes(job)
+        and job.restarts == record.restart
+        and job.start_s is not None
+    ):
         return record.last_s >= job.start_s - _DENIAL_MARGIN_S
     return any(
         run.nodes
@@ -350,3 +362,8 @@ def _denied(record: Record | Host, runs: Sequence[_Whereabouts], job: QueuedJob 
         and record.last_s <= run.end_s - _DENIAL_MARGIN_S
         for run in runs
     )
+
+
+def _shows_all_nodes(job: QueuedJob) -> bool:
+    """False where it may have left some already, of which the accounting alone tells, perhaps later."""
+    return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

@@ -92,6 +92,8 @@ class QueuedJob:
     time_limit_s: int | None
     n_nodes: int
     nodes: Sequence[str]
+    """Those that it has now: without what it gave back in a resize, and while COMPLETING without those that
+    it has left already. Once it has ended, all that it had at its end."""
     tres_requested: Mapping[str, float]
     """Totals by TRES name, memory in MiB: {"cpu": 8, "mem": 65536, "gres/gpu": 2, "gres/gpu:a100": 2}.
 
@@ -111,6 +113,8 @@ class QueuedJob:
     """TresPerNode as printed, such as gres:gpu:2."""
     het_offset: int | None = None
     """Which component of the heterogeneous job `het_job_id` this is."""
+    resized_s: int | None = None
+    """When its nodes changed last, by its owner or because one failed; None where they never did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

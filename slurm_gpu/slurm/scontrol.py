@@ -238,6 +238,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
             het_offset=fields.number("HetJobOffset"),
+            resized_s=fields.epoch("ResizeTime"),
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None

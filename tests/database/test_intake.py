@@ -133,12 +133,32 @@ def test_a_job_that_was_never_on_the_node_is_denied_by_slurmctld(database: Datab
     assert take(database, slurm, record(restart=1))["stored"] == 1, "the next run may be anywhere"
 
 
+@pytest.mark.parametrize(
+    "given", [{"state": "COMPLETING"}, {"resized_s": T0 + 5}], ids=["it is completing", "it was resized"]
+)
+def test_slurmctld_denies_nothing_of_a_job_that_has_left_some_of_its_nodes(
+    database: Database, given: dict[str, Any]
+) -> None:
+    slurm = MemorySlurm(jobs=[queued(nodes=("n2",), **given)])
+    assert take(database, slurm, record())["stored"] == 1
+
+
 def test_a_job_that_was_never_on_the_node_is_denied_by_accounting(database: Database) -> None:
     account(database, row(nodes="n2", end_s=T0 + 10_000, elapsed_s=10_000))
     inside = record(first_s=T0 + 5000, last_s=T0 + 5010)
     assert reasons(take(database, MemorySlurm(), inside)) == {0: "job 1 was never on n1, says Slurm"}
     at_the_edge = record(first_s=T0 + 9900, last_s=T0 + 9950)
     assert take(database, MemorySlurm(), at_the_edge)["stored"] == 1
+
+
+def test_what_remains_of_a_resized_job_denies_nothing_of_the_time_before(database: Database) -> None:
+    """Its start is said to be the whole run's, and the row of the time before may come later."""
+    resized_s = T0 + 5000
+    account(database, row(nodes="n2", submit_s=resized_s, start_s=T0, end_s=T0 + 10_000, elapsed_s=10_000))
+    before = record(first_s=T0 + 1000, last_s=resized_s)
+    assert take(database, MemorySlurm(), before)["stored"] == 1
+    after = record(segment=segment(2), first_s=T0 + 6000, last_s=T0 + 6010)
+    assert reasons(take(database, MemorySlurm(), after)) == {0: "job 1 was never on n1, says Slurm"}
 
 
 def test_a_node_cannot_overwrite_what_another_shipped(database: Database) -> None:
@@ -212,6 +232,16 @@ def test_what_a_job_was_granted_of_each_gpu_is_told_only_where_it_is_known(
     index = dict.fromkeys(names, {"shard": shards} if shards else {"gpu": (0, 1)})
     job = queued(tres_allocated=tres, nodes=names, gpu_index=index)
     assert job_facts(job, "n1", node(1))["granted_mgpu"] == granted_mgpu
+
+
+def test_a_job_that_is_completing_was_granted_what_it_was() -> None:
+    """slurmctld shows only the nodes that such a job has yet to leave, and not on which GPUs it is there."""
+    tres = {"node": 2, "gres/shard": 4}
+    running = queued(tres_allocated=tres, nodes=("n1", "n2"), gpu_index={"n1": {"shard": (2,)}})
+    completing = queued(tres_allocated=tres, nodes=("n1",), gpu_index={}, state="COMPLETING")
+    for job in (running, completing):
+        facts = job_facts(job, "n1", node(1))
+        assert (facts["granted_mgpu"], facts["shards"]) == (500, 2)
 
 
 def test_a_thousand_shipments_cost_slurmctld_one_question(database: Database) -> None:

@@ -7,7 +7,8 @@ import pytest
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from slurm_gpu.slurm.commands import CommandClient, run_command
-from tests.slurm.recorded import NOW_S, VERSIONS, RecordedSlurm, recorded_client
+from slurm_gpu.slurm.scontrol import Label, parse_single_job
+from tests.slurm.recorded import DATA, NOW_S, VERSIONS, RecordedSlurm, recorded_client
 
 
 @pytest.fixture(scope="module", params=list(VERSIONS))
@@ -135,6 +136,14 @@ def test_whether_a_slurmctld_answers_is_known_within_seconds(answer: str, is_up:
 def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):
     job = _named(jobs, "requeued")
     assert (job.restarts, job.state, job.nodes, job.gpu_index) == (1, "PENDING", [], {})
+
+
+def test_a_job_that_was_resized_tells_when(jobs: dict[int, QueuedJob]):
+    text = (DATA / "job-resized.txt").read_text()
+    resized = parse_single_job(text, 6, Label("wrap", ""))
+    assert resized is not None
+    assert (resized.nodes, resized.resized_s) == (["n1"], resized.start_s + 3)
+    assert all(job.resized_s is None for job in jobs.values())
 
 
 def test_a_suspended_job_keeps_its_nodes(jobs: dict[int, QueuedJob]):
