@@ -97,7 +97,7 @@ class Intake:
         # A machine without Slurm counts jobs by itself.
         is_slurms = shipment.node in (self._view.nodes() or {})
         open_jobs = shipment.open_jobs if is_slurms else ()
-        over = ended(open_jobs, queue, self._clock.wall(), self._run_ends)
+        over = ended(shipment.node, open_jobs, queue, self._clock.wall(), self._run_ends)
         return {
             "stored": stored,
             "stale": stale,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.ended import Ended, ended
+from slurm_gpu.database.ended import Ended, RunEnd, ended
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.slurm.client import QueuedJob
 from tests.database.samples import T0, queued
@@ -14,18 +14,22 @@ NOW_S = T0 + 10_000
 
 
 def look(
-    jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | None]], as_of_s: float = NOW_S
+    jobs: Sequence[QueuedJob], accounting: Mapping[int, Sequence[int | RunEnd | None]], as_of_s: float = NOW_S
 ) -> dict[int, Ended]:
-    """What is said of job 1."""
+    """What is said of job 1 on n1; where it is not told, its runs were there."""
     queue = Queue(as_of_s, {job.job_id: job for job in jobs}, {})
     asked: list[int] = []
 
-    def ask(job_ids: Sequence[int]) -> Mapping[int, Sequence[int | None]]:
+    def ask(job_ids: Sequence[int]) -> Mapping[int, Sequence[RunEnd]]:
         asked.extend(job_ids)
-        return {job_id: ends for job_id, ends in accounting.items() if job_id in job_ids}
+        return {
+            job_id: [one if isinstance(one, RunEnd) else RunEnd(one, frozenset({"n1"})) for one in ends]
+            for job_id, ends in accounting.items()
+            if job_id in job_ids
+        }
 
-    found = ended([1], queue, NOW_S, ask)
-    if any(job.state == "RUNNING" and job.restarts == 0 for job in jobs):
+    found = ended("n1", [1], queue, NOW_S, ask)
+    if any(job.state == "RUNNING" and job.restarts == 0 and job.resized_s is None for job in jobs):
         assert asked == [], "a job in its first run costs no look into the accounting"
     return found
 
@@ -73,6 +77,49 @@ def test_an_earlier_run_of_a_requeued_job_is_over_and_the_younger_is_not() -> No
 @pytest.mark.parametrize("as_of_s", [NOW_S - 61.0, None])
 def test_while_slurmctld_is_away_nothing_is_over(as_of_s: Any) -> None:
     if as_of_s is None:
-        assert ended([1], None, NOW_S, lambda _: {1: [LONG_AGO]}) == {}
+        assert ended("n1", [1], None, NOW_S, lambda _: {1: [RunEnd(LONG_AGO, frozenset({"n1"}))]}) == {}
     else:
         assert look([], {1: [LONG_AGO]}, as_of_s) == {}
+
+
+def resized(nodes: Sequence[str] = ("n2",), **given: Any) -> QueuedJob:
+    return queued(**{"nodes": tuple(nodes), "resized_s": LONG_AGO + 500, "start_s": T0, **given})
+
+
+def on(end_s: int | None, *nodes: str) -> RunEnd:
+    return RunEnd(end_s, frozenset(nodes))
+
+
+SHRUNK_TWICE = [on(LONG_AGO, "n1", "n2", "n3"), on(LONG_AGO + 500, "n2", "n3")]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED"])
+@pytest.mark.parametrize("restarts", [0, 2])
+def test_a_node_that_a_job_gave_back_is_let_go_when_it_was_and_not_at_a_later_resize(
+    state: str, restarts: int
+) -> None:
+    job = resized(state=state, restarts=restarts)
+    assert look([job], {1: [*SHRUNK_TWICE, on(None, "n2")]}) == {1: Ended(restarts, LONG_AGO)}
+
+
+def test_so_it_is_where_the_job_has_ended_since() -> None:
+    rows = [*SHRUNK_TWICE, on(LONG_AGO + 800, "n2")]
+    assert look([resized(state="COMPLETED", end_s=LONG_AGO + 800)], {1: rows}) == {1: Ended(0, LONG_AGO)}
+    assert look([], {1: rows}) == {1: Ended(None, LONG_AGO)}
+
+
+@pytest.mark.parametrize(
+    ("why", "job", "rows"),
+    [
+        ("it was shrunk, and has this node still", resized(["n1"]), [*SHRUNK_TWICE, on(None, "n1")]),
+        ("accounting does not tell yet", resized(), [on(None, "n1", "n2", "n3")]),
+        ("accounting does not know it", resized(), []),
+        ("it let go just now", resized(), [on(NOW_S - 100, "n1", "n2"), on(None, "n2")]),
+        ("what was here is an earlier job of that number", resized(), [on(T0 - 500, "n1"), on(None, "n2")]),
+        ("its epilogs may run", resized(state="COMPLETING"), SHRUNK_TWICE),
+        ("slurmctld does not name its nodes", resized([]), SHRUNK_TWICE),
+        ("it was never resized", resized(resized_s=None), SHRUNK_TWICE),
+    ],
+)
+def test_doubt_leaves_a_resized_job_open(why: str, job: QueuedJob, rows: Sequence[RunEnd]) -> None:
+    assert look([job], {1: rows}) == {}, why
