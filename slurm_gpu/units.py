@@ -76,3 +76,8 @@ def format_memory_mib(mib: float) -> str:
 def format_mgpu(mgpu: int) -> str:
     """GPUs for people: 2000 → "2", 250 → "0.25"."""
     return f"{mgpu / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 job", "2 jobs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

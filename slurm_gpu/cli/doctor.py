@@ -13,6 +13,7 @@ from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.policy.install import STATE_DIRECTORY
+from slurm_gpu.units import counted
 
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
 _ONE_COLUMN = 60
@@ -55,7 +56,7 @@ def doctor(
         checks = [result.to_json() for result in results]
         print_json({"checks": checks, "failed": failed, "warned": warned})
     else:
-        click.echo(f"{failed} failed, {warned} warnings, {levels.count(Level.OK)} fine")
+        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine")
     return 1 if failed else 0
 
 

@@ -43,7 +43,7 @@ def event_text(event: Event) -> str:
             meaning = _XIDS.get(code) if isinstance(code, int) else None
             return f"Xid {code}{'' if meaning is None else f': {meaning}'}"
         case "intruder" if "left_out" in data:
-            return f"processes of {data.get('of')} went on doing so: {data['left_out']} more were not listed"
+            return f"processes of {data.get('of')} went on doing so; not listed: {data['left_out']}"
         case "intruder":
             job = "" if data.get("job") is None else f"job {data['job']}, "
             return f"process {data.get('pid')} of {job}uid {data.get('uid')} used it without holding it"
@@ -55,7 +55,7 @@ def event_text(event: Event) -> str:
         case "clock_step":
             return f"the node's clock was set by {_seconds(data.get('seconds'))}"
         case "spool_full":
-            return f"the node's spool was full; {data.get('dropped')} records were given up"
+            return f"the node's spool was full; records given up: {data.get('dropped')}"
     known = _KINDS.get(event.kind)
     if known is not None:
         return known

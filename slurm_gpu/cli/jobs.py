@@ -13,6 +13,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.database.client import Run
 from slurm_gpu.errors import UsageError
+from slurm_gpu.units import counted
 
 COLUMNS = (
     "JobID",
@@ -109,7 +110,7 @@ def jobs(
         )
     if len(found) > limit:
         found.pop()
-        remark(f"the last {limit} runs; there are more (--limit)")
+        remark(f"the last {counted(limit, 'run')}; there are more (--limit)")
     if not found:
         remark("no runs match")
     if as_json:

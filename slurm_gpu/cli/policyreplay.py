@@ -30,6 +30,7 @@ from slurm_gpu.policy.replay import (
     without_size,
     without_unknown,
 )
+from slurm_gpu.units import counted
 
 if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
     from slurm_gpu.database.client import Run
@@ -141,7 +142,7 @@ def _print(result: Replay, zone: ZoneInfo, limit: int) -> None:
         click.echo()
         print_table(_COLUMNS, (_row(judgement, zone) for judgement in refused[:limit]), right=_RIGHT)
     if len(refused) > limit:
-        remark(f"the first {limit} of {len(refused)} refusals (--limit)")
+        remark(f"the first {limit} of {counted(len(refused), 'refusal')} (--limit)")
 
 
 def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:

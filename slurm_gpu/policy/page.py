@@ -21,7 +21,7 @@ from slurm_gpu.policy.model import (
     Rule,
     RuleException,
 )
-from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
+from slurm_gpu.units import counted, format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
 ONE_GPU = "All shards of a job on a node come from one GPU; a job that asks for more could never start."
@@ -162,7 +162,7 @@ def _owner(owner: Owner) -> Section:
 
 
 def _count(gpus: int) -> str:
-    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    return counted(gpus, "GPU")
 
 
 def _bundle(bundle: Bundle) -> Section:
@@ -173,7 +173,7 @@ def _bundle(bundle: Bundle) -> Section:
     each = "" if without else f" for each {_gpus(bundle.mgpu)}"
     limits = []
     if bundle.cpus is not None:
-        limits.append(f"at most {bundle.cpus} CPUs{each}")
+        limits.append(f"at most {counted(bundle.cpus, 'CPU')}{each}")
     if bundle.memory_mib is not None:
         limits.append(f"at most {format_memory_mib(bundle.memory_mib)} of memory{each}")
     if without and bundle.partitions is not None:

@@ -16,6 +16,7 @@ from typing import Any
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, INFINITE, NO_VAL, PolicyScript, ScalarFields
+from slurm_gpu.units import counted
 
 _OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
 """Of what the script says for each rule or bundle that objects."""
@@ -113,8 +114,8 @@ def without_size(jobs: Iterable[PastJob]) -> tuple[list[PastJob], list[str]]:
     known = [job for job in jobs if job.tres or job.start_s is not None]
     if len(known) == len(jobs):
         return known, []
-    missing = len(jobs) - len(known)
-    return known, [f"{missing} jobs are left out: Slurm's accounting does not tell yet what they ask for"]
+    missing = counted(len(jobs) - len(known), "job")
+    return known, [f"{missing} left out: Slurm's accounting does not tell yet what is asked for"]
 
 
 def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: int) -> Replay:

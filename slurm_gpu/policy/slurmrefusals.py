@@ -12,6 +12,7 @@ from slurm_gpu.policy.sbatch import SbatchRequest
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.submission import Partition, UserPlaces
+from slurm_gpu.units import counted
 
 _MOST_NAMED = 12
 """So many names are told; more help nobody."""
@@ -127,10 +128,10 @@ def _amounts(
         yield f"--mem-per-gpu={per_gpu}: {where} {_memory(memory)}"
     cpus = description.get("cpus_per_task")
     if isinstance(cpus, int) and "cpus-per-task" in request.options and cpus > most(lambda node: node.cpus):
-        yield f"--cpus-per-task={cpus}: {where} {most(lambda node: node.cpus)} CPUs"
+        yield f"--cpus-per-task={cpus}: {where} {counted(most(lambda node: node.cpus), 'CPU')}"
     least = description.get("min_nodes")
     if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
-        yield f"--nodes={request.options['nodes']}: {asked} has {len(nodes)} nodes"
+        yield f"--nodes={request.options['nodes']}: {asked} has {counted(len(nodes), 'node')}"
 
 
 def _per_gpu_mib(description: Mapping[str, object]) -> int:

@@ -273,7 +273,7 @@ def test_events_that_nobody_takes_in(installed: Installation):
     event = installed.root / "run" / "jobs" / "1-7-prolog"
     event.write_text("EVENT=prolog\n")
     os.utime(event, (NOW_S - 600, NOW_S - 600))
-    assert "1 events wait" in worst(node.hook_directory(installed.at())).message
+    assert "1 event waiting" in worst(node.hook_directory(installed.at())).message
     os.utime(event, (NOW_S - 1, NOW_S - 1))
     assert levels(node.hook_directory(installed.at())) == ["ok"]
 
@@ -297,7 +297,7 @@ def test_records_that_wait(installed: Installation):
     write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
     assert levels(node.spool(installed.at())) == ["ok"]
     write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
-    assert worst(node.spool(installed.at())).message.startswith("1 finished records wait to be sent")
+    assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
     write(("shipped/record/a/GPU-1", 4))
     assert levels(node.spool(installed.at())) == ["ok"]
     write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))

@@ -1,6 +1,7 @@
 """What `slurm-gpu doctor` learns from slurm-gpudbd, and says about the nodes that ship to it."""
 
 import dataclasses
+import os
 
 import pytest
 
@@ -86,6 +87,36 @@ def test_a_node_that_is_not_heard_any_more_is_named(installed: Installation):
     assert found[0].remedy.startswith("ssh n2 systemctl start slurm-gpud")
 
 
+def _start(installed: Installation, pid: int, age_s: float, *words: str) -> None:
+    """A process in the /proc of that host, which has been up for 1000 s."""
+    (installed.root / "proc" / "uptime").write_text("1000.00 3000.00\n")
+    process = installed.root / "proc" / str(pid)
+    process.mkdir()
+    (process / "cmdline").write_bytes("\0".join(words).encode())
+    ticks = int((1000 - age_s) * os.sysconf("SC_CLK_TCK"))
+    (process / "stat").write_text(f"{pid} (python3 (x) S) {'S ' + '0 ' * 18}{ticks} 0 0\n")
+
+
+def test_what_was_just_started_may_still_be_silent(installed: Installation):
+    installed.database.reports = [_report("n1", 4), _report("n3", 4)]
+    at = installed.at("n2")
+    _start(installed, 7, 4.0, "python3", "/usr/bin/slurm-gpud", "--node=n2")
+    assert [(one.level, one.message) for one in database.nodes_heard(at)] == [
+        (Level.WARN, "slurm-gpud on n2 has yet to be heard: it was started 4s ago")
+    ]
+    silent = next(iter(database.devices_agree(at)))
+    assert (silent.level, silent.message) == (Level.SKIPPED, "n2: see the finding on nodes")
+
+
+@pytest.mark.parametrize(("age_s", "level"), [(3.0, Level.WARN), (60.0, Level.FAIL)])
+def test_a_slurm_gpudbd_that_was_just_started_has_heard_little(
+    installed: Installation, age_s: float, level: Level
+):
+    installed.database.reports = [_report("n1", 4), _report("n3", 4)]
+    _start(installed, 7, age_s, "slurm-gpudbd")
+    assert [one.level for one in database.nodes_heard(installed.at())] == [level]
+
+
 def test_of_a_node_that_is_down_nothing_is_expected(installed: Installation):
     at = installed.at()
     at.nodes = [dataclasses.replace(one, state="down+not_responding") for one in at.nodes]
@@ -114,7 +145,8 @@ def test_instances_count_as_gpus_or_their_gpu_does(installed: Installation):
 
 
 def test_nodes_that_have_told_nothing_of_their_gpus(installed: Installation):
-    installed.database.reports = [_report("n1", 4), _report("n3", 0)]
+    heard = [_report(f"n{n}", 0) for n in (2, 3)]
+    installed.database.reports = [_report("n1", 4), *heard]
     finding = worst(database.devices_agree(installed.at()))
     assert (finding.level, finding.message) == (
         Level.WARN,

@@ -183,7 +183,7 @@ def test_a_gpu_held_idle_is_pointed_out(slurm_gpu: CommandLine):
     assert "The GPU of this run was held and not used; submit such work without --gpus" in slurm_gpu.out
     slurm_gpu.database.runs = [make_run(devices=(_idle(_A), make_record(_B)))]
     slurm_gpu("job", "17")
-    assert "1 of 2 GPUs were held and not used; the run would have done with 1." in slurm_gpu.out
+    assert "1 of 2 GPUs was held and not used; the run would have done with 1." in slurm_gpu.out
 
 
 def test_nothing_is_judged_that_was_measured_too_little(slurm_gpu: CommandLine):

@@ -210,7 +210,7 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         (
             "intruder",
             {"of": "uid 1000", "left_out": 12},
-            "processes of uid 1000 went on doing so: 12 more were not listed",
+            "processes of uid 1000 went on doing so; not listed: 12",
         ),
         (
             "job_mismatch",
@@ -219,7 +219,7 @@ def test_events_are_told_in_words_and_the_first_twenty_only(slurm_gpu: CommandLi
         ),
         ("clock_step", {"seconds": -3600}, "the node's clock was set by -3600.0 s"),
         ("clock_step", {}, "the node's clock was set by some seconds"),
-        ("spool_full", {"dropped": 3}, "the node's spool was full; 3 records were given up"),
+        ("spool_full", {"dropped": 3}, "the node's spool was full; records given up: 3"),
         ("something_new", {"x": 3}, "something new x=3"),
     ],
 )

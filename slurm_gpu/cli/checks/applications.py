@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
 from slurm_gpu.errors import InputError
 from slurm_gpu.node.application.rules import load_rules, rules_path
+from slurm_gpu.units import counted
 
 
 def rules(at: Surroundings) -> Iterator[Finding]:
@@ -20,4 +21,4 @@ def rules(at: Surroundings) -> Iterator[Finding]:
     except InputError as error:
         yield fail(str(error), f"mend {path}, then systemctl restart slurm-gpud")
         return
-    yield ok(f"{path}: {len(known.rules)} applications")
+    yield ok(f"{path}: {counted(len(known.rules), 'application')}")

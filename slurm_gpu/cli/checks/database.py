@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.outages import trouble
+from slurm_gpu.cli.checks.processes import Process, running
 from slurm_gpu.database.client import Health, NodeReport
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.hostlist import compress
@@ -15,6 +16,9 @@ from slurm_gpu.slurm.hostlist import compress
 _SKEW_S = 5.0
 _MISSED_IMPORTS = 3
 _HEARD_S = 60.0
+_TELLS_WITHIN_S = 20.0
+"""A slurm-gpud that has started, or finds slurm-gpudbd again, is heard by then: it tries each 10 s."""
+_AGAIN = "slurm-gpu doctor, once more in 20 s"
 _UNHEARD = frozenset(
     {"down", "future", "not_responding", "power_down", "powered_down", "powering_down", "unknown"}
 )
@@ -73,11 +77,16 @@ def nodes_heard(at: Surroundings) -> Iterator[Finding]:
     """Every node with GPUs was heard of within the last minute, as each sends its live values every 10 s."""
     now_s = _health(at).now_s
     with at.site.database() as database:
-        heard = {report.node: report.heard_s for report in database.nodes()}
-    there = [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
-    late = {name: heard.get(name) for name in there}
-    late = {name: at_s for name, at_s in late.items() if at_s is None or now_s - at_s > _HEARD_S}
+        reports = database.nodes()
+    there = _expected(at)
+    late = _late(there, reports, now_s)
+    started = {name: _just_started(at, name) for name in late}
+    for why in dict.fromkeys(why for why in started.values() if why is not None):
+        names = [name for name in late if started[name] == why]
+        yield warn(f"slurm-gpud on {compress(names)} has yet to be heard: {why}", _AGAIN)
     for name, at_s in late.items():
+        if started[name] is not None:
+            continue
         since = "since slurm-gpudbd started" if at_s is None else f"for {span(now_s - at_s)}"
         yield fail(
             f"slurm-gpud on {name} has not been heard {since}",
@@ -91,11 +100,15 @@ def nodes_heard(at: Surroundings) -> Iterator[Finding]:
 
 def devices_agree(at: Surroundings) -> Iterator[Finding]:
     """The GPUs that each slurm-gpud sees are those that Slurm hands out, and all are of this version."""
+    now_s = _health(at).now_s
     with at.site.database() as database:
         reports = {report.node: report for report in database.nodes()}
     expected = {node.name: node.n_gpus for node in at.nodes if node.n_gpus}
     unheard = [name for name in expected if name not in reports or not reports[name].devices]
-    if unheard:
+    late = _late(_expected(at), reports.values(), now_s)
+    if unheard and late.keys() >= set(unheard):
+        yield skipped(f"{compress(unheard)}: see the finding on nodes")
+    elif unheard:
         yield warn(
             f"no slurm-gpud has told of the GPUs of {compress(unheard)}",
             f"ssh {unheard[0]} slurm-gpu doctor; systemctl start slurm-gpud where none runs",
@@ -122,6 +135,33 @@ def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:
             f"slurm-gpud is {version} on {compress(nodes)}, this is {__version__}",
             "install one version everywhere",
         )
+
+
+def _expected(at: Surroundings) -> list[str]:
+    """Nodes with GPUs of which something should be heard."""
+    return [node.name for node in at.nodes if node.n_gpus and _UNHEARD.isdisjoint(node.state.split("+"))]
+
+
+def _late(there: Iterable[str], reports: Iterable[NodeReport], now_s: float) -> dict[str, float | None]:
+    """Those not heard within the last minute, and when they were; None for those never heard."""
+    heard = {report.node: report.heard_s for report in reports}
+    told = {name: heard.get(name) for name in there}
+    return {name: at_s for name, at_s in told.items() if at_s is None or now_s - at_s > _HEARD_S}
+
+
+def _just_started(at: Surroundings, node: str) -> str | None:
+    """Why a node cannot have been heard yet, as far as its slurm-gpud, or slurm-gpudbd, runs on this host."""
+    mine = [one for one in running(at.proc, "slurm-gpud") if _is_of(one, node, at.gpu_nodes_here)]
+    for name, processes in (("slurm-gpudbd", running(at.proc, "slurm-gpudbd")), ("it", mine)):
+        ages = [one.age_s for one in processes if one.age_s is not None]
+        if ages and min(ages) < _TELLS_WITHIN_S:
+            return f"{name} was started {span(min(ages))} ago"
+    return None
+
+
+def _is_of(process: Process, node: str, here: Sequence[str]) -> bool:
+    """Where a host simulates several nodes, each daemon is told its name."""
+    return node in here and (len(here) == 1 or node in process.words or f"--node={node}" in process.words)
 
 
 def _health(at: Surroundings) -> Health:

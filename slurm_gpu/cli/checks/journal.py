@@ -9,6 +9,7 @@ from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skippe
 from slurm_gpu.policy.journal import Journal, State
 from slurm_gpu.policy.native.difference import drift
 from slurm_gpu.policy.native.plan import read_accounting
+from slurm_gpu.units import counted
 
 _STATUS = "slurm-gpu policy status tells each; slurm-gpu policy apply sets them again"
 
@@ -37,4 +38,4 @@ def applied(at: Surroundings) -> Iterator[Finding]:
         more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
         yield warn(f"Slurm's own limits are not as they were applied: {changed[0]}{more}", _STATUS)
     elif begun is None:
-        yield ok(f"{len(owned)} limits of Slurm's are as they were applied")
+        yield ok(f"{counted(len(owned), 'limit')} of Slurm's own, as applied")

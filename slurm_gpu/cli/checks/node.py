@@ -12,6 +12,7 @@ from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.units import counted
 
 _DAEMON = "slurm-gpud"
 _TAKEN_IN_S = 30.0
@@ -59,9 +60,10 @@ def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
             f"others than root may reach {directory}", f"chown root {directory}; chmod 700 {directory}"
         )
     if ages and max(ages) > _TAKEN_IN_S:
-        yield fail(f"{len(ages)} events wait in {directory}, the oldest for {span(max(ages))}", _START)
+        told = f"{counted(len(ages), 'event')} waiting in {directory}, the oldest for {span(max(ages))}"
+        yield fail(told, _START)
     else:
-        yield ok(f"{directory}: {len(ages)} events wait")
+        yield ok(f"{directory}: {counted(len(ages), 'event')} waiting")
 
 
 def spool(at: Surroundings) -> Iterator[Finding]:
@@ -83,11 +85,12 @@ def _spool(directory: Path) -> Iterator[Finding]:
         return
     if refused:
         yield warn(
-            f"slurm-gpudbd refused {refused} records", f"read why in {rejected}, then remove them there"
+            f"slurm-gpudbd refused {counted(refused, 'record')}",
+            f"read why in {rejected}, then remove what lies there",
         )
     if waiting:
         yield warn(
-            f"{waiting} finished records wait to be sent from {directory}",
+            f"{counted(waiting, 'finished record')} still to be sent from {directory}",
             "see the finding on slurm-gpudbd; nothing is lost",
         )
     else:

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 _WORDS = 4
 """An interpreter and its options may come before the name."""
+_START_TIME = 19
+"""The field of /proc/PID/stat, from the first behind the name on: when it was started, in ticks of uptime."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A daemon that runs here."""
+
+    words: list[str]
+    """Its command line."""
+    age_s: float | None
+    """For how long; None where /proc does not tell."""
 
 
 def daemons(proc: Path, name: str) -> list[list[str]]:
     """The command lines of every process of that name that runs here."""
+    return [process.words for process in running(proc, name)]
+
+
+def running(proc: Path, name: str) -> list[Process]:
+    """Every process of that name that runs here."""
     found = []
     for process in proc.glob("[0-9]*"):
         try:
@@ -18,5 +36,14 @@ def daemons(proc: Path, name: str) -> list[list[str]]:
         except OSError:
             continue  # it has ended meanwhile
         if any(Path(word).stem == name for word in words[:_WORDS]):
-            found.append(words)
+            found.append(Process(words, _age_s(proc, process)))
     return found
+
+
+def _age_s(proc: Path, process: Path) -> float | None:
+    try:
+        fields = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+        uptime_s = float((proc / "uptime").read_text().split()[0])
+        return max(0.0, uptime_s - int(fields[_START_TIME]) / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return None

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.units import counted
 
 _HOOK = "slurm-gpu"
 """Part of the file names of our hooks, prolog/10-slurm-gpu and epilog/10-slurm-gpu."""
@@ -22,7 +23,7 @@ def answers(at: Surroundings) -> Iterator[Finding]:
     at.site.slurm.ping()
     settings = at.settings
     n_gpus = sum(node.n_gpus for node in at.nodes)
-    yield ok(f"Slurm {settings.version}, {len(at.nodes)} nodes, {n_gpus} GPUs")
+    yield ok(f"Slurm {settings.version}, {counted(len(at.nodes), 'node')}, {counted(n_gpus, 'GPU')}")
 
 
 def hooks(at: Surroundings) -> Iterator[Finding]:

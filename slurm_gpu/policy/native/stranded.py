@@ -9,6 +9,7 @@ from slurm_gpu.policy.native.difference import Step
 from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
+from slurm_gpu.units import counted
 
 # Slurm asks for these anew each time it tries to start a job; MaxSubmitJobs and its like bind at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
@@ -41,8 +42,8 @@ class Stranded:
             )
             return told if self.remedy is None else f"{told}; `{self.remedy}` moves it"
         what = f"asks for {self.asked} {self.limit.item}".rstrip()
-        if self.limit.name == "MaxWall":
-            what = f"asks for {self.asked} minutes"
+        if self.limit.name == "MaxWall" and self.asked is not None:
+            what = f"asks for {counted(self.asked, 'minute')}"
         elif self.limit.name in _PER_JOBS:
             what = "could not run"
         return f"job {job.job_id} of {job.user} {what}: {self.entity}, {self.limit.show(self.value)}"
