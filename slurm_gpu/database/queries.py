@@ -17,7 +17,14 @@ from slurm_gpu.database.hostruns import shown_here
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.loans import lender_of, taken_back_by
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, derive_run
-from slurm_gpu.database.resized import Row, elapsed_s, find_parts, is_last_part, whole
+from slurm_gpu.database.resized import (
+    Row,
+    elapsed_s,
+    find_parts,
+    is_last_part,
+    submitted_before,
+    whole,
+)
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
@@ -78,7 +85,7 @@ def find_runs(
     if wanted.since_s is not None:
         conditions.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
     if wanted.until_s is not None:
-        conditions.append(run.c.submit_s < wanted.until_s)
+        conditions.append(submitted_before(connection, wanted.until_s))
     if wanted.before is not None:
         submit_s, run_id = wanted.before
         conditions.append(

@@ -6,10 +6,10 @@ Slurm 22.05 gives such a row the time of the resize as its submission, but often
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, not_, select
+from sqlalchemy import ColumnElement, Connection, and_, exists, not_, or_, select
 
 from slurm_gpu.database.derive import RESIZING
 from slurm_gpu.database.match import node_set
@@ -46,6 +46,20 @@ def is_last_part() -> ColumnElement[bool]:
     return not_(and_(run.c.state == RESIZING, goes_on))
 
 
+def submitted_before(connection: Connection, until_s: int) -> ColumnElement[bool]:
+    """A condition on last parts: those of runs whose first part was submitted before that."""
+    across = (run.c.state == RESIZING, run.c.submit_s < until_s, run.c.end_s >= until_s)
+    query = select(run.c.cluster, run.c.job_id).where(*across)
+    jobs = {(cluster, job_id) for cluster, job_id in connection.execute(query)}
+    resized_since: set[int] = set()
+    for parts in _runs(connection, jobs):
+        last = parts[-1]
+        if parts[0]["submit_s"] < until_s <= last["submit_s"]:
+            resized_since.add(last["run_id"])
+    before = run.c.submit_s < until_s
+    return or_(before, run.c.run_id.in_(resized_since)) if resized_since else before
+
+
 def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Row]]:
     """By run_id, the rows of each run of which the last is given, in order of time."""
     parts_of: dict[int, list[Row]] = {row["run_id"]: [row] for row in rows}
@@ -53,15 +67,21 @@ def find_parts(connection: Connection, rows: Sequence[Row]) -> dict[int, list[Ro
     ids = {job_id for _, job_id in jobs}
     resized = select(run.c.job_id).where(run.c.job_id.in_(ids), run.c.state == RESIZING).distinct()
     some = set(connection.execute(resized).scalars())
-    all_rows: dict[tuple[str, int], list[Row]] = defaultdict(list)
-    if some:
-        for row in connection.execute(select(run).where(run.c.job_id.in_(some))).mappings():
-            all_rows[row["cluster"], row["job_id"]].append(row)
-    for job in jobs & all_rows.keys():
-        for parts in runs_of(all_rows[job]):
-            if parts[-1]["run_id"] in parts_of:
-                parts_of[parts[-1]["run_id"]] = parts
+    for parts in _runs(connection, {job for job in jobs if job[1] in some}):
+        if parts[-1]["run_id"] in parts_of:
+            parts_of[parts[-1]["run_id"]] = parts
     return parts_of
+
+
+def _runs(connection: Connection, jobs: Set[tuple[str, int]]) -> Iterator[list[Row]]:
+    """All runs of these jobs by (cluster, job id), as lists of their parts."""
+    rows_of: dict[tuple[str, int], list[Row]] = defaultdict(list)
+    if jobs:
+        ids = {job_id for _, job_id in jobs}
+        for row in connection.execute(select(run).where(run.c.job_id.in_(ids))).mappings():
+            rows_of[row["cluster"], row["job_id"]].append(row)
+    for job in jobs & rows_of.keys():
+        yield from runs_of(rows_of[job])
 
 
 def whole(parts: Sequence[Row], now_s: float) -> Row:

@@ -162,3 +162,29 @@ def test_records_stand_with_the_row_that_goes_on(database: Database) -> None:
     with database.reading() as connection:
         states = {item.node: item.state for item in connection.execute(query)}
     assert states == dict.fromkeys(("n1", "n2", "n3"), "COMPLETED")
+
+
+@pytest.mark.parametrize("starts_anew", [False, True])
+def test_a_run_was_submitted_when_its_first_part_was_and_is_shown_whole(
+    database: Database, starts_anew: bool
+) -> None:
+    rows = _rows(starts_anew=starts_anew)
+    again = {"start_s": None, "end_s": None, "elapsed_s": 0, "state": "PENDING", "nodes": ""}
+    requeued = replace(rows[-1], state="REQUEUED")
+    pending = replace(requeued, submit_s=T0 + 6 * HOUR + 1, eligible_s=T0 + 6 * HOUR + 1, **again)
+    fill(database, *rows[:-1], requeued, pending)
+
+    def before(at_s: int) -> list[tuple[str, int]]:
+        shown = runs(database, until=str(at_s)).runs
+        paged = [runs(database, until=str(at_s), limit="1")] if shown else []
+        while paged and paged[-1].cursor is not None:
+            paged.append(runs(database, until=str(at_s), limit="1", cursor=paged[-1].cursor))
+        assert [one for page in paged for one in page.runs] == list(shown)
+        assert all(one.n_nodes == 3 and one.run_h == 6.0 for one in shown if one.state == "REQUEUED")
+        return [(one.state, one.submit_s) for one in shown]
+
+    assert before(T0 - 60) == []
+    for hours in (0.0, 3.0, 4.0, 5.0, 5.5, 6.0):
+        assert before(T0 + int(hours * HOUR)) == [("REQUEUED", T0 - 60)], hours
+    both = [("PENDING", T0 + 6 * HOUR + 1), ("REQUEUED", T0 - 60)]
+    assert before(T0 + 7 * HOUR) == both
