@@ -1,12 +1,15 @@
 """The lab's commands where there is no lab."""
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from lab.demo import Difference, show_accuracy
 from lab.programs import users_of
 
 
@@ -26,3 +29,13 @@ def test_who_keeps_a_directory_in_use_is_found(tmp_path: Path):
             assert list(users_of(tmp_path)) == [process.pid]
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("far", [0.4, 3.0])
+def test_a_demo_that_is_wrong_says_what_may_cause_it_and_what_to_do(far: float):
+    told = io.StringIO()
+    good = show_accuracy(Console(file=told), [Difference("1", None, None), Difference("2", far, 0.1)])
+    assert good == (far < 1)
+    assert f"by at most {far:.2f} percentage points (job 2)" in told.getvalue()
+    assert ("A loaded machine can cause this" in told.getvalue()) != good
+    assert ("Stop what else runs, and try again" in told.getvalue()) != good
