@@ -60,9 +60,11 @@ def energy(joule: float | None) -> str:
 
 
 def span(seconds: float | None) -> str:
-    """A duration with its two largest units: 45s, 12m30s, 3h05m, 2d04h."""
+    """A duration with its two largest units: 0.4s, 45s, 12m30s, 3h05m, 2d04h; only 0 prints as 0s."""
     if seconds is None:
         return GAP
+    if 0 < seconds < 0.95:  # what is nearer to one second is one
+        return f"{seconds:.1f}s" if seconds >= 0.05 else "<0.1s"
     whole = round(seconds)
     for size, unit, lower, lower_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:

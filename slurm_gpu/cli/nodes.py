@@ -100,7 +100,8 @@ def _row(entry: Occupancy, now_s: float) -> list[str]:
 def _used_by(holder: Holder, now_s: float) -> str:
     parts = [f"GPU {positions(holder.gpus)}"] if holder.gpus else []
     if holder.shared_gpus:
-        parts.append(f"part of {positions(holder.shared_gpus)}")
+        how_much = "all" if holder.all_shards else "part"
+        parts.append(f"{how_much} of {positions(holder.shared_gpus)}")
     job = holder.job
     if job.state != "RUNNING":
         until = job.state.lower()  # what is suspended or completing has no time that runs
@@ -145,6 +146,7 @@ def _to_json(entry: Occupancy) -> dict[str, Any]:
                 "state": holder.job.state.lower(),
                 "gpus": list(holder.gpus),
                 "shared_gpus": list(holder.shared_gpus),
+                "all_shards": holder.all_shards,
                 "start_s": holder.job.start_s,
                 "end_s": holder.job.end_s,
             }

@@ -18,6 +18,8 @@ from rich.text import Text
 from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
 
+_DECIMALS = 6
+"""Of numbers for programs: an hour's to some milliseconds, a percentage's beyond what anybody measures."""
 _PIPE_WIDTH = 100_000
 """In a pipe nothing is wrapped or cut, however long a row."""
 _WIDE = 100
@@ -122,10 +124,11 @@ def _shared_out(room: int, least: Mapping[str, int], natural: Mapping[str, int])
 
 
 def print_json(value: Any) -> None:
-    """One indented JSON document; gaps are null.
+    """One indented JSON document; gaps are null, numbers have six decimals at most.
 
     JSON itself escapes few of the characters that steer a terminal.
     """
+    value = _rounded(value)
     document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     if not can_encode(document, sys.stdout):
         document = json.dumps(value, indent=2, allow_nan=False)  # the same values, escaped
@@ -133,11 +136,23 @@ def print_json(value: Any) -> None:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """CSV with a header line; a gap is an empty cell, 0 is 0."""
+    """CSV with a header line; a gap is an empty cell, 0 is 0, and numbers are those of the JSON."""
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(row)
+        writer.writerow(_rounded(row))
+
+
+def _rounded(value: Any) -> Any:
+    """The same with shorter numbers; what is not 0 does not become 0."""
+    if isinstance(value, float):
+        short = round(value, _DECIMALS)
+        return short if short != 0 else value
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    return value
 
 
 def check_format(*, as_json: bool, as_csv: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
@@ -42,6 +42,8 @@ class Holder:
     job: QueuedJob
     gpus: Sequence[int]
     shared_gpus: Sequence[int]
+    all_shards: bool = False
+    """Whether it has all shards of these GPUs, on each of its nodes, so that it shares them with nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,16 @@ class Occupancy:
 
 def occupancy(nodes: Iterable[SlurmNode], jobs: Iterable[QueuedJob]) -> list[Occupancy]:
     """One entry per node, in their order; holders by when they are expected to leave."""
+    nodes = list(nodes)
+    per_gpu = {node.name: node.shards_per_gpu for node in nodes}
     holders: dict[str, list[Holder]] = {}
     for job in jobs:
         if job.state in _HOLDING:
+            has_all = _has_all_shards(job, per_gpu)
             for name in job.nodes:
                 index = job.gpu_index.get(name, {})
-                holder = Holder(job=job, gpus=index.get("gpu", ()), shared_gpus=index.get("shard", ()))
+                whole, shared = index.get("gpu", ()), index.get("shard", ())
+                holder = Holder(job=job, gpus=whole, shared_gpus=shared, all_shards=has_all and bool(shared))
                 holders.setdefault(name, []).append(holder)
     return [_occupancy(node, holders.get(node.name, [])) for node in nodes]
 
@@ -86,6 +92,17 @@ def _occupancy(node: SlurmNode, holders: list[Holder]) -> Occupancy:
         gpus_free=max(0, node.n_gpus - held - len(shared)) if in_service else 0,
         shards_free=max(0, node.shards - held_shards) if in_service else 0,
     )
+
+
+def _has_all_shards(job: QueuedJob, per_gpu: Mapping[str, int | None]) -> bool:
+    """Slurm tells a job's shards in all, and no job has more of a GPU than there are."""
+    most = 0
+    for name, index in job.gpu_index.items():
+        shards = per_gpu.get(name)
+        if index.get("shard") and shards is None:
+            return False
+        most += len(index.get("shard", ())) * (0 if shards is None else shards)
+    return most > 0 and job.tres_allocated.get("gres/shard") == most
 
 
 def _leaves(holder: Holder) -> tuple[bool, int, int]:

@@ -23,7 +23,16 @@ def test_zero_is_a_measurement_and_none_a_gap_in_every_cell():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0s"), (45, "45s"), (59.6, "1m00s"), (750, "12m30s"), (11100, "3h05m"), (187200, "2d04h")],
+    [
+        (0.01, "<0.1s"),
+        (0.4, "0.4s"),
+        (0.99, "1s"),
+        (45, "45s"),
+        (59.6, "1m00s"),
+        (750, "12m30s"),
+        (11100, "3h05m"),
+        (187200, "2d04h"),
+    ],
 )
 def test_spans(seconds: float, text: str):
     assert cells.span(seconds) == text

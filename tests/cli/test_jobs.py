@@ -110,6 +110,16 @@ def test_a_state_that_slurm_does_not_have_is_wrong_usage(slurm_gpu: CommandLine)
     assert slurm_gpu.database.asked["states"] == ("PENDING", "OUT_OF_MEMORY")
 
 
+def test_json_and_csv_have_the_same_short_numbers(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(run_h=20 / 3600, ugpucore=39.0148263753414, wait_h=1e-9)]
+    slurm_gpu("jobs", "--csv")
+    (row,) = csv.DictReader(io.StringIO(slurm_gpu.out))
+    assert (row["RUN_h"], row["uGPUcore"], row["WAIT_h"]) == ("0.005556", "39.014826", "1e-09")
+    slurm_gpu("jobs", "--json")
+    (run,) = json.loads(slurm_gpu.out)["runs"]
+    assert (run["RUN_h"], run["uGPUcore"], run["WAIT_h"]) == (0.005556, 39.014826, 1e-9)
+
+
 @pytest.mark.parametrize("form", [(), ("--json",), ("--csv",)])
 def test_an_empty_answer_says_so(slurm_gpu: CommandLine, form: tuple[str, ...]):
     assert slurm_gpu("jobs", "--user", "nobody", *form) == 0

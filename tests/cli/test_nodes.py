@@ -46,9 +46,19 @@ def test_nothing_is_free_on_a_drained_node(slurm_gpu: CommandLine):
 def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (6d23h)" in slurm_gpu.out
-    assert "part of 3 alice 32" in slurm_gpu.out
+    assert "all of 3 alice 32" in slurm_gpu.out
     assert "CPUs alice 34 (no limit)" in slurm_gpu.out
     assert "mixed+drain: disk is full" in slurm_gpu.out
+
+
+def test_a_gpu_that_one_job_has_some_shards_of_is_held_in_part(slurm_gpu: CommandLine):
+    changed = [
+        dataclasses.replace(job, tres_allocated={"gres/shard": 3.0}) if job.job_id == 32 else job
+        for job in slurm_gpu.site.slurm.jobs()
+    ]
+    slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
+    slurm_gpu("nodes")
+    assert "part of 3 alice 32" in slurm_gpu.out
 
 
 def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
@@ -58,7 +68,7 @@ def test_a_job_that_does_not_run_is_marked(slurm_gpu: CommandLine):
     slurm_gpu.site.slurm.jobs = lambda job_ids=None: changed  # type: ignore[method-assign]
     slurm_gpu("nodes")
     assert "GPU 1-2 alice 25 (suspended)" in slurm_gpu.out
-    assert "part of 3 alice 32 (completing)" in slurm_gpu.out
+    assert "all of 3 alice 32 (completing)" in slurm_gpu.out
     slurm_gpu("nodes", "--json")
     jobs = [job for node in json.loads(slurm_gpu.out)["nodes"] for job in node["jobs"]]
     assert {job["job_id"]: job["state"] for job in jobs if job["job_id"] in (25, 32, 34)} == {
@@ -207,7 +217,7 @@ def test_at_80_columns_no_line_is_longer_and_nothing_is_cut(environ: dict[str, s
     lines = re.sub(r"\x1b\[[0-9;]*m", "", printed).splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in printed
-    for value in ("81.7G/97.7G", "alice 25", "part of 3", "mixed+drain:", "disk", "full"):
+    for value in ("81.7G/97.7G", "alice 25", "all of 3", "mixed+drain:", "disk", "full"):
         assert value in " ".join(printed.split())
 
 
