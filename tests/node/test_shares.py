@@ -1,5 +1,6 @@
 """Jobs that share a GPU have together what it did, and never more."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def test_the_sum_of_shares_is_at_most_the_device(data: st.DataObject) -> None:
     span = Span(10.0, 10.0 + data.draw(st.floats(0.16, 1)), data.draw(percents))
     parts = data.draw(parts_of(span))
     stamps = st.floats(span.start_s - 0.5, span.end_s + 0.5)
-    job_samples = st.builds(JobSample, stamps, st.none() | st.integers(1, 5), percents)
+    job_samples = st.builds(JobSample, stamps, st.none() | st.integers(0, 5), percents, st.booleans())
     samples = data.draw(st.none() | st.lists(job_samples, max_size=12))
     strangers = data.draw(st.booleans())
     own = shared(span, parts, samples, strangers=strangers)
@@ -70,6 +71,23 @@ def test_a_job_without_samples_did_nothing() -> None:
     span = Span(10.0, 11.0, 60.0)
     parts = {1: Held(10.0, 11.0), 2: Held(10.0, 11.0)}
     assert shared(span, parts, [JobSample(10.9, 1, 50.0)]) == {1: 50.0, 2: 0.0}
+
+
+@given(st.lists(percents, min_size=1, max_size=8), st.lists(percents, min_size=3, max_size=3))
+def test_means_divide_all_that_the_device_did_and_no_turn_loses_to_another(
+    device: list[float], means: list[float]
+) -> None:
+    samples = [JobSample(20.0, job, percent, is_mean=True) for job, percent in enumerate(means)]
+    done = {0: 0.0, 1: 0.0, 2: 0.0}
+    for index, percent in enumerate(device):
+        span = Span(10.0 + index, 11.0 + index, percent)
+        held = Held(span.start_s, span.end_s)
+        for job, own in shared(span, {1: held, 2: held}, samples).items():
+            assert own is not None
+            done[job] += own
+    for job in (1, 2):
+        part = means[job] / sum(means) if sum(means) else 0.0
+        assert done[job] == pytest.approx(sum(device) * part), "job 0 is no job of Slurm's"
 
 
 def test_what_nobody_can_attribute_is_a_gap_for_all_who_were_there() -> None:

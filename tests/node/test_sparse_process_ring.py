@@ -27,23 +27,24 @@ class SparseGpu(FakeGpu):
         ]
 
 
-def test_jobs_that_work_in_turns_are_both_charged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turn_s", [0.5, 2.5, 7.0])
+def test_jobs_that_work_in_turns_are_both_charged_with_what_they_did(tmp_path: Path, turn_s: float) -> None:
     """Taken for ticks, the one whose stamp is older would have done nothing."""
     clock = FakeClock()
     gpu = SparseGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
     start = clock.now_s
-    for turn in range(125):
-        gpu.work.append(Work(1, start + turn, start + turn + 0.5, 60.0, GIB))
-        gpu.work.append(Work(2, start + turn + 0.5, start + turn + 1, 40.0, GIB))
+    for turn in range(round(140 / (2 * turn_s)) + 1):
+        first_s = start + 2 * turn * turn_s
+        gpu.work.append(Work(1, first_s, first_s + turn_s, 60.0, GIB))
+        gpu.work.append(Work(2, first_s + turn_s, first_s + 2 * turn_s, 40.0, GIB))
     machine.hook("prolog", 1, "0")
     machine.hook("prolog", 2, "0", uid=1002)
-    machine.run_until(start + 120)
+    machine.run_until(start + 140)
     machine.hook("epilog", 1, "0")
     machine.hook("epilog", 2, "0", uid=1002)
     machine.run(5)
     first, second = sorted(machine.records(), key=lambda record: record.job_id)
-    # What the device did in one's turn cannot be more than it did, so each loses a little to the other.
-    assert core(first) == pytest.approx(30, abs=4)
-    assert core(second) == pytest.approx(20, abs=4)
+    assert core(first) == pytest.approx(30, abs=0.5)
+    assert core(second) == pytest.approx(20, abs=0.5)

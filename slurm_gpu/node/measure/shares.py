@@ -45,11 +45,15 @@ def held_part(span: Span, start_s: float, end_s: float | None) -> Held | None:
 
 @dataclass(frozen=True, slots=True)
 class JobSample:
-    """Percent that a process took up to `at_s` (monotonic), and whose it is; None where nobody can tell."""
+    """Percent that a process took up to `at_s` (monotonic), and whose it is; None where nobody can tell.
+
+    `is_mean`: it is that of a longer time, over which what the device did may have changed.
+    """
 
     at_s: float
     job_id: int | None
     percent: float
+    is_mean: bool = False
 
 
 class JobSamples:
@@ -92,7 +96,8 @@ class JobSamples:
         One difference of the clocks for all, so that the samples of one tick keep one stamp.
 
         Some drivers are said to tell each process once, with the stamp of its last work and its mean since
-        the last question, not tick by tick. Such samples get one stamp: they are shares of the same time.
+        the last question, not tick by tick. Such samples get one stamp: they are means of the same time, and
+        tell only in which proportion the device was used. So those of no job count among them.
         """
         if ring is None:
             self.known = None
@@ -100,7 +105,8 @@ class JobSamples:
         if self.known is None:
             self.known = []
         self._has_ticks = self._has_ticks or len({sample.pid for sample in ring}) < len(ring)
-        if not self._has_ticks and ring:
+        is_mean = not self._has_ticks
+        if is_mean and ring:
             newest_us = max(sample.at_us for sample in ring)
             ring = [sample._replace(at_us=newest_us) for sample in ring]
         for sample in sorted(ring, key=lambda s: s.at_us):
@@ -110,8 +116,8 @@ class JobSamples:
                 continue
             self._last_us = max(self._last_us, sample.at_us)
             job = whose(sample.pid)
-            if job != NO_JOB:
-                self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent))
+            if job != NO_JOB or is_mean:
+                self.known.append(JobSample(sample.at_us / 1e6 - offset_s, job, sample.percent, is_mean))
         if ring:
             self._is_first = False
 
@@ -149,7 +155,8 @@ def shared(
     Samples inside the span count by their mean, else the first one after it, which stands for the time
     before it too; a job without samples did nothing. What a process did of which nobody can tell whose it was
     is that of the only job there, if no `strangers` may be, of whom nothing is known; else nobody's share is
-    known. Together the jobs never exceed the device.
+    known. Together the jobs never exceed the device. Means of a longer time divide what the device did among
+    all: where jobs worked in turns, each has its own in the mean over that time.
     """
     only = next(iter(parts)) if len(parts) == 1 and not strangers else None
     if samples is None:
@@ -159,17 +166,23 @@ def shared(
     if not stamps:
         stamps = sorted({s.at_s for s in samples if s.at_s - _SAME_S > span.end_s})[:1]
     taken = dict.fromkeys(parts, 0.0)
+    others, proportional = 0.0, False
     for sample in samples:
         if sample.at_s not in stamps or sample.percent == 0:
             continue
         job = only if sample.job_id is None else sample.job_id
         if job is None:
             return dict.fromkeys(parts, None)
+        proportional = proportional or sample.is_mean
         if job in taken:
             taken[job] += sample.percent / len(stamps)
+        else:
+            others += sample.percent / len(stamps)
     seconds = span.end_s - span.start_s
-    total = sum(taken.values())
-    fit = min(1.0, span.percent / total) if total > 0 else 1.0
+    total = sum(taken.values()) + (others if proportional else 0.0)
+    fit = span.percent / total if total > 0 else 1.0
+    if not proportional:
+        fit = min(1.0, fit)
     return {job: min(100.0, taken[job] * fit * seconds / part.seconds) for job, part in parts.items()}
 
 
