@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from slurm_gpu.records import Mean
+
+Values = Iterable[tuple[float, float, float]]
+"""Start and end of times (s), and the value in each."""
 
 _US = 1_000_000
 
@@ -30,6 +33,17 @@ class MeanSum:
         if high > self._high:
             self._high = high
 
+    def add_all(self, values: Values) -> None:
+        """Count times of one value each."""
+        for start_s, end_s, value in values:
+            seconds = end_s - start_s
+            self._seconds += seconds
+            self._weighted += seconds * value
+            if value < self._low:
+                self._low = value
+            if value > self._high:
+                self._high = value
+
     def value(self, unit: float = 1.0) -> Mean | None:
         """In units of `unit`; None until something was measured."""
         if self._seconds == 0:
@@ -50,8 +64,14 @@ class HistogramSum:
 
     def add(self, seconds: float, percent: float) -> None:
         """Count `seconds` at the whole percent next to `percent` (halves go up)."""
-        whole = int(percent + 0.5) if 0 < percent < 100 else 0 if percent <= 0 else 100
-        self._bins[whole] = self._bins.get(whole, 0) + round(seconds * _US)
+        self.add_all(((0.0, seconds, percent),))
+
+    def add_all(self, percents: Values) -> None:
+        """The same for several times at once."""
+        bins = self._bins
+        for start_s, end_s, percent in percents:
+            whole = int(percent + 0.5) if 0 < percent < 100 else 0 if percent <= 0 else 100
+            bins[whole] = bins.get(whole, 0) + round((end_s - start_s) * _US)
 
     @property
     def value(self) -> Mapping[int, int] | None:

@@ -15,6 +15,7 @@ from slurm_gpu.node.measure.details import Details
 from slurm_gpu.node.measure.intervals import Gauge, Interval
 from slurm_gpu.node.measure.statistics import HistogramSum, MeanSum
 from slurm_gpu.node.measure.timeline import TimelineSum
+from slurm_gpu.node.measure.utilization import Span
 from slurm_gpu.node.measure.window import Window
 from slurm_gpu.records import Record
 
@@ -93,6 +94,18 @@ class Tally:
                 self._timeline.add_one(start_s, stop_s, "util", share / 100)
             self._window.utilization(start_s, stop_s, share, device)
         self._device_util.add(end_s - begin_s, device, device, device)
+
+    def utilization_alone(self, spans: Sequence[Span]) -> None:
+        """The same for spans, in the order of time, in which all is the job's own doing, as it mostly is."""
+        if self._pauses or self._is_suspended:
+            for start_s, end_s, percent in spans:
+                self.utilization(start_s, end_s, percent, percent)
+            return
+        self._util.add_all(spans)
+        self._device_util.add_all(spans)
+        self._timeline.add_all("util", spans, unit=100)
+        for start_s, end_s, percent in spans:
+            self._window.utilization(start_s, end_s, percent, percent)
 
     def _by_suspension(self, begin_s: float, end_s: float) -> Sequence[tuple[float, float, bool]]:
         """That time cut where the job was suspended or went on, and whether it ran then."""

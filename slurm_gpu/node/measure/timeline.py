@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from operator import add
 
+from slurm_gpu.node.measure.statistics import Values
 from slurm_gpu.records import Timeline
 from slurm_gpu.records.timeline import GAP, MAX_BINS, level
 
@@ -91,17 +92,23 @@ class TimelineSum:
                 bins.seconds[index] += seconds
 
     def add_one(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
-        """The same for one series, which is called most often."""
-        begin, end, width = start_s - self._zero_s, end_s - self._zero_s, self._width_s
-        index = int(begin / width)
-        bins = self._series.get(name)
-        if bins is None or not 0 <= begin < end <= (index + 1) * width or index >= self._n:
-            self.add(start_s, end_s, {name: fraction})
-            return
-        bins.integrals[index] += (end - begin) * fraction
-        bins.seconds[index] += end - begin
-        if index < bins.changed:
-            bins.changed = index
+        """The same for one series."""
+        self.add_all(name, ((start_s, end_s, fraction),))
+
+    def add_all(self, name: str, values: Values, unit: float = 1.0) -> None:
+        """The same for several times, each with a value in units of `unit`; called most often."""
+        bins, zero_s, width_s = self._series.get(name), self._zero_s, self._width_s
+        for start_s, end_s, value in values:
+            begin, end = start_s - zero_s, end_s - zero_s
+            index = int(begin / width_s)
+            if bins is None or not 0 <= begin < end <= (index + 1) * width_s or index >= self._n:
+                self.add(start_s, end_s, {name: value / unit})
+                bins, zero_s, width_s = self._series.get(name), self._zero_s, self._width_s
+                continue
+            bins.integrals[index] += (end - begin) * value / unit
+            bins.seconds[index] += end - begin
+            if index < bins.changed:
+                bins.changed = index
 
     def double(self) -> None:
         """Make the bins twice as wide."""

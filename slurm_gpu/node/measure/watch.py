@@ -242,7 +242,10 @@ class DeviceWatch:
     ) -> None:
         deadline = self._settles_by(asked_s)
         spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
-        self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
+        if spans and spans[0].start_s >= self._unwatched_until_s:
+            self._waiting.extend(spans)
+        else:
+            self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
         if asked.process_ring_after_us is not None:
             now_s = self._clock.monotonic()
             offset_s = self._clock.wall() - now_s
@@ -252,6 +255,7 @@ class DeviceWatch:
                 offset_s,
                 self._to_us(now_s),
             )
+        self._count_alone(asked_s - LAG_S)
         while self._waiting:
             span = self._waiting[0]
             parts = {}
@@ -277,6 +281,18 @@ class DeviceWatch:
         if span.end_s <= self._unwatched_until_s:
             return None
         return span._replace(start_s=self._unwatched_until_s)
+
+    def _count_alone(self, until_s: float) -> None:
+        """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
+        if len(self._holders) != 1 or not self._waiting:
+            return
+        tally = self._holders[0].tally
+        if tally.end_s is not None or self._waiting[0].start_s < max(tally.start_s, self._strangers_until_s):
+            return
+        spans = []
+        while self._waiting and self._waiting[0].end_s <= until_s:
+            spans.append(self._waiting.popleft())
+        tally.utilization_alone(spans)
 
     def _count(self, span: Span, parts: Mapping[Tally, Held], *, strangers: bool) -> None:
         if len(parts) == 1 and not strangers:

@@ -76,10 +76,6 @@ class _Average:
     def __init__(self) -> None:
         self.total = self.seconds = 0.0
 
-    def add(self, value: float, seconds: float) -> None:
-        self.total += value * seconds
-        self.seconds += seconds
-
     def take(self) -> float | None:
         """The average, to begin anew."""
         mean = self.total / self.seconds if self.seconds > 0 else None
@@ -110,7 +106,9 @@ class Window:
 
     def utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:
         """The job's (None if unknown) and the device's utilization in percent between two moments."""
-        begin_s, end_s = max(start_s - self._zero_s, float(self._second)), end_s - self._zero_s
+        begin_s, end_s = start_s - self._zero_s, end_s - self._zero_s
+        if begin_s < self._second:
+            begin_s = float(self._second)
         while begin_s < end_s:
             second = int(begin_s)
             if second > self._second:
@@ -118,19 +116,22 @@ class Window:
                 # Of what lasted long, the last ten minutes are enough.
                 self._second = second = max(second, math.ceil(end_s) - SECONDS)
                 begin_s = max(begin_s, second)
-            stop_s = min(end_s, second + 1.0)
+            stop_s = end_s if end_s < second + 1.0 else second + 1.0
+            seconds = stop_s - begin_s
             if own is not None:
-                self._own.add(own, stop_s - begin_s)
-            self._device.add(device, stop_s - begin_s)
+                self._own.total += own * seconds
+                self._own.seconds += seconds
+            self._device.total += device * seconds
+            self._device.seconds += seconds
             begin_s = stop_s
             if stop_s == second + 1.0:
                 self._close_second()
                 self._second = second + 1
 
     def _close_second(self) -> None:
-        values = {"util_pct": self._own.take(), "device_util_pct": self._device.take()}
-        if values["device_util_pct"] is not None:
-            self._utilization.put(self._second, values)
+        own, device = self._own.take(), self._device.take()
+        if device is not None:
+            self._utilization.put(self._second, {"util_pct": own, "device_util_pct": device})
 
     def memory(self, start_s: float, end_s: float, values: Mapping[str, float | None]) -> None:
         """What of memory was in use between two moments."""
