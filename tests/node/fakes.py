@@ -124,20 +124,22 @@ class FakeGpu:
     ) -> float:
         """True mean percent, of one job or process, or of all."""
         busy = 0.0
-        for work in self.work:
+        for work in self._between(start_s, end_s):
             if job_id in (None, work.job_id) and pid in (None, work.pid):
-                overlap = min(end_s, work.end_s) - max(start_s, work.start_s)
-                busy += work.percent * max(0.0, overlap)
+                busy += work.percent * (min(end_s, work.end_s) - max(start_s, work.start_s))
         return busy / (end_s - start_s)
 
     def memory_mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
         """True mean percent of the memory."""
         held = 0.0
-        for work in self.work:
+        for work in self._between(start_s, end_s):
             if job_id in (None, work.job_id):
-                overlap = min(end_s, work.end_s) - max(start_s, work.start_s)
-                held += work.memory * max(0.0, overlap)
+                held += work.memory * (min(end_s, work.end_s) - max(start_s, work.start_s))
         return 100 * held / self.total / (end_s - start_s)
+
+    def _between(self, start_s: float, end_s: float) -> list[Work]:
+        """What was done then, all of it or a part."""
+        return [work for work in self.work if work.start_s < end_s and work.end_s > start_s]
 
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
         """(stamp, start, end) of the ticks in the ring after that time; the ring reaches back 20 s."""
@@ -185,8 +187,7 @@ class FakeGpu:
             return None
         samples = []
         for stamp, start_s, end_s in self._ticks(after_us):
-            then = {work.pid for work in self.work if work.start_s < end_s and work.end_s > start_s}
-            for pid in sorted(then):
+            for pid in sorted({work.pid for work in self._between(start_s, end_s)}):
                 percent = self.mean(start_s, end_s, pid=pid)
                 if percent > 0:
                     samples.append(ProcessSample(pid, stamp, float(round(percent))))
