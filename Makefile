@@ -49,7 +49,7 @@ FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
 	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
-	    $(addprefix tests/policy/test_,agreement.py failures.py advice.py again.py lending.py)
+	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py again.py lending.py)
 
 setup: packages $(VENV)/ready
 

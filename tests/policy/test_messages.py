@@ -15,6 +15,7 @@ from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import PolicyScript, Verdict
 
 from .compile import compiled
+from .fuzzing import examples
 from .model import Request, RuleModel
 from .policystrategies import limits_of
 from .render import PARTITIONS, description, record
@@ -55,7 +56,7 @@ def sbatch_words(request: Request) -> list[str]:
     return [*words, "--wrap=true"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100, one_in=10))
 @given(
     job=limits_of("job"),
     user=limits_of("user"),
