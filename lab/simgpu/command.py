@@ -36,6 +36,7 @@ from .world import Device, World
 DONE, WRONG_USAGE, FAILED = 0, 2, 3
 
 _DEFAULT_SECONDS = "10"
+# From the making of a schedule to its begin: it has to be there for readers first, on a busy host too.
 _LEAD_NS = 100_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -140,12 +141,13 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
 
 def _run(world: World, devices: Sequence[Device], work: _Work) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
-    # Begun only once it can be seen: on a busy host registering may take a while.
-    points = to_points(work.phases, time.time_ns() + _LEAD_NS)
-    slots = [
-        world.register(device.target, points, os.getpid(), activity=work.activity, mps=work.mps)
-        for device in devices
-    ]
+    slots, points = world.begin(
+        [device.target for device in devices],
+        lambda: to_points(work.phases, time.time_ns() + _LEAD_NS),
+        os.getpid(),
+        activity=work.activity,
+        mps=work.mps,
+    )
     truths = [_truth(device, points, work.activity) for device in devices]
     _write(truths)
     left_s = max(0.0, (points[-1].time_ns - time.time_ns()) / 1e9)

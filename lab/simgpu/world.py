@@ -12,10 +12,11 @@ import mmap
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from . import layout
 from .errors import RequestError, WorldError
@@ -24,6 +25,8 @@ from .process import is_alive, start_ticks
 from .specs import GpuSpec, MigSpec, check, fill, instances
 
 __all__ = ["Device", "GpuSpec", "World", "create", "function_names"]
+
+Points = TypeVar("Points", bound=Sequence[Point])
 
 _FUNCTIONS = Path(__file__).resolve().parent.parent / "nvml" / "functions.def"
 _SIZE = ctypes.sizeof(layout.WorldStruct)
@@ -214,8 +217,24 @@ class World:
         start time in ticks, looked up if None; with 0 nobody looks whether the process exists, so that tests
         may invent some.
         """
-        if not 2 <= len(points) <= layout.MAX_POINTS:
-            raise RequestError(f"a schedule of {len(points)} points: must be 2 to {layout.MAX_POINTS}")
+        (slot,), _ = self.begin([target], lambda: points, pid, started, activity=activity, mps=mps)
+        return slot
+
+    def begin(
+        self,
+        targets: Sequence[int],
+        schedule: Callable[[], Points],
+        pid: int,
+        started: int | None = None,
+        *,
+        activity: Activity = USUAL,
+        mps: bool = False,
+    ) -> tuple[list[int], Points]:
+        """Put a process on several targets at once; return its slots, and the schedule that it was given.
+
+        ``schedule`` is called when nothing else is left to do: all that comes before takes long on a busy
+        host, and of what it would have done meanwhile readers have seen nothing.
+        """
         if started is None:
             started = start_ticks(pid)
             if started is None:
@@ -223,17 +242,24 @@ class World:
         with self.locked():
             self._end_vanished()
             self._fold(self.now_ns() - _FOLD_AFTER_NS)
-            number = self._free_slot()
-            slot = self.content.processes[number]
-            slot.target, slot.pid, slot.n_points = target, pid, len(points)
-            slot.flags = layout.PROCESS_MPS if mps else 0
-            slot.start_ticks, slot.end_ns = started, 0
-            slot.factors = (1.0, *activity)
-            for index, point in enumerate(points):
-                slot.points[index] = tuple(point)
-            slot.state = layout.SLOT_ACTIVE
-            self.content.slots_used = max(self.content.slots_used, number + 1)
-        return number
+            numbers = self._free_slots(len(targets))
+            slots = [self.content.processes[number] for number in numbers]
+            for slot, target in zip(slots, targets, strict=True):
+                slot.target, slot.pid = target, pid
+                slot.flags = layout.PROCESS_MPS if mps else 0
+                slot.start_ticks, slot.end_ns = started, 0
+                slot.factors = (1.0, *activity)
+            self.content.slots_used = max(self.content.slots_used, *(number + 1 for number in numbers))
+            points = schedule()
+            if not 2 <= len(points) <= layout.MAX_POINTS:
+                raise RequestError(f"a schedule of {len(points)} points: must be 2 to {layout.MAX_POINTS}")
+            for slot in slots:
+                slot.n_points = len(points)
+                for index, point in enumerate(points):
+                    slot.points[index] = tuple(point)
+            for slot in slots:
+                slot.state = layout.SLOT_ACTIVE
+        return numbers, points
 
     def end(self, slot: int, at_ns: int) -> None:
         """Note when the process in ``slot`` ended."""
@@ -324,14 +350,13 @@ class World:
         slots = (self.content.processes[number] for number in range(self.content.slots_used))
         return (slot for slot in slots if slot.state == layout.SLOT_ACTIVE)
 
-    def _free_slot(self) -> int:
+    def _free_slots(self, count: int) -> list[int]:
         used: int = self.content.slots_used
-        for number in range(used):
-            if self.content.processes[number].state == layout.SLOT_FREE:
-                return number
-        if used == layout.MAX_PROCESSES:
-            raise WorldError(f"all {used} process slots of this world are in use")
-        return used
+        free = [number for number in range(used) if self.content.processes[number].state == layout.SLOT_FREE]
+        found = [*free, *range(used, layout.MAX_PROCESSES)][:count]
+        if len(found) < count:
+            raise WorldError(f"all {layout.MAX_PROCESSES} process slots of this world are in use")
+        return found
 
     def _end_vanished(self) -> None:
         for slot in self._active():

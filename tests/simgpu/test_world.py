@@ -1,6 +1,7 @@
 """The world is one file, which Python writes and the library reads: both agree on what lies where."""
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import NvmlError
@@ -8,6 +9,7 @@ from conftest import NvmlError
 from lab import nvml as nvml_sources
 from lab.simgpu import layout
 from lab.simgpu.errors import RequestError
+from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create, function_names
 
 
@@ -47,6 +49,30 @@ class TestAttaching:
 
 
 CONSTANTS = ["MAX_DEVICES", "MAX_INSTANCES", "MAX_TARGETS", "GPU_SLICES", "MAX_XIDS", "PROCESS_MPS"]
+
+
+def test_a_schedule_is_made_once_nothing_delays_it_any_more(node):
+    """Readers would have seen none of what it did while its process waited, and would never learn of it."""
+    order = []
+
+    def schedule():
+        order.append("made")
+        assert node.call("nvmlDeviceGetComputeRunningProcesses", 0) == []
+        now_ns = node.world.now_ns()
+        return [Point(now_ns, 50, 1000), Point(now_ns + 10**10, 50, 1000)]
+
+    with ThreadPoolExecutor() as pool:
+        with World(node.path).locked():
+            begun = pool.submit(node.world.begin, [0, 1], schedule, pid=4242, started=0)
+            order.append("the lock was free")
+        slots, points = begun.result()
+    assert order == ["the lock was free", "made"]
+    assert len(set(slots)) == 2
+    assert points[0].time_ns == node.world.now_ns()
+    for gpu in (0, 1):
+        assert [process["pid"] for process in node.call("nvmlDeviceGetComputeRunningProcesses", gpu)] == [
+            4242
+        ]
 
 
 def test_python_and_c_agree_on_every_offset(tmp_path):
