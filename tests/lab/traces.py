@@ -14,7 +14,7 @@ _LAB_UIDS = range(60901, 60904)
 # Python keeps compiled modules beside its sources, which may lie in one of the trees.
 _REPOSITORY = str(Path(__file__).resolve().parents[2])
 # Of other tests that run on this host meanwhile; the lab makes none.
-_TEMPORARY = re.compile(r"(/tmp|/dev/shm)/(pytest-of-|sgdb-|tmp)")
+_TEMPORARY = re.compile(r"(/tmp|/dev/shm)/(pytest-of-|sg[a-z]+-|tmp)")
 
 
 @dataclass(frozen=True)
