@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from lab.cluster import Lab
 from lab.polling import wait_for
+
+from .seconds import next_second
 
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 POLICY = """\
@@ -34,12 +35,6 @@ def lab(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory) 
 
 def sbatch(lab: Lab, *options: str) -> subprocess.CompletedProcess[str]:
     return lab.run_as("alice", ["sbatch", *options, *LATER], check=False)
-
-
-def next_second() -> None:
-    """What changes in the second in which slurmctld last renewed its table of jobs may not show for long."""
-    before = int(time.time())
-    wait_for(lambda: int(time.time()) > before, 10, "a second passes")
 
 
 def until(lab: Lab, told: str, *options: str) -> str:

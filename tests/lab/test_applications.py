@@ -21,7 +21,7 @@ TRAINING = f"""
 import ctypes, json, os, pathlib, sys, time
 here = pathlib.Path(__file__).parent
 memory = bytearray(b"x") * ({MEMORY_MIB} << 20)
-time.sleep(2)  # frameworks take their time to load
+time.sleep(2)  # a framework comes late: by then slurm-gpud may have looked at the process
 ctypes.CDLL(str(here / "site-packages/torch/lib/libtorch_cuda.so"))
 (here / "pid").write_text(str(os.getpid()))
 while time.process_time() < {CPU_S}:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from lab.cluster import Lab
+from lab.polling import wait_for
+
+from .seconds import next_second
 
 LATER = ("--begin=now+1hour", "--output=/dev/null", "--wrap=true")
 
@@ -27,8 +29,9 @@ def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
 @pytest.fixture
 def lab(bare: Lab) -> Iterator[Lab]:
     yield bare
-    time.sleep(1.1)  # slurmctld renews the table of jobs once a second at most
+    next_second()
     bare.cancel_all_jobs()
+    next_second()
 
 
 def apply(lab: Lab, tmp_path: Path, rules: str, more: str = "") -> None:
@@ -131,7 +134,7 @@ def test_one_person_is_one_person_in_every_account(lab: Lab, tmp_path: Path) -> 
         accept(lab, "--gpus=1", "--account=nlp")
         refuse(lab, "--gpus=3", user="bob")  # of the UNIX group
     finally:
-        time.sleep(1.1)
+        next_second()
         lab.cancel_all_jobs()
         lab.run_as("root", ["sacctmgr", "-i", "delete", "user", "alice", "account=nlp"], check=False)
 
@@ -168,9 +171,11 @@ def test_a_job_is_filled_in_warned_and_explained(lab: Lab, tmp_path: Path) -> No
     explained = lab.run_as("alice", explain, check=False)
     assert explained.returncode == 0
     assert "CPUs with 3 GPUs: limit 18, requested 20." in explained.stdout
-    time.sleep(1)
-    shown = lab.output(["scontrol", "show", "job", str(filled)])
-    assert "TRES=cpu=6,mem=24G,node=1" in shown, shown
+
+    def shown() -> str:
+        return lab.output(["scontrol", "show", "job", str(filled)])
+
+    wait_for(lambda: "TRES=cpu=6,mem=24G,node=1" in shown(), 60, "the job has what was filled in", shown)
 
 
 def test_updates_and_het_jobs_are_held_to_the_limits(lab: Lab, tmp_path: Path) -> None:

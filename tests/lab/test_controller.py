@@ -164,7 +164,9 @@ def test_slurmctld_is_asked_once_a_second(lab: Lab) -> None:
         )
         return Counter({kind: int(number) for kind, number in rows})
 
-    time.sleep(4)  # for three seconds after a decision it looks twice a second
+    log = lab.layout.controller_run / "decisions.log"
+    # For three seconds after it has noticed a decision it looks twice a second.
+    wait_for(lambda: time.time() - log.stat().st_mtime > 4, DEADLINE_S, "there is no decision for a while")
     began = time.monotonic()
     lab.run_as("root", ["sdiag", "--reset"])
     # How soon eight have come is the host's affair; that they do not come faster is ours.

@@ -14,6 +14,8 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
+from .seconds import next_second
+
 LIMIT = 5
 
 POLICY = """\
@@ -50,17 +52,9 @@ def bare(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def lab(bare: Lab) -> Iterator[Lab]:
     yield bare
-    # slurmctld renews the table of jobs once a second at most: what is cancelled in the second of the last
-    # renewal shows only when another job changes, and here no other would.
     next_second()
     bare.cancel_all_jobs()
     next_second()
-
-
-def next_second() -> None:
-    """Wait until slurmctld, which tells times in whole seconds, tells what comes from what was."""
-    before = int(time.time())
-    wait_for(lambda: int(time.time()) > before, 10, "a second passes")
 
 
 def apply(lab: Lab, policy: Path, why: str) -> None:
@@ -147,7 +141,7 @@ def test_what_slurm_itself_refused_is_told_from_the_queue(lab: Lab) -> None:
         r"If Slurm refused it, try again in (\d+) s", re.sub(r"\s*sbatch: error:\s*", " ", refused)
     )
     assert seconds is not None, refused
-    time.sleep(int(seconds[1]))
+    time.sleep(int(seconds[1]))  # the user was promised that it is enough
     assert sbatch(lab, "--gpus=2", *PENDING).returncode == 0
 
 
@@ -156,11 +150,14 @@ def test_a_pending_range_of_nodes_counts_with_its_most(lab: Lab, tmp_path: Path)
     lab.submit("alice", "--nodes=1-3", "--gres=gpu:1", *PENDING)
     next_second()
     apply(lab, tmp_path / "policy.yaml", "Five each, read anew.")
-    time.sleep(2)
-    lab.submit("bob", *PENDING)  # brings a new table, late enough that nothing is remembered
-    next_second()
-    refused = sbatch(lab, "--gpus=4", *PENDING)
-    assert "used 3, limit 6, requested 4" in refused.stderr
+
+    def refused() -> str:
+        lab.submit("bob", *PENDING)  # brings a new table
+        next_second()
+        return sbatch(lab, "--gpus=4", *PENDING).stderr
+
+    # Until the admission need not be remembered any more they are "just submitted".
+    wait_for(lambda: "used 3, limit 6, requested 4" in refused(), 60, "the table tells of her job", refused)
     explain = ["slurm-gpu", "explain", "--", "sbatch", "--gpus=4", "--time=10", "--wrap=true"]
     assert "used 3, limit 6, requested 4" in lab.run_as("alice", explain, check=False).stdout
 

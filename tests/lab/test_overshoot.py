@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 
 from .overshoot import KINDS, Kind, Play
-from .test_limits import next_second
+from .seconds import next_second
 
 ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "2"))
 
@@ -30,7 +30,6 @@ def counted(bare: tuple[Lab, str]) -> Iterator[tuple[Lab, str]]:
     if counted_by == "snapshot":
         lab.daemons["slurm-gpuctld"].start()
     yield bare
-    # What is cancelled in the second of the last table of jobs shows only when another job changes.
     next_second()
     lab.cancel_all_jobs()
     next_second()
