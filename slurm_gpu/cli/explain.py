@@ -19,7 +19,8 @@ from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import Considered
-from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm
+from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.submitter import read_submitter
 from slurm_gpu.slurm.client import has_slurmdbd
 from slurm_gpu.slurm.submission import (
     UserDefaults,
@@ -63,12 +64,16 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     )
     # slurmdbd is asked only where it matters: it may be away.
     places = UserPlaces() if request.options.keys().isdisjoint(("account", "qos")) else read_user_places(name)
-    refusals = refusals_of_slurm(
-        request,
-        request.description(uid, name, {kind.lower() for kind in gpu_types}),
-        Cluster(settings, nodes, partitions, name, places),
-    )
+    account = request.options.get("account") or defaults.account
+    store = site.limits if defaults.told and has_slurmdbd(settings) else None
+    qos = result.verdict.desc.get("qos") or (None if store is None else defaults.qos or "normal")
+    submitter = read_submitter(store, settings.cluster, name, account, qos, partitions)
+    cluster = Cluster(settings, nodes, partitions, name, places, submitter)
+    description = request.description(uid, name, {kind.lower() for kind in gpu_types})
+    refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
+    for reason in waits_of_slurm(request, description, cluster):
+        notes.append(f"Slurm itself would take it, and let it wait for ever: {reason}")
     if not defaults.told and has_slurmdbd(settings):
         notes.append(_not_told(name, defaults))
     verdict = result.verdict

@@ -31,11 +31,11 @@ _READ = (
     "account", "array", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu",
     "ntasks-per-socket", "sockets-per-node", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
     "gres", "tres-per-task", "nodelist", "wrap", "cpus-per-task", "cpus-per-gpu", "mincpus", "mem",
-    "mem-per-cpu", "mem-per-gpu",
+    "mem-per-cpu", "mem-per-gpu", "constraint",
 )  # fmt: skip
 _PASSED_OVER = (
     "acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "clusters", "cluster-constraint", "comment",
-    "constraint", "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "deadline",
+    "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "deadline",
     "delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file", "extra",
     "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input", "job-name",
     "licenses", "mail-type", "mail-user", "mcs-label", "mem-bind", "network", "nodefile",
@@ -125,6 +125,7 @@ _VARIABLES = {
     "GPUS_PER_TASK": "gpus-per-task",
     "GRES": "gres",
     "EXCLUSIVE": "exclusive",
+    "CONSTRAINT": "constraint",
 }
 _VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 
@@ -134,7 +135,7 @@ class SbatchRequest:
     """What a command line asks for."""
 
     options: Mapping[str, str] = field(default_factory=dict)
-    """Long option → value, of those that matter to the policy."""
+    """Long option → value, of those that matter to the policy, or to whether Slurm takes it."""
     command: str = "sbatch"
     """sbatch, srun or salloc."""
 

@@ -1,14 +1,20 @@
-"""What Slurm itself would refuse, whatever the policy says: unknown names, more than a node has."""
+"""What Slurm itself would refuse, whatever the policy says: unknown names, more than a node has.
+
+And what it would take, and never start.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.constraint import names_in, nodes_with
+from slurm_gpu.policy.partitionlimits import Barred, barred
 from slurm_gpu.policy.sbatch import SbatchRequest
+from slurm_gpu.policy.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.submission import Partition, UserPlaces
@@ -35,6 +41,8 @@ class Cluster:
     user: str
     places: UserPlaces
     """Of that user."""
+    submitter: Submitter = field(default_factory=Submitter)
+    """That user's groups, and the job's account and QOS."""
 
     @property
     def enforced(self) -> set[str]:
@@ -50,13 +58,50 @@ def refusals_of_slurm(
     `description` is the request's. Not all that Slurm looks at is looked at here.
     """
     found = [*request.mistakes(), *_names(request, cluster)]
-    asked = request.options.get("partition") or ",".join(
-        part.name for part in cluster.partitions if part.is_default
-    )
+    asked = _asked_partitions(request, cluster)
     nodes = [node for node in cluster.nodes if not set(asked.split(",")).isdisjoint(node.partitions)]
+    found += _barred(request, description, cluster).refused
     if nodes and not found:
-        found += [*_gres(description, nodes, cluster), *_amounts(request, description, nodes, asked)]
+        found += [
+            *_gres(description, nodes, cluster),
+            *_amounts(request, description, nodes, asked),
+            *_features(request, description, nodes, asked),
+        ]
     return found
+
+
+def waits_of_slurm(
+    request: SbatchRequest, description: Mapping[str, object], cluster: Cluster
+) -> tuple[str, ...]:
+    """Why Slurm would take the job and never start it, as long as the partition is as it is."""
+    return _barred(request, description, cluster).waits
+
+
+def _asked_partitions(request: SbatchRequest, cluster: Cluster) -> str:
+    default = ",".join(part.name for part in cluster.partitions if part.is_default)
+    return request.options.get("partition") or default
+
+
+def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: Cluster) -> Barred:
+    asked = _asked_partitions(request, cluster).split(",")
+    partitions = [part for part in cluster.partitions if part.name in asked]
+    enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
+    # YES is how ALL was spelt once.
+    enforced = {"YES": "ALL"}.get(enforced, enforced)
+    return barred(partitions, description.get("time_limit"), cluster.submitter, enforced)
+
+
+def _features(
+    request: SbatchRequest, description: Mapping[str, object], nodes: Sequence[SlurmNode], asked: str
+) -> Iterator[str]:
+    """Fewer nodes than --nodes asks for that have what --constraint does."""
+    constraint = request.options.get("constraint", "")
+    having = nodes_with(constraint, nodes)
+    least = description.get("min_nodes")
+    needed = least if isinstance(least, int) and "nodes" in request.options else 1
+    if having is not None and having < needed:
+        has = f"no node of {asked} has" if having == 0 else f"of {asked} only {counted(having, 'node')} with"
+        yield f"--constraint={constraint}: {has} that"
 
 
 def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
@@ -76,6 +121,10 @@ def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
         value = get(option)
         if value and allowed and value.lower() not in allowed and cluster.enforced & enforcing:
             yield f"--{option}: {value!r} is not for {cluster.user}; {_there_are(value, sorted(allowed))}"
+    features = list(dict.fromkeys(feature for node in cluster.nodes for feature in node.features))
+    for name in names_in(get("constraint", "")):
+        if cluster.nodes and name not in features:
+            yield f"--constraint: {name!r} is no feature of any node; {_there_are(name, sorted(features))}"
     nodelist, names = get("nodelist"), [node.name for node in cluster.nodes]
     try:
         wanted = expand(nodelist) if nodelist and "/" not in nodelist else []

@@ -21,6 +21,12 @@ class Partition:
     max_time_s: int | None
     whole_nodes: bool = False
     """Whether each job has its nodes to itself (OverSubscribe=EXCLUSIVE)."""
+    allow_groups: frozenset[str] | None = None
+    """UNIX groups that may use it; None, here and below, where it does not say."""
+    allow_accounts: frozenset[str] | None = None
+    deny_accounts: frozenset[str] | None = None
+    allow_qos: frozenset[str] | None = None
+    deny_qos: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +48,8 @@ class UserPlaces:
 
 
 def read_partitions(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> Sequence[Partition]:
-    """All partitions that the caller may see; raises SlurmError when Slurm does not answer."""
-    text = run(["scontrol", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
+    """All partitions, also those that are hidden from the caller; raises SlurmError where Slurm is silent."""
+    text = run(["scontrol", "--all", "--oneliner", "show", "partition"], environ, QUERY_TIMEOUT_S)
     return [_partition(line) for line in text.splitlines() if line.startswith("PartitionName=")]
 
 
@@ -104,7 +110,17 @@ def _partition(line: str) -> Partition:
         default_time_s=_seconds(fields.get("DefaultTime", "NONE")),
         max_time_s=_seconds(fields.get("MaxTime", "UNLIMITED")),
         whole_nodes=fields.get("OverSubscribe") == "EXCLUSIVE",
+        allow_groups=_names(fields.get("AllowGroups", "ALL")),
+        allow_accounts=_names(fields.get("AllowAccounts", "ALL").lower()),
+        deny_accounts=_names(fields.get("DenyAccounts", "ALL").lower()),
+        allow_qos=_names(fields.get("AllowQos", "ALL").lower()),
+        deny_qos=_names(fields.get("DenyQos", "ALL").lower()),
     )
+
+
+def _names(text: str) -> frozenset[str] | None:
+    """None where Slurm shows ALL, or nothing."""
+    return None if text.upper() in ("ALL", "NONE", "N/A", "(NULL)", "") else frozenset(text.split(","))
 
 
 def _seconds(text: str) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm
+from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm, waits_of_slurm
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.submission import Partition, UserPlaces
 
@@ -82,6 +82,45 @@ def test_what_slurm_takes_is_taken(words: str) -> None:
 )
 def test_what_slurm_would_refuse_is_told_with_what_would_be_right(words: str, refusal: str) -> None:
     assert refusals(words) == [refusal]
+
+
+FEATURES = replace(
+    CLUSTER,
+    nodes=[
+        replace(one, features=features)
+        for one, features in zip(CLUSTER.nodes, [("z1", "a100"), ("z2", "a100"), ("z2",), ()], strict=True)
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("-C z3", "--constraint: 'z3' is no feature of any node; there are a100, z1, z2"),
+        ("-C z1&z2", "--constraint=z1&z2: no node of gpu has that"),
+        ("-p old --constraint=z1", "--constraint=z1: no node of old has that"),
+        ("-N2 -C z1", "--constraint=z1: of gpu only 1 node with that"),
+    ],
+)
+def test_features_that_no_node_has_are_told(words: str, refusal: str) -> None:
+    assert refusals(words, FEATURES) == [refusal]
+
+
+@pytest.mark.parametrize("words", ["-C z1", "-N2 -C 'z1|z2'", "-p old,gpu -N2 -C z2", "-N2 -C '[z1*1&z2*1]'"])
+def test_features_that_there_are_are_taken(words: str) -> None:
+    assert refusals(words, FEATURES) == []
+
+
+def test_a_partitions_time_is_told_as_slurm_enforces_it() -> None:
+    timed = replace(CLUSTER, partitions=[replace(CLUSTER.partitions[0], max_time_s=1800)])
+    enforcing = replace(SETTINGS, raw={**SETTINGS.raw, "EnforcePartLimits": "ALL"})
+    request = parse_command(["sbatch", "--time=60", "--wrap=true"], {})
+    description = request.description(1001, "alice")
+    told = "partition gpu gives 30m at most (--time)"
+    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([], (told,))
+    timed = replace(timed, settings=enforcing)
+    assert (refusals("--time=60", timed), waits_of_slurm(request, description, timed)) == ([told], ())
+    assert refusals("--time=30", timed) == refusals("", timed) == []
 
 
 def test_amounts_of_nodes_are_told_to_the_last_mib() -> None:

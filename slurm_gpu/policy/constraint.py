@@ -1,0 +1,83 @@
+"""Features that --constraint asks for, as far as one can tell what Slurm makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+from slurm_gpu.slurm.client import SlurmNode
+
+_SIGNS = re.compile(r"([&|,()\[\]])")
+_COUNTED = re.compile(r"\*\d+$")
+
+
+def names_in(constraint: str) -> list[str]:
+    """The features that an expression names, each once; Slurm takes a space for part of a name."""
+    words = (_COUNTED.sub("", word) for word in _SIGNS.split(constraint) if not _SIGNS.fullmatch(word))
+    return list(dict.fromkeys(word for word in words if word))
+
+
+def nodes_with(constraint: str, nodes: Sequence[SlurmNode]) -> int | None:
+    """How many of the nodes have what an expression asks of each node; None where it is not for each alike.
+
+    That is so with counts and brackets, as in [a*2&b*1]. Slurm does not say which of & and | comes first, so
+    a node counts that has it in either order.
+    """
+    if not constraint or "[" in constraint or "*" in constraint:
+        return None
+    tokens = [token for token in _SIGNS.split(constraint) if token]
+    try:
+        return sum(
+            any(_Reading(tokens, node.features, binds_first).holds() for binds_first in ("&", "|"))
+            for node in nodes
+        )
+    except ValueError:
+        return None
+
+
+class _Reading:
+    """One reading of an expression for one node; `binds_first` is the stronger of & and |."""
+
+    def __init__(self, tokens: Sequence[str], features: Collection[str], binds_first: str) -> None:
+        self._tokens = iter([*("&" if token == "," else token for token in tokens), ""])
+        self._features, self._first = features, binds_first
+        self._next = next(self._tokens)
+
+    def holds(self) -> bool:
+        """Raises ValueError where it is no expression."""
+        value = self._weak()
+        if self._next:
+            raise ValueError(self._next)
+        return value
+
+    def _weak(self) -> bool:
+        sign = "|" if self._first == "&" else "&"
+        return self._joined(sign, self._operands(sign, strong=True))
+
+    def _strong(self) -> bool:
+        return self._joined(self._first, self._operands(self._first, strong=False))
+
+    def _joined(self, sign: str, values: Iterator[bool]) -> bool:
+        found = list(values)  # all of them, as each reads on
+        return all(found) if sign == "&" else any(found)
+
+    def _operands(self, sign: str, *, strong: bool) -> Iterator[bool]:
+        yield self._strong() if strong else self._feature()
+        while self._next == sign:
+            self._advance()
+            yield self._strong() if strong else self._feature()
+
+    def _feature(self) -> bool:
+        token = self._advance()
+        if token == "(":
+            value = self._weak()
+            if self._advance() != ")":
+                raise ValueError("no )")
+            return value
+        if not token or _SIGNS.fullmatch(token):
+            raise ValueError(token)
+        return token in self._features
+
+    def _advance(self) -> str:
+        token, self._next = self._next, next(self._tokens, "")
+        return token
