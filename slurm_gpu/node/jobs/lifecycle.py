@@ -71,14 +71,18 @@ class LifeCycle:
         One that ended meanwhile, by these events or in an earlier boot, is closed with what was spooled of it
         last.
         """
+        events = list(events)
         restored = self._spool.allocations()
         for allocation in restored:
             before = self.allocations.of_job(allocation.key.job_id)
             if before is not None:  # it was about to be closed when its job began anew
-                end_s = max(before.start_s, allocation.begun_s)
-                self.segments.close_unwatched(before, end_s)
+                epilog = _epilog_between(before, allocation, events)
+                end_s = max(before.start_s, allocation.begun_s if epilog is None else epilog.uptime_s)
                 self._held_unwatched(before, end_s)
                 self._forget(before)
+                self._file(before, end_s, epilog)
+                if epilog is not None:
+                    events.remove(epilog)
             self.allocations.put(allocation)
         for event in events:
             self.apply(event)
@@ -251,9 +255,15 @@ class LifeCycle:
         epilog = event if event is not None and event.kind is Kind.EPILOG else None
         self._held_unwatched(allocation, end_s)
         self._forget(allocation)
+        self._file(allocation, end_s, epilog)
+
+    def _file(self, allocation: Allocation, end_s: float, epilog: HookEvent | None) -> None:
+        """Write its final record, once its devices are told."""
         # What position it had in an earlier boot says nothing of the devices of this one.
-        if same_boot and self._untold.wait(allocation, end_s, epilog, self._clock.monotonic()):
-            return
+        if allocation.key.boot_id == self._clock.boot_id():
+            allocation = self._inventory.resolve(allocation)
+            if self._untold.wait(allocation, end_s, epilog, self._clock.monotonic()):
+                return
         self._conclude(allocation, end_s, epilog)
 
     def _conclude(self, allocation: Allocation, end_s: float, epilog: HookEvent | None) -> None:
@@ -338,6 +348,20 @@ class LifeCycle:
 def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
     run = allocation.key.restart, allocation.key.boot_id, set(allocation.positions)
     return run == (event.restart, event.boot_id, set(event.positions))
+
+
+def _epilog_between(
+    before: Allocation, after: Allocation, events: Iterable[HookEvent]
+) -> HookEvent | None:
+    """That of a run of which the next has begun, if it is still there."""
+    ends = [
+        event
+        for event in events
+        if event.kind is Kind.EPILOG
+        and (event.job_id, event.boot_id) == (before.key.job_id, before.key.boot_id)
+        and before.begun_s <= event.uptime_s <= after.begun_s
+    ]
+    return min(ends, default=None, key=lambda event: event.uptime_s)
 
 
 def _is_before(event: HookEvent, allocation: Allocation) -> bool:
