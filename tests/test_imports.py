@@ -43,4 +43,4 @@ def test_a_login_node_needs_no_database_libraries(command: str):
 
 
 def test_help_is_there_at_once_without_the_heavy_libraries():
-    assert not _pulled_in("slurm_gpu.cli.main") & {"httpx", "lupa", "rich", "numpy", "pydantic"}
+    assert not _pulled_in("slurm_gpu.cli.main") & {"httpx", "lupa", "rich", "numpy"}
