@@ -14,7 +14,7 @@ demo:
 test: setup check
 	$(BIN)/python -m pytest -q tests -m "lab and not long"
 
-# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Six minutes.
+# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Twelve minutes.
 test-long: setup
 	$(BIN)/python -m pytest -q tests -m long
 
@@ -43,7 +43,7 @@ soak: $(VENV)/ready
 	        $(BIN)/python -m pytest -q -s tests/node/test_mixed_load.py || exit 1; \
 	done
 
-# The script against the independent model and against hostile job descriptions, so many of each: ten minutes.
+# The script against the independent model, its own advice and hostile job descriptions: a quarter of an hour.
 FUZZ ?= 50000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
