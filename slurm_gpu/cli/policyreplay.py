@@ -135,6 +135,10 @@ def _past_job(run: Run, uids: _Uids) -> PastJob:
 def _print(result: Replay, zone: ZoneInfo, limit: int) -> None:
     refused = result.refused
     click.echo(f"submissions: {len(result.judgements)}, refused: {len(refused)}")
+    if result.loans:
+        click.echo(
+            f"on loan: {len(result.on_loan)}, which used {hours(_gpu_hours(result.on_loan))} GPU-hours"
+        )
     if rules := list(_by_rule(result.judgements)):
         click.echo()
         print_table(_SUMMARY, rules, right=_RIGHT, whole=("rule",))
@@ -153,8 +157,13 @@ def _by_rule(judgements: Iterable[Judgement]) -> Iterator[tuple[str, ...]]:
     for rule, found in rules.items():
         refused = [judgement for judgement in found if not judgement.accepted]
         users = {judgement.first.user for judgement in found}
-        used = sum(job.gpu_hours for judgement in refused for job in judgement.jobs)
-        yield rule, str(len(refused)), str(len(found) - len(refused)), str(len(users)), hours(used)
+        numbers = (str(len(refused)), str(len(found) - len(refused)), str(len(users)))
+        yield (rule, *numbers, hours(_gpu_hours(refused)))
+
+
+def _gpu_hours(judgements: Iterable[Judgement]) -> float:
+    """What their jobs used in truth."""
+    return sum(job.gpu_hours for judgement in judgements for job in judgement.jobs)
 
 
 def _row(judgement: Judgement, zone: ZoneInfo) -> tuple[str, ...]:
@@ -188,11 +197,23 @@ def _to_json(result: Replay, remarks: list[str]) -> dict[str, Any]:
                 "submit_s": judgement.first.submit_s,
                 "tasks": len(judgement.jobs),
                 "nGPU": judgement.first.gpus,
-                "gpu_hours": sum(job.gpu_hours for job in judgement.jobs),
+                "gpu_hours": _gpu_hours([judgement]),
                 "rules": list(judgement.rules),
                 "messages": list(judgement.messages),
             }
             for judgement in result.refused
+        ],
+        "on_loan": [
+            {
+                "id": judgement.first.label,
+                "user": judgement.first.user,
+                "account": judgement.first.account,
+                "tasks": len(judgement.jobs),
+                "nGPU": judgement.first.gpus,
+                "gpu_hours": _gpu_hours([judgement]),
+                "qos": judgement.qos,
+            }
+            for judgement in result.on_loan
         ],
         "advised": sum(1 for judgement in result.judgements if judgement.accepted and judgement.rules),
         "left_out": remarks,

@@ -22,6 +22,13 @@ _OPENING = re.compile(r"(?:Refused by|Against) (?:rule )?(.+?): ")
 """Of what the script says for each rule or bundle that objects."""
 _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
+_NORMAL = "normal"
+_LENDING = (
+    "owners: it is told who would have borrowed, but not when a job would have started, been requeued for an "
+    "owner, or waited for its own GPUs: all start and end as they did. Records do not tell who named a QOS: "
+    "what ran on loan is taken to have done so, any other job not"
+)
+"""What is not judged of lending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,11 @@ class PastJob:
         return self.tres.get(_GPU, 0.0)
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether it asks for any, or for shards."""
+        return any(self.tres.get(name) for name in (_GPU, "gres/shard"))
+
+    @property
     def gpu_hours(self) -> float:
         """What it used."""
         if self.start_s is None or self.end_s is None:
@@ -68,6 +80,8 @@ class Judgement:
     rules: tuple[str, ...]
     """That refused it, or that advised against it."""
     messages: tuple[str, ...]
+    qos: str = ""
+    """In which it would have run."""
 
     @property
     def first(self) -> PastJob:
@@ -81,11 +95,22 @@ class Replay:
 
     judgements: list[Judgement] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    loans: frozenset[str] = frozenset()
+    """The QOS of what is on loan; none where the policy lends nothing."""
 
     @property
     def refused(self) -> list[Judgement]:
         """Those that would not have been let in."""
         return [judgement for judgement in self.judgements if not judgement.accepted]
+
+    @property
+    def on_loan(self) -> list[Judgement]:
+        """Those that would have been let in to run on what others own."""
+        return [
+            judgement
+            for judgement in self.judgements
+            if judgement.accepted and judgement.qos in self.loans and judgement.first.has_gpus
+        ]
 
 
 def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], list[str]]:
@@ -102,6 +127,8 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
             remarks.append(f"GPU-hours of rule {rule['id']} are left out: they are not replayed")
         kept["limits"] = limits
         rules.append(kept)
+    if compiled.get("lending"):
+        remarks.append(_LENDING)
     return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
 
 
@@ -122,22 +149,28 @@ def judge_past(compiled: Mapping[str, Plain], jobs: Iterable[PastJob], since_s: 
     """Put every submission from `since_s` on to the policy; earlier jobs are only there as the queue."""
     clock = _Clock()
     script = PolicyScript(build_bundle(compiled), now=clock)
-    queue, result = _Queue(script), Replay()
+    owners = _tables(_table(compiled.get("lending")).get("owners"))
+    loans, own = ({str(owner[key]) for owner in owners} for key in ("lend_in", "qos"))
+    queue, result = _Queue(script), Replay(loans=frozenset(loans))
     for submission in _submissions(jobs):
         first = submission[0]
         clock.now_s = first.submit_s
         queue.go_on_to(first.submit_s)
         if first.submit_s < since_s:
-            queue.let_in(submission, "")
+            queue.let_in(submission, "", first.qos)
             continue
-        verdict = script.submit(_description(submission), _partitions(first.partition))
+        asked = _description(submission)
+        if owners and first.qos not in loans:
+            asked = {**asked, "qos": None, "default_qos": _NORMAL if first.qos in own else first.qos}
+        verdict = script.submit(asked, _partitions(first.partition))
+        qos = str(verdict.desc.get("qos") or asked.get("default_qos") or first.qos)
         result.errors += [
             text for level, text in verdict.log if level == "error" and text not in result.errors
         ]
         rules = dict.fromkeys(name for line in verdict.messages if (name := _rule_in(line)) is not None)
-        result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages))
+        result.judgements.append(Judgement(submission, verdict.accepted, tuple(rules), verdict.messages, qos))
         if verdict.accepted:
-            queue.let_in(submission, str(verdict.desc.get("admin_comment") or ""))
+            queue.let_in(submission, str(verdict.desc.get("admin_comment") or ""), qos)
     return result
 
 
@@ -159,9 +192,10 @@ class _Queue:
         self._jobs: dict[int, tuple[PastJob, str]] = {}
         self._changed: dict[int, Mapping[str, Any] | None] = {}
 
-    def let_in(self, submission: Sequence[PastJob], admin_comment: str) -> None:
-        """These wait from now on, until they start."""
-        for job in submission:
+    def let_in(self, submission: Sequence[PastJob], admin_comment: str, qos: str) -> None:
+        """These wait from now on in a QOS, until they start."""
+        for recorded in submission:
+            job = replace(recorded, qos=qos)
             self._jobs[job.job_id] = job, admin_comment
             self._changed[job.job_id] = _record(job, 0, admin_comment)
             if job.start_s is not None:

@@ -56,3 +56,25 @@ def test_somebody_who_does_not_see_everything_is_told_so(replay: CommandLine) ->
     replay.database.runs.append(make_run(full=False))
     assert replay("policy", "replay") == 3
     assert "everybody's jobs" in replay.err
+
+
+def test_what_would_have_been_on_loan_is_counted(replay: CommandLine, tmp_path: Path) -> None:
+    lending = tmp_path / "lending.yaml"
+    lending.write_text(
+        "version: 1\nmanages: {qos: [sg-*], accounts: [other]}\ngroups: {other: {accounts: [other]}}\n"
+        "owners: {other: {gpus: 11, lend_in: sg-loans, return_within: 10m}}\nrules: []\n"
+    )
+    assert replay("policy", "replay", str(lending), "--since", "1d") == 0
+    assert replay.out.splitlines() == [
+        "submissions: 3, refused: 0",
+        "on loan: 3, which used 4.00 GPU-hours",
+    ]
+    assert "owners: it is told who would have borrowed" in replay.err
+    assert replay("policy", "replay", str(lending), "--since", "1d", "--json") == 0
+    answer = json.loads(replay.out)
+    assert [(one["id"], one["qos"]) for one in answer["on_loan"]] == [
+        ("17", "sg-loans"), ("18", "sg-loans"), ("19", "sg-loans"),
+    ]  # fmt: skip
+    assert answer["on_loan"][0].keys() == {
+        "id", "user", "account", "tasks", "nGPU", "gpu_hours", "qos",
+    }  # fmt: skip

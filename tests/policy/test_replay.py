@@ -29,7 +29,8 @@ rules:
 def compiled(text: str = POLICY) -> dict[str, Plain]:
     source = parse_yaml(text, "policy.yaml")
     policy = check_policy(source)
-    return compile_policy(policy, resolve_names(policy, source, Directory()), SiteFacts(shards_per_gpu=4))
+    facts = SiteFacts(shards_per_gpu=4, n_gpus=16, has_qos=True)
+    return compile_policy(policy, resolve_names(policy, source, Directory()), facts)
 
 
 def job(job_id: int, submit_s: int = 0, gpus: int = 2, **changes: Any) -> PastJob:
@@ -142,3 +143,39 @@ def test_what_records_do_not_tell_is_left_out_and_said() -> None:
         "rule inter is left out",
         "GPU-hours of rule hours are left out",
     ]
+
+
+LENDING = """\
+version: 1
+manages: {qos: [sg-*, normal], accounts: [vision, nlp]}
+groups: {vision: {accounts: [vision]}, borrowers: {qos: [sg-loans]}, owning: {qos: [sg-vision]}}
+owners: {vision: {gpus: 12, lend_in: sg-loans, return_within: 10m}}
+rules:
+  - {id: loans, for: borrowers, per: user, why: "Eight each.", limits: {gpus_total: 8}}
+  - {id: own, for: owning, per: user, why: "Six each.", limits: {gpus_total: 6}}
+"""
+
+
+def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None:
+    result = judged(
+        job(1, gpus=6),  # on what vision owns
+        job(2, 1, gpus=1),  # there, too
+        job(3, 2, gpus=4, account="nlp"),  # on what nobody owns
+        job(4, 3, gpus=6, account="nlp"),
+        job(5, 4, gpus=3, account="nlp", qos="sg-loans"),
+        job(6, 5, gpus=1, account="nlp", qos="sg-vision"),  # as another policy had it
+        text=LENDING,
+    )
+    assert [(one.first.job_id, one.rules) for one in result.refused] == [(2, ("own",)), (5, ("loans",))]
+    assert [one.first.job_id for one in result.on_loan] == [4]
+    assert [one.qos for one in result.judgements if one.accepted] == [
+        "sg-vision", "normal", "sg-loans", "normal",
+    ]  # fmt: skip
+    assert result.errors == []
+
+
+def test_what_is_not_judged_of_lending_is_said() -> None:
+    (remark,) = without_unknown(compiled(LENDING))[1]
+    assert remark.startswith("owners: it is told who would have borrowed, but not when")
+    assert without_unknown(compiled())[1] == []
+    assert judged(job(1)).on_loan == []
