@@ -87,10 +87,38 @@ def test_an_answer_from_before_the_epilog_does_not_bring_the_job_back(machine: M
 def test_nor_does_it_where_only_the_epilog_was_seen(machine: Machine) -> None:
     assert machine.node is not None
     machine.hook("epilog", 7, "0")
+    for n in range(1, 4):
+        machine.run(10)
+        machine.node.learn(running(machine, age_s=0.5 + 10 * n))
+    assert machine.records(final=None) == []
+
+
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_run_without_a_prolog_is_told_of_also_where_the_run_before_it_had_none(
+    machine: Machine, *, seen: bool
+) -> None:
+    """The epilog of a requeued job carries the restart count of its next run."""
+    assert machine.node is not None
+    machine.run(5)
+    if seen:  # that of run 0, which began here long ago
+        machine.hook("prolog", 7, "0")
+        machine.run(5)
+        machine.hook("epilog", 7, "0", restart=1)
+        machine.run(5)  # run 1 is over before Slurm's word of it was believed
+    machine.hook("epilog", 7, "0", restart=2)
+    machine.run(2)
+    for _ in range(4):
+        machine.run(10)
+        machine.node.learn(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
+    assert machine.node.open_jobs() == [7]
+    machine.run(20)
+    machine.hook("epilog", 7, "0", restart=2)
+    machine.run(3)
+    assert [record.restart for record in machine.records()] == ([0, 2] if seen else [2])
     for _ in range(3):
         machine.run(10)
-        machine.node.learn(running(machine))
-    assert machine.records(final=None) == []
+        machine.node.learn(running(machine, restart=2, start_s=int(machine.clock.wall()) - 10))
+    assert machine.node.open_jobs() == []
 
 
 def test_a_lost_epilog_costs_no_more_than_the_last_checkpoint(machine: Machine, gpu: FakeGpu) -> None:
@@ -236,3 +264,25 @@ def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
     machine.run(2)
     (record,) = machine.records()
     assert record.granted_mgpu == 500
+
+
+def test_what_one_run_was_granted_is_not_told_of_another(machine: Machine) -> None:
+    assert machine.node is not None
+    machine.hook("prolog", 7, "0")
+    machine.node.learn(running(machine, granted_mgpu=250))
+    machine.run(10)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.hook("prolog", 7, "0", restart=1)
+    machine.node.learn(running(machine, granted_mgpu=250, age_s=1.5))  # of the run before
+    machine.run(5)
+    machine.kill()
+    machine.start()
+    assert machine.node is not None
+    machine.node.learn(running(machine, granted_mgpu=500, restart=1))
+    machine.hook("prolog", 7, "0", restart=2)
+    machine.node.learn(running(machine, granted_mgpu=500, restart=1))
+    machine.run(5)
+    machine.hook("epilog", 7, "0", restart=2)
+    machine.run(3)
+    told = {(record.restart, record.granted_mgpu) for record in machine.records()}
+    assert told == {(0, 250), (1, 500), (2, None)}

@@ -136,11 +136,23 @@ def test_ended_runs_are_remembered_for_a_while_and_not_without_limit() -> None:
     ended = EndedRuns()
     for job in range(20_000):
         ended.add(job, 0, NOW)
-    assert not ended.covers(9_999, 0)
-    assert ended.covers(10_000, 0)
+    assert not ended.covers(9_999, 0, NOW)
+    assert ended.covers(10_000, 0, NOW)
     ended.add(1, 0, NOW + ENDED_REMEMBERED_S + 1)
-    assert not ended.covers(19_999, 0)
-    assert ended.covers(1, 0)
+    assert not ended.covers(19_999, 0, NOW)
+    assert ended.covers(1, 0, NOW)
+
+
+def test_an_epilog_alone_ends_the_run_of_its_count_only_for_answers_that_may_be_older() -> None:
+    ended = EndedRuns()
+    ended.add(7, 2, NOW, certain=False)
+    assert ended.covers(7, 1, NOW + 500)
+    assert [ended.covers(7, 2, NOW + after_s) for after_s in (0, 9, 11)] == [True, True, False]
+    ended.add(7, 2, NOW + 20)
+    ended.add(7, 1, NOW + 30, certain=False)
+    ended.add(7, 2, NOW + 30, certain=False)
+    assert ended.covers(7, 2, NOW + 500), "what is certain stays so"
+    assert not ended.covers(7, 3, NOW)
 
 
 def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() -> None:

@@ -54,8 +54,9 @@ class LifeCycle:
         self.segments = SegmentBook(spool)
         self.watches: dict[str, DeviceWatch] = {}
         self.taken: list[HookEvent] = []
-        self._granted: dict[int, int] = {}
-        self._impossible_grants: set[int] = set()
+        # By (job, restart).
+        self._granted: dict[tuple[int, int], int] = {}
+        self._impossible_grants: set[tuple[int, int]] = set()
         # By device, until when a job held it, or may have, that was not watched; None is any device.
         self._unwatched_until_s: dict[str | None, float] = {}
         self._strangers = Strangers()
@@ -147,7 +148,7 @@ class LifeCycle:
             return
         if event.positions:
             log.info("job %d ended, of which no prolog was seen", event.job_id)
-        self._ended.add(event.job_id, event.restart, self._clock.monotonic())
+        self._ended.add(event.job_id, event.restart, self._clock.monotonic(), certain=False)
         self.taken.append(event)
 
     # What Slurm tells
@@ -169,22 +170,25 @@ class LifeCycle:
         self._learn_grants(jobs)
 
     def _learn_grants(self, jobs: JobFacts) -> None:
-        open_jobs = {allocation.key.job_id for allocation in self.allocations}
-        for job_id in open_jobs & jobs.keys():
-            told = jobs[job_id].get("granted_mgpu")
+        for allocation in self.allocations:
+            run = allocation.key.job_id, allocation.key.restart
+            facts = jobs.get(allocation.key.job_id, {})
+            # Of another run of the job it says nothing: its owner may have changed what it asks for.
+            told = facts.get("granted_mgpu") if facts.get("restart", run[1]) == run[1] else None
             granted = told_grant(told)
             if granted is not None:
-                self._granted[job_id] = granted
-            elif told is not None and job_id not in self._impossible_grants:
-                self._impossible_grants.add(job_id)
+                self._granted[run] = granted
+            elif told is not None and run not in self._impossible_grants:
+                self._impossible_grants.add(run)
                 log.warning(
                     "slurm-gpudbd says that job %d was granted %.80r of each GPU, which has 1000; "
                     "that is not recorded",
-                    job_id,
+                    allocation.key.job_id,
                     told,
                 )
-        self._granted = {job: granted for job, granted in self._granted.items() if job in open_jobs}
-        self._impossible_grants &= open_jobs
+        open_runs = {(allocation.key.job_id, allocation.key.restart) for allocation in self.allocations}
+        self._granted = {run: granted for run, granted in self._granted.items() if run in open_runs}
+        self._impossible_grants &= open_runs
         self.segments.grant(self._granted)
 
     def ended(self, jobs: JobFacts) -> None:
@@ -350,9 +354,7 @@ def _is_of_run(event: HookEvent, allocation: Allocation) -> bool:
     return run == (event.restart, event.boot_id, set(event.positions))
 
 
-def _epilog_between(
-    before: Allocation, after: Allocation, events: Iterable[HookEvent]
-) -> HookEvent | None:
+def _epilog_between(before: Allocation, after: Allocation, events: Iterable[HookEvent]) -> HookEvent | None:
     """That of a run of which the next has begun, if it is still there."""
     ends = [
         event

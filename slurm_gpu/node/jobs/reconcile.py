@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
 from slurm_gpu.node.measure.tally import SegmentKey
@@ -25,6 +25,8 @@ EPILOG_LATE_S = 30.0
 # For so long an answer may still tell of a run whose epilog was seen.
 ENDED_REMEMBERED_S = 600.0
 _ENDED_MOST = 10_000
+# So long after an epilog slurmctld does not tell that its run goes on.
+_EPILOG_TOLD_S = 10.0
 # That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
 _STRANGERS_S = 30.0
 # Clocks of nodes and controller differ by less.
@@ -102,28 +104,43 @@ class Over:
 
 
 class EndedRuns:
-    """Runs whose end was seen a while ago, so that an older answer does not bring them back."""
+    """Runs whose end was seen a while ago, so that an older answer does not bring them back.
+
+    An epilog alone does not tell which run ended: that of a requeued job carries the next one's restart
+    count. So of an epilog without an allocation the same count may come again, in a younger answer.
+    """
 
     def __init__(self) -> None:
-        self._ended: dict[int, tuple[int, float]] = {}
+        self._ended: dict[int, _EndedRun] = {}
 
-    def add(self, job_id: int, restart: int, now_s: float) -> None:
-        """That run, and those before it, have ended."""
-        self._ended.pop(job_id, None)
-        self._ended[job_id] = restart, now_s
+    def add(self, job_id: int, restart: int, now_s: float, *, certain: bool = True) -> None:
+        """That run, and those before it, have ended; `certain` unless only an epilog says which it was."""
+        before = self._ended.pop(job_id, None)
+        if before is not None and before.certain and before.restart >= restart:
+            certain, restart = True, before.restart
+        self._ended[job_id] = _EndedRun(restart, now_s, certain)
         oldest = next(iter(self._ended.items()))
-        while len(self._ended) > _ENDED_MOST or now_s - oldest[1][1] > ENDED_REMEMBERED_S:
+        while len(self._ended) > _ENDED_MOST or now_s - oldest[1].at_s > ENDED_REMEMBERED_S:
             del self._ended[oldest[0]]
             oldest = next(iter(self._ended.items()))
 
     def ended_s(self, job_id: int) -> float | None:
         """When that job's last run was seen to end; None if that was long ago, or never."""
         ended = self._ended.get(job_id)
-        return None if ended is None else ended[1]
+        return None if ended is None else ended.at_s
 
-    def covers(self, job_id: int, restart: int) -> bool:
-        """Has that run ended?"""
-        return job_id in self._ended and restart <= self._ended[job_id][0]
+    def covers(self, job_id: int, restart: int, as_of_s: float) -> bool:
+        """Had that run ended, of which Slurm tells as of then?"""
+        ended = self._ended.get(job_id)
+        if ended is None or restart > ended.restart:
+            return False
+        return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_TOLD_S
+
+
+class _EndedRun(NamedTuple):
+    restart: int
+    at_s: float
+    certain: bool
 
 
 class Strangers:
@@ -165,7 +182,7 @@ class Reconciliation:
             before_boot = job.start_s < booted_s - _CLOCKS_DIFFER_S
             as_of_s = now_s - job.age_s - _ON_ITS_WAY_S
             # Of what was so before we came, an epilog may have been taken in by the slurm-gpud before us.
-            if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run):
+            if known or before_boot or as_of_s < self._since_s or self._ended.covers(*run, as_of_s):
                 continue
             told_s[run] = self._begun_told_s.get(run, as_of_s)
             if as_of_s - told_s[run] >= TWICE_AFTER_S:

@@ -9,7 +9,7 @@ from slurm_gpu.node.gpu.reading import Facts
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.held.hooks import HookEvent
 from slurm_gpu.node.jobs.rewind import YOUNG_S, History
-from slurm_gpu.node.measure.tally import Tally
+from slurm_gpu.node.measure.tally import SegmentKey, Tally
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import Record
 
@@ -37,7 +37,7 @@ class SegmentBook:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._segments: dict[str, Segment] = {}
-        self._granted: Mapping[int, int] = {}
+        self._granted: Mapping[tuple[int, int], int] = {}
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(list(self._segments.values()))
@@ -59,12 +59,12 @@ class SegmentBook:
         segment.unsettled.add(facts.uuid)
         return tally
 
-    def grant(self, granted_mgpu: Mapping[int, int]) -> None:
-        """The part of a GPU (in 1/1000) that each job was granted."""
+    def grant(self, granted_mgpu: Mapping[tuple[int, int], int]) -> None:
+        """The part of a GPU (in 1/1000) that each run, by (job, restart), was granted."""
         self._granted = granted_mgpu
         for segment in self._segments.values():
             for tally in segment.tallies.values():
-                tally.granted_mgpu = granted_mgpu.get(tally.key.job_id, tally.granted_mgpu)
+                tally.granted_mgpu = granted_mgpu.get(_run(tally.key), tally.granted_mgpu)
 
     def checkpoint(self, now_s: float) -> None:
         """Write down all that is known."""
@@ -136,8 +136,12 @@ class SegmentBook:
 
     def _tally(self, allocation: Allocation, device: str, facts: Facts | None = None) -> Tally:
         tally = Tally(allocation.key, device, allocation.start_s, allocation.start_wall_s, facts)
-        tally.granted_mgpu = self._granted.get(allocation.key.job_id)
+        tally.granted_mgpu = self._granted.get(_run(allocation.key))
         return tally
+
+
+def _run(key: SegmentKey) -> tuple[int, int]:
+    return key.job_id, key.restart
 
 
 def _closed(last: Record, allocation: Allocation, end_s: float, seq: int) -> Record:
