@@ -9,7 +9,7 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.clockstep import ClockSteps
-from slurm_gpu.node.gpu.reading import Failure, Reader, Reading, Request, Trouble, Xid
+from slurm_gpu.node.gpu.reading import Failure, Follower, Reader, Reading, Request, Trouble, Xid
 from slurm_gpu.node.held.hooks import HookEvents, Kind
 from slurm_gpu.node.host.hostbook import HostBook
 from slurm_gpu.node.jobs.crosscheck import Crosscheck
@@ -37,7 +37,8 @@ _EVENT_OF = {Trouble.LOST: "gpu_lost", Trouble.HUNG: "gpu_hung"}
 class Node:
     """All that slurm-gpud knows and does on one node, but for shipping.
 
-    Call `start` once, then `step` again and again; `stop` at the end.
+    Call `start` once, then `step` again and again; `stop` at the end. While nothing but looks at memory is
+    due, it leaves those to the `follower`, if there is one.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class Node:
         cgroups: JobCgroups,
         interval_s: float,
         hosts: HostBook | None = None,
+        follower: Follower | None = None,
     ) -> None:
         self._clock, self._hooks, self._reader, self._spool = clock, hooks, reader, spool
         self._processes, self._hosts = processes, hosts
+        self._follower, self._interval_s = follower, interval_s
         self._on_gpu: dict[str, Sequence[int]] = {}
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, order, self._events)
@@ -93,6 +96,7 @@ class Node:
 
     def step(self) -> None:
         """Do all that is due; `due_s` tells when to call again."""
+        self._take_followed()
         for event in self._hooks.take():
             self._life.apply(event)
             if self._hosts is not None and event.kind is Kind.PROLOG:
@@ -107,16 +111,19 @@ class Node:
             for watch in self._looking():
                 watch.look_thoroughly()
         unheld = self._unheld() if now_s >= self._checkpoint_at_s else ()
-        self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s, unheld)
+        if not self._is_followed(now_s):
+            self._look([watch for watch in self._looking() if watch.is_due(now_s)], now_s, unheld)
         self._life.finish()
         self._look_at_hosts(now_s)
         if now_s >= self._checkpoint_at_s:
             self._checkpoint()
+        self._follow(now_s)
         self._tell_clock_step()
         self._commit(now_s)
 
     def stop(self) -> None:
         """Write down all that is known; the allocations stay open for the next process."""
+        self._take_followed()
         for watch in self._looking():
             watch.look_thoroughly()
         self._look(self._looking(), self._clock.monotonic())
@@ -126,11 +133,13 @@ class Node:
 
     def learn(self, jobs: JobFacts) -> None:
         """What slurm-gpudbd tells of the jobs on this node."""
+        self._take_followed()
         self._life.learn(jobs)
         self._life.watch_new()
 
     def ended(self, jobs: JobFacts) -> None:
         """Those of the open jobs that Slurm says are over."""
+        self._take_followed()
         self._life.ended(jobs)
 
     def open_jobs(self) -> list[int]:
@@ -147,6 +156,7 @@ class Node:
 
     def windows(self, job_ids: Collection[int]) -> list[Mapping[str, Any]]:
         """The last ten minutes of those jobs, one of each of their devices, as they are shipped."""
+        self._take_followed()
         tallies = [
             tally
             for segment in self._life.segments
@@ -159,7 +169,10 @@ class Node:
         """When to call `step` again (Clock.monotonic()), which may be sooner after `learn`."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
-        due.extend(watch.next_look_s(now_s) for watch in self._looking())
+        if self._is_followed(now_s):
+            due.append(self._suspensions.next_look_s)
+        else:
+            due.extend(watch.next_look_s(now_s) for watch in self._looking())
         if self._needs_devices():
             due.append(self._find_at_s)
         if self._life.taken:
@@ -210,6 +223,34 @@ class Node:
                 self._check_processes(request.uuid, reading, now_s)
         for xid in results.xids:
             self._tell_xid(xid)
+
+    # Looks that the reader makes of its own accord
+
+    def _follow(self, now_s: float) -> None:
+        """Leave the looks until the next checkpoint to the reader, if they are at memory alone."""
+        follower, watches = self._follower, self._looking()
+        if follower is None or follower.follows or self._interval_s > CHECKPOINT_S / 2:
+            return
+        if watches and all(watch.is_steady(now_s) for watch in watches):
+            follower.follow([watch.uuid for watch in watches], self._interval_s, self._checkpoint_at_s)
+
+    def _is_followed(self, now_s: float) -> bool:
+        """Does it do all that is due?"""
+        return (
+            self._follower is not None
+            and self._follower.follows
+            and now_s < self._checkpoint_at_s
+            and all(watch.is_steady(now_s) for watch in self._looking())
+        )
+
+    def _take_followed(self) -> None:
+        """Count them, before anything happens that they do not know of."""
+        if self._follower is None:
+            return
+        owners = self._life.allocations.owners()
+        for uuid, reading in self._follower.followed():
+            if (watch := self._life.watches.get(uuid)) is not None:
+                watch.take_followed(reading, owners)
 
     def _check_processes(self, uuid: str, reading: Reading, now_s: float) -> None:
         if reading.processes is not None and self._crosscheck.is_due(uuid, now_s):

@@ -7,7 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.node.gpu.reading import Facts, Memory, Reader, Reading, Request, Results, Xid
+from slurm_gpu.node.gpu.reading import (
+    Facts,
+    Follower,
+    Memory,
+    Reader,
+    Reading,
+    Request,
+    Results,
+    Xid,
+)
 from slurm_gpu.node.process.nodecounters import NodeCounters
 from slurm_gpu.node.shipping.ship import Source
 from slurm_gpu.node.shipping.shipment import JobFacts
@@ -32,11 +41,12 @@ class Seen:
 class LastSeen:
     """A Reader that remembers what it brings back; `facts` are of the devices that answered last.
 
-    `looks` counts reads, `failed_looks` the devices that did not answer to one.
+    `looks` counts reads, `failed_looks` the devices that did not answer to one. It follows devices where
+    there is a `follower`, which is the same reader.
     """
 
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
+    def __init__(self, reader: Reader, follower: Follower | None = None) -> None:
+        self._reader, self._follower = reader, follower
         self._seen: dict[str, Seen] = {}
         self.facts: Sequence[Facts] = ()
         self.looks = self.failed_looks = 0
@@ -60,6 +70,24 @@ class LastSeen:
         results = self._read(requests) if requests else Results(readings={}, failures={})
         self._xids = [*self._xids, *results.xids][-_MOST_XIDS:]
         return results.readings
+
+    @property
+    def follows(self) -> bool:
+        """See Follower."""
+        return self._follower is not None and self._follower.follows
+
+    def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
+        """See Follower."""
+        if self._follower is not None:
+            self._follower.follow(uuids, every_s, until_s)
+
+    def followed(self) -> Sequence[tuple[str, Reading]]:
+        """See Follower."""
+        readings = () if self._follower is None else self._follower.followed()
+        for uuid, reading in readings:
+            self._remember(Request(uuid), reading)
+        self.looks += sum(uuid == readings[0][0] for uuid, _ in readings)
+        return readings
 
     def _read(self, requests: Sequence[Request]) -> Results:
         results = self._reader.read(requests)

@@ -74,7 +74,7 @@ class Service:
         self._spool = _open_spool(options, config, hooks)
         self._waiter = DirectoryWaiter(hooks.jobs)
         self._reader = ReaderProcess(clock, start_wait_s=START_DEADLINE_S if options.once else START_WAIT_S)
-        self._seen = LastSeen(self._reader)
+        self._seen = LastSeen(self._reader, self._reader)
         self._host_jobs: HostJobs | None = None
         events: HookEvents = hooks
         processes = ProcessJobs()
@@ -96,6 +96,7 @@ class Service:
             cgroups=JobCgroups(self._name),
             interval_s=config.sampling.interval_s,
             hosts=self._hosts,
+            follower=self._seen,
         )
         self._courier = self._make_courier(config)
         self._metrics = None if options.once else self._make_metrics(config)

@@ -196,7 +196,10 @@ class FakeGpu:
 
 @dataclass
 class FakeReader:
-    """The driver; `loaded` False is a machine without one, `absent` devices cannot be asked just now."""
+    """The driver; `loaded` False is a machine without one, `absent` devices cannot be asked just now.
+
+    A Follower too, whose looks are made up when they are asked for.
+    """
 
     gpus: list[FakeGpu]
     loaded: bool = True
@@ -204,8 +207,43 @@ class FakeReader:
     xids: list[Xid] = field(default_factory=list)
     absent: set[str] = field(default_factory=set)
     reads: int = 0
+    _following: tuple[Sequence[str], float, float] | None = None
+    _followed: list[tuple[str, Reading]] = field(default_factory=list)
+    _followed_s: float = 0.0
+
+    @property
+    def follows(self) -> bool:
+        return self._following is not None
+
+    def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
+        self._following, self._followed_s = (uuids, every_s, until_s), self.gpus[0].clock.now_s
+
+    def followed(self) -> Sequence[tuple[str, Reading]]:
+        self._look_as_told()
+        followed, self._followed = self._followed, []
+        return followed
+
+    def _look_as_told(self) -> None:
+        if self._following is None:
+            return
+        uuids, every_s, until_s = self._following
+        clock = self.gpus[0].clock
+        now_s = clock.now_s
+        gpus = [gpu for gpu in self.gpus if gpu.uuid in uuids]
+        if any(gpu.lost or gpu.failure is not None or gpu.uuid in self.absent for gpu in gpus):
+            self._following = None
+            return
+        while (next_s := (self._followed_s // every_s + 1) * every_s) <= now_s and next_s < until_s:
+            self._followed_s = clock.now_s = next_s
+            self._followed.extend((gpu.uuid, gpu.read(Request(gpu.uuid))) for gpu in gpus)
+        clock.now_s = now_s
+
+    def _stop_following(self) -> None:
+        self._look_as_told()
+        self._following = None
 
     def devices(self) -> Sequence[Facts]:
+        self._stop_following()
         if self.starting:
             raise ReaderStartingError("NVML: the driver is still starting")
         away = any(gpu.failure is not None and gpu.failure.trouble is Trouble.DRIVER for gpu in self.gpus)
@@ -214,6 +252,7 @@ class FakeReader:
         return [gpu.facts for gpu in self.gpus if not gpu.lost and gpu.failure is None]
 
     def read(self, requests: Sequence[Request]) -> Results:
+        self._stop_following()
         self.reads += 1
         readings: dict[str, Reading] = {}
         failures: dict[str, Failure] = {}

@@ -40,13 +40,17 @@ def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
 
 
 class Machine:
-    """One node: hooks write, time goes by, slurm-gpud may be killed and started again."""
+    """One node: hooks write, time goes by, slurm-gpud may be killed and started again.
+
+    `follows` says whether its reader makes looks of its own accord (Follower).
+    """
 
     def __init__(self, directory: Path, *gpus: FakeGpu, clock: FakeClock | None = None) -> None:
         self.directory = directory
         self.clock = gpus[0].clock if clock is None else clock
         self.gpus = gpus
         self.reader = FakeReader(list(gpus))
+        self.follows = True
         self.node: Node | None = None
         self.spool: Spool | None = None
         self.due_s = 0.0
@@ -73,6 +77,7 @@ class Machine:
             cgroups=JobCgroups("n1", self.directory / "cgroup"),
             interval_s=self.interval_s,
             hosts=self.hosts(),
+            follower=self.reader if self.follows else None,
         )
         self.node.start()
         self.node.step()

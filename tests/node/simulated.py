@@ -64,6 +64,7 @@ class SimulatedMachine(Machine):
         self.gpus: tuple[Device, ...] = tuple(self.world.computing)  # type: ignore[assignment]
         (directory / "mig-minors").write_text(minors_file(device.minor for device in self.world.devices))
         self.reader = NvmlReader(now_s=self.clock.monotonic)  # type: ignore[assignment]
+        self.follows = False  # its time stands still between what slurm-gpud asks
         self.truths: list[ProcessTruth] = []
         self._proc = FakeProc(directory / "proc")
         self._next_pid = 10_000

@@ -1,5 +1,6 @@
 """A call that hangs, a driver that is slow, a reader that crashes: what each costs, with real processes."""
 
+import math
 import os
 import signal
 import subprocess
@@ -13,10 +14,19 @@ import pytest
 from lab.simgpu import faults
 from lab.simgpu.load import Point
 from lab.simgpu.world import GpuSpec, World, create
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import readerchild, readerprocess
 from slurm_gpu.node.gpu.readerprocess import ReaderProcess
-from slurm_gpu.node.gpu.reading import Failure, Reader, ReaderStartingError, Request, Results, Trouble
+from slurm_gpu.node.gpu.reading import (
+    Failure,
+    Reader,
+    ReaderStartingError,
+    Reading,
+    Request,
+    Results,
+    Trouble,
+)
 from tests.node.fakes import FakeClock
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -320,6 +330,92 @@ def test_the_reader_never_outlives_the_daemon(world: World) -> None:
     daemon.wait()
     daemon.stdout.close()
     wait_for(lambda: not child.exists() or "Z" in (child / "stat").read_text().split()[2])
+
+
+def test_it_follows_devices_until_it_is_asked_for_anything_else(world: World, reader: ReaderProcess) -> None:
+    points = [Point(world.now_ns(), 40, 5000), Point(world.now_ns() + 1000 * 10**9, 40, 5000)]
+    world.register(0, points, pid=os.getpid())
+    reader.follow(["GPU-c", "GPU-a"], 0.05, math.inf)
+    assert reader.follows
+    followed: list[tuple[str, Reading]] = []
+
+    def enough() -> bool:
+        followed.extend(reader.followed())
+        return len(followed) >= 6
+
+    wait_for(enough)
+    assert [uuid for uuid, _ in followed[:4]] == ["GPU-c", "GPU-a"] * 2
+    for uuid, reading in followed:
+        assert reading.memory is not None
+        assert (reading.memory.used > 4000 * 2**20) == (uuid == "GPU-a")
+    assert set(read(reader).readings) == set(GPUS)
+    assert not reader.follows
+    reader.followed()  # what came before it was asked
+    asked, at_s = world.calls()["nvmlDeviceGetMemoryInfo_v2"], SystemClock().monotonic()
+    wait_for(lambda: SystemClock().monotonic() > at_s + 0.2)
+    assert world.calls()["nvmlDeviceGetMemoryInfo_v2"] == asked
+
+
+def test_it_follows_no_longer_than_it_was_told_to(world: World, reader: ReaderProcess) -> None:
+    until_s = SystemClock().monotonic() + 0.2
+    reader.follow(["GPU-a"], 0.05, until_s)
+    wait_for(lambda: SystemClock().monotonic() > until_s + 0.2)
+    followed = reader.followed()
+    assert 1 <= len(followed) <= 4
+    assert all(reading.at_s < until_s + 0.05 for _, reading in followed)
+
+
+def test_a_gpu_that_hangs_while_it_is_followed_is_left_out(world: World, reader: ReaderProcess) -> None:
+    reader.follow(["GPU-a", "GPU-b"], 0.05, math.inf)
+    wait_for(lambda: bool(reader.followed()))
+    faults.hang(world, 1)
+
+    def given_up() -> bool:
+        reader.followed()
+        return not reader.follows
+
+    wait_for(given_up)
+    results, _ = read_when_ready(reader)
+    assert set(results.readings) == {"GPU-a", "GPU-c"}
+    assert results.failures["GPU-b"].trouble is Trouble.HUNG
+
+
+def test_a_gpu_that_is_lost_while_it_is_followed_ends_that(world: World, reader: ReaderProcess) -> None:
+    reader.follow(["GPU-a", "GPU-b"], 0.05, math.inf)
+    wait_for(lambda: bool(reader.followed()))
+    faults.lose(world, 1)
+
+    def ended() -> bool:
+        reader.followed()
+        return not reader.follows
+
+    wait_for(ended)
+    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
+
+
+def test_a_reader_that_is_killed_while_it_follows_is_replaced(world: World, reader: ReaderProcess) -> None:
+    reader.follow(["GPU-a"], 0.05, math.inf)
+    wait_for(lambda: bool(reader.followed()))
+    assert reader.pid is not None
+    os.kill(reader.pid, signal.SIGKILL)
+
+    def noticed() -> bool:
+        reader.followed()
+        return not reader.follows
+
+    wait_for(noticed)
+    results, _ = read_when_ready(reader)
+    assert set(results.readings) == set(GPUS)
+
+
+def test_a_slurm_gpud_that_sleeps_long_finds_all_that_was_followed(
+    world: World, reader: ReaderProcess
+) -> None:
+    reader.follow(["GPU-a"], 0.0005, math.inf)
+    # The pipe holds no more than some 64 KiB of it.
+    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > 300)
+    assert len(reader.followed()) > 250
+    assert set(read(reader).readings) == set(GPUS)
 
 
 def test_slurm_gpud_itself_never_loads_nvml() -> None:

@@ -3,15 +3,22 @@
 Started as `python -m slurm_gpu.node.gpu.reader PARENT LEAVE_OUT ONLY PROGRESS`.
 
 It may be killed at any time: where a call hangs in the driver, nothing else helps. So it keeps no state that
-matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told
-`["find", [index to leave out, …]]`, which it does at the start unasked, or `["read", [request, …]]`. Each
-line that it says is a list of these:
+matters, imports little, and never outlives slurm-gpud. Lines of JSON go both ways. It is told one of
+
+    ["find", [index to leave out, …]]             which it does at the start unasked
+    ["read", [request, …]]
+    ["follow", [[request, …], every_s, until_s]]  go on reading them at whole multiples of `every_s` before
+                                                  `until_s`, unless it is told anything else
+
+Each line that it says is a list of these:
 
     ["log", priority, text]          at any time
     ["count", n]                     then for each index in turn: ["gpu", index, [facts, …]], and ["end"]
     ["error", text]                  instead, where there is no driver
     ["reading", uuid, reading]       for each request in turn, or ["failure", uuid, trouble, why]; then
     ["end", [xid, …]]
+    ["followed", uuid, reading]      of what it follows
+    ["unfollowed"]                   it follows no longer: a device did not answer
 
 The answers to a read come together, unless they take long: slurm-gpud is woken once. Which request is being
 answered stands in the memory that file PROGRESS shares.
@@ -21,17 +28,20 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import mmap
 import os
+import select
 import signal
 import sys
 import time
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import leanbinding  # noqa: F401  # before what imports pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
+from slurm_gpu.node.gpu.nvmldevice import since_boot_s
 from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Failure, Request
 
 # So long answers may wait for others.
@@ -64,6 +74,43 @@ class Answers:
         self.flush()
 
 
+class Commands:
+    """What it is told, line by line."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._poll = select.poll()
+        self._poll.register(file, select.POLLIN)
+        self._pending = b""
+
+    def next(self, timeout_s: float) -> Any:
+        """Wait for one, so long at most; None if none came. Raises EOFError."""
+        while b"\n" not in self._pending:
+            # Rounded up: it shall not wake up a moment too early.
+            if not self._poll.poll(None if timeout_s == math.inf else math.ceil(timeout_s * 1000)):
+                return None
+            data = os.read(self._file, 1 << 16)
+            if not data:
+                raise EOFError
+            self._pending += data
+        line, _, self._pending = self._pending.partition(b"\n")
+        return json.loads(line)
+
+
+class Following(NamedTuple):
+    """Reads of its own accord, by the clock that slurm-gpud's looks keep to (Clock.monotonic)."""
+
+    requests: Sequence[Request]
+    every_s: float
+    until_s: float
+
+    def rest_s(self) -> float:
+        """Time until the next one."""
+        now_s = since_boot_s()
+        next_s = (now_s // self.every_s + 1) * self.every_s
+        return next_s - now_s if next_s < self.until_s else math.inf
+
+
 def main() -> None:
     """Serve until standard input ends."""
     parent, leave_out, only, progress_file = (json.loads(argument) for argument in sys.argv[1:5])
@@ -76,10 +123,24 @@ def main() -> None:
     progress = mmap.mmap(progress_file, PROGRESS_BYTES)
     reader = NvmlReader(lambda priority, text: answers.say("log", priority, text))
     _find(reader, leave_out, only, answers)
-    for line in sys.stdin.buffer:
-        what, argument = json.loads(line)
+    commands = Commands(0)
+    following: Following | None = None
+    while True:
+        try:
+            command = commands.next(math.inf if following is None else following.rest_s())
+        except EOFError:
+            return
+        if command is None:
+            if following is not None and not _follow(reader, following.requests, answers, progress):
+                following = None
+            continue
+        what, argument = command
+        following = None
         if what == "find":
             _find(reader, argument, None, answers)
+        elif what == "follow":
+            requests, every_s, until_s = argument
+            following = Following([Request(*fields) for fields in requests], every_s, until_s)
         else:
             _read(reader, [Request(*fields) for fields in argument], answers, progress)
 
@@ -113,6 +174,20 @@ def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, pro
     progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
     thorough = not requests or any(request.detailed for request in requests)
     answers.say("end", reader.take_xids() if thorough else [])
+
+
+def _follow(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> bool:
+    """One look of its own accord; False if a device did not answer."""
+    for number, request in enumerate(requests):
+        progress[:] = number.to_bytes(PROGRESS_BYTES)
+        outcome = reader.read_one(request)
+        if isinstance(outcome, Failure):
+            answers.say("unfollowed")
+            return False
+        answers.add("followed", request.uuid, outcome)
+    progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
+    answers.flush()
+    return True
 
 
 def _die_with(parent: int) -> None:

@@ -34,8 +34,9 @@ class DeadError(Exception):
 class Child:
     """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
 
-    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`. Making one raises
-    OSError, and NvmlError where the binding of NVML is missing.
+    `found` are the devices by NVML's index of the GPU, all of them once it is `ready`; `followed` what it has
+    read of its own accord and was heard so far, by UUID. Making one raises OSError, and NvmlError where the
+    binding of NVML is missing.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
@@ -59,6 +60,7 @@ class Child:
         self._poll = select.poll()
         self._poll.register(self._stdout, select.POLLIN)
         self._heard: deque[list[Any]] = deque()
+        self.followed: list[tuple[str, list[Any]]] = []
         self._pending = b""
         self._only = only
         self._leave_out: Collection[int] = leave_out
@@ -134,9 +136,13 @@ class Child:
         while True:
             while self._heard:
                 message = self._heard.popleft()
-                if message[0] != "log":
-                    return message
-                log.log(_LEVELS.get(message[1], logging.WARNING), "%s", message[2])
+                match message:
+                    case ["log", priority, text]:
+                        log.log(_LEVELS.get(priority, logging.WARNING), "%s", text)
+                    case ["followed", str(uuid), list(row)]:
+                        self.followed.append((uuid, row))
+                    case _:
+                        return message
             if not self._poll.poll(max(0.0, end_s - time.monotonic()) * 1000):
                 return None
             data = os.read(self._stdout.fileno(), 1 << 16)

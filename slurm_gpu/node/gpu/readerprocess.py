@@ -94,6 +94,8 @@ class ReaderProcess:
         self._hung: dict[int, _Hung] = {}
         self._crashed_at: list[int] = []
         self._start_at_s = self._start_delay_s = 0.0
+        self._following: Sequence[Request] = ()
+        self._every_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -103,6 +105,7 @@ class ReaderProcess:
     def devices(self) -> Sequence[Facts]:
         """See Reader."""
         self._reap()
+        self._following = ()
         self._try_hung()
         child = self._ready(self._start_wait_s)
         if not self._fresh:
@@ -118,6 +121,7 @@ class ReaderProcess:
     def read(self, requests: Sequence[Request]) -> Results:
         """See Reader; while the process starts, nothing comes but that some devices hang."""
         self._reap()
+        self._following = ()
         readings: dict[str, Reading] = {}
         failures: dict[str, Failure] = {}
         xids: Sequence[Xid] = ()
@@ -140,6 +144,46 @@ class ReaderProcess:
         except DeadError as error:
             self._crash(str(error), self._is_at(child, wanted))
         return Results(readings, failures, xids)
+
+    @property
+    def follows(self) -> bool:
+        """See Follower."""
+        return bool(self._following)
+
+    def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
+        """See Follower."""
+        child = self._child
+        if child is None or not child.ready:
+            return
+        self._following, self._every_s = [Request(uuid) for uuid in uuids], every_s
+        try:
+            child.ask("follow", [self._following, every_s, until_s])
+        except DeadError as error:
+            self._following = ()
+            self._crash(str(error))
+
+    def followed(self) -> Sequence[tuple[str, Reading]]:
+        """See Follower; also what it had read on before it was asked for something else."""
+        child = self._child
+        if child is None:
+            self._following = ()
+            return ()
+        try:
+            if self._following and child.hear(0.0) is not None:
+                self._following = ()  # a device does not answer: the next read tells why
+        except DeadError as error:
+            self._crash(str(error), self._is_at(child, self._following))
+            self._following = ()
+        readings = [(uuid, _reading(row)) for uuid, row in child.followed]
+        child.followed.clear()
+        if self._following and child.silent_s > self._every_s + self._deadline_s:
+            index = self._is_at(child, self._following)
+            self._following = ()
+            if index is None:
+                self._crash("the reader of NVML does nothing")
+            else:
+                self._leave_out(index, f"no answer within {self._deadline_s:g} s")
+        return readings
 
     def close(self) -> None:
         """End the process."""

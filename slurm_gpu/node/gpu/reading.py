@@ -178,3 +178,17 @@ class Reader(Protocol):
 
     def read(self, requests: Sequence[Request]) -> Results:
         """One look at these devices."""
+
+
+class Follower(Protocol):
+    """Reads on by itself, while nobody asks it for anything else: whoever wants to know need not wake up."""
+
+    @property
+    def follows(self) -> bool:
+        """Does it?"""
+
+    def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
+        """Read the memory of these devices at whole multiples of `every_s` before `until_s`, if it can."""
+
+    def followed(self) -> Sequence[tuple[str, Reading]]:
+        """What it has read so since the last time, by UUID, oldest first."""

@@ -74,6 +74,12 @@ class Pace:
         step = self._step_s(self.asked_s)
         return step < self._interval_s and next_s - now_s <= EARLY_SHARE * step
 
+    def is_steady(self) -> bool:
+        """Do looks come at full intervals, and is none due at once?"""
+        if self.asked_s is None or self._detailed_s is None or self._skipped or self.settling:
+            return False
+        return self._pace_s(self.asked_s) >= self._interval_s
+
     def wants_details(self, now_s: float) -> bool:
         """Is a look of now to be a detailed one?"""
         detail_s = min(self._detail_max_s, DETAIL_SHARE * self._step_s(now_s))

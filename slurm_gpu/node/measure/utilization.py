@@ -79,7 +79,7 @@ class UtilizationSpans:
             if not anchored or at_s - before_s > SAMPLE_MAX_S or at_s <= start_s:
                 self.covered_s = max(self.covered_s, min(at_s, now_s))
                 continue
-            spans.append(Span(start_s, at_s, sample.percent))
+            spans.append(Span(start_s, at_s, min(100.0, sample.percent)))
             self.covered_s = at_s
         if reading.ring:
             self._is_first = False
@@ -92,7 +92,7 @@ class UtilizationSpans:
     def _current(self, now_s: float, percent: float | None) -> Sequence[Span]:
         start_s, self.covered_s = max(self.covered_s, self._since_s), now_s
         self._last_us, self._anchored = max(self._last_us, self._to_us(now_s)), True
-        return [] if percent is None else [Span(start_s, now_s, percent)]
+        return [] if percent is None else [Span(start_s, now_s, min(100.0, percent))]
 
     def clock_was_set(self, now_s: float) -> bool:
         """Was the wall clock set since the last look? To be asked with each, before what it read is taken.

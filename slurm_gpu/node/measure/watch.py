@@ -76,6 +76,7 @@ class DeviceWatch:
         self._job_samples = JobSamples(0)
         self._asked: Request | None = None
         self._looked_s: float | None = None
+        self._read_s = -math.inf
         # Since when nobody held the device, as far as this process knows; and GPM's last word.
         self._free_since_s = -math.inf
         # Until when somebody unwatched held it, whose part in what it did nobody can tell.
@@ -212,11 +213,29 @@ class DeviceWatch:
         self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
         if reading.activity is not None:
             self._activity_s = reading.at_s
-        self._looked_s = asked_s
+        self._looked_s, self._read_s = asked_s, reading.at_s
         if clock_was_set:
             self.look_thoroughly()
         elif asked.detailed:
             self._pace.detailed()
+
+    def is_steady(self, now_s: float) -> bool:
+        """Is a look at its memory, at each full interval, all that is due until somebody comes or goes?"""
+        return (
+            self.failure is None
+            and len(self._holders) == 1
+            and self._pace.is_steady()
+            and self._spans.has_ring
+            and now_s >= self._strangers_until_s + PROCESSES_LATE_S
+        )
+
+    def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
+        """Count a look at its memory that was made unasked."""
+        if not self._holders or self.failure is not None or reading.at_s <= self._read_s:
+            return
+        self._pace.ask(reading.at_s)
+        self._asked = Request(self.uuid)
+        self.take(reading, jobs)
 
     def skip(self) -> None:
         """It could not be asked this time."""

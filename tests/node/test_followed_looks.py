@@ -1,0 +1,104 @@
+"""Looks that the reader makes of its own accord, while slurm-gpud sleeps: they change no record."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.records import Record
+from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
+from tests.node.machine import Machine
+
+OLD_S = 250.0
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """Two GPUs; on the first one job 7, long enough that looks come at full intervals."""
+    machine = node(tmp_path)
+    machine.hook("prolog", 7, "0")
+    machine.run(OLD_S)
+    return machine
+
+
+def node(directory: Path, *, follows: bool = True) -> Machine:
+    clock = FakeClock()
+    machine = Machine(directory, *(FakeGpu(clock, f"GPU-{n}", minor=n) for n in range(2)))
+    machine.follows = follows
+    machine.start()
+    return machine
+
+
+def changing_work(job_id: int, start_s: float, end_s: float, seed: int) -> list[Work]:
+    """A job that changes what it does, and its memory, every few seconds."""
+    dice, work = random.Random(seed), []
+    while start_s < end_s:
+        until_s = min(end_s, start_s + dice.uniform(0.5, 9))
+        work.append(Work(job_id, start_s, until_s, dice.uniform(0, 50), round(dice.uniform(1, 20) * GIB)))
+        start_s = until_s
+    return work
+
+
+def story(machine: Machine) -> list[Record]:
+    """Two jobs grow old beside each other; a third shares a GPU for a while."""
+    gpus, start_s = machine.gpus, machine.clock.now_s
+    for seed, (gpu, job_id, begin_s, end_s) in enumerate(
+        [(0, 7, 0.0, 700.0), (1, 8, 3.7, 655.3), (0, 9, 401.3, 452.9)]
+    ):
+        gpus[gpu].work += changing_work(job_id, start_s + begin_s, start_s + end_s, seed)
+    for at_s, kind, job_id, where in [
+        (0.0, "prolog", 7, "0"),
+        (3.7, "prolog", 8, "1"),
+        (401.3, "prolog", 9, "0"),
+        (452.9, "epilog", 9, "0"),
+        (655.3, "epilog", 8, "1"),
+        (700.0, "epilog", 7, "0"),
+    ]:
+        machine.run_until(start_s + at_s)
+        machine.hook(kind, job_id, where)
+    machine.run(5)
+    return machine.records()
+
+
+def test_no_record_shows_who_made_the_looks(tmp_path: Path) -> None:
+    of_reader = story(node(tmp_path / "reader"))
+    of_slurm_gpud = story(node(tmp_path / "slurm-gpud", follows=False))
+    assert len(of_reader) == 3
+    for one, other in zip(of_reader, of_slurm_gpud, strict=True):
+        unlike = {"segment": "", "seq": 0}
+        assert one.to_wire() | unlike == other.to_wire() | unlike
+
+
+def test_slurm_gpud_itself_looks_each_ten_seconds(machine: Machine) -> None:
+    before_s, reads = machine.clock.now_s, machine.reader.reads
+    looks = machine.gpus[0].reads
+    machine.run(100)
+    assert machine.reader.reads - reads == (machine.clock.now_s - before_s) // 10
+    assert machine.gpus[0].reads - looks == 100
+
+
+def test_a_job_that_begins_is_looked_at_at_once(machine: Machine) -> None:
+    machine.run(3.3)
+    reads = machine.gpus[1].reads
+    machine.hook("prolog", 8, "1")
+    machine.run(0.5)
+    assert machine.gpus[1].reads > reads + 10
+
+
+def test_a_gpu_that_is_lost_between_two_looks_is_told_within_seconds(machine: Machine) -> None:
+    machine.run(1.5)
+    lost_s = machine.clock.wall()
+    machine.gpus[0].lost = True
+    machine.run(4)
+    assert machine.spool is not None
+    (event,) = [i.wire for i in machine.spool.waiting(100) if i.wire.get("kind") == "gpu_lost"]
+    assert event["at_s"] - lost_s < 3
+
+
+def test_what_the_reader_saw_is_written_down_when_slurm_gpud_stops(machine: Machine) -> None:
+    machine.run_until(machine.clock.now_s // 10 * 10 + 18.5)
+    assert machine.node is not None
+    machine.node.stop()
+    (record,) = machine.records(final=None)
+    assert record.mem_used_frac is not None
+    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.6)
