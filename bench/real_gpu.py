@@ -30,7 +30,7 @@ from typing import Any
 import arguments
 
 ROOT = Path(__file__).resolve().parent.parent
-NODE = "n1"
+NODE = "realgpu"
 UTIL_POINTS, MEMORY_POINTS, ENERGY_PART = 2.0, 1.0, 0.05
 # (part of the time in which kernels run, MiB taken)
 PHASES = ((0.0, 2000), (0.25, 8000), (0.5, 16000), (1.0, 30000))

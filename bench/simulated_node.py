@@ -28,7 +28,8 @@ from lab.simgpu.load import Point  # noqa: E402
 from lab.simgpu.world import GpuSpec, World, create  # noqa: E402
 from tests.database.servers import running_munged  # noqa: E402
 
-NODE = "n1"
+# A name of its own, also in /sys/fs/cgroup: that of a run that was killed is in nobody's way.
+NODE = f"bench{os.getpid()}"
 PHASE_S = 2.0
 MEMORY_MIB = 40960
 _POINTS = 500

@@ -70,5 +70,6 @@ def require_free_cgroups(nodes: Iterable[Node]) -> None:
     """Check that no slurmd of this host has a node of the same name."""
     if taken := cgroups.node_groups(sorted(node.name for node in nodes)):
         raise LabError(
-            f"cgroup {taken[0]} exists and is not the lab's: another slurmd here has that node name"
+            f"cgroup {taken[0]} exists and is not the lab's: another slurmd here has that node name; if none "
+            "runs, something that was killed left it: rmdir it with all below"
         )
