@@ -1,17 +1,22 @@
 """A record has every field of the contract as it was, and a gap where nobody could say."""
 
 import dataclasses
+from itertools import accumulate, pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from slurm_gpu.node.gpu.reading import Activity, Counter, Facts
+from slurm_gpu.node.gpu.reading import Activity, Counter, Facts, Memory
+from slurm_gpu.node.measure.shares import alone, held_part
 from slurm_gpu.node.measure.tally import Look
+from slurm_gpu.node.measure.utilization import Span
 from slurm_gpu.records import (
     Mean,
     Record,
     Total,
 )
-from tests.node.looks import GAP, course, look, mean, seen, tally
+from tests.node.looks import GAP, START, TOTAL, course, look, mean, seen, tally
 
 # Quantities between looks
 
@@ -87,6 +92,65 @@ def test_nothing_counts_before_the_prolog_and_after_the_epilog() -> None:
     assert record.temp_c == Mean(3.0, 40.0, 40.0, 40.0)
     assert record.pcie_tx_bytes == Total(3.0, 3000)
     assert record.throttle_s == {"hw_slowdown": 3.0}
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(100, 1500), st.integers(0, 100)), min_size=1, max_size=30),
+    looks=st.lists(st.tuples(st.integers(10, 3000), st.integers(0, 8)), min_size=1, max_size=30),
+    late_ms=st.integers(1, 4900),
+    in_one_go=st.booleans(),
+)
+def test_an_end_that_is_told_late_is_as_if_it_had_been_told_at_once(
+    samples: list[tuple[int, int]], looks: list[tuple[int, int]], late_ms: int, in_one_go: bool
+) -> None:
+    """A hook is slow on a busy node: what was counted between its stamp and its file was not the job's."""
+    ends = [START + ms / 1000 for ms in accumulate((ms for ms, _ in samples), initial=0)]
+    spans = [Span(a, b, pct) for (a, b), (_, pct) in zip(pairwise(ends), samples, strict=True)]
+    readings = [
+        look(START + at_ms / 1000, memory=Memory(eighths * TOTAL // 8, TOTAL))
+        for at_ms, (_, eighths) in zip(accumulate(ms for ms, _ in looks), looks, strict=True)
+    ]
+    now_s = max(ends[-1], readings[-1].reading.at_s)
+    # No bin of the course ends just then.
+    end_s = max(START, now_s - late_ms / 1000) + 0.0005
+
+    late, at_once = tally(), tally()
+    if in_one_go:
+        late.utilization_alone(spans)
+    else:
+        for span in spans:
+            late.utilization(*span, span.percent)
+    for reading in readings:
+        late.look(reading, GAP, GAP)
+    late.record(now_s)
+    late.end_s = at_once.end_s = end_s
+    for span in spans:
+        if (part := held_part(span, START, end_s)) is not None:
+            percent = alone(span, part)
+            at_once.utilization(part.start_s, part.end_s, percent, percent)
+    for reading in readings:
+        at_once.look(reading, GAP, GAP)
+
+    found, wanted = late.record(now_s, final=True), at_once.record(now_s, final=True)
+    assert found.held_s == wanted.held_s
+    assert found.sampled_s == pytest.approx(wanted.sampled_s, abs=0.002)
+    for name in ("util_hist_ms", "mem_hist_ms"):
+        ours, theirs = getattr(found, name) or {}, getattr(wanted, name) or {}
+        assert all(abs(ours.get(pct, 0) - theirs.get(pct, 0)) <= 2 for pct in {*ours, *theirs}), name
+    for name in ("device_util_pct", "mem_used_mib", "mem_used_frac"):
+        ours, theirs = getattr(found, name), getattr(wanted, name)
+        if theirs is not None and theirs.seconds > 0.01:
+            assert (ours.seconds, ours.mean) == pytest.approx((theirs.seconds, theirs.mean), abs=2e-3), name
+    for name in ("util", "mem_used"):
+        assert _told(found, name) == pytest.approx(_told(wanted, name), abs=0.005), name
+
+
+def _told(record: Record, name: str) -> list[float | None]:
+    """The course up to its last bin that tells anything."""
+    told = [] if record.timeline is None else course(record, name)
+    while told and told[-1] is None:
+        told.pop()
+    return told
 
 
 # Power and energy

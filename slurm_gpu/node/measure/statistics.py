@@ -11,6 +11,8 @@ Values = Iterable[tuple[float, float, float]]
 """Start and end of times (s), and the value in each."""
 
 _US = 1_000_000
+# What sums of floats leave where all was taken back.
+_NOTHING_S = 1e-6
 
 
 class MeanSum:
@@ -44,6 +46,13 @@ class MeanSum:
             if value > self._high:
                 self._high = value
 
+    def take_back(self, seconds: float, mean: float) -> None:
+        """Undo an addition, or a part of one; its extremes stay."""
+        self._seconds -= seconds
+        self._weighted -= seconds * mean
+        if self._seconds < _NOTHING_S:
+            self._seconds = self._weighted = 0.0
+
     def value(self, unit: float = 1.0) -> Mean | None:
         """In units of `unit`; None until something was measured."""
         if self._seconds == 0:
@@ -72,6 +81,11 @@ class HistogramSum:
         for start_s, end_s, percent in percents:
             whole = int(percent + 0.5) if 0 < percent < 100 else 0 if percent <= 0 else 100
             bins[whole] = bins.get(whole, 0) + round((end_s - start_s) * _US)
+
+    def take_back(self, seconds: float, percent: float) -> None:
+        """Undo an addition, or a part of one."""
+        self.add(-seconds, percent)
+        self._bins = {whole: us for whole, us in self._bins.items() if us > 0}
 
     @property
     def value(self) -> Mapping[int, int] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from slurm_gpu.node.gpu.reading import Facts, Reading
 from slurm_gpu.node.measure.details import Details
@@ -20,6 +20,9 @@ from slurm_gpu.node.measure.window import Window
 from slurm_gpu.records import Record
 
 _MIB = 2**20
+# On a busy node an epilog's file may come so much later than its stamp: what was counted meanwhile is taken
+# back.
+TAKEN_BACK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,24 @@ class SegmentKey:
     node: str
     boot_id: str
     segment: str
+
+
+class _Utilization(NamedTuple):
+    """A job's own utilization in percent (None if unknown), and the device's."""
+
+    start_s: float
+    end_s: float
+    own: float | None
+    device: float
+
+
+class _Memory(NamedTuple):
+    """Memory in use (bytes), and which part of all that is."""
+
+    start_s: float
+    end_s: float
+    used: float
+    part: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +86,7 @@ class Tally:
         self.key, self.device = key, device
         self._named = asdict(key)
         self.start_s, self.start_wall_s = start_s, start_wall_s
-        self.end_s: float | None = None
+        self._end_s: float | None = None
         self.granted_mgpu: int | None = None
         self._seq = 0
         self._timeline = TimelineSum(start_s, start_wall_s)
@@ -80,6 +101,24 @@ class Tally:
         self._told_s: float | None = None
         # Times up to `_told_s` of which utilization, which the driver tells late, does not count.
         self._pauses: deque[tuple[float, float]] = deque()
+        # What was counted of the last TAKEN_BACK_S.
+        self._utilizations: deque[_Utilization] = deque()
+        self._memories: deque[_Memory] = deque()
+
+    @property
+    def end_s(self) -> float | None:
+        """When it ended, None while it goes on.
+
+        Where that is told late, utilization and memory that were counted of the time since are taken back.
+        """
+        return self._end_s
+
+    @end_s.setter
+    def end_s(self, at_s: float | None) -> None:
+        self._end_s = at_s
+        if at_s is not None:
+            self._take_back_utilization(at_s)
+            self._take_back_memory(at_s)
 
     def utilization(self, begin_s: float, end_s: float, own: float | None, device: float) -> None:
         """Count time at a utilization in percent; `own` is None where the job's share is unknown.
@@ -89,11 +128,30 @@ class Tally:
         """
         for start_s, stop_s, running in self._by_suspension(begin_s, end_s):
             share = own if running else None
-            if share is not None:
-                self._util.add(stop_s - start_s, share)
-                self._timeline.add_one(start_s, stop_s, "util", share / 100)
+            self._count_utilization(start_s, stop_s, share, device)
             self._window.utilization(start_s, stop_s, share, device)
-        self._device_util.add(end_s - begin_s, device, device, device)
+            self._utilizations.append(_Utilization(start_s, stop_s, share, device))
+        _forget(self._utilizations, end_s - TAKEN_BACK_S)
+
+    def _count_utilization(self, start_s: float, end_s: float, own: float | None, device: float) -> None:
+        if own is not None:
+            self._util.add(end_s - start_s, own)
+            self._timeline.add_one(start_s, end_s, "util", own / 100)
+        self._device_util.add(end_s - start_s, device, device, device)
+
+    def _take_back_utilization(self, since_s: float) -> None:
+        """Of a sample in which the segment ended, all that was done was done before."""
+        before = None
+        while self._utilizations and self._utilizations[-1].end_s > since_s:
+            start_s, end_s, own, device = before = self._utilizations.pop()
+            if own is not None:
+                self._util.take_back(end_s - start_s, own)
+                self._timeline.take_back(start_s, end_s, "util", own / 100)
+            self._device_util.take_back(end_s - start_s, device)
+        if before is not None and before.start_s < since_s:
+            denser = (before.end_s - before.start_s) / (since_s - before.start_s)
+            own = None if before.own is None else min(100.0, before.own * denser)
+            self._count_utilization(before.start_s, since_s, own, min(100.0, before.device * denser))
 
     def utilization_alone(self, spans: Sequence[Span]) -> None:
         """The same for spans, in the order of time, in which all is the job's own doing, as it mostly is."""
@@ -106,6 +164,13 @@ class Tally:
         self._timeline.add_all("util", spans, unit=100)
         for start_s, end_s, percent in spans:
             self._window.utilization(start_s, end_s, percent, percent)
+        since_s = spans[-1].end_s - TAKEN_BACK_S if spans else self.start_s
+        self._utilizations.extend(
+            _Utilization(start_s, end_s, percent, percent)
+            for start_s, end_s, percent in spans
+            if end_s > since_s
+        )
+        _forget(self._utilizations, since_s)
 
     def _by_suspension(self, begin_s: float, end_s: float) -> Sequence[tuple[float, float, bool]]:
         """That time cut where the job was suspended or went on, and whether it ran then."""
@@ -163,6 +228,16 @@ class Tally:
         self._timeline.add_one(interval.begin_s, interval.end_s, "mem_used", part)
         values = {"mem_used_mib": mean / _MIB, "mem_used_frac": part}
         self._window.memory(interval.begin_s, interval.end_s, values)
+        self._memories.append(_Memory(interval.begin_s, interval.end_s, mean, part))
+        _forget(self._memories, interval.end_s - TAKEN_BACK_S)
+
+    def _take_back_memory(self, since_s: float) -> None:
+        while self._memories and self._memories[-1].end_s > since_s:
+            start_s, end_s, used, part = self._memories.pop()
+            start_s = max(start_s, since_s)
+            self._memory.sum.take_back(end_s - start_s, used)
+            self._memory_hist.take_back(end_s - start_s, 100 * part)
+            self._timeline.take_back(start_s, end_s, "mem_used", part)
 
     def suspension(self, at_s: float, *, suspended: bool) -> None:
         """The job is suspended as of `at_s`, or is not: so it stays until told otherwise."""
@@ -225,3 +300,8 @@ class Tally:
 
 def _seconds(histogram: Mapping[int, int] | None) -> float:
     return 0.0 if histogram is None else sum(histogram.values()) / 1000
+
+
+def _forget(counted: deque[_Utilization] | deque[_Memory], until_s: float) -> None:
+    while counted and counted[0].end_s <= until_s:
+        counted.popleft()

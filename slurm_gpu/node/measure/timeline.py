@@ -19,6 +19,8 @@ from slurm_gpu.records.timeline import GAP, MAX_BINS, level
 
 # What the series may take in a shipment, compressed: much noise is told in wider bins.
 MAX_WIRE_BYTES = 1200
+# What sums of floats leave where all was taken back.
+_NOTHING_S = 1e-6
 
 
 class _Bins:
@@ -109,6 +111,21 @@ class TimelineSum:
             bins.seconds[index] += end - begin
             if index < bins.changed:
                 bins.changed = index
+
+    def take_back(self, start_s: float, end_s: float, name: str, fraction: float) -> None:
+        """Undo an addition to one series, or a part of one."""
+        bins, width = self._series.get(name), self._width_s
+        begin, end = max(0.0, start_s - self._zero_s), end_s - self._zero_s
+        if bins is None:
+            return
+        for index in range(int(begin / width), math.ceil(end / width)):
+            seconds = min(end, (index + 1) * width) - max(begin, index * width)
+            bins.integrals[index] -= seconds * fraction
+            bins.seconds[index] -= seconds
+            if bins.seconds[index] < _NOTHING_S:
+                bins.integrals[index] = bins.seconds[index] = 0.0
+                bins.levels[index] = GAP
+            bins.changed = min(bins.changed, index)
 
     def double(self) -> None:
         """Make the bins twice as wide."""
