@@ -16,7 +16,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.decisions import DecisionCounts, count_decisions
 from slurm_gpu.policy.inforce import InForce
-from slurm_gpu.policy.install import is_installed
+from slurm_gpu.policy.install import made_by
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.journal import Entry, Journal, State
 
@@ -38,13 +38,13 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
     journal = Journal(state_dir)
     found = loaded.in_force()
     last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
-    made_by = _made_by(journal, loaded.script)
+    maker = made_by(journal, loaded.script)
     counts = _decisions(run_dir, loaded.script)
     if not as_json:  # at once: slurmdbd may be away
         click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
         if begun is not None:
             click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
-        click.echo(f"{loaded.script}: {_standing(found, made_by, loaded.path, file)}")
+        click.echo(f"{loaded.script}: {_standing(found, maker, loaded.path, file)}")
         if counts is not None and counts.since_s is not None:
             _print_counts(counts, counts.since_s)
     native = loaded.native(site, journal.owned(loaded.settings.cluster))
@@ -57,7 +57,7 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
                 "cut_short": None if begun is None else begun.name,
                 "compared_with": str(loaded.path.absolute()),
                 "script": found.value,
-                "script_from": _plain(made_by),
+                "script_from": _plain(maker),
                 "native": plan_json(native),
                 "differs": differs,
                 "decisions": None if counts is None else asdict(counts),
@@ -70,16 +70,7 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
         raise click.exceptions.Exit(1)
 
 
-def _made_by(journal: Journal, script: Path) -> Entry | None:
-    """The apply whose script slurmctld asks now; None where it is none of this host's, or was changed since.
-
-    An apply that only changes Slurm's own limits has none.
-    """
-    done = [entry for entry in journal.entries() if entry.state is State.DONE and entry.script == script]
-    return done[-1] if done and is_installed(script, done[-1].digest) else None
-
-
-def _standing(found: InForce, made_by: Entry | None, path: Path, file: Path | None) -> str:
+def _standing(found: InForce, maker: Entry | None, path: Path, file: Path | None) -> str:
     """How the script stands to the file that it was compared with, and what to type."""
     apply = "slurm-gpu policy apply" + ("" if file is None else f" {file}")
     if found is InForce.SAME:
@@ -88,12 +79,12 @@ def _standing(found: InForce, made_by: Entry | None, path: Path, file: Path | No
         return f"not there: `{apply}` installs it"
     if found is InForce.FOREIGN:
         return f"not slurm-gpu's: see `{apply} --replace`"
-    if made_by is None:
+    if maker is None:
         return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
-    if Path(made_by.policy) != path.absolute():
+    if Path(maker.policy) != path.absolute():
         return (
-            f"as {made_by.policy} said when it was applied, not as {path} says: `{apply}` installs the "
-            f"latter, `slurm-gpu policy status {made_by.policy}` compares with the former"
+            f"as {maker.policy} said when it was applied, not as {path} says: `{apply}` installs the "
+            f"latter, `slurm-gpu policy status {maker.policy}` compares with the former"
         )
     return (
         f"not as {path} says: it, members of its groups, the cluster's GPUs or slurm-gpu changed since it "

@@ -164,13 +164,15 @@ def _clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
 
 
+def _gpus(mgpu: int) -> str:
+    return "1 GPU" if mgpu == 1000 else f"{format_mgpu(mgpu)} GPUs"
+
+
 def _amount(kind: LimitKind, value: Any) -> str:
     """An amount of what the limit measures, in words."""
     if isinstance(value, Mapping) and kind.measure is Measure.WALLTIME:
         steps = (value[index] for index in sorted(value))
-        return ", ".join(
-            f"{format_duration(step['s'])} from {format_mgpu(step['mgpu'])} GPU" for step in steps
-        )
+        return ", ".join(f"{format_duration(step['s'])} from {_gpus(step['mgpu'])}" for step in steps)
     if isinstance(value, Mapping):
         return ", ".join(sorted(value))
     if kind.measure is Measure.GPUS:

@@ -13,7 +13,7 @@ from typing import Any
 
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.bundle import DECISIONS_LOG, MARK
-from slurm_gpu.policy.journal import make_state_directory
+from slurm_gpu.policy.journal import Entry, Journal, State, make_state_directory
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.script import (
     EMPTY_DESCRIPTION,
@@ -203,6 +203,15 @@ def is_installed(script: Path, digest: str) -> bool:
         return False
     except OSError as error:
         raise OutsideError(f"{script}: {error.strerror}") from error
+
+
+def made_by(journal: Journal, script: Path) -> Entry | None:
+    """The apply that made the script as it is now; None where none of this host did.
+
+    An apply that only changes Slurm's own limits makes none.
+    """
+    done = [entry for entry in journal.entries() if entry.state is State.DONE and entry.script == script]
+    return done[-1] if done and is_installed(script, done[-1].digest) else None
 
 
 def restore(previous: Path | None, script: Path, no_rules: str, now: Callable[[], float] = time.time) -> None:

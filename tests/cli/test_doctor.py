@@ -1,6 +1,7 @@
 """Every check of `slurm-gpu doctor` finds what it is there to find, and says what to type."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fa
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
 from slurm_gpu.slurm.client import SlurmNode
 from tests.cli.conftest import CommandLine
@@ -213,6 +215,14 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     script.write_text(whole)
     policy_file.write_text(_POLICY.replace("gpus_total: 4", "gpus_total: 8"))
     assert worst(job_submit.script(at)).remedy == "slurm-gpu policy apply"
+    journal, other = Journal(at.policy_state), "/root/other.yaml"
+    with journal.lock():
+        digest = hashlib.sha256(script.read_bytes()).hexdigest()
+        entry = Entry(cluster="neuron", policy=other, script=script, digest=digest)
+        journal.mark(journal.begin(entry), State.DONE)
+    assert worst(job_submit.script(at)).message == (
+        f"{script} is as {other} said when it was applied, not as {policy_file} says"
+    )
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
     assert f"{policy_file}:5:" in worst(job_submit.script(at)).message
     assert levels(job_submit.script(installed.at(host="login"))) == ["skipped"]

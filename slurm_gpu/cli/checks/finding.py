@@ -56,6 +56,11 @@ def skipped(message: str) -> Finding:
     return Finding(Level.SKIPPED, message)
 
 
+def may_read(directory: Path) -> bool:
+    """Whether it is there, and the caller may look into it."""
+    return os.access(directory, os.R_OK | os.X_OK)
+
+
 @dataclass
 class Surroundings:
     """What checks look at. Directories are slurm-gpud's on this host, but for that of `policy apply`."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
-from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.install import SCRIPT_NAME, made_by
+from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
 from slurm_gpu.units import format_duration
@@ -65,6 +66,13 @@ def script(at: Surroundings) -> Iterator[Finding]:
     facts = SiteFacts.of(at.settings, at.nodes, RUN_DIRECTORY, at.site.config.timezone)
     if compare_installed(installed, policy, source, facts) is InForce.SAME:
         yield ok(f"{installed} is what {policy_file} says")
+        return
+    maker = made_by(Journal(at.policy_state), installed) if may_read(at.policy_state) else None
+    if maker is not None and Path(maker.policy) != policy_file.absolute():
+        yield warn(
+            f"{installed} is as {maker.policy} said when it was applied, not as {policy_file} says",
+            f"{_APPLY} puts {policy_file} into force; else make that what was applied",
+        )
     else:
         yield warn(
             f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.policy.journal import Journal, State
 from slurm_gpu.policy.native.difference import drift
 from slurm_gpu.policy.native.plan import read_accounting
@@ -22,7 +21,7 @@ def applied(at: Surroundings) -> Iterator[Finding]:
     if not at.policy_state.exists():
         yield skipped(f"no policy was ever applied here: there is no {at.policy_state}")
         return
-    if not os.access(at.policy_state, os.R_OK | os.X_OK):
+    if not may_read(at.policy_state):
         yield skipped(f"{at.policy_state} is SlurmUser's; run doctor as root")
         return
     journal = Journal(at.policy_state)
