@@ -169,4 +169,4 @@ def test_owners_and_what_they_lend_are_for_everyone_to_see(quota: Command) -> No
 def test_a_walltime_by_gpus_names_each_step(quota: Command) -> None:
     quota.install(POLICY.replace("{walltime: 2d}", "{walltime: {1: 7d, 8: 2d}}"))
     quota()
-    assert "7d from 1 GPU, 2d from 8 GPUs" in quota.capsys.readouterr().out
+    assert "7d from 1 GPU, 2d from 8 GPUs" in quota.out
