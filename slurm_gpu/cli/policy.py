@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import console
-from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
+from slurm_gpu.cli.policyfile import apply_command, file_argument, policy_path, timezone
 from slurm_gpu.cli.policyforce import apply, plan, rollback
 from slurm_gpu.cli.policyreplay import replay
 from slurm_gpu.cli.policystatus import status
@@ -89,7 +89,7 @@ def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
         in_force = None if found in (None, InForce.MISSING) else found is InForce.SAME
         click.echo(json.dumps(to_json(checked) | {"in_force": in_force}, indent=2))
         return
-    warning = _warning(found, path)
+    warning = _warning(found, path, file)
     if warning is not None:
         # A page may be published: what is said to whoever prints it does not belong into the file.
         click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
@@ -100,11 +100,12 @@ def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
         click.echo(_PAGES[style](page))
 
 
-def _warning(found: InForce | None, path: Path) -> str | None:
+def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None:
+    apply_it = apply_command(file)
     if found is InForce.DIFFERENT:
-        return f"Not in force as shown: {SCRIPT_NAME} differs; `slurm-gpu policy apply` installs {path}."
+        return f"Not in force as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
     if found is InForce.FOREIGN:
-        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `slurm-gpu policy apply --replace`."
+        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `{apply_it} --replace`."
     return None
 
 

@@ -24,6 +24,11 @@ def policy_path(site: Site, file: Path | None) -> Path:
     return file if file is not None else site.config_path.parent / FILE_NAME
 
 
+def apply_command(file: Path | None) -> str:
+    """What puts the policy into force that a command was called with."""
+    return "slurm-gpu policy apply" + ("" if file is None else f" {file}")
+
+
 def timezone(site: Site) -> str:
     """The site's, by which the last day of an exception ends; UTC where there is no site file."""
     return site.config.timezone if site.config_path.exists() else "UTC"

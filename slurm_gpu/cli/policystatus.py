@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from slurm_gpu.cli.output import print_json, print_table
-from slurm_gpu.cli.policyfile import PATH, file_argument
+from slurm_gpu.cli.policyfile import PATH, apply_command, file_argument
 from slurm_gpu.cli.policyloaded import LoadedPolicy, state_option
 from slurm_gpu.cli.policytext import plan_json, plan_lines
 from slurm_gpu.cli.site import Site, with_site
@@ -72,7 +72,7 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
 
 def _standing(found: InForce, maker: Entry | None, path: Path, file: Path | None) -> str:
     """How the script stands to the file that it was compared with, and what to type."""
-    apply = "slurm-gpu policy apply" + ("" if file is None else f" {file}")
+    apply = apply_command(file)
     if found is InForce.SAME:
         return f"as {path} says"
     if found is InForce.MISSING:

@@ -134,9 +134,9 @@ def test_show_prints_rules_with_reasons(cluster: Cluster, capsys: pytest.Capture
 def test_show_says_when_slurmctld_goes_by_something_else(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def first_line() -> str:
+    def first_line(*file: str) -> str:
         capsys.readouterr()
-        assert cluster.run("policy", "show") == 0
+        assert cluster.run("policy", "show", *file) == 0
         return capsys.readouterr().out.splitlines()[0]
 
     assert first_line() == "Rules for jobs on this cluster"  # none is installed: not for this host to say
@@ -144,6 +144,10 @@ def test_show_says_when_slurmctld_goes_by_something_else(
     assert first_line() == "Rules for jobs on this cluster"
     (cluster.root / "policy.yaml").write_text(POLICY.replace("4}", "5}"))
     assert first_line().startswith("Not in force as shown: job_submit.lua differs; `slurm-gpu policy apply`")
+    other = cluster.root / "other.yaml"
+    other.write_text(POLICY.replace("4}", "6}"))
+    assert f"`slurm-gpu policy apply {other}` installs {other}" in first_line(str(other))
+    capsys.readouterr()
     assert cluster.run("policy", "show", "--json") == 0
     assert json.loads(capsys.readouterr().out)["in_force"] is False
     (cluster.root / "job_submit.lua").write_text("-- ours\n")
