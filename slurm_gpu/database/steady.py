@@ -54,8 +54,10 @@ def spans(records: Sequence[Record | Host]) -> list[Span]:
 def held_s(records: Sequence[Record]) -> float:
     """For how long a run held one device as its node saw it: from the prolog to the end of the last watch.
 
-    A job does not let go while slurm-gpud is down, so the time between two watches counts.
+    A job does not let go while slurm-gpud is down, so the time between two watches counts. An empty watch was
+    begun after the end, which its node learnt later: it says nothing of how long the device was held.
     """
+    records = [record for record in records if record.held_s > 0] or records
     begun = [(span.begin_s, record) for span, record in zip(spans(records), records, strict=True)]
     begin_s, first = min(begun, key=lambda item: (item[0], item[1].segment))
     unwatched_s = max(0, first.first_s - first.prolog_s)

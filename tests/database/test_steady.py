@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.heldtime import Part, device_time
 from slurm_gpu.database.steady import Span, held_s, spans
 from slurm_gpu.records import Record
 from tests.database.samples import T0, record, segment
@@ -42,6 +43,21 @@ def test_two_watches_at_once_are_one_whatever_the_clock_says(by_s: int) -> None:
     kept, doubled = resolve_double_watches([before, beside, after])
     assert kept == [before, after]
     assert [(d.kept, d.dropped) for d in doubled] == [(before, beside)]
+
+
+@pytest.mark.parametrize("after_s", [1, 100, 4000])
+def test_a_watch_that_was_begun_after_the_end_adds_nothing(after_s: int) -> None:
+    before, after = _set_back_after(100.0, 0)
+    end_s = T0 + 200 + after_s
+    empty = record(
+        segment=segment(3), uptime_s=700.0 + after_s, first_s=end_s, last_s=end_s,
+        held_s=0.0, sampled_s=0.0, util_hist_ms=None,
+    )  # fmt: skip
+    assert held_s([empty, after, before]) == held_s([after, before]) == 200.0
+    assert held_s([empty]) == empty.first_s - empty.prolog_s
+    part = Part(nodes=frozenset({"n1"}), allocated_mgpu=1000, start_s=T0, elapsed_s=200)
+    time = device_time([empty, after, before], [part])
+    assert (time.held_s, time.sampled_s) == (200.0, 195.0), "what was watched before the end counts"
 
 
 def test_of_records_that_tell_no_uptime_the_wall_clock_counts() -> None:
