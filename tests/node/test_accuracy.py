@@ -34,6 +34,10 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
 @settings(max_examples=40, derandomize=True)
 @given(moments, st.floats(3, 15), phases)
 def test_short_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
+    job_alone(offset, seconds, work)
+
+
+def job_alone(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock(monotonic_s=1000 + offset)
         gpu = FakeGpu(clock)
@@ -60,16 +64,7 @@ def check(record, gpu, start, seconds):  # type: ignore[no-untyped-def]
 @settings(max_examples=8, derandomize=True)
 @given(moments, st.floats(60, 400), phases)
 def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        clock = FakeClock(monotonic_s=1000 + offset)
-        gpu = FakeGpu(clock)
-        machine = Machine(Path(directory), gpu)
-        machine.start()
-        start = job(machine, gpu, 7, seconds, work)
-        machine.run(2)
-        (record,) = machine.records()
-        check(record, gpu, start, seconds)
-        machine.kill()
+    job_alone(offset, seconds, work)
 
 
 @settings(max_examples=15, derandomize=True)
