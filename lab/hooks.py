@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.layout import REPOSITORY, Layout
 
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
+_TOLD = "-told"
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Held:
     """As in SLURM_JOB_GPUS; empty for a job without GPUs."""
     start_s: float
     end_s: float | None
+    unsure_s: float = 0.0
+    """How long our hooks ran, together: they stamp their events somewhere in between."""
 
 
 def install(layout: Layout, *, ours: bool) -> None:
@@ -37,12 +40,15 @@ def install(layout: Layout, *, ours: bool) -> None:
 
 
 def _script(layout: Layout, event: str, hook: Path | None) -> str:
-    """Stamp, then go on as our hook in the same shell: an exec in between takes 100 ms on a busy host."""
+    """Stamp, run our hook, stamp again: in the same shell, as an exec takes 100 ms on a busy host."""
     script = f"""\
 #!/bin/sh
-read -r uptime _ </proc/uptime
-echo {event} "$uptime" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
-    >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
+stamp() {{
+    read -r uptime _ </proc/uptime
+    echo "$1" "$uptime" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
+        >>{layout.held}/$SLURM_JOB_ID.$SLURMD_NODENAME
+}}
+stamp {event}
 """
     if hook is None:
         return f"{script}exit 0\n"
@@ -50,7 +56,9 @@ echo {event} "$uptime" "${{SLURM_JOB_RESTART_COUNT:-0}}" "$SLURM_JOB_GPUS" \\
 {script}# All nodes share this host, so each has a run directory of its own.
 SLURM_GPU_RUN_DIR={layout.root}/nodes/$SLURMD_NODENAME/run
 export SLURM_GPU_RUN_DIR
-. {hook}
+(. {hook})
+stamp {event}{_TOLD}
+exit 0
 """
 
 
@@ -69,15 +77,21 @@ def held(layout: Layout, job_id: int) -> list[Held]:
     found: list[Held] = []
     for path in sorted(layout.held.glob(f"{job_id}.*")):
         node = path.name.partition(".")[2]
-        opened: tuple[float, int, tuple[int, ...]] | None = None
+        of_node: list[Held] = []
+        began_s = 0.0
         for line in path.read_text().splitlines():
             event, at, restart, *gpus = line.split(" ")
-            positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
+            at_s = boot_s + float(at)
+            last = of_node[-1] if of_node else None
             if event == "prolog":
-                opened = (boot_s + float(at), int(restart), positions)
-            elif opened is not None:
-                found.append(Held(node, opened[1], opened[2], opened[0], boot_s + float(at)))
-                opened = None
-        if opened is not None:
-            found.append(Held(node, opened[1], opened[2], opened[0], None))
+                if last is not None and last.end_s is None:
+                    of_node.pop()
+                positions = tuple(int(item) for item in "".join(gpus).split(",") if item)
+                of_node.append(Held(node, int(restart), positions, at_s, None))
+            elif last is not None and event.endswith(_TOLD):
+                of_node[-1] = replace(last, unsure_s=last.unsure_s + at_s - began_s)
+            elif last is not None and last.end_s is None:
+                of_node[-1] = replace(last, end_s=at_s)
+            began_s = at_s
+        found.extend(of_node)
     return found

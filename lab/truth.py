@@ -23,6 +23,8 @@ class GpuShare:
     restart: int
     start_s: float
     end_s: float
+    unsure_s: float
+    """As `hooks.Held` has it."""
     usage: Usage
 
 
@@ -42,7 +44,7 @@ def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]
             usage = truth.usage(
                 processes, job_id=job_id, uuid=gpu.uuid, start_s=held.start_s, end_s=held.end_s
             )
-            shares.append(GpuShare(gpu, held.restart, held.start_s, held.end_s, usage))
+            shares.append(GpuShare(gpu, held.restart, held.start_s, held.end_s, held.unsure_s, usage))
     return shares
 
 

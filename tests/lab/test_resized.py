@@ -30,11 +30,14 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     lab.output(["scancel", str(job)])
     wait_for(lambda: all(held.end_s for held in lab.held(job)), 60, "the job ends")
 
-    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: _shown(lab, job).stdout, 0.5)
+    run = wait_for(lambda: _whole_run(lab, job), 90, "it is recorded", lambda: str(_shown(lab, job)), 0.5)
     shares = {share.gpu.uuid: share for share in lab.truth(job)}
     held = {uuid: share.end_s - share.start_s for uuid, share in shares.items()}
     assert min(held.values()) < max(held.values()) - 5, "one node was released long before the other"
-    assert {item["device"]: item["held_s"] for item in run["devices"]} == pytest.approx(held, abs=0.5)
+    unsure_s = max(share.unsure_s for share in shares.values())
+    assert {item["device"]: item["held_s"] for item in run["devices"]} == pytest.approx(
+        held, abs=0.1 + unsure_s
+    )
     busy = sum(share.usage.util_pct * held[uuid] for uuid, share in shares.items())
     assert run["uGPUcore"] == pytest.approx(busy / sum(held.values()), abs=1.0)
     assert run["coverage"] > 0.9
@@ -48,7 +51,7 @@ def test_a_job_that_shrinks_is_one_run_of_all_that_it_held(lab: Lab) -> None:
     assert (run["nodes"], run["nNODE"]) == (rows[0]["NodeList"], 2)
     assert (run["submit_s"], run["start_s"]) == (int(rows[0]["Submit"]), int(rows[0]["Start"]))
     assert run["end_s"] == int(rows[1]["End"])
-    assert run["RUN_h"] == pytest.approx((run["end_s"] - run["start_s"]) / 3600)
+    assert run["RUN_h"] == round((run["end_s"] - run["start_s"]) / 3600, 6)
     assert 0 <= run["WAIT_h"] <= run["SUBMIT_WAIT_h"] < 60 / 3600
     # The second row begins with the resize, which is its submission, whatever its start is said to be.
     gpu_s = 2 * (int(rows[0]["End"]) - int(rows[0]["Start"])) + int(rows[1]["End"]) - int(rows[1]["Submit"])
