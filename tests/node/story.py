@@ -179,6 +179,10 @@ class Story:
     def leave(self, killed: bool) -> None:
         if self.machine.node is None:
             return
+        # Who comes back then does not know that there may be one of whom only Slurm tells.
+        open_jobs = self.machine.node.open_jobs()
+        if any(hold.prolog_unseen and hold.job_id not in open_jobs for hold in self.open.values()):
+            return
         if not killed:
             self.machine.node.stop()
         for hold in self.holds:  # of one that ended just now the last samples are not there yet

@@ -45,6 +45,13 @@ _lost_hooks = (
 )
 
 
+class SharingMachine(Machine):
+    """One on which Slurm may give a GPU to several jobs."""
+
+    def slurmd(self, command: Sequence[str]) -> str:
+        return super().slurmd(command) + "\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia1 (null)"
+
+
 @settings(max_examples=STORIES, deadline=None)
 @given(st.lists(st.one_of(*_ordinary, _clock_steps), min_size=3, max_size=30))
 # The run before ended just before slurm-gpud did.
@@ -67,7 +74,7 @@ def play(told: Sequence[Step]) -> None:
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock()
         gpus = [FakeGpu(clock, f"GPU-{n}", n) for n in (0, 1)]
-        machine = Machine(Path(directory), *gpus)
+        machine = SharingMachine(Path(directory), *gpus)
         machine.start()
         story = Story(machine)
         story.wait(5.0)

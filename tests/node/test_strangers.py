@@ -141,3 +141,37 @@ def test_who_is_seen_alone_on_a_new_node_has_all_that_its_gpu_did(tmp_path: Path
     assert record.energy_j.seconds == pytest.approx(5, abs=0.2)
     assert record.power_w is not None
     assert core(record) == pytest.approx(60, abs=1)
+
+
+def test_who_comes_back_without_a_prolog_costs_no_neighbour_what_it_did(tmp_path: Path, gpu: FakeGpu) -> None:
+    """Slurm runs none for a requeued job that it still remembers there; slurm-gpudbd tells of it later."""
+    machine = ShardMachine(tmp_path, gpu)
+    machine.start()
+    start = machine.clock.now_s
+    gpu.work += [Work(7, start, start + 10, 50, GIB), Work(7, start + 12, start + 80, 50, GIB, 1)]
+    gpu.work.append(Work(8, start, start + 80, 20, GIB))
+    machine.hook("prolog", 7, "0")
+    machine.hook("prolog", 8, "0")
+    machine.run_until(start + 10)
+    machine.hook("epilog", 7, "0", restart=1)
+    assert machine.node is not None
+    for at_s in (14, 24, 34, 44):
+        machine.run_until(start + at_s)
+        facts = {"uid": 1001, "state": "RUNNING", "gpu_index": {"shard": [0]}, "age_s": 0.5}
+        start_s = int(machine.clock.wall()) - at_s
+        machine.node.learn(
+            {
+                7: {**facts, "restart": 1, "start_s": start_s + 12},
+                8: {**facts, "restart": 0, "start_s": start_s},
+            }
+        )
+    machine.run_until(start + 80)
+    machine.hook("epilog", 7, "0", restart=1)
+    machine.hook("epilog", 8, "0")
+    machine.run(3)
+    *_, again, neighbour = machine.records()
+    assert (again.job_id, again.restart) == (7, 1)
+    assert core(again) == pytest.approx(50, abs=1)
+    assert neighbour.held_s == pytest.approx(80, abs=0.1)
+    assert neighbour.sampled_s == pytest.approx(80, abs=1.5)
+    assert core(neighbour) == pytest.approx(20, abs=1)

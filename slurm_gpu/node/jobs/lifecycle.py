@@ -96,7 +96,7 @@ class LifeCycle:
                 self._open(allocation.continued(now_s, wall_s), began_before=True)
         if not self._spool.is_whole:  # who else held what until now is not known
             self._unwatched_until_s[None] = now_s
-            self._strangers.are_possible = True
+            self._strangers.lost_spool()
         self._started = True
         self.watch_new()
 
@@ -138,6 +138,10 @@ class LifeCycle:
     def _end(self, event: HookEvent) -> None:
         self._without_gpus.discard(event.job_id)
         allocation = self.allocations.of_job(event.job_id)
+        # A requeued job's epilog carries the restart count of its next run.
+        if event.positions and event.restart > (0 if allocation is None else allocation.key.restart):
+            self._strangers.may_return(event.job_id, self._clock.monotonic())
+            self._look_for_strangers()
         if allocation is not None and not self._started and _is_before(event, allocation):
             self.taken.append(event)  # of a run before, which has been closed already
             return
@@ -150,6 +154,11 @@ class LifeCycle:
             log.info("job %d ended, of which no prolog was seen", event.job_id)
         self._ended.add(event.job_id, event.restart, self._clock.monotonic(), certain=False)
         self.taken.append(event)
+
+    def _look_for_strangers(self) -> None:
+        until_s = math.inf if self._strangers.are_possible else self._clock.monotonic()
+        for watch in self.watches.values() if self._inventory.can_be_shared else ():
+            watch.strangers_until(until_s)
 
     # What Slurm tells
 
@@ -164,9 +173,7 @@ class LifeCycle:
             self._begin_untold(job)
         if self._strangers.are_possible:
             self._strangers.learn(told, self.allocations, now_s)
-            if not self._strangers.are_possible:
-                for watch in self.watches.values():
-                    watch.strangers_until(now_s)
+            self._look_for_strangers()
         self._learn_grants(jobs)
 
     def _learn_grants(self, jobs: JobFacts) -> None:
@@ -234,6 +241,9 @@ class LifeCycle:
                 dict(allocation.devices),
             )
         self._put(allocation)
+        if self._strangers.are_possible:
+            self._strangers.returned(allocation.key.job_id)
+            self._look_for_strangers()
 
     def _put(self, allocation: Allocation) -> None:
         self.allocations.put(allocation)

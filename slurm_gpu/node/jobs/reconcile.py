@@ -29,6 +29,8 @@ _ENDED_MOST = 10_000
 _EPILOG_TOLD_S = 10.0
 # That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
 _STRANGERS_S = 30.0
+# Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
+_RETURNS_WITHIN_S = 600.0
 # Clocks of nodes and controller differ by less.
 _CLOCKS_DIFFER_S = 60.0
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
@@ -144,20 +146,43 @@ class _EndedRun(NamedTuple):
 
 
 class Strangers:
-    """Whether jobs may hold GPUs here of which nothing is known: with a lost spool, until Slurm has told."""
+    """Whether jobs may hold GPUs here of which nothing is known yet.
+
+    So it is with a lost spool, until Slurm has told; and after the epilog of a requeued job, which may come
+    back without a prolog (docs/design.md), until it is known to be here, or does not come for long.
+    """
 
     def __init__(self) -> None:
-        self.are_possible = False
+        self._anyone = False
         self._first_told_s: float | None = None
+        self._returning: dict[int, float] = {}
+
+    @property
+    def are_possible(self) -> bool:
+        """May there be any just now?"""
+        return self._anyone or bool(self._returning)
+
+    def lost_spool(self) -> None:
+        """Anyone may hold anything."""
+        self._anyone = True
+
+    def may_return(self, job_id: int, now_s: float) -> None:
+        """That job was requeued."""
+        self._returning[job_id] = now_s + _RETURNS_WITHIN_S
+
+    def returned(self, job_id: int) -> None:
+        """It is known to be here."""
+        self._returning.pop(job_id, None)
 
     def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
         """Take in an answer; it takes two, since what is told is believed of two moments only."""
+        self._returning = {job: until_s for job, until_s in self._returning.items() if now_s < until_s}
         if self._first_told_s is None:
             self._first_told_s = now_s
         ago_s = now_s - self._first_told_s
         all_known = all(allocations.of_job(job.job_id) is not None for job in told)
         if ago_s >= _STRANGERS_S or (all_known and ago_s >= TWICE_AFTER_S):
-            self.are_possible = False
+            self._anyone = False
 
 
 class Reconciliation:
