@@ -238,7 +238,8 @@ def check(hold: Hold, records: list[Record]) -> None:
     for record in records:
         assert record.uptime_s is not None
         assert record.uptime_s >= until_s - 1e-3, "two watches of one device do not overlap"
-        if record.held_s > 0:  # else it was begun before Slurm told that its run was over by then
+        # Else it may have been begun before Slurm told that its run was over by then.
+        if record.held_s > 0 or not hold.epilog_lost:
             until_s = record.uptime_s + record.held_s
         assert record.sampled_s <= record.held_s + 0.01
     # Slurm tells an end in whole seconds.

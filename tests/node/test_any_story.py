@@ -19,7 +19,11 @@ from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.story import PERCENT, SLOTS, Story, check
 
+# Always the same, unless one looks for new ones.
 STORIES = int(os.environ.get("SLURM_GPU_TEST_STORIES", "60"))
+stories = settings(
+    max_examples=STORIES, deadline=None, derandomize="SLURM_GPU_TEST_STORIES" not in os.environ
+)
 
 Step = tuple[Any, ...]
 """What happens, and the arguments of Story's method of that name."""
@@ -52,10 +56,12 @@ class SharingMachine(Machine):
         return super().slurmd(command) + "\nslurmd: Gres Name=shard Count=4 File=/nowhere/nvidia1 (null)"
 
 
-@settings(max_examples=STORIES, deadline=None)
+@stories
 @given(st.lists(st.one_of(*_ordinary, _clock_steps), min_size=3, max_size=30))
 # The run before ended just before slurm-gpud did.
 @example([("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), ("leave", False)])
+# It ends just when slurm-gpud has come back.
+@example([("begin", 0, 7.0), ("leave", True), ("set_clock", 5.0), ("come", False), ("end", 0)])
 # It comes back twice before the driver answers.
 @example(
     [("leave", True), ("begin", 0, 0.0), ("requeue", 0, 0.0, 1.0), *[("come", True), ("leave", True)] * 2]
@@ -64,7 +70,7 @@ def test_whatever_happens_a_record_is_the_truth_less_the_outages(told: list[Step
     play(told)
 
 
-@settings(max_examples=STORIES, deadline=None)
+@stories
 @given(st.lists(st.one_of(*_ordinary, *_lost_hooks), min_size=3, max_size=30))
 def test_so_it_is_where_slurm_alone_tells_of_some_beginnings_and_ends(told: list[Step]) -> None:
     play(told)
