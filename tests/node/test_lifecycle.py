@@ -249,7 +249,7 @@ def test_after_a_reboot_slurm_s_old_view_of_the_job_is_not_taken_up(tmp_path: Pa
     assert machine.node.open_jobs() == []
 
 
-@pytest.mark.parametrize("odd", [1001, 4000, -1, 500.0, "500", True, [500], 10**400])
+@pytest.mark.parametrize("odd", [1001, 4000, -1, 500.0, "500", True, [500], pytest.param(10**400, id="huge")])
 def test_more_than_a_whole_gpu_is_granted_to_nobody_and_told_of_once(
     machine: Machine, caplog: pytest.LogCaptureFixture, odd: Any
 ) -> None:
