@@ -289,7 +289,7 @@ def fitted(bundles: Sequence[BundleModel], job: Request) -> Request:
         if cpus > job.asked_cpus:
             if by_gpu and cpus >= gpus:
                 full = replace(full, cpus_per_gpu=math.floor(cpus / gpus))
-            elif job.tasks == 1:
+            elif job.tasks == 1 and job.counted_nodes == 1:
                 full = replace(full, cpus_per_task=cpus)
     if bundle.mib is not None and job.mib_per_node is job.mib_per_cpu is job.mib_per_gpu is None:
         mib = bundle.mib * units
