@@ -31,10 +31,11 @@ _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """A row of accounting: when it ended (None: it goes on), and on which nodes it was."""
+    """A row of accounting: when it ended (None: it goes on), on which nodes it was, and when it began."""
 
     end_s: int | None
     nodes: frozenset[str]
+    began_s: int | None = None
 
 
 RunEnds = Mapping[int, Sequence[RunEnd]]
@@ -108,8 +109,17 @@ def _by_accounting(node: str, job: QueuedJob | None, runs: Sequence[RunEnd]) -> 
         return Ended(None, max(past) if here_s is None else here_s)
     if _has_left(node, job) and here_s is not None and None not in here and here_s > _began_s(job):
         return Ended(job.restarts, here_s)
+    if any(_goes_on_before(one, job) for one in runs):
+        return None  # the accounting has yet to tell of an end
     before = [end_s for end_s in past if job.start_s is None or end_s <= job.start_s]
     return Ended(job.restarts - 1, max(before)) if before and job.restarts > 0 else None
+
+
+def _goes_on_before(one: RunEnd, job: QueuedJob) -> bool:
+    """Is it of an earlier run, that must be over by now?"""
+    if one.end_s is not None or one.began_s is None:
+        return False
+    return job.start_s is None or one.began_s < job.start_s
 
 
 def _began_s(job: QueuedJob) -> float:
@@ -118,9 +128,9 @@ def _began_s(job: QueuedJob) -> float:
 
 def run_ends(connection: Connection, cluster: str, job_ids: Sequence[int]) -> RunEnds:
     """All that accounting has of these jobs."""
-    columns = run.c.job_id, run.c.end_s, run.c.nodes
+    columns = run.c.job_id, run.c.end_s, run.c.nodes, run.c.start_s
     query = select(*columns).where(run.c.cluster == cluster, run.c.job_id.in_(job_ids))
     ends: dict[int, list[RunEnd]] = {}
-    for job_id, end_s, nodes in connection.execute(query):
-        ends.setdefault(job_id, []).append(RunEnd(end_s, node_set(nodes)))
+    for job_id, end_s, nodes, began_s in connection.execute(query):
+        ends.setdefault(job_id, []).append(RunEnd(end_s, node_set(nodes), began_s))
     return ends

@@ -238,7 +238,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
             het_offset=fields.number("HetJobOffset"),
-            resized_s=fields.epoch("ResizeTime"),
+            resized_s=_Fields(_before_texts(fields.text)).epoch("ResizeTime"),
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None
@@ -249,8 +249,13 @@ def parse_time_limit(text: str) -> int | None:
     return int(parse_slurm_time(text)) if text[:1].isdigit() else None
 
 
+def _before_texts(text: str) -> str:
+    """What lies before a job's command, comments and files, which its owner writes."""
+    return text.partition("\n   Command=")[0]
+
+
 def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    for match in _JOB_GRES.finditer(text.partition("\n   Command=")[0]):
+    for match in _JOB_GRES.finditer(_before_texts(text)):
         if index := index_by_name(parse_gres(match["gres"])):
             for node in expand(match["nodes"]):
                 yield node, {name: list(positions) for name, positions in index.items()}

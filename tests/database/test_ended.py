@@ -74,6 +74,22 @@ def test_an_earlier_run_of_a_requeued_job_is_over_and_the_younger_is_not() -> No
     assert look([waiting], {1: [LONG_AGO]}) == {1: Ended(0, LONG_AGO)}
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        queued(restarts=1, state="PENDING", start_s=None, nodes=()),
+        queued(restarts=2, start_s=NOW_S - 10),
+    ],
+)
+def test_while_accounting_has_yet_to_tell_when_the_last_run_ended_an_earlier_end_says_nothing(
+    job: QueuedJob,
+) -> None:
+    last = RunEnd(None, frozenset({"n1"}), began_s=LONG_AGO + 1)
+    assert look([job], {1: [LONG_AGO, last]}) == {}
+    its_own = RunEnd(None, frozenset({"n1"}), began_s=NOW_S - 10)
+    assert look([queued(restarts=1, start_s=NOW_S - 10)], {1: [LONG_AGO, its_own]}) == {1: Ended(0, LONG_AGO)}
+
+
 @pytest.mark.parametrize("as_of_s", [NOW_S - 61.0, None])
 def test_while_slurmctld_is_away_nothing_is_over(as_of_s: Any) -> None:
     if as_of_s is None:
