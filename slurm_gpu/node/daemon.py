@@ -16,6 +16,7 @@ from slurm_gpu.node.jobs.crosscheck import Crosscheck
 from slurm_gpu.node.jobs.inventory import Inventory, Order
 from slurm_gpu.node.jobs.lifecycle import LifeCycle
 from slurm_gpu.node.jobs.suspension import Suspensions
+from slurm_gpu.node.measure.pace import DETAIL_SHARE
 from slurm_gpu.node.measure.watch import DeviceWatch
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.processjobs import ProcessJobs
@@ -169,8 +170,8 @@ class Node:
         """When to call `step` again (Clock.monotonic()), which may be sooner after `learn`."""
         now_s = self._clock.monotonic()
         due = [self._checkpoint_at_s, now_s + RETRY_S]
-        if self._is_followed(now_s):
-            due.append(self._suspensions.next_look_s)
+        if self._follower is not None and self._is_followed(now_s):
+            due.extend((self._suspensions.next_look_s, self._follower.overdue_s))
         else:
             due.extend(watch.next_look_s(now_s) for watch in self._looking())
         if self._needs_devices():
@@ -229,7 +230,9 @@ class Node:
     def _follow(self, now_s: float) -> None:
         """Leave the looks until the next checkpoint to the reader, if they are at memory alone."""
         follower, watches = self._follower, self._looking()
-        if follower is None or follower.follows or self._interval_s > CHECKPOINT_S / 2:
+        # With a shorter interval details are due before, with a longer one there are too few looks.
+        at_memory_alone = CHECKPOINT_S / DETAIL_SHARE <= self._interval_s <= CHECKPOINT_S / 2
+        if follower is None or follower.follows or not at_memory_alone:
             return
         if watches and all(watch.is_steady(now_s) for watch in watches):
             follower.follow([watch.uuid for watch in watches], self._interval_s, self._checkpoint_at_s)
@@ -244,7 +247,7 @@ class Node:
         )
 
     def _take_followed(self) -> None:
-        """Count them, before anything happens that they do not know of."""
+        """Take them in, before anything happens that they do not know of."""
         if self._follower is None:
             return
         owners = self._life.allocations.owners()

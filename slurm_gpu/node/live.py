@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
@@ -75,6 +76,11 @@ class LastSeen:
     def follows(self) -> bool:
         """See Follower."""
         return self._follower is not None and self._follower.follows
+
+    @property
+    def overdue_s(self) -> float:
+        """See Follower."""
+        return math.inf if self._follower is None else self._follower.overdue_s
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """See Follower."""

@@ -96,7 +96,8 @@ class Service:
             cgroups=JobCgroups(self._name),
             interval_s=config.sampling.interval_s,
             hosts=self._hosts,
-            follower=self._seen,
+            # Without Slurm the processes on GPUs are looked at each second anyway.
+            follower=None if options.no_slurm else self._seen,
         )
         self._courier = self._make_courier(config)
         self._metrics = None if options.once else self._make_metrics(config)

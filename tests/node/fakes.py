@@ -215,6 +215,10 @@ class FakeReader:
     def follows(self) -> bool:
         return self._following is not None
 
+    @property
+    def overdue_s(self) -> float:
+        return math.inf
+
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         self._following, self._followed_s = (uuids, every_s, until_s), self.gpus[0].clock.now_s
 

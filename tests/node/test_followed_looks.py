@@ -1,7 +1,9 @@
 """Looks that the reader makes of its own accord, while slurm-gpud sleeps: they change no record."""
 
+import math
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,6 +95,68 @@ def test_a_gpu_that_is_lost_between_two_looks_is_told_within_seconds(machine: Ma
     assert machine.spool is not None
     (event,) = [i.wire for i in machine.spool.waiting(100) if i.wire.get("kind") == "gpu_lost"]
     assert event["at_s"] - lost_s < 3
+
+
+def test_what_is_seen_after_the_end_is_not_the_jobs_however_late_the_end_is_seen(machine: Machine) -> None:
+    begin_s = machine.clock.now_s - OLD_S
+    machine.gpus[0].work.append(Work(7, begin_s, math.inf, 50, GIB))
+    machine.run_until(machine.clock.now_s // 10 * 10 + 10.1)
+    machine.clock.advance(0.4)
+    machine.write_hook("epilog", 7, "0")
+    end_s = machine.clock.now_s
+    machine.clock.advance(11.5)  # slurm-gpud was kept from its work, its reader was not
+    machine.run(3)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(end_s - begin_s, abs=0.02)
+    assert record.mem_used_frac is not None
+    assert record.mem_used_frac.seconds == pytest.approx(record.held_s, abs=0.02)
+
+
+@pytest.mark.parametrize("late_s", [0.3, 4.0, 7.0, 60.0])
+def test_an_epilog_that_is_seen_late_leaves_a_record_of_the_time_until_its_stamp(
+    machine: Machine, tmp_path: Path, late_s: float
+) -> None:
+    begin_s = machine.clock.now_s - OLD_S
+    machine.gpus[0].work.append(Work(7, begin_s, begin_s + OLD_S + 3, 50, GIB))
+    machine.run(3.2)
+    end_s = machine.clock.now_s
+    path = machine.write_hook("epilog", 7, "0")
+    elsewhere = path.rename(tmp_path / "on-its-way")
+    machine.run(late_s)
+    elsewhere.rename(path)
+    machine.run(3)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(end_s - begin_s, abs=0.02)
+    for histogram in (record.util_hist_ms, record.mem_hist_ms):
+        assert histogram is not None
+        # Where too much was counted since, the rest since the last checkpoint is a gap.
+        assert record.held_s - (0.02 if late_s < 5 else 11) <= sum(histogram.values()) / 1000
+        assert sum(histogram.values()) / 1000 <= record.held_s + 0.02
+
+
+@pytest.mark.parametrize("interval_s", [0.25, 1.0, 4.0])
+def test_details_come_as_often_as_without_a_reader_of_its_own_accord(
+    tmp_path: Path, interval_s: float
+) -> None:
+    """At least each ten seconds, and at short intervals each tenth look."""
+    reads = []
+    for follows in (True, False):
+        machine = Machine(tmp_path / str(follows), FakeGpu(FakeClock(), minor=0))
+        machine.follows, machine.interval_s = follows, interval_s
+        details: list[float] = []
+
+        def detail(machine: Machine = machine, details: list[float] = details) -> dict[str, Any]:
+            details.append(machine.clock.now_s)
+            return {}
+
+        machine.gpus[0].more_detail = detail
+        machine.start()
+        machine.hook("prolog", 7, "0")
+        machine.run(1000)
+        details.clear()
+        machine.run(60)
+        reads.append(len(details))
+    assert reads[0] == reads[1]
 
 
 def test_what_the_reader_saw_is_written_down_when_slurm_gpud_stops(machine: Machine) -> None:

@@ -383,6 +383,48 @@ def test_a_gpu_that_hangs_while_it_is_followed_is_left_out(world: World, reader:
     assert results.failures["GPU-b"].trouble is Trouble.HUNG
 
 
+def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
+    world: World, reader: ReaderProcess
+) -> None:
+    reader.follow(["GPU-b"], 0.05, math.inf)
+    wait_for(lambda: bool(reader.followed()))
+    faults.hang(world, 1)
+    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]
+    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)  # it is asked, and hangs
+    begin = time.monotonic()
+    results = read(reader, "GPU-c", "GPU-b", "GPU-a")
+    assert time.monotonic() - begin < DEADLINE_S + 0.1
+    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": Trouble.HUNG}
+    results, _ = read_when_ready(reader)
+    assert set(results.readings) == {"GPU-a", "GPU-c"}
+
+
+def test_a_reader_that_has_nothing_to_follow_any_more_is_left_in_peace(
+    world: World, reader: ReaderProcess
+) -> None:
+    before, until_s = reader.pid, SystemClock().monotonic() + 0.1
+    reader.follow(["GPU-a"], 0.05, until_s)
+    wait_for(lambda: bool(reader.followed()))
+    wait_for(lambda: SystemClock().monotonic() > until_s + 2 * DEADLINE_S)
+    reader.followed()
+    assert not reader.follows
+    assert set(read(reader).readings) == set(GPUS)
+    assert reader.pid == before
+
+
+def test_a_gpu_that_is_lost_in_the_moment_in_which_it_is_asked_for_costs_no_reader(
+    world: World, reader: ReaderProcess
+) -> None:
+    before = reader.pid
+    reader.follow(["GPU-b"], 0.01, math.inf)
+    wait_for(lambda: bool(reader.followed()))
+    faults.lose(world, 1)
+    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]
+    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)
+    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
+    assert reader.pid == before
+
+
 def test_a_gpu_that_is_lost_while_it_is_followed_ends_that(world: World, reader: ReaderProcess) -> None:
     reader.follow(["GPU-a", "GPU-b"], 0.05, math.inf)
     wait_for(lambda: bool(reader.followed()))

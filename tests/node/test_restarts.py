@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+from slurm_gpu.errors import RecordError
+from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 
@@ -139,6 +141,25 @@ def test_a_job_that_began_in_an_outage_is_held_since_its_prolog(machine: Machine
     assert record.held_s == pytest.approx(30, abs=0.02)
     assert record.sampled_s == pytest.approx(30, abs=0.2)
     assert core(record) == pytest.approx(50, abs=0.5)
+
+
+def test_a_record_in_the_spool_that_cannot_be_read_stops_nobody(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.hook("prolog", 7, "0")
+    machine.run(30)
+    machine.kill()
+    machine.hook("epilog", 7, "0")
+
+    def unreadable(*_: str) -> None:
+        raise RecordError("util_hist_ms: sums to more than held_s 3.0")
+
+    monkeypatch.setattr(Spool, "last_record", unreadable)
+    machine.start()
+    machine.run(5)
+    (record,) = machine.records()
+    assert record.final
+    assert record.sampled_s == 0
 
 
 def test_a_reboot_closes_what_was_open(machine: Machine) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.node.gpu.reading import Activity, Counter, Facts, Memory
 from slurm_gpu.node.measure.shares import alone, held_part
+from slurm_gpu.node.measure.statistics import MeanSum
 from slurm_gpu.node.measure.tally import Look
 from slurm_gpu.node.measure.utilization import Span
 from slurm_gpu.records import (
@@ -387,3 +388,16 @@ def test_what_a_shared_device_does_is_nobodys_own_but_all_work_under_its_conditi
     assert record.energy_j == Total(2.0, 200.0)
     assert record.ecc_uncorrected == Total(2.0, 2)
     assert mean(record.power_w) == 100.0
+
+
+def test_taking_back_leaves_no_mean_below_zero() -> None:
+    """What floats leave over would make a record that nobody takes."""
+    total = MeanSum()
+    total.add(5.0, 0.0, 0.0, 0.0)
+    for seconds in (0.1, 0.7):
+        total.add(seconds, 1.0, 1.0, 1.0)
+    for seconds in (0.7, 0.1):
+        total.take_back(seconds, 1.0)
+    value = total.value()
+    assert value is not None
+    assert value.mean == value.min == 0.0

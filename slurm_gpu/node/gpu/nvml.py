@@ -74,6 +74,11 @@ class NvmlReader:
         """Those that the driver told since the last time."""
         return self._xids.take()
 
+    def index_of(self, uuid: str) -> int | None:
+        """NVML's index of the GPU; None if it is not known."""
+        device = self._devices.get(uuid)
+        return None if device is None else device.facts.index
+
     def read_one(self, request: Request) -> Reading | Failure:
         """One device."""
         device = self._devices.get(request.uuid)

@@ -20,8 +20,8 @@ Each line that it says is a list of these:
     ["followed", uuid, reading]      of what it follows
     ["unfollowed"]                   it follows no longer: a device did not answer
 
-The answers to a read come together, unless they take long: slurm-gpud is woken once. Which request is being
-answered stands in the memory that file PROGRESS shares.
+The answers to a read come together, unless they take long: slurm-gpud is woken once. Which GPU is being asked
+stands in the memory that file PROGRESS shares.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import leanbinding  # noqa: F401  # before what imports pynvml
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvmldevice import since_boot_s
-from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Failure, Request
+from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Failure, Reading, Request
 
 # So long answers may wait for others.
 PATIENCE_S = 0.1
@@ -63,6 +63,8 @@ class Answers:
 
     def flush(self) -> None:
         """Write all that waits."""
+        if not self._waiting:
+            return
         data = memoryview(self._encode(self._waiting).encode() + b"\n")
         self._waiting.clear()
         while data:
@@ -160,34 +162,40 @@ def _find(reader: NvmlReader, leave_out: Collection[int], only: int | None, answ
 
 
 def _read(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> None:
-    flush_at_s = time.monotonic() + PATIENCE_S
-    for number, request in enumerate(requests):
-        progress[:] = number.to_bytes(PROGRESS_BYTES)
-        outcome = reader.read_one(request)
+    for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
-            answers.add("failure", request.uuid, *outcome)
+            answers.add("failure", uuid, *outcome)
         else:
-            answers.add("reading", request.uuid, outcome)
-        if time.monotonic() > flush_at_s:
-            answers.flush()
-            flush_at_s = time.monotonic() + PATIENCE_S
-    progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
+            answers.add("reading", uuid, outcome)
     thorough = not requests or any(request.detailed for request in requests)
     answers.say("end", reader.take_xids() if thorough else [])
 
 
 def _follow(reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap) -> bool:
     """One look of its own accord; False if a device did not answer."""
-    for number, request in enumerate(requests):
-        progress[:] = number.to_bytes(PROGRESS_BYTES)
-        outcome = reader.read_one(request)
+    for uuid, outcome in _outcomes(reader, requests, answers, progress):
         if isinstance(outcome, Failure):
             answers.say("unfollowed")
             return False
-        answers.add("followed", request.uuid, outcome)
-    progress[:] = len(requests).to_bytes(PROGRESS_BYTES)
+        answers.add("followed", uuid, outcome)
     answers.flush()
     return True
+
+
+def _outcomes(
+    reader: NvmlReader, requests: Sequence[Request], answers: Answers, progress: mmap.mmap
+) -> Iterator[tuple[str, Reading | Failure]]:
+    """Read one after another; what there is to say of those before does not wait long."""
+    flush_at_s = time.monotonic() + PATIENCE_S
+    for request in requests:
+        index = reader.index_of(request.uuid)
+        progress[:] = (ASKS_NONE if index is None else index).to_bytes(PROGRESS_BYTES)
+        outcome = reader.read_one(request)
+        progress[:] = ASKS_NONE.to_bytes(PROGRESS_BYTES)
+        yield request.uuid, outcome
+        if time.monotonic() > flush_at_s:
+            answers.flush()
+            flush_at_s = time.monotonic() + PATIENCE_S
 
 
 def _die_with(parent: int) -> None:

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.errors import NvmlError
-from slurm_gpu.node.gpu.reading import PROGRESS_BYTES, Facts
+from slurm_gpu.node.gpu.reading import ASKS_NONE, PROGRESS_BYTES, Facts
 
 log = logging.getLogger(__name__)
 
 # Without `site`, which costs a MB, so that the path has to name what is imported.
 COMMAND = (sys.executable, "-S", "-P", "-m", "slurm_gpu.node.gpu.reader")
-_NOT_BEGUN = b"\xff" * PROGRESS_BYTES
 _LEVELS = {3: logging.ERROR, 4: logging.WARNING, 6: logging.INFO, 7: logging.DEBUG}
 
 
@@ -35,8 +34,8 @@ class Child:
     """A process that calls NVML; it looks for devices at once, at the index `only` alone if one is given.
 
     `found` are the devices by NVML's index of the GPU, all of them once it is `ready`; `followed` what it has
-    read of its own accord and was heard so far, by UUID. Making one raises OSError, and NvmlError where the
-    binding of NVML is missing.
+    read of its own accord and was heard so far, by UUID, `unfollowed` whether a device did not answer then.
+    Making one raises OSError, and NvmlError where the binding of NVML is missing.
     """
 
     def __init__(self, leave_out: Collection[int] = (), only: int | None = None) -> None:
@@ -44,6 +43,7 @@ class Child:
         file = os.memfd_create("progress", os.MFD_CLOEXEC)
         os.ftruncate(file, PROGRESS_BYTES)
         self._progress = mmap.mmap(file, PROGRESS_BYTES)
+        self._progress[:] = ASKS_NONE.to_bytes(PROGRESS_BYTES)
         arguments = [json.dumps(argument) for argument in (os.getpid(), sorted(leave_out), only, file)]
         self._process = subprocess.Popen(
             [*COMMAND, *arguments],
@@ -61,6 +61,7 @@ class Child:
         self._poll.register(self._stdout, select.POLLIN)
         self._heard: deque[list[Any]] = deque()
         self.followed: list[tuple[str, list[Any]]] = []
+        self.unfollowed = False
         self._pending = b""
         self._only = only
         self._leave_out: Collection[int] = leave_out
@@ -88,9 +89,10 @@ class Child:
         return next(rest, None)
 
     @property
-    def progress(self) -> int | None:
-        """Which of the requests of a read it is at, counted from 0; None if it has not begun."""
-        return None if self._progress[:] == _NOT_BEGUN else int.from_bytes(self._progress[:])
+    def asks(self) -> int | None:
+        """NVML's index of the GPU that it asks just now, or asked when it ended; None if there is none."""
+        index = int.from_bytes(self._progress[:])
+        return None if index == ASKS_NONE else index
 
     def find(self, leave_out: Collection[int]) -> None:
         """Let it look for devices anew; raises DeadError."""
@@ -123,8 +125,8 @@ class Child:
 
     def ask(self, *message: Any) -> None:
         """Send a command; raises DeadError."""
-        self._progress[:] = _NOT_BEGUN
         self._heard_s = time.monotonic()
+        self.unfollowed = False
         try:
             self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
@@ -141,6 +143,8 @@ class Child:
                         log.log(_LEVELS.get(priority, logging.WARNING), "%s", text)
                     case ["followed", str(uuid), list(row)]:
                         self.followed.append((uuid, row))
+                    case ["unfollowed"]:
+                        self.unfollowed = True
                     case _:
                         return message
             if not self._poll.poll(max(0.0, end_s - time.monotonic()) * 1000):

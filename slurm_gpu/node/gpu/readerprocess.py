@@ -95,7 +95,7 @@ class ReaderProcess:
         self._crashed_at: list[int] = []
         self._start_at_s = self._start_delay_s = 0.0
         self._following: Sequence[Request] = ()
-        self._every_s = 0.0
+        self._every_s = self._until_s = self._followed_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -142,7 +142,7 @@ class ReaderProcess:
         try:
             xids = self._read(child, wanted, readings, failures)
         except DeadError as error:
-            self._crash(str(error), self._is_at(child, wanted))
+            self._crash(str(error), child.asks)
         return Results(readings, failures, xids)
 
     @property
@@ -150,12 +150,18 @@ class ReaderProcess:
         """See Follower."""
         return bool(self._following)
 
+    @property
+    def overdue_s(self) -> float:
+        """See Follower."""
+        return self._followed_s + self._every_s + self._deadline_s
+
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """See Follower."""
         child = self._child
         if child is None or not child.ready:
             return
-        self._following, self._every_s = [Request(uuid) for uuid in uuids], every_s
+        self._following = [Request(uuid) for uuid in uuids]
+        self._every_s, self._until_s, self._followed_s = every_s, until_s, _now_s()
         try:
             child.ask("follow", [self._following, every_s, until_s])
         except DeadError as error:
@@ -169,19 +175,25 @@ class ReaderProcess:
             self._following = ()
             return ()
         try:
-            if self._following and child.hear(0.0) is not None:
-                self._following = ()  # a device does not answer: the next read tells why
+            message = child.hear(0.0) if self._following else None
         except DeadError as error:
-            self._crash(str(error), self._is_at(child, self._following))
             self._following = ()
+            self._crash(str(error), child.asks)
+        else:
+            if message is not None:
+                self._following = ()
+                self._crash(f"the reader of NVML talks nonsense: {str(message)[:80]}")
         readings = [(uuid, _reading(row)) for uuid, row in child.followed]
         child.followed.clear()
-        if self._following and child.silent_s > self._every_s + self._deadline_s:
-            index = self._is_at(child, self._following)
+        if readings:
+            self._followed_s = readings[-1][1].at_s
+        now_s = _now_s()
+        if child.unfollowed or now_s >= self._until_s:
+            self._following = ()  # the next read tells why a device does not answer
+        if self._following and now_s >= self.overdue_s:
             self._following = ()
-            if index is None:
-                self._crash("the reader of NVML does nothing")
-            else:
+            # One that gets no processor asks none, and has its time to answer once it is asked.
+            if (index := child.asks) is not None:
                 self._leave_out(index, f"no answer within {self._deadline_s:g} s")
         return readings
 
@@ -206,7 +218,7 @@ class ReaderProcess:
         for request in wanted:
             match child.hear(self._deadline_s):
                 case None:
-                    index = self._is_at(child, wanted)
+                    index = child.asks
                     if index is None:
                         raise DeadError("the reader of NVML does nothing")
                     # Answers of others may have waited in it; they are asked again.
@@ -234,11 +246,6 @@ class ReaderProcess:
             self._end(child)
             self._child = None
         return xids
-
-    def _is_at(self, child: Child, wanted: Sequence[Request]) -> int | None:
-        """NVML's index of the device that it reads."""
-        at = child.progress
-        return None if at is None or at >= len(wanted) else self._index_of.get(wanted[at].uuid)
 
     # The process
 
@@ -379,6 +386,11 @@ class ReaderProcess:
         except (DeadError, NvmlError):
             return False
         return False if child.silent_s > self._start_deadline_s else None
+
+
+def _now_s() -> float:
+    """The clock that stamps readings, whatever the one given says."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _reading(row: list[Any]) -> Reading:

@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 
 from slurm_gpu.errors import NvmlError
 
-# How the reader's process tells which request it is at: a big-endian number in shared memory.
+# How the reader's process tells which GPU it asks: NVML's index, a big-endian number in shared memory.
 PROGRESS_BYTES = 2
+ASKS_NONE = 0xFFFF
 
 
 class Facts(NamedTuple):
@@ -186,6 +187,10 @@ class Follower(Protocol):
     @property
     def follows(self) -> bool:
         """Does it?"""
+
+    @property
+    def overdue_s(self) -> float:
+        """When its next look will be so late that something hangs (Clock.monotonic())."""
 
     def follow(self, uuids: Sequence[str], every_s: float, until_s: float) -> None:
         """Read the memory of these devices at whole multiples of `every_s` before `until_s`, if it can."""

@@ -220,10 +220,14 @@ class LifeCycle:
         job_id, ago_s = allocation.key.job_id, now_s - end_s
         log.warning("job %d ended %.0f s ago, of which no epilog was seen", job_id, ago_s)
         self._events.tell("epilog_missing", job_id=job_id, at_s=self._clock.wall() - ago_s)
+        self._close_by_history(allocation, end_s)
+
+    def _close_by_history(self, allocation: Allocation, end_s: float) -> None:
+        """More was counted since it ended than can be taken back: what was written down before stands."""
         segment = self.segments.get(allocation)
         for device, tally in segment.tallies.items() if segment is not None else ():
             self.watches[device].drop(tally)
-        self.segments.close_late(allocation, end_s, now_s)
+        self.segments.close_late(allocation, end_s, self._clock.monotonic())
         self._forget(allocation)
 
     # Opening and closing
@@ -255,9 +259,16 @@ class LifeCycle:
         if segment is None or not segment.tallies or event.boot_id != allocation.key.boot_id:
             self._close_unwatched(allocation, event)
             return
+        end_s = max(allocation.start_s, event.uptime_s)
+        epilog = event if event.kind is Kind.EPILOG else None
+        if not all(tally.can_take_back(end_s) for tally in segment.tallies.values()):
+            self._close_by_history(allocation, end_s)
+            if epilog is not None:
+                self.taken.append(epilog)
+            return
         self._forget(allocation)
         segment.ending = True
-        segment.epilog = event if event.kind is Kind.EPILOG else None
+        segment.epilog = epilog
         now_s = self._clock.monotonic()
         for device, tally in segment.tallies.items():
             tally.end_s = max(tally.start_s, event.uptime_s)
@@ -336,6 +347,8 @@ class LifeCycle:
     def finish(self) -> None:
         """Make final what has ended and of which nothing more will be learnt."""
         now_s = self._clock.monotonic()
+        if self._strangers.expire(now_s):
+            self._look_for_strangers()
         for untold in self._untold.over(now_s):
             self._conclude(untold.allocation, untold.end_s, untold.epilog)
         self.segments.remember_young(now_s)

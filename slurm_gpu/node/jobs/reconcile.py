@@ -174,9 +174,16 @@ class Strangers:
         """It is known to be here."""
         self._returning.pop(job_id, None)
 
+    def expire(self, now_s: float) -> bool:
+        """Wait no longer for jobs that do not come for long; True if there were any."""
+        over = [job_id for job_id, until_s in self._returning.items() if now_s >= until_s]
+        for job_id in over:
+            del self._returning[job_id]
+        return bool(over)
+
     def learn(self, told: Iterable[ToldJob], allocations: Allocations, now_s: float) -> None:
         """Take in an answer; it takes two, since what is told is believed of two moments only."""
-        self._returning = {job: until_s for job, until_s in self._returning.items() if now_s < until_s}
+        self.expire(now_s)
         if self._first_told_s is None:
             self._first_told_s = now_s
         ago_s = now_s - self._first_told_s

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from slurm_gpu.errors import RecordError
 from slurm_gpu.node.gpu.reading import Facts
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.held.hooks import HookEvent
@@ -12,6 +14,8 @@ from slurm_gpu.node.jobs.rewind import YOUNG_S, History
 from slurm_gpu.node.measure.tally import SegmentKey, Tally
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.records import Record
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -103,12 +107,19 @@ class SegmentBook:
     def close_unwatched(self, allocation: Allocation, end_s: float) -> None:
         """Close what this process has not watched: the last spooled record, or none at all, stands."""
         for device in allocation.device_names:
-            last = self._spool.last_record(allocation.key.segment, device)
+            last = self._last_record(allocation.key.segment, device)
             if last is None:
                 self._save_unsampled(allocation, device, end_s)
             else:
                 self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
         self._drop(allocation)
+
+    def _last_record(self, segment: str, device: str) -> Record | None:
+        try:
+            return self._spool.last_record(segment, device)
+        except RecordError as error:
+            log.error("what was written down of %s on %s cannot be read: %s", segment, device, error)  # noqa: TRY400
+            return None
 
     def close_late(self, allocation: Allocation, end_s: float, now_s: float) -> None:
         """Close what was watched until now, but ended a while ago: the last checkpoint before that stands."""

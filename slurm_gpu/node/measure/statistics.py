@@ -49,7 +49,7 @@ class MeanSum:
     def take_back(self, seconds: float, mean: float) -> None:
         """Undo an addition, or a part of one; its extremes stay."""
         self._seconds -= seconds
-        self._weighted -= seconds * mean
+        self._weighted = max(0.0, self._weighted - seconds * mean)
         if self._seconds < _NOTHING_S:
             self._seconds = self._weighted = 0.0
 

@@ -139,6 +139,11 @@ class Tally:
             self._timeline.add_one(start_s, end_s, "util", own / 100)
         self._device_util.add(end_s - start_s, device, device, device)
 
+    def can_take_back(self, since_s: float) -> bool:
+        """Is all that was counted of the time since then still known?"""
+        kept = [entries[-1].end_s for entries in (self._utilizations, self._memories) if entries]
+        return max(kept, default=since_s) - since_s <= TAKEN_BACK_S
+
     def _take_back_utilization(self, since_s: float) -> None:
         """Of a sample in which the segment ended, all that was done was done before."""
         before = None

@@ -210,7 +210,9 @@ class DeviceWatch:
             )
         if asked.ring_after_us is not None:
             self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
-        self._take_state(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
+        self._see(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
+        for holder in self._holders:
+            holder.count(asked_s - LAG_S)
         if reading.activity is not None:
             self._activity_s = reading.at_s
         self._looked_s, self._read_s = asked_s, reading.at_s
@@ -230,12 +232,20 @@ class DeviceWatch:
         )
 
     def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
-        """Count a look at its memory that was made unasked."""
-        if not self._holders or self.failure is not None or reading.at_s <= self._read_s:
+        """Take in a look at its memory that was made unasked.
+
+        It is counted with the next one: an epilog that ended a job before it may have yet to be seen.
+        """
+        at_s = reading.at_s
+        if not self._holders or self.failure is not None or at_s <= self._read_s:
             return
-        self._pace.ask(reading.at_s)
-        self._asked = Request(self.uuid)
-        self.take(reading, jobs)
+        self._pace.ask(at_s)
+        now_s = self._clock.monotonic()
+        if self._spans.clock_was_set(now_s):
+            self._job_samples.begin(self._to_us(now_s))
+            self.look_thoroughly()
+        self._see(Request(self.uuid), at_s, reading, self._pace.gap_s, self._pace.detail_gap_s, jobs)
+        self._looked_s = self._read_s = at_s
 
     def skip(self) -> None:
         """It could not be asked this time."""
@@ -331,7 +341,7 @@ class DeviceWatch:
                 tally.utilization(part.start_s, part.end_s, own[tally], device)
             self._job_samples.forget(span)
 
-    def _take_state(
+    def _see(
         self,
         asked: Request,
         asked_s: float,
@@ -363,7 +373,6 @@ class DeviceWatch:
             if asked.detailed:
                 holder.shared = False
             holder.seen.append(_Seen(look, gap_s, detail_gap_s))
-            holder.count(asked_s - LAG_S)
 
     def _had_strangers(self) -> bool:
         """May it have had any since the last look?"""
