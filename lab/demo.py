@@ -132,8 +132,15 @@ def _is_of_whole_records(lab: Lab, row: Mapping[str, Any], whole: dict[str, Mapp
         whole[row["id"]] = run
     run = whole[row["id"]]
     return run["coverage"] is not None and all(
-        math.isclose(row[name], run[name], abs_tol=1e-6) for name in ("uGPUcore", "uGPUmem", "coverage")
+        _are_alike(row[name], run[name]) for name in ("uGPUcore", "uGPUmem", "coverage")
     )
+
+
+def _are_alike(one: float | None, other: float | None) -> bool:
+    """Up to what rounding leaves; what a row does not tell yet is like nothing that is told."""
+    if one is None or other is None:
+        return one is other
+    return math.isclose(one, other, abs_tol=1e-6)
 
 
 def rows_of(lab: Lab) -> list[Mapping[str, Any]]:
