@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lab import demo
+from lab.cluster import Lab
 from lab.demo import Difference, show_accuracy
 from lab.programs import users_of
 
@@ -39,3 +41,16 @@ def test_a_demo_that_is_wrong_says_what_may_cause_it_and_what_to_do(far: float):
     assert f"by at most {far:.2f} percentage points (job 2)" in told.getvalue()
     assert ("A loaded machine can cause this" in told.getvalue()) != good
     assert ("Stop what else runs, and try again" in told.getvalue()) != good
+
+
+def test_the_demo_waits_for_a_row_that_does_not_tell_a_mean_yet() -> None:
+    """A job's first record may know its memory alone."""
+    whole = {"uGPUcore": 40.0, "uGPUmem": 10.0, "coverage": 1.0}
+    lab = Lab()  # not brought up: the run is known already
+    for row, compared in (
+        (whole, True),
+        (whole | {"uGPUcore": 40.0000001}, True),
+        (whole | {"uGPUcore": None}, False),
+        (whole | {"coverage": None}, False),
+    ):
+        assert demo._is_of_whole_records(lab, {"id": "7", "nGPU": 1, **row}, {"7": whole}) is compared
