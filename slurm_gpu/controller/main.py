@@ -23,6 +23,7 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.watcher import Watcher
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, exit_code_of
+from slurm_gpu.notify import Notifier
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.queue import QueueReader
@@ -40,13 +41,14 @@ _NOTICE_S = 0.5
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code (2 wrong usage, 3 something outside failed)."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     log_to_stderr(for_people=options.foreground or options.once)
     return exit_code_of("slurm-gpuctld", lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> None:
     config = load_config(options.config)
+    notifier = Notifier(os.environ)
     clock = SystemClock()
     calls = CountingRun(clock)
     client = connect(calls)
@@ -66,23 +68,28 @@ def _run(options: argparse.Namespace) -> None:
         return
     lock = _only_one(options.run_dir)
     try:
-        _watch(watcher, calls, clock)
+        _watch(watcher, calls, clock, notifier)
     finally:
         lock.close()
 
 
-def _watch(watcher: Watcher, calls: CountingRun, clock: Clock) -> None:
+def _watch(watcher: Watcher, calls: CountingRun, clock: Clock, notifier: Notifier) -> None:
     # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_at = clock.monotonic() + _REPORT_EVERY_S
     try:
         log.info("slurm-gpuctld %s writes %s", slurm_gpu.__version__, watcher.path)
+        # Whether or not slurmctld answers: while it does not, there is nothing to mend here.
+        notifier.ready()
         while True:
-            _rest(watcher, watcher.turn(), clock)
+            pause_s = watcher.turn()
+            notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
+            _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
                 report_at += _REPORT_EVERY_S
                 log.info("snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
     finally:
+        notifier.stopping()
         log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
 
 
@@ -132,7 +139,8 @@ class _Lock:
         self._file.close()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser(prog="slurm-gpuctld", description=__doc__)
     add = parser.add_argument
     add("--version", action="version", version=f"slurm-gpuctld {slurm_gpu.__version__}")

@@ -72,11 +72,13 @@ class Importer:
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
         self.status = ImportStatus()
+        self.stepped_s = clock.monotonic()
+        """When it last got on, by Clock.monotonic()."""
 
     def run_until(self, stop: threading.Event) -> None:
         """A pass each interval until `stop`; tells of trouble when it begins and when it ends."""
         while not stop.is_set():
-            began = self._clock.monotonic()
+            began = self.stepped_s = self._clock.monotonic()
             try:
                 self.run_once()
                 if self.status.error is not None:
@@ -108,9 +110,11 @@ class Importer:
             # A site without Slurm has no accounting: its nodes tell their runs themselves.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
+            self.stepped_s = self._clock.monotonic()
             try:
                 reconcile(self._database, self.min_coverage)
             finally:
+                self.stepped_s = self._clock.monotonic()
                 if self._upkeep is not None:
                     self._upkeep.run_once()
 
@@ -140,6 +144,7 @@ class Importer:
     ) -> int:
         n_changed = 0
         for some in batched(rows, _ROWS_PER_TRANSACTION):
+            self.stepped_s = self._clock.monotonic()
             values = [run_row(row, nodes) for row in some]
             seen.update((row["job_id"], row["submit_s"]) for row in values)
             try:

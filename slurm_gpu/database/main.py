@@ -23,21 +23,25 @@ from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import DatabaseError, exit_code_of
+from slurm_gpu.notify import Notifier
 from slurm_gpu.slurm.connect import connect
 
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
+_UPGRADE_WITHIN_S = 86400.0
+"""Tables of many years take their time, and half an upgrade is worth nothing."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the daemon; returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = make_parser().parse_args(argv)
     os.umask(0o077)  # SQLite's files hold what users may not see of each other
     log_to_stderr(for_people=options.foreground or options.once)
     for chatty in ("alembic", "uvicorn"):
@@ -51,6 +55,7 @@ def _run(options: argparse.Namespace) -> None:
     listen = settings.listen or default_address(config.database)
     if options.listen is not None:
         listen = parse_address(options.listen)
+    notifier = Notifier(os.environ)
     clock = SystemClock()
     database = Database(settings.url)
     view = SlurmView(connect(), clock)
@@ -71,7 +76,7 @@ def _run(options: argparse.Namespace) -> None:
     stop = threading.Event()
     # Until the server takes over, an end is an end; nothing is under way yet.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _upgrade_when_there(database)
+    _upgrade_when_there(database, notifier)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
     services = _services(config, database, view, importer, clock)
     worker = threading.Thread(target=importer.run_until, args=(stop,), name="import", daemon=True)
@@ -79,8 +84,15 @@ def _run(options: argparse.Namespace) -> None:
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
+    answering = Answering(make_app(services), clock)
+    pulse = Pulse(notifier, clock, answering, importer, worker.is_alive)
+
+    def stopping() -> None:
+        notifier.stopping()
+        services.stopping.set()
+
     try:
-        serve(make_app(services), sockets, services.stopping.set)
+        serve(answering, sockets, stopping, pulse.beat if notifier.listens else None)
     finally:
         stop.set()
         # A pass under way may be waiting for Slurm; what it has not committed, the next one reads again.
@@ -110,11 +122,14 @@ def _services(
     )
 
 
-def _upgrade_when_there(database: Database) -> None:
+def _upgrade_when_there(database: Database, notifier: Notifier) -> None:
     """MariaDB may start after us; a database that is there and cannot be used ends the daemon."""
     waiting = False
     while True:
         try:
+            # Only once it answers, so that nobody waits a day for one that is away.
+            server = database.server()
+            notifier.starting(f"brings the tables up to date: {server}", _UPGRADE_WITHIN_S)
             database.upgrade()
         except UnusableDatabaseError:
             raise
@@ -127,7 +142,8 @@ def _upgrade_when_there(database: Database) -> None:
             return
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser(prog="slurm-gpudbd", description=__doc__)
     parser.add_argument("--version", action="version", version=f"slurm-gpudbd {slurm_gpu.__version__}")
     parser.add_argument(

@@ -135,9 +135,17 @@ def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvi
     return _Server(config, on_stop)
 
 
-def serve(app: ASGIApp, sockets: list[socket.socket], on_stop: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until SIGTERM or SIGINT; those under way get a moment to end."""
-    asyncio.run(_serve(make_server(app, on_stop), sockets))
+def serve(
+    app: ASGIApp,
+    sockets: list[socket.socket],
+    on_stop: Callable[[], None] = lambda: None,
+    beat: Callable[[], float] | None = None,
+) -> None:
+    """Answer requests until SIGTERM or SIGINT; those under way get a moment to end.
+
+    `beat` is called in between; it returns the seconds until it is to be called again.
+    """
+    asyncio.run(_serve(make_server(app, on_stop), sockets, beat))
 
 
 class _Server(uvicorn.Server):
@@ -156,11 +164,23 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(server: uvicorn.Server, sockets: list[socket.socket]) -> None:
+async def _serve(
+    server: uvicorn.Server, sockets: list[socket.socket], beat: Callable[[], float] | None
+) -> None:
     def stop() -> None:
         server.should_exit = True
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    await server.serve(sockets)
+    beating = None if beat is None else asyncio.create_task(_keep_beating(beat))
+    try:
+        await server.serve(sockets)
+    finally:
+        if beating is not None:
+            beating.cancel()
+
+
+async def _keep_beating(beat: Callable[[], float]) -> None:
+    while True:
+        await asyncio.sleep(beat())

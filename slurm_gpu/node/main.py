@@ -17,9 +17,9 @@ from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import SlurmGpuError
-from slurm_gpu.node.notify import Notifier
 from slurm_gpu.node.onelook import bystander
 from slurm_gpu.node.service import AlreadyRunningError, Options, Service
+from slurm_gpu.notify import Notifier
 from slurm_gpu.records import HOST_CLUSTER
 
 log = logging.getLogger("slurm_gpu.node")
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from slurm_gpu.node.application import command as applications_command
 
         return _piped(lambda: applications_command.main(arguments[1:]))
-    parsed = _parser().parse_args(arguments)
+    parsed = make_parser().parse_args(arguments)
     log_to_stderr(for_people=parsed.foreground or parsed.once, line="%(message)s")
     if parsed.once and not parsed.foreground:
         # Who wants a table has no use for what each GPU cannot tell: a dash says it.
@@ -62,25 +62,28 @@ def _piped(command: Callable[[], int]) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What the command line may say; of `applications` there is another."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud",
         description="Watch the GPUs of this node and tell slurm-gpudbd what jobs do with them.",
         epilog="`slurm-gpud applications --help`: which application is recognised in a process, and why.",
     )
     add = parser.add_argument
-    add("--config", type=Path, default=default_path(), help="site file (default %(default)s)")
-    add("--node", help="this node's name in Slurm (default: the host's short name)")
+    add("--config", type=Path, default=default_path(), metavar="FILE", help="site file (default %(default)s)")
+    add("--node", metavar="NAME", help="this node's name in Slurm (default: the host's short name)")
     add(
         "--run-dir",
         type=Path,
         default=Path("/run/slurm-gpu"),
+        metavar="DIR",
         help="where the hooks write (default %(default)s)",
     )
     add(
         "--state-dir",
         type=Path,
         default=Path("/var/lib/slurm-gpu"),
+        metavar="DIR",
         help="where the spool lies (default %(default)s)",
     )
     add("--source-address", type=_address, metavar="IP", help="send from this address of the node")

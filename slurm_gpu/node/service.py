@@ -29,7 +29,6 @@ from slurm_gpu.node.jobs.inventory import Order
 from slurm_gpu.node.live import LastSeen, NodeSource
 from slurm_gpu.node.metrics import Health, expose
 from slurm_gpu.node.metricsserver import MetricsServer
-from slurm_gpu.node.notify import Notifier
 from slurm_gpu.node.onelook import look_at_all, summary
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.nodecounters import NodeCounters
@@ -37,6 +36,7 @@ from slurm_gpu.node.process.processjobs import ProcessJobs
 from slurm_gpu.node.shipping.post import DirectSender, HttpPost, Reply, ThreadSender
 from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.notify import Notifier
 from slurm_gpu.records import HOST_CLUSTER
 
 log = logging.getLogger(__name__)

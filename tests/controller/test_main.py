@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,31 @@ def test_it_ends_with_sigterm_and_says_how_often_it_asked(tmp_path: Path, enviro
         said = daemon.stderr.read()
     assert daemon.returncode == 0, said
     assert "<6>slurm-gpuctld: stopped; snapshots written: " in said
+
+
+def test_systemd_hears_of_looks_only_when_there_are_any(tmp_path: Path, environ: dict[str, str]) -> None:
+    squeue, gate = tmp_path / "bin" / "squeue", tmp_path / "gate"
+    os.mkfifo(gate)
+    squeue.write_text(f"#!/bin/sh\nread -r _ <{gate}\n")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(20)
+        environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        with start(tmp_path, environ) as daemon:
+            heard = [systemd.recv(200).decode()]
+            with gate.open("w"):  # once somebody reads: a look is under way, and slurmctld does not answer
+                systemd.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    systemd.recv(200)
+                squeue.write_text("#!/bin/sh\n")
+            systemd.settimeout(20)
+            while heard.count("WATCHDOG=1") < 2:
+                heard.append(systemd.recv(200).decode())
+            daemon.terminate()
+            while heard[-1] != "STOPPING=1":
+                heard.append(systemd.recv(200).decode())
+    assert heard[0] == "READY=1"
+    assert any(line.startswith("STATUS=snapshots written: ") for line in heard)
 
 
 def test_a_wrong_site_file_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,15 +55,15 @@ class Daemon:
         self.settings.write_text(f"url: {url}\nlisten: 127.0.0.1:0\n")
         self.settings.chmod(0o600)
         self.process: subprocess.Popen[bytes] | None = None
+        self.environ = {**os.environ, "PATH": str(root)}
 
     def command(self, *more: str) -> list[str]:
         config = [f"--config={self.root / 'slurm-gpu.yaml'}", f"--database-config={self.settings}"]
         return [sys.executable, "-m", "slurm_gpu.database.main", *config, "--foreground", *more]
 
     def launch(self) -> subprocess.Popen[bytes]:
-        environ = {**os.environ, "PATH": str(self.root)}
         with (self.root / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=environ)
+            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.environ)
         return self.process
 
     def start(self) -> None:
@@ -137,6 +137,25 @@ def test_a_stop_is_clean_and_prompt(tmp_path: Path, number: int) -> None:
         assert daemon.stop(number) == 0
         assert time.monotonic() - began < 5
         assert daemon.log().rstrip().endswith("stopped")
+
+
+def test_systemd_hears_that_it_is_ready_that_it_works_and_that_it_ends(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(_WITHIN_S)
+        daemon = Daemon(tmp_path, f"sqlite:///{tmp_path / 'x.db'}")
+        daemon.environ |= {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        daemon.launch()
+        heard = [systemd.recv(200).decode()]
+        while heard.count("WATCHDOG=1") < 3:
+            heard.append(systemd.recv(200).decode())
+        assert heard[0].startswith("STATUS=brings the tables up to date: SQLite ")
+        assert heard[0].endswith("\nEXTEND_TIMEOUT_USEC=86400000000")
+        assert heard[1] == "READY=1"
+        assert any(line.startswith("STATUS=answers; accounting is ") for line in heard)
+        assert daemon.stop(signal.SIGTERM) == 0
+        while heard[-1] != "STOPPING=1":
+            heard.append(systemd.recv(200).decode())
 
 
 def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:

@@ -60,7 +60,7 @@ class Verdict:
 
 def main(arguments: Sequence[str]) -> int:
     """Run it; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = make_parser().parse_args(arguments)
     path = rules_path(options.config) if options.rules is None else options.rules
     try:
         rules = load_rules(path)
@@ -87,7 +87,8 @@ def main(arguments: Sequence[str]) -> int:
     return exit_code(verdicts) if options.job is None else exit_code([best_of(verdicts)])
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
     parser = argparse.ArgumentParser(
         prog="slurm-gpud applications",
         description="Show which application is recognised in running processes, and why; or check the rules.",
@@ -101,12 +102,14 @@ def _parser() -> argparse.ArgumentParser:
         "--config",
         type=Path,
         default=default_path(),
+        metavar="FILE",
         help="site file, beside which applications.yaml lies (default %(default)s)",
     )
     parser.add_argument(
         "--node",
         default=os.uname().nodename.partition(".")[0],
-        help="this node's name in Slurm, for --job (default %(default)s)",
+        metavar="NAME",
+        help="this node's name in Slurm, for --job (default: the host's short name)",
     )
     parser.add_argument("--rules", type=Path, metavar="FILE", help="these rules instead, to try them")
     parser.add_argument("--json", action="store_true", help="for programs")

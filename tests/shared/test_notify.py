@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.node.notify import Notifier
+from slurm_gpu.notify import Notifier
 
 
 @pytest.fixture(params=["path", "abstract"])

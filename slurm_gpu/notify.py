@@ -40,6 +40,10 @@ class Notifier:
         """Everything is set up."""
         self._tell("READY=1")
 
+    def starting(self, status: str, within_s: float) -> None:
+        """It is being set up, which may take so long: systemd waits, from now on, and shows the line."""
+        self._tell(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}")
+
     def turned(self, now_s: float, status: str) -> float:
         """The loop came round: feed the watchdog when it is time; returns when to come round again."""
         if now_s >= self._feed_at_s:

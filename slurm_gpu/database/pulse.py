@@ -1,0 +1,125 @@
+"""Whether slurm-gpudbd still does its work: only while it does is systemd's watchdog fed.
+
+It hangs where the loop that answers does not come round (then nothing here is called), where requests wait
+and none is answered, or where the import has ended or does not get on. A database that is away is no such
+thing: its errors are answers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.importer import ImportStatus
+from slurm_gpu.notify import STATUS_EACH_S, Notifier
+
+log = logging.getLogger(__name__)
+
+ANSWERED_WITHIN_S = 600.0
+"""Well over what one request waits for a database that does not answer."""
+IMPORT_STEP_WITHIN_S = 3600.0
+"""A step of the import is one question to sacct, which may take ten minutes, or one look at all records."""
+
+
+class Importing(Protocol):
+    """What is asked of the importer; `stepped_s` is Clock.monotonic() when it last got on."""
+
+    status: ImportStatus
+    stepped_s: float
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Requests that wait for the first word of their answer; `since_s`: nothing was answered since then."""
+
+    waiting: int = 0
+    since_s: float = 0.0
+
+
+class Answering:
+    """An ASGI application around another, which sees whether requests are answered.
+
+    Records and questions apart, since it may be writing alone that hangs, or reading alone.
+    """
+
+    def __init__(self, app: ASGIApp, clock: Clock) -> None:
+        self._app, self._clock = app, clock
+        self._records, self._questions = _Lane(), _Lane()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on."""
+        lane = self._records if scope["method"] == "POST" else self._questions
+        if not lane.waiting:
+            lane.since_s = self._clock.monotonic()
+        lane.waiting += 1
+        waits = True
+
+        def answered() -> None:
+            nonlocal waits
+            if waits:
+                waits = False
+                lane.waiting -= 1
+                lane.since_s = self._clock.monotonic()
+
+        async def told(message: Message) -> None:
+            answered()
+            await send(message)
+
+        try:
+            await self._app(scope, receive, told)
+        finally:
+            answered()
+
+    def hangs(self, now_s: float) -> str | None:
+        """What it is that hangs, in words."""
+        for name, lane in (("POST", self._records), ("GET", self._questions)):
+            silent_s = now_s - lane.since_s
+            if lane.waiting and silent_s > ANSWERED_WITHIN_S:
+                return f"{lane.waiting} {name} requests wait, and none was answered for {silent_s:.0f} s"
+        return None
+
+
+class Pulse:
+    """Tells systemd how slurm-gpudbd fares; `beat` is called in the loop that answers."""
+
+    def __init__(
+        self,
+        notifier: Notifier,
+        clock: Clock,
+        answering: Answering,
+        importing: Importing,
+        import_runs: Callable[[], bool],
+    ) -> None:
+        self._notifier, self._clock = notifier, clock
+        self._answering, self._importing, self._import_runs = answering, importing, import_runs
+        self._ready, self._hung = False, False
+
+    def beat(self) -> float:
+        """Feed the watchdog if all is well; returns the seconds until it is to be called again."""
+        if not self._ready:
+            self._ready = True
+            self._notifier.ready()
+        now_s = self._clock.monotonic()
+        hung = self._hangs(now_s)
+        if hung is None:
+            trouble = self._importing.status.error
+            fares = "accounting is read" if trouble is None else f"accounting is not read: {trouble}"
+            feed_at_s = self._notifier.turned(now_s, f"answers; {fares}")
+            return max(0.0, min(feed_at_s - now_s, STATUS_EACH_S))
+        if not self._hung:
+            self._hung = True
+            log.error("%s; systemd's watchdog is not fed any more", hung)
+        return STATUS_EACH_S
+
+    def _hangs(self, now_s: float) -> str | None:
+        if not self._import_runs():
+            return "the import has ended"
+        silent_s = now_s - self._importing.stepped_s
+        if silent_s > IMPORT_STEP_WITHIN_S:
+            return f"the import has not got on for {silent_s:.0f} s"
+        return self._answering.hangs(now_s)
