@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from zoneinfo import ZoneInfo
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_gpu.cli.cells import GAP, count, energy, moment, number, span, text
 from slurm_gpu.cli.deviceuse import device_uses, idle_advice
@@ -21,14 +22,27 @@ from slurm_gpu.cli.jobtables import (
 from slurm_gpu.cli.output import print_json
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.client import DeviceTimeline, Run, RunTimeline
-from slurm_gpu.errors import UsageError
+from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.slurm.ownjobs import read_own_jobs
 
 _AGREES_S = 3
 """So far apart may two clocks' words on one suspension be: slurm-gpud looks each 2 s."""
 
 
+def _own_jobs(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell: the caller's jobs that wait or run; those of the past are too many to ask for."""
+    site = ctx.find_object(Site) or Site()
+    try:
+        jobs = read_own_jobs(site.run)
+    except SlurmError:
+        return []
+    return [
+        CompletionItem(job, help=state.lower()) for job, state in jobs.items() if job.startswith(incomplete)
+    ]
+
+
 @click.command()
-@click.argument("job_id", metavar="ID")
+@click.argument("job_id", metavar="ID", shell_complete=_own_jobs)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
 def job(site: Site, job_id: str, as_json: bool) -> None:

@@ -6,6 +6,7 @@ import itertools
 from zoneinfo import ZoneInfo
 
 import click
+from click.shell_completion import CompletionItem
 
 from slurm_gpu.cli.cells import count, hours, moment, number, text
 from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
@@ -56,10 +57,21 @@ CSV_COLUMNS = (
 )
 
 
+def _complete_state(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For a shell: the last of the states in a list."""
+    before, comma, last = incomplete.rpartition(",")
+    states = (state for state in _SHORT_STATES if state.startswith(last.upper()))
+    return [CompletionItem(f"{before}{comma}{state}") for state in states]
+
+
 @click.command()
 @click.option("--user", help="Only this user's runs.")
 @click.option("--account", help="Only this account's runs.")
-@click.option("--state", help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.")
+@click.option(
+    "--state",
+    help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
+    shell_complete=_complete_state,
+)
 @click.option(
     "--since", metavar="WHEN", help="Not those that ended before: 2026-11-01, or 7d for a week ago."
 )

@@ -18,7 +18,7 @@ def test_version_and_help(slurm_gpu: CommandLine):
     assert "doctor" in slurm_gpu.out
 
 
-@pytest.mark.parametrize("command", main_module._COMMANDS)
+@pytest.mark.parametrize("command", main_module.SUMMARIES)
 def test_every_command_can_be_loaded_and_has_help(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--help") == 0
     assert f"slurm-gpu {command}" in slurm_gpu.out
