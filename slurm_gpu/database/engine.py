@@ -136,11 +136,15 @@ def shown_url(url: str) -> str:
 def _checked_url(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError):
+        parsed = None
+    if parsed is None or "@" in (parsed.host or ""):
+        # A / or @ of the password ends it, and the rest stands in what others would say of the port or host.
         raise UnusableDatabaseError(
             "url: cannot be read; write sqlite:////var/lib/slurm-gpu/slurm-gpu.db or "
-            "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock"
-        ) from error
+            "mysql+pymysql://USER:PASSWORD@localhost/slurm_gpu?unix_socket=/run/mysqld/mysqld.sock, "
+            "and of a password letters, digits, - and _ as they are, other signs as %XX"
+        )
     backend = parsed.get_backend_name()
     if backend not in ("sqlite", "mysql", "mariadb"):
         raise UnusableDatabaseError(f"url: {backend!r} is not supported; use sqlite or mysql+pymysql")

@@ -1,0 +1,56 @@
+"""What somebody reaches who has a network and no MUNGE key."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+from starlette.routing import Route
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.app import make_app
+from tests.docs.pages import ROOT
+
+
+class _Untouched:
+    """Stands for all that answers are made of; only the authenticator is even held."""
+
+    authenticator = None
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was used before anybody said who asks")
+
+
+_APP = make_app(_Untouched())  # type: ignore[arg-type]
+_ROUTES = [
+    (method, route.path.replace("{job}", "1"))
+    for route in _APP.routes
+    if isinstance(route, Route)
+    for method in sorted(route.methods or ())
+]
+
+
+async def _status(method: str, path: str) -> int:
+    transport = httpx.ASGITransport(app=_APP)
+    async with httpx.AsyncClient(transport=transport, base_url="http://dbhost") as client:
+        return (await client.request(method, path, content=b"{}")).status_code
+
+
+@pytest.mark.parametrize(("method", "path"), _ROUTES, ids=[" ".join(route) for route in _ROUTES])
+def test_no_path_answers_without_a_credential(method: str, path: str) -> None:
+    """Whatever paths there will be: a new one is among these."""
+    assert asyncio.run(_status(method, path)) == 401
+
+
+def test_nothing_listens_that_was_not_asked_to() -> None:
+    assert SiteConfig(cluster="c").metrics.listen is None
+    listening = {
+        str(file.relative_to(ROOT / "slurm_gpu"))
+        for file in (ROOT / "slurm_gpu").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("create_server", "bind", "start_server")
+    }
+    assert listening == {"database/server.py", "node/metricsserver.py"}
