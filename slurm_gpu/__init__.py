@@ -4,4 +4,4 @@ Rooms: `node` watches GPUs, `database` stores and answers, `slurm` talks to Slur
 `policy` turns YAML into limits, `cli` is the command line. docs/design.md has the map.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
