@@ -30,6 +30,8 @@ DECISIONS_LOG_BYTES = 64 * 2**20
 
 MARK = "-- slurm-gpu "
 """How a bundle begins, so that a site's own job_submit.lua is told apart from ours."""
+STUB_MARK = f"{MARK}was removed: "
+"""How what a removal leaves begins (packaging/hooks/place-lua); the next apply replaces it."""
 
 _STAGES = range(10, 80)
 """Numbers of the modules that run for each job, one after another; the others are called by name."""

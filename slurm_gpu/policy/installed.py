@@ -7,13 +7,15 @@ made of them, and that stands as a table of plain data at the head of the bundle
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.bundle import MARK
+from slurm_gpu.policy.bundle import MARK, STUB_MARK
+
+T = TypeVar("T")
 
 _OPENING = "\n\nlocal policy = "
 _CLOSING = "\n\nlocal lib = "
@@ -130,18 +132,35 @@ def read_policy_in_force(script: Path) -> PolicyInForce | None:
 
     Raises OutsideError where the file cannot be read or is not what `policy apply` wrote.
     """
+    return _read(script, _policy)
+
+
+def read_chain(script: Path) -> Mapping[str, Path] | None:
+    """The site's own scripts that the bundle at `script` asks, by when (`before`, `after`).
+
+    None where it is no bundle; raises OutsideError as `read_policy_in_force` does.
+    """
+    return _read(script, _chain)
+
+
+def _read(script: Path, part: Callable[[Mapping[Any, Any]], T]) -> T | None:
     try:
         text = script.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return None
     except OSError as error:
         raise OutsideError(f"{script} cannot be read: {error.strerror}") from error
-    if not text.startswith(MARK):
+    if not text.startswith(MARK) or text.startswith(STUB_MARK):
         return None
     try:
-        return _policy(_table(text))
+        return part(_table(text))
     except (KeyError, TypeError, ValueError) as error:
         raise OutsideError(f"{script} holds no policy that can be read: {error!r}") from error
+
+
+def _chain(table: Mapping[Any, Any]) -> Mapping[str, Path]:
+    places = ("before", "after")
+    return {place: Path(table[f"chain_{place}"]) for place in places if f"chain_{place}" in table}
 
 
 def _table(bundle: str) -> dict[Any, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.errors import InputError
-from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, SiteFacts
+from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME, made_by
@@ -49,6 +49,9 @@ def script(at: Surroundings) -> Iterator[Finding]:
         yield skipped(f"there is no {policy_file}")
         return
     text = installed.read_text(encoding="utf-8", errors="replace")
+    if text.startswith(STUB_MARK):
+        yield fail(f"{installed} is the stub that a removal left: the policy binds nobody", _APPLY)
+        return
     if not text.startswith(MARK):
         yield fail(f"{installed} is not slurm-gpu's: the policy binds nobody", f"{_APPLY} --replace")
         return
