@@ -30,6 +30,8 @@ from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Owned
 from slurm_gpu.policy.native.plan import NativePlan
 from slurm_gpu.policy.native.stranded import stranded
+from slurm_gpu.policy.peers import controllers, is_backup, shared_file_system, tell, this_host, unlike
+from slurm_gpu.slurm.client import SlurmSettings
 
 
 @click.command()
@@ -71,9 +73,12 @@ def apply(
 ) -> None:
     """Put FILE into force: Slurm's own limits first, job_submit.lua last, and neither if anything fails.
 
-    Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes.
+    Run it on each host of slurmctld, again whenever membership of a UNIX group in FILE changes. Slurm's own
+    limits are one for the cluster: on a backup host they are left alone.
     """
     settings = site.slurm.settings()
+    backup = is_backup(settings, this_host())
+    lua_only = lua_only or backup
     if not dry_run and os.geteuid() not in (0, settings.slurm_user_uid):
         raise UsageError(
             f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
@@ -87,7 +92,7 @@ def apply(
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
         owned = owned_by_policy(Journal(state_dir), settings.cluster)
-        for line in plan_lines(_left_alone(owned) if lua_only else loaded.native(site, owned)):
+        for line in plan_lines(_left_alone(owned, backup) if lua_only else loaded.native(site, owned)):
             click.echo(line)
         click.echo(f"{loaded.path} would be installed as {loaded.script}; nothing was changed")
         return
@@ -99,9 +104,10 @@ def apply(
         if recovered is not None:
             _tell_taken_back(recovered, "was cut short, and is undone")
         owned = journal.owned(settings.cluster)
-        if lua_only and loaded.policy.owners and not any(one.rule.startswith("owners.") for one in owned):
+        lends = any(one.rule.startswith("owners.") for one in owned)
+        if lua_only and not backup and loaded.policy.owners and not lends:
             raise UsageError("the QOS of owners: are not made by --lua-only, and jobs would be refused")
-        native = _left_alone(owned) if lua_only else loaded.native(site, owned)
+        native = _left_alone(owned, backup) if lua_only else loaded.native(site, owned)
         replacement = prepare_replacement(
             bundle, loaded.script.parent, state_dir, replace_foreign=replace,
             owner_uid=settings.slurm_user_uid, now=site.wall,
@@ -124,6 +130,7 @@ def apply(
         click.echo(f"{loaded.path} is in force: {loaded.script}, read by slurmctld at the next job{kept}")
     if done is not None and done.steps:
         click.echo("`slurm-gpu policy rollback` takes all of it back")
+    _tell_peers(site, settings, loaded.script)
 
 
 @click.command()
@@ -170,8 +177,27 @@ def _owner(state_dir: Path) -> int:
         raise OutsideError(f"{state_dir}: {error.strerror}") from error
 
 
-def _left_alone(owned: tuple[Owned, ...]) -> NativePlan:
-    return NativePlan(Difference(owned=owned), absent="left as they are (--lua-only)")
+def _left_alone(owned: tuple[Owned, ...], backup: bool) -> NativePlan:
+    why = "this is a backup of slurmctld's host" if backup else "--lua-only"
+    return NativePlan(Difference(owned=owned), absent=f"left as they are ({why})")
+
+
+def _tell_peers(site: Site, settings: SlurmSettings, script: Path) -> None:
+    """Where slurmctld has a backup, say which host still needs this policy."""
+    if len(controllers(settings)) < 2 or shared_file_system(script) is not None:
+        return
+    here = this_host()
+    try:
+        tell(settings, here, script, site.wall())
+        others = [host for host, _ in unlike(settings, here, script)]
+    except OutsideError as error:
+        remark(f"warning: whether the other hosts of slurmctld have this policy is not known: {error}")
+        return
+    for host in others:
+        remark(
+            f"warning: {host} has another {script.name}, or none, and slurmctld may run there too: "
+            f"type `slurm-gpu policy apply` on {host}, with the same policy.yaml"
+        )
 
 
 def _tell_native(native: NativePlan) -> None:

@@ -50,11 +50,11 @@ def compare_installed(
     # One of an earlier year tells fewer future changes of the clock, and still those of this year.
     years = range(facts.year, facts.year - YEARS, -1)
     now = (build_bundle(compile_policy(policy, names, replace(facts, year=year))) for year in years)
-    installed = _without_run_directory(text)
-    same = any(installed == _without_run_directory(bundle) for bundle in now)
+    installed = without_run_directory(text)
+    same = any(installed == without_run_directory(bundle) for bundle in now)
     return InForce.SAME if same else InForce.DIFFERENT
 
 
-def _without_run_directory(bundle: str) -> str:
-    """But for where decisions are logged and the snapshot lies: `policy apply --run-dir` chose that."""
+def without_run_directory(bundle: str) -> str:
+    """The text but for where decisions are logged and the snapshot lies: `apply --run-dir` chose that."""
     return _IN_RUN_DIRECTORY.sub("", bundle)
