@@ -11,6 +11,7 @@ from rich.text import Text
 from slurm_gpu.cli.checks.every import run_checks
 from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.output import console, print_json
+from slurm_gpu.cli.removal import steps
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.policy.install import STATE_DIRECTORY
 from slurm_gpu.units import counted
@@ -21,7 +22,7 @@ _ONE_COLUMN = 60
 _PATH = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--node-run-dir", type=_PATH, default=Path("/run/slurm-gpu"), show_default=True,
     help="Where this node's hooks write.",
@@ -36,8 +37,14 @@ _PATH = click.Path(path_type=Path, file_okay=False)
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
+@click.pass_context
 def doctor(
-    site: Site, node_run_dir: Path, node_state_dir: Path, policy_state_dir: Path, as_json: bool
+    context: click.Context,
+    site: Site,
+    node_run_dir: Path,
+    node_state_dir: Path,
+    policy_state_dir: Path,
+    as_json: bool,
 ) -> int:
     """Check what is installed, end to end, and say what to type where something is wrong.
 
@@ -45,6 +52,9 @@ def doctor(
     host and on a GPU node. Exit code 1 if anything failed.
     """
     at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, policy_state=policy_state_dir)
+    if context.invoked_subcommand is not None:
+        context.obj = at
+        return 0
     results = []
     for result in run_checks(at):
         results.append(result)
@@ -58,6 +68,23 @@ def doctor(
     else:
         click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine")
     return 1 if failed else 0
+
+
+@doctor.command()
+@click.pass_obj
+def remove(at: Surroundings) -> None:
+    """Say how to take slurm-gpu out of this host: what to change in slurm.conf first, then what to type.
+
+    Changes nothing. Goes by the slurm.conf, the hooks and the job_submit.lua that are here.
+    """
+    screen = console()
+    for number, step in enumerate(steps(at), 1):
+        first, *more = _wrapped(step.what, screen.width - 4)
+        screen.print(Text(f"{number:>2}  {first}"))
+        for line in more:
+            screen.print(Text(f"    {line}"))
+        for line in step.lines:
+            screen.print(Text(f"      {line}"), soft_wrap=True)  # to be copied whole
 
 
 def _print(result: Result) -> None:

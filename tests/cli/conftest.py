@@ -5,6 +5,8 @@ from typing import Any, Self
 
 import pytest
 
+from slurm_gpu import __version__
+from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.database.client import Health, NodeReport, Run, RunTimeline
@@ -43,9 +45,9 @@ def make_record(device: str, **changes: Any) -> Record:
 def make_health(**changes: Any) -> Health:
     """A slurm-gpudbd that is well."""
     health = Health(
-        version="0.1.0", wire=(1, 1), schema="0001", database="SQLite 3", cluster="neuron", now_s=NOW_S,
-        import_interval_s=60.0, last_import_s=NOW_S - 5, import_error=None, watermark_s=NOW_S - 5,
-        watermark_lag_s=5.0, unmatched=0,
+        version=__version__, wire=(1, 1), schema=schema_here(), database="SQLite 3", cluster="neuron",
+        now_s=NOW_S, import_interval_s=60.0, last_import_s=NOW_S - 5, import_error=None,
+        watermark_s=NOW_S - 5, watermark_lag_s=5.0, unmatched=0,
     )  # fmt: skip
     return dataclasses.replace(health, **changes)
 

@@ -65,46 +65,16 @@ def test_the_cluster_and_its_nodes_are_slurms(installed: Installation):
 def test_slurm_answers(installed: Installation):
     (finding,) = slurm_conf.answers(installed.at())
     assert finding.message == "Slurm 22.05.8, 4 nodes, 12 GPUs"
-
-
-def test_hooks_in_place(installed: Installation):
-    assert levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
-
-
-def test_later_versions_print_hooks_as_a_list(installed: Installation):
-    installed.conf["Prolog[0]"] = installed.conf.pop("Prolog")
-    installed.conf["Prolog"] = "(null)"
-    assert levels(slurm_conf.hooks(installed.at())) == ["ok", "ok"]
-
-
-def test_no_hook_configured(installed: Installation):
-    installed.conf["Epilog"] = "(null)"
-    assert (
-        worst(slurm_conf.hooks(installed.at())).message
-        == "slurm.conf has no Epilog: jobs leave no GPU records"
+    installed.said["scontrol --version"] = "slurm 24.11.5\n"
+    assert worst(slurm_conf.answers(installed.at())).message == (
+        "Slurm's commands on this host are 24.11.5, slurmctld is 22.05.8"
     )
 
 
-def test_an_empty_glob_would_drain_nodes(installed: Installation):
-    (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
-    assert "matches nothing: Slurm drains" in worst(slurm_conf.hooks(installed.at())).message
-
-
-def test_a_file_that_cannot_be_executed_would_drain_nodes(installed: Installation):
-    (installed.root / "prolog.d" / "README").write_text("read me")
-    finding = worst(slurm_conf.hooks(installed.at()))
-    assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
-    assert finding.remedy.startswith("chmod +x ")
-
-
-def test_a_directory_in_the_glob_would_drain_nodes(installed: Installation):
-    (installed.root / "epilog.d" / "old").mkdir()
-    assert "is no file: Slurm drains nodes" in worst(slurm_conf.hooks(installed.at())).message
-
-
-def test_other_hooks_without_ours(installed: Installation):
-    (installed.root / "prolog.d" / "10-slurm-gpu").rename(installed.root / "prolog.d" / "50-site")
-    assert "does not run our hook" in worst(slurm_conf.hooks(installed.at())).message
+def test_a_slurm_that_is_too_old(installed: Installation):
+    at = installed.at()
+    at.settings = dataclasses.replace(at.settings, version="21.08.8")
+    assert "made for 22.05 and later" in worst(slurm_conf.answers(at)).message
 
 
 def test_prolog_flags(installed: Installation):
@@ -126,6 +96,26 @@ def test_gpus_are_accounted(installed: Installation):
 def test_limits_that_do_not_bind(installed: Installation):
     installed.conf["AccountingStorageEnforce"] = "associations"
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok", "warn"]
+    assert "lacks limits and qos: " in worst(slurm_conf.gpus_accounted(installed.at())).message
+    installed.conf["AccountingStorageEnforce"] = "safe"
+    assert "lacks qos: jobs may name any QOS" in worst(slurm_conf.gpus_accounted(installed.at())).message
+    installed.conf["AccountingStorageEnforce"] = "ALL"
+    assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
+
+
+@pytest.mark.parametrize(("n_jobs", "level"), [(0, "ok"), (80, "ok"), (81, "warn")])
+def test_how_many_jobs_slurmctld_has_room_for(installed: Installation, n_jobs: int, level: str):
+    installed.conf["MaxJobCount"] = "100"
+    installed.said["squeue"] = "".join(f"{n}\n" for n in range(n_jobs))
+    (finding,) = slurm_conf.room_for_jobs(installed.at())
+    assert finding.level.value == level
+    assert "MaxJobCount=100" in finding.message
+
+
+def test_priorities(installed: Installation):
+    assert levels(slurm_conf.priorities(installed.at())) == ["ok"]
+    installed.conf["PriorityType"] = "priority/basic"
+    assert levels(slurm_conf.priorities(installed.at())) == ["warn"]
 
 
 def test_gres_types(installed: Installation):

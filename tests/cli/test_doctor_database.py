@@ -9,7 +9,8 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.checks import database
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.database.client import NodeReport
-from slurm_gpu.records import DeviceFacts
+from slurm_gpu.database.engine import head_revision
+from slurm_gpu.records import DeviceFacts, Live
 from tests.cli.conftest import make_health
 from tests.cli.installation import Installation, levels, worst
 from tests.cli.test_doctor_outages import PERSISTENT
@@ -26,6 +27,30 @@ def test_the_database_is_away(installed: Installation):
     finding = worst(database.answers(installed.at()))
     assert finding.level is Level.FAIL
     assert "cannot be reached" in finding.message
+
+
+def test_a_schema_that_is_behind_slurm_gpudbd(installed: Installation):
+    assert database.schema_here() == head_revision()
+    installed.database.state = make_health(schema="0001")
+    finding = worst(database.answers(installed.at()))
+    assert (finding.level, finding.message.startswith("the database has the schema 0001")) == (
+        Level.FAIL,
+        True,
+    )
+    assert str(finding.remedy).startswith("slurm-gpu db upgrade on slurm-gpudbd's host")
+
+
+def test_the_clocks_of_nodes(installed: Installation):
+    assert levels(database.clocks(installed.at())) == ["skipped"]
+    installed.database.reports = [_report("n1", 4), _report("n2", 4), _report("n3", 4)]
+    installed.database.lives = {"n1": Live(at_s=NOW_S - 9.5), "n2": Live(at_s=NOW_S + 10.0)}
+    assert levels(database.clocks(installed.at())) == ["ok"]
+    installed.database.lives |= {"n2": Live(at_s=NOW_S + 95.0), "n3": Live(at_s=NOW_S - 40.0)}
+    found = [finding.message for finding in database.clocks(installed.at())]
+    assert [text.partition(" slurm-gpudbd")[0] for text in found] == [
+        "the clock of n2 is about 1m35s ahead of",
+        "the clock of n3 is about 40s behind",
+    ]
 
 
 def test_another_version_or_clock(installed: Installation):

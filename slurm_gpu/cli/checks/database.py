@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.resources
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from slurm_gpu import __version__
@@ -12,8 +14,10 @@ from slurm_gpu.cli.checks.processes import Process, running
 from slurm_gpu.database.client import Health, NodeReport
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.units import counted
 
 _SKEW_S = 5.0
+_NODE_SKEW_S = 30.0
 _MISSED_IMPORTS = 3
 _HEARD_S = 60.0
 _TELLS_WITHIN_S = 20.0
@@ -38,6 +42,12 @@ def answers(at: Surroundings) -> Iterator[Finding]:
         yield warn(
             f"slurm-gpudbd is {health.version}, this is {__version__}", "install one version everywhere"
         )
+    head = schema_here()
+    if health.schema != head and health.version == __version__:
+        yield fail(
+            f"the database has the schema {health.schema}, and slurm-gpudbd {__version__} works with {head}",
+            "slurm-gpu db upgrade on slurm-gpudbd's host; then systemctl restart slurm-gpudbd",
+        )
     skew_s = at.site.wall() - health.now_s
     if abs(skew_s) > _SKEW_S:
         side = "ahead of" if skew_s > 0 else "behind"
@@ -45,6 +55,13 @@ def answers(at: Surroundings) -> Iterator[Finding]:
             f"this host's clock is {span(abs(skew_s))} {side} slurm-gpudbd's",
             "run chronyd or systemd-timesyncd on both",
         )
+
+
+def schema_here() -> str:
+    """The newest schema of this version, by the files that Alembic goes by: it is not on every host."""
+    versions = importlib.resources.files("slurm_gpu.database") / "migrations" / "versions"
+    names = (file.name for file in versions.iterdir())
+    return max(name.partition("_")[0] for name in names if re.match(r"\d{4}_", name))
 
 
 def import_fresh(at: Surroundings) -> Iterator[Finding]:
@@ -123,6 +140,27 @@ def devices_agree(at: Surroundings) -> Iterator[Finding]:
         nodes = "1 node has" if len(told) == 1 else f"{len(told)} nodes have"
         yield ok(f"{nodes} the GPUs that Slurm hands out")
     yield from _other_versions(reports.values())
+
+
+def clocks(at: Surroundings) -> Iterator[Finding]:
+    """The nodes' clocks are slurm-gpudbd's, as far as their live values tell."""
+    with at.site.database() as database:
+        heard = {report.node: report.heard_s for report in database.nodes()}
+        lives = database.live()
+    # What was measured lies up to 10 s before the moment at which it was heard, and what was heard before
+    # may be followed by what is measured after.
+    ahead = {node: live.at_s - at_s for node, live in lives.items() if (at_s := heard.get(node)) is not None}
+    wrong = {node: ahead_s for node, ahead_s in ahead.items() if abs(ahead_s) > _NODE_SKEW_S}
+    for node, ahead_s in sorted(wrong.items()):
+        side = "ahead of" if ahead_s > 0 else "behind"
+        yield warn(
+            f"the clock of {node} is about {span(abs(ahead_s))} {side} slurm-gpudbd's; MUNGE takes 5 minutes",
+            f"ssh {node} systemctl start chronyd (or systemd-timesyncd)",
+        )
+    if not ahead:
+        yield skipped("no slurm-gpud has told of its clock within the last minute")
+    elif not wrong:
+        yield ok(f"{counted(len(ahead), 'node')}: within {_NODE_SKEW_S:.0f} s of slurm-gpudbd's")
 
 
 def _other_versions(reports: Iterable[NodeReport]) -> Iterator[Finding]:

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.site import Site
+from slurm_gpu.node.held.gres import RunSlurmd, run_slurmd
 from slurm_gpu.policy.install import STATE_DIRECTORY
+from slurm_gpu.policy.peers import controllers
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 
 _LOOPBACK = re.compile(r"127\.|::1$")
@@ -72,6 +74,8 @@ class Surroundings:
     policy_file: Path | None = None
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
+    slurmd: RunSlurmd = run_slurmd
+    """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:
@@ -101,8 +105,7 @@ class Surroundings:
     @property
     def is_controller(self) -> bool:
         """Whether slurmctld runs, or may run, on this host."""
-        hosts = (value for key, value in self.settings.raw.items() if key.startswith("SlurmctldHost"))
-        return any(value.partition("(")[0].partition(".")[0] == self.host for value in hosts)
+        return self.host in controllers(self.settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
 from slurm_gpu.units import counted
 
-_HOOK = "slurm-gpu"
-"""Part of the file names of our hooks, prolog/10-slurm-gpu and epilog/10-slurm-gpu."""
+_OLDEST = (22, 5)
+_CROWDED = 0.8
+"""Of MaxJobCount: beyond it the next large array may be too much."""
+_ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
 _INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
 _SPLITS_INSTANCES = "22.05."
 """The versions of Slurm of which that was measured."""
@@ -24,21 +26,18 @@ def answers(at: Surroundings) -> Iterator[Finding]:
     settings = at.settings
     n_gpus = sum(node.n_gpus for node in at.nodes)
     yield ok(f"Slurm {settings.version}, {counted(len(at.nodes), 'node')}, {counted(n_gpus, 'GPU')}")
-
-
-def hooks(at: Surroundings) -> Iterator[Finding]:
-    """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
-    for kind in ("Prolog", "Epilog"):
-        patterns, directory = _values(at.settings.raw, kind), f"/etc/slurm/{kind.lower()}.d"
-        if not patterns:
-            yield fail(
-                f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"our hook into {directory}, and {kind}={directory}/* in slurm.conf",
-            )
-        elif not at.is_gpu_node:
-            yield skipped(f"{kind}={','.join(patterns)} lies on GPU nodes, and this host is none")
-        else:
-            yield from _hook_files(kind, patterns)
+    running = _release(settings.version)
+    if running < _OLDEST:
+        yield fail(
+            f"slurmctld is {settings.version}; slurm-gpu was made for 22.05 and later",
+            "upgrade Slurm, or leave slurm-gpu out",
+        )
+    words = at.site.run(("scontrol", "--version"), query_environment(os.environ), PING_TIMEOUT_S).split()
+    if words and _release(words[-1]) != running:
+        yield warn(
+            f"Slurm's commands on this host are {words[-1]}, slurmctld is {settings.version}",
+            "upgrade Slurm on this host to slurmctld's version",
+        )
 
 
 def prolog_flags(at: Surroundings) -> Iterator[Finding]:
@@ -71,10 +70,15 @@ def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
         )
     else:
         yield ok("AccountingStorageTRES counts GPUs")
-    enforce = set(raw.get("AccountingStorageEnforce", "").split(","))
-    if "limits" not in enforce and "all" not in enforce:
+    enforce = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
+    unheld = [name for name, by in _ENFORCED_BY.items() if enforce.isdisjoint(by)]
+    if unheld:
+        means = {
+            "limits": "Slurm's own limits on associations and QOS do not bind",
+            "qos": "jobs may name any QOS, and its limits with it",
+        }
         yield warn(
-            "AccountingStorageEnforce lacks limits: Slurm's own limits on associations and QOS do not bind",
+            f"AccountingStorageEnforce lacks {' and '.join(unheld)}: {'; '.join(means[n] for n in unheld)}",
             "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
         )
 
@@ -114,6 +118,43 @@ def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
         )
 
 
+def room_for_jobs(at: Surroundings) -> Iterator[Finding]:
+    """There is room for more jobs: slurmctld may hold more jobs than it does now."""
+    most = at.settings.raw.get("MaxJobCount", "")
+    if not most.isdigit():
+        yield warn("scontrol shows no MaxJobCount", "scontrol show config | grep MaxJobCount")
+        return
+    argv = ("squeue", "--all", "--array", "--noheader", "--states=all", "--format=%A")
+    n_jobs = len(at.site.run(argv, query_environment(os.environ), QUERY_TIMEOUT_S).split())
+    message = f"slurmctld holds {counted(n_jobs, 'job')}; MaxJobCount={most}"
+    if n_jobs > _CROWDED * int(most):
+        yield warn(
+            f"{message}: the next are refused to everybody, whoever queued them",
+            "MaxJobCount=200000 in slurm.conf; restart slurmctld",
+        )
+    else:
+        yield ok(message)
+
+
+def priorities(at: Surroundings) -> Iterator[Finding]:
+    """Jobs are ordered by what they and their owners had, not by their age alone."""
+    kind = at.settings.raw.get("PriorityType", "").rpartition("/")[2]
+    if kind == "multifactor":
+        yield ok("PriorityType=priority/multifactor")
+    else:
+        yield warn(
+            f"PriorityType=priority/{kind or 'basic'}: jobs start in the order in which they came, neither "
+            "fair share nor the priority of a QOS count",
+            "PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
+        )
+
+
+def _release(version: str) -> tuple[int, int]:
+    """(22, 5) of 22.05.8; (0, 0) of what is no version."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
 def _has_mig(at: Surroundings) -> bool:
     """Whether types are called as MIG instances are, such as a100_3g.20gb, or consist of several files."""
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
@@ -123,42 +164,6 @@ def _has_mig(at: Surroundings) -> bool:
     except OSError:
         return False  # it may lie on the nodes only
     return any(re.match(r"[^#]*\bMultipleFiles=", line, re.IGNORECASE) for line in lines)
-
-
-def _values(raw: Mapping[str, str], key: str) -> list[str]:
-    """Values of a key that later versions print as Key[0], Key[1] …"""
-    pattern = re.compile(rf"{key}(\[\d+\])?")
-    found = [value for name, value in raw.items() if pattern.fullmatch(name) and value != "(null)"]
-    return [part for value in found for part in value.split(",") if part]
-
-
-def _hook_files(kind: str, patterns: list[str]) -> Iterator[Finding]:
-    ours = False
-    for pattern in patterns:
-        files = sorted(Path(name) for name in glob.glob(pattern))  # noqa: PTH207 - an absolute pattern
-        if not files:
-            yield fail(
-                f"{kind}={pattern} matches nothing: Slurm drains the node of the next job",
-                f"put our {kind.lower()} hook there, or take {kind} out of slurm.conf",
-            )
-        for file in files:
-            ours = ours or _HOOK in file.name or _HOOK in file.resolve().name
-            if not file.is_file():
-                yield fail(
-                    f"{file} is matched by {kind} and is no file: Slurm drains nodes", f"move {file} away"
-                )
-            elif not os.access(file, os.X_OK):
-                yield fail(
-                    f"{file} is matched by {kind} and cannot be executed: Slurm drains nodes",
-                    f"chmod +x {file}, or move it away",
-                )
-    if ours:
-        yield ok(f"{kind} runs our hook")
-    else:
-        yield fail(
-            f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
-            f"install -m 755 {kind.lower()}/10-slurm-gpu where {kind} finds it",
-        )
 
 
 def _has(at: Surroundings, tres: str) -> bool:

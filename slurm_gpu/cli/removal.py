@@ -1,0 +1,140 @@
+"""What to type, in which order, to take slurm-gpu out of a host without a node drained or a job refused."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Surroundings, may_read
+from slurm_gpu.cli.checks.hooks import KINDS, hook_file, matched
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import read_chain
+from slurm_gpu.policy.journal import Journal
+from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
+
+DATABASE_FILE = "slurm-gpudbd.yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do: why, and the lines to type or to write."""
+
+    what: str
+    lines: tuple[str, ...] = ()
+
+
+def steps(at: Surroundings) -> list[Step]:
+    """All steps for this host, the first to do first; raises OutsideError where slurm.conf is not here."""
+    conf = _conf(at)
+    database = (at.site.config_path.parent / DATABASE_FILE).exists()
+    found: list[Step] = []
+    if at.is_controller:
+        found += _native_limits(at)
+    found += _slurm_conf(at, conf)
+    packages, units = [], []
+    if at.is_gpu_node:
+        packages.append("slurm-gpu-node")
+        units.append("slurm-gpud")
+    if at.is_controller:
+        packages.append("slurm-gpu-controller")
+        units.append("slurm-gpuctld")
+    if database:
+        packages.append("slurm-gpu-db")
+        units.append("slurm-gpudbd")
+    if units:
+        found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
+    what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
+    if at.is_gpu_node or at.is_controller:
+        what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
+    found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
+    found += _leftovers(at, conf, database=database)
+    return found
+
+
+def _conf(at: Surroundings) -> list[ConfLine]:
+    try:
+        return read_conf(Path(at.settings.conf_path))
+    except OSError as error:
+        raise OutsideError(
+            f"{at.settings.conf_path} cannot be read ({error.strerror}): run this where slurm.conf lies"
+        ) from error
+
+
+def _native_limits(at: Surroundings) -> Iterator[Step]:
+    if not at.policy_state.exists() or not may_read(at.policy_state):
+        return
+    owned = Journal(at.policy_state).owned(at.settings.cluster)
+    if owned:
+        chain = read_chain(_script(at)) or {}
+        asked = ", ".join(f"{place}: {path}" for place, path in chain.items())
+        lines = ["version: 1", *([f"chain: {{{asked}}}"] if chain else [])]
+        yield Step(
+            f"Of Slurm's own limits {len(owned)} are the policy's: a policy without rules gives accounts and "
+            "QOS back what they had.",
+            (
+                f"printf '%s\\n' {shlex.join(lines)} >/root/no-rules.yaml",
+                "slurm-gpu policy apply /root/no-rules.yaml",
+            ),
+        )
+
+
+def _slurm_conf(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[Step]:
+    edits = [edit for kind in KINDS for edit in _hook_lines(at, kind, conf)]
+    plugins = list(_job_submit(at, conf))
+    if edits or plugins:
+        yield Step("In slurm.conf, on each host that has a copy of it:", (*edits, *plugins))
+        restart = ("systemctl restart slurmctld", "(on each host of slurmctld)") if plugins else ()
+        yield Step("Let Slurm read it before anything is removed.", (*restart, "scontrol reconfigure"))
+
+
+def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterator[str]:
+    for line in settings_named(conf, kind):
+        parts = [part for part in line.value.split(",") if part]
+        found = {part: [hook_file(path) for path in matched(part)] for part in parts}
+        if not at.is_gpu_node and not any(found.values()):
+            yield f"{line.place}: {line} (`slurm-gpu doctor remove` on a GPU node says whether it may stay)"
+            continue
+        # A glob that finds other hooks too stays as it is.
+        others = [part for part, files in found.items() if not all(file.is_ours for file in files)]
+        if any(file.is_ours for files in found.values() for file in files):
+            yield from _without(line, parts, others)
+
+
+def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
+    # A script of the site's own comes back to its place, and is asked as before.
+    if not at.is_controller or read_chain(_script(at)) != {}:
+        return
+    for line in settings_named(conf, "JobSubmitPlugins"):
+        plugins = [part for part in line.value.split(",") if part]
+        yield from _without(line, plugins, [part for part in plugins if part.rpartition("/")[2] != "lua"])
+
+
+def _without(line: ConfLine, parts: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    if not others:
+        yield f"{line.place}: take out {line}"
+    elif len(others) < len(parts):
+        yield f"{line.place}: instead of {line} write {line.key}={','.join(others)}"
+
+
+def _script(at: Surroundings) -> Path:
+    return Path(at.settings.conf_path).parent / SCRIPT_NAME
+
+
+def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool) -> Iterator[Step]:
+    patterns = [
+        part for kind in KINDS for line in settings_named(conf, kind) for part in line.value.split(",")
+    ]
+    stubs = [str(path) for pattern in patterns for path in matched(pattern) if hook_file(path).is_ours]
+    if at.is_controller and read_chain(_script(at)) == {}:
+        stubs.append(str(_script(at)))
+    if stubs:
+        yield Step("The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",))
+    where = ", in the database too" if database else ""
+    drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
+    yield Step(
+        f"What was configured and recorded stays{where}. To part with it:",
+        ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu", *drop),
+    )

@@ -1,0 +1,104 @@
+"""`slurm-gpu doctor` compares the GPUs that Slurm counts on a node with those that its driver has."""
+
+import dataclasses
+
+import pytest
+
+from slurm_gpu import __version__
+from slurm_gpu.cli.checks import gres
+from slurm_gpu.database.client import NodeReport
+from slurm_gpu.records import DeviceFacts
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import NOW_S
+
+
+def line(files: str, kind: str = "a100", count: int = 1) -> str:
+    """As Slurm 22.05 prints it on standard error."""
+    return (
+        f"slurmd: Gres Name=gpu Type={kind} Count={count} Index=0 ID=7696487 File={files} "
+        "(null) Flags=HAS_FILE,HAS_TYPE,ENV_NVML\n"
+    )
+
+
+def report(*minors: int, name: str | None = "NVIDIA A100-SXM4-40GB", cut: int | None = None) -> NodeReport:
+    """A node with GPUs of these minors, of which one may be cut into an instance."""
+    devices = [
+        DeviceFacts(uuid=f"GPU-{minor}", node="n1", at_s=5, minor=minor, name=name) for minor in minors
+    ]
+    if cut is not None:
+        devices.append(DeviceFacts(uuid="MIG-0", node="n1", at_s=5, minor=cut, parent=f"GPU-{cut}"))
+    return NodeReport(node="n1", heard_s=NOW_S, version=__version__, devices=devices)
+
+
+def said(text: str, told: NodeReport) -> list[str]:
+    """Level and message of each finding."""
+    found = list(gres.compare("n1", gres.positions(text), told))
+    assert all((one.remedy is None) == (one.level.value == "ok") for one in found)
+    return [f"{one.level.value} {one.message}" for one in found]
+
+
+def test_count_type_and_files_agree():
+    text = line("/none/nvidia[0-2]", count=3) + line("/none/nvidia3")
+    assert said(text, report(0, 1, 2, 3)) == ["ok 4 GPUs of n1: each File= is a GPU of the driver's"]
+
+
+def test_a_file_that_is_no_gpu():
+    assert said(line("/none/nvidia0") + line("/none/nvidia7"), report(0)) == [
+        "fail /none/nvidia7 of n1 is no GPU of the driver's: jobs are given what is not there"
+    ]
+
+
+def test_a_gpu_that_no_file_names():
+    assert said(line("/none/nvidia0"), report(0, 1)) == [
+        "warn no File= names minor 1 (GPU-1) of n1: no job can have it"
+    ]
+    assert said(line("/none/nvidia0"), report(0, 1, cut=1))[0].startswith("ok")
+
+
+def test_a_gpu_that_is_counted_twice():
+    assert said(line("/none/nvidia0") + line("/none/nvidia0"), report(0)) == [
+        "fail the GPU of minor 0 of n1 is counted 2 times: jobs share it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "is_said"),
+    [
+        ("h100", "NVIDIA A100-SXM4-40GB", True),
+        ("rtx6000", "Quadro RTX 6000", False),
+        ("l40s", "NVIDIA L40S", False),
+        ("l40s", "NVIDIA L40", True),
+        ("big", "NVIDIA A100-SXM4-40GB", False),
+        ("tesla_v100", "Tesla V100-SXM2-16GB", False),
+        ("a100", "GRID", False),
+        ("a100", None, False),
+    ],
+)
+def test_a_type_that_is_another_models_name(kind: str, name: str | None, is_said: bool):
+    found = said(line("/none/nvidia0", kind) + line("/none/nvidia1", kind), report(0, 1, name=name))
+    assert [text.startswith("warn") for text in found] == [is_said]
+    if is_said:
+        assert found == [f"warn Slurm calls 2 GPUs of n1 {kind}, the driver {name}"]
+
+
+def test_without_files_the_order_is_a_guess():
+    (text,) = said("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487\n", report(0, 1, 2, 3))
+    assert text.startswith("warn slurmd -G names no File= on n1")
+
+
+def test_mig_instances_are_slurm_gpuds_to_tell():
+    text = line("/none/nvidia0") + line("/none/nvidia1,/none/nvidia-cap21,/none/nvidia-cap22", "1g.5gb")
+    assert said(text, report(0, 1, cut=1)) == ["ok 2 GPUs of n1: each File= is a GPU of the driver's"]
+
+
+def test_the_node_that_this_host_is_is_asked(installed: Installation):
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
+    assert levels(gres.agrees(at)) == ["skipped"]
+    installed.database.reports = [report(0, 1)]
+    installed.said["slurmd -G"] = line("/none/nvidia[0-1]", count=2)
+    assert levels(gres.agrees(at)) == ["ok"]
+    installed.said["slurmd -G"] = line("/none/nvidia[2-3]", count=2)
+    assert "is no GPU of the driver's" in worst(gres.agrees(at)).message
+    at.nodes = []
+    assert levels(gres.agrees(at)) == ["skipped"]

@@ -1,0 +1,138 @@
+"""`slurm-gpu doctor` names what drains nodes, and what keeps our hooks from telling of jobs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import hooks
+from slurm_gpu.cli.checks.finding import Level
+from tests.cli.installation import Installation, levels, worst
+
+ROOT = Path(__file__).resolve().parents[2]
+STUB = "#!/bin/sh\n# Slurm prolog: slurm-gpu was removed from this host\nexit 0\n"
+
+
+def hook(installed: Installation, kind: str, name: str, text: str = "#!/bin/sh\n") -> Path:
+    path = installed.root / f"{kind}.d" / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+def test_hooks_in_place(installed: Installation):
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_later_versions_print_hooks_as_a_list(installed: Installation):
+    installed.conf["Prolog[0]"] = installed.conf.pop("Prolog")
+    installed.conf["Prolog"] = "(null)"
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_no_hook_configured(installed: Installation):
+    installed.conf["Epilog"] = "(null)"
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.message == "slurm.conf has no Epilog: jobs leave no GPU records"
+    assert "then Epilog=/etc/slurm/epilog.d/* in slurm.conf" in str(finding.remedy)
+
+
+def test_an_empty_glob_would_drain_nodes(installed: Installation):
+    (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
+    assert "matches nothing: Slurm drains" in worst(hooks.configured(installed.at())).message
+
+
+def test_a_file_that_cannot_be_executed_would_drain_nodes(installed: Installation):
+    (installed.root / "prolog.d" / "README").write_text("read me")
+    finding = worst(hooks.configured(installed.at()))
+    assert (finding.level, "README" in finding.message) == (Level.FAIL, True)
+    assert str(finding.remedy).startswith("chmod +x ")
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda path: path.symlink_to("/nowhere")])
+def test_what_is_no_file_would_drain_nodes(installed: Installation, make: Callable[[Path], None]):
+    make(installed.root / "epilog.d" / "old")
+    assert "is no file: Slurm drains nodes" in worst(hooks.configured(installed.at())).message
+
+
+def test_a_hook_that_others_may_write_makes_them_root(installed: Installation):
+    hook(installed, "prolog", "50-site").chmod(0o775)
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.level is Level.FAIL
+    assert "runs as root for every job" in finding.message
+
+
+def test_other_hooks_without_ours(installed: Installation):
+    (installed.root / "prolog.d" / "10-slurm-gpu").rename(installed.root / "prolog.d" / "50-site")
+    assert "does not run our hook" in worst(hooks.configured(installed.at())).message
+
+
+def test_ours_is_known_by_its_text_whatever_its_name(installed: Installation):
+    (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
+    hook(installed, "prolog", "50-gpus", (ROOT / "prolog" / "10-slurm-gpu").read_text())
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_a_stub_tells_nothing(installed: Installation):
+    path = hook(installed, "prolog", "10-slurm-gpu", STUB)
+    finding = worst(hooks.configured(installed.at()))
+    assert (finding.level, finding.remedy) == (Level.FAIL, "/usr/libexec/slurm-gpu/hooks/place install")
+    assert finding.message.startswith(f"{path} is the stub that a removal of slurm-gpu left")
+
+
+def test_two_of_ours_tell_everything_twice(installed: Installation):
+    second = hook(installed, "epilog", "90-slurm-gpu")
+    finding = worst(hooks.configured(installed.at()))
+    assert (finding.level, finding.remedy) == (Level.WARN, f"rm {second}")
+
+
+def test_ours_is_the_last_prolog_and_the_first_epilog(installed: Installation):
+    for kind in ("prolog", "epilog"):
+        hook(installed, kind, "50-site")
+    epilog = installed.root / "epilog.d"
+    (epilog / "10-slurm-gpu").rename(epilog / "90-slurm-gpu")
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+    hook(installed, "prolog", "05-late")
+    hook(installed, "epilog", "95-early")
+    found = [one for one in hooks.configured(installed.at()) if one.level is Level.WARN]
+    assert [one.remedy for one in found] == [
+        "rename it, so that its name comes behind 10-slurm-gpu",
+        "rename it, so that its name comes before 90-slurm-gpu",
+    ]
+
+
+def test_of_another_version_than_the_package(installed: Installation, monkeypatch: pytest.MonkeyPatch):
+    text = (ROOT / "prolog" / "10-slurm-gpu").read_text()
+    packaged = installed.root / "hooks"
+    packaged.mkdir()
+    (packaged / "prolog").write_text(text)
+    monkeypatch.setattr(hooks, "PACKAGED", packaged)
+    signature = "# Placed by slurm-gpu; changed here if not cksum 1 2\n"
+    hook(installed, "prolog", "10-slurm-gpu", text + signature)
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+    (packaged / "prolog").write_text(text + "# new\n")
+    assert "is not the prolog of the package" in worst(hooks.configured(installed.at())).message
+    hook(installed, "prolog", "10-slurm-gpu", text)  # put there by hand
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_a_line_that_slurm_passes_over_is_named_with_its_place(installed: Installation):
+    conf = Path(installed.conf["SLURM_CONF"])
+    more = conf.with_name("more.conf")
+    more.write_text(f"\n# hooks\nPROLOG = {installed.root}/prolog.d/*\n")
+    conf.write_text("include more.conf\n#Prolog=/none\nProlog=/site/one\n")
+    installed.conf["Prolog"] = "/site/one"
+    found = [one.message for one in hooks.configured(installed.at()) if "lines Prolog=" in one.message]
+    assert found == [
+        "slurm.conf has 2 lines Prolog=, and Slurm 22.05.8 heeds /site/one alone: "
+        f"{installed.root}/prolog.d/* ({more}:3) is not run"
+    ]
+    installed.conf |= {"Prolog[0]": f"{installed.root}/prolog.d/*", "Prolog[1]": "/site/one"}
+    del installed.conf["Prolog"]
+    assert not any("lines Prolog=" in one.message for one in hooks.configured(installed.at()))
+
+
+def test_on_other_hosts_only_the_lines_are_looked_at(installed: Installation):
+    at = installed.at(host="login")
+    at.nodes = []
+    assert levels(hooks.configured(at)) == ["skipped", "skipped"]

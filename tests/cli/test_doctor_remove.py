@@ -1,0 +1,139 @@
+"""`slurm-gpu doctor remove` says what to take out of slurm.conf first, judging from what is there."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli import removal
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.model import Chain, Policy
+from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.native.difference import Owned
+from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
+from tests.cli.conftest import CommandLine
+from tests.cli.installation import Installation
+
+
+@pytest.fixture
+def conf(installed: Installation) -> Path:
+    """A slurm.conf with all that an installation adds."""
+    path = Path(installed.conf["SLURM_CONF"])
+    path.write_text(
+        "ClusterName=neuron\n"
+        f"Prolog={installed.root}/prolog.d/*\n"
+        f"Epilog={installed.root}/epilog.d/*\n"
+        "PrologFlags=Alloc\n"
+        "JobSubmitPlugins=lua\n"
+    )
+    return path
+
+
+def apply(installed: Installation, chain: Path | None = None) -> None:
+    bundle = build_bundle(compile_policy(Policy(chain=Chain(before=chain)), ResolvedNames(), SiteFacts()))
+    (installed.root / "slurm" / "job_submit.lua").write_text(bundle)
+
+
+def lines(installed: Installation, host: str = "head") -> list[str]:
+    """What is to be written or typed, from the first step to the last."""
+    return [line for step in removal.steps(installed.at(host)) for line in step.lines]
+
+
+def test_slurm_conf_comes_first_then_slurm_reads_it_then_the_packages_go(installed: Installation, conf: Path):
+    apply(installed)
+    root = installed.root
+    assert lines(installed) == [
+        f"{conf}:2: take out Prolog={root}/prolog.d/*",
+        f"{conf}:3: take out Epilog={root}/epilog.d/*",
+        f"{conf}:5: take out JobSubmitPlugins=lua",
+        "systemctl restart slurmctld",
+        "(on each host of slurmctld)",
+        "scontrol reconfigure",
+        "systemctl disable --now slurm-gpud slurm-gpuctld",
+        "dnf remove slurm-gpu-node slurm-gpu-controller slurm-gpu-client slurm-gpu",
+        f"rm {root}/prolog.d/10-slurm-gpu {root}/epilog.d/10-slurm-gpu {root}/slurm/job_submit.lua",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
+    ]
+
+
+def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Installation, conf: Path):
+    own = installed.root / "prolog.d" / "50-site"
+    own.write_text("#!/bin/sh\n")
+    assert lines(installed)[:2] == [
+        f"{conf}:3: take out Epilog={installed.root}/epilog.d/*",
+        "scontrol reconfigure",
+    ]
+
+
+def test_of_several_values_only_ours_goes(installed: Installation, conf: Path):
+    other = installed.root / "site.sh"
+    other.write_text("#!/bin/sh\n")
+    conf.write_text(f"Prolog={other},{installed.root}/prolog.d/*\nJobSubmitPlugins=throttle,lua\n")
+    apply(installed)
+    assert lines(installed)[:2] == [
+        f"{conf}:1: instead of Prolog={other},{installed.root}/prolog.d/* write Prolog={other}",
+        f"{conf}:2: instead of JobSubmitPlugins=throttle,lua write JobSubmitPlugins=throttle",
+    ]
+
+
+def test_where_the_sites_own_script_comes_back_lua_stays(installed: Installation, conf: Path):
+    for text in ("function slurm_job_submit() end\n", None):
+        if text is None:
+            apply(installed, Path("/etc/slurm/site.lua"))
+        else:
+            (installed.root / "slurm" / "job_submit.lua").write_text(text)
+        assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
+
+
+def test_limits_that_the_policy_set_are_given_back_first(installed: Installation, conf: Path):
+    apply(installed, Path("/etc/slurm/site.lua"))
+    owned = Owned(Entity(EntityKind.QOS, "sg-a"), LimitField("MaxWall"), 60, None, "r")
+    journal = Journal(installed.at().policy_state)
+    with journal.lock():
+        entry = Entry(cluster=installed.at().settings.cluster, policy="/p.yaml", owned=(owned,))
+        journal.mark(journal.begin(entry), State.DONE)
+    assert lines(installed)[:2] == [
+        r"printf '%s\n' 'version: 1' 'chain: {before: /etc/slurm/site.lua}' >/root/no-rules.yaml",
+        "slurm-gpu policy apply /root/no-rules.yaml",
+    ]
+
+
+def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, conf: Path):
+    for kind in ("prolog", "epilog"):
+        (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
+    at = installed.at()
+    at.nodes = []
+    first = removal.steps(at)[0].lines[0]
+    assert first == (
+        f"{conf}:2: Prolog={installed.root}/prolog.d/* "
+        "(`slurm-gpu doctor remove` on a GPU node says whether it may stay)"
+    )
+
+
+def test_a_login_node_has_only_the_command(installed: Installation, conf: Path):
+    conf.write_text("ClusterName=neuron\n")
+    at = installed.at("login")
+    at.nodes = []
+    assert [line for step in removal.steps(at) for line in step.lines] == [
+        "dnf remove slurm-gpu-client slurm-gpu",
+        "rm -r /etc/slurm-gpu /var/lib/slurm-gpu",
+    ]
+
+
+def test_the_database_host(installed: Installation, conf: Path):
+    (installed.root / "slurm-gpudbd.yaml").write_text("")
+    assert "systemctl disable --now slurm-gpud slurm-gpuctld slurm-gpudbd" in lines(installed)
+    assert lines(installed)[-1] == "(and drop the database that url in slurm-gpudbd.yaml names)"
+
+
+def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
+    with pytest.raises(OutsideError, match="run this where slurm"):
+        removal.steps(installed.at())
+
+
+def test_the_command_numbers_the_steps(slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch):
+    steps = [removal.Step("First.", ("type this",)), removal.Step("Then that.")]
+    monkeypatch.setattr("slurm_gpu.cli.doctor.steps", lambda at: steps)
+    assert slurm_gpu("doctor", "remove") == 0
+    assert slurm_gpu.out.splitlines() == [" 1  First.", "      type this", " 2  Then that."]
