@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test test-long test-versions check soak fuzz setup packages clean
+.PHONY: demo test test-long test-versions check soak fuzz man completion setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -50,6 +50,10 @@ fuzz: $(VENV)/ready
 	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
 	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py again.py lending.py)
+
+# What the packages hold besides: pages for man, and what bash, zsh and fish load to complete slurm-gpu.
+man completion: $(VENV)/ready
+	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
 
 setup: packages $(VENV)/ready
 

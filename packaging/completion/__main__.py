@@ -1,0 +1,37 @@
+"""`python packaging/completion DIRECTORY`: write there what bash, zsh and fish load to complete slurm-gpu.
+
+The scripts are click's own. They call `slurm-gpu` for each completion, so they know its options without being
+made anew, and need no start of it when a shell starts, as `eval "$(…)"` in a profile would.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from click.shell_completion import get_completion_class
+
+from slurm_gpu.cli.main import cli
+
+_NAME = "slurm-gpu"
+_VARIABLE = "_SLURM_GPU_COMPLETE"
+# As bash-completion, zsh's site-functions and fish's vendor_completions.d look for them.
+FILES = {"bash": _NAME, "zsh": f"_{_NAME}", "fish": f"{_NAME}.fish"}
+
+
+def main(directory: Path) -> None:
+    """Write one file for each shell."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for shell, name in FILES.items():
+        make = get_completion_class(shell)
+        assert make is not None, shell
+        script = make(cli, {}, _NAME, _VARIABLE).source()
+        # What a command does may have commas, too.
+        script = script.replace('string split "," $completion', 'string split --max 1 "," $completion')
+        (directory / name).write_text(script, "utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python packaging/completion DIRECTORY")
+    main(Path(sys.argv[1]))

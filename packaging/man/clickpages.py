@@ -1,0 +1,140 @@
+"""Pages of the slurm-gpu command, one for each of its commands too, out of what click knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+
+import click
+from docutils import nodes
+from manpage import ManPage, definitions, literal, paragraph, paragraphs, section, see_also, usage
+from words import COMMON_ENVIRONMENT, EXAMPLES, EXIT_STATUS, RELATED, SITE_FILES, described
+
+from slurm_gpu.cli.main import SUMMARIES, cli
+
+NAME = "slurm-gpu"
+
+
+def command_pages(version: str, date: str) -> Iterator[ManPage]:
+    """slurm-gpu(1), then slurm-gpu-COMMAND(1) for each command."""
+    top = _context(cli, NAME)
+    yield _overview(top, version, date)
+    for name, context in _subcommands(top):
+        page = ManPage(f"{NAME}-{name}", 1, SUMMARIES[name].rstrip("."), version, date)
+        _fill(page, context)
+        page.add("EXIT STATUS", described(EXIT_STATUS))
+        page.add("ENVIRONMENT", described(COMMON_ENVIRONMENT + _variables(context)))
+        page.add("FILES", described(SITE_FILES))
+        page.add("EXAMPLES", *_examples(name))
+        page.add("SEE ALSO", see_also((f"{NAME}(1)", *RELATED.get(name, ()))))
+        yield page
+
+
+def links() -> Iterator[tuple[str, str]]:
+    """Of each command of a command, the file that man would look for, and the page that it stands on."""
+    for name, context in _subcommands(_context(cli, NAME)):
+        for inner, _ in _subcommands(context):
+            yield f"{NAME}-{name}-{inner}.1", f"{NAME}-{name}.1"
+
+
+def _overview(context: click.Context, version: str, date: str) -> ManPage:
+    page = ManPage(
+        NAME, 1, "GPUs of a Slurm cluster: who uses them, how well, and by which rules", version, date
+    )
+    page.add("SYNOPSIS", _synopsis(context))
+    page.add("DESCRIPTION", _help(context.command))
+    page.add(
+        "COMMANDS",
+        definitions(
+            (usage([name]), [paragraph(f"{SUMMARIES[name]} See `{NAME}-{name}`(1).")])
+            for name, _ in _subcommands(context)
+        ),
+    )
+    page.add("OPTIONS", _options(context))
+    page.add("EXIT STATUS", described(EXIT_STATUS))
+    page.add("ENVIRONMENT", described(COMMON_ENVIRONMENT))
+    page.add("FILES", described(SITE_FILES))
+    pages = tuple(f"{NAME}-{name}(1)" for name, _ in _subcommands(context))
+    page.add("SEE ALSO", see_also((*pages, *RELATED[NAME])))
+    return page
+
+
+def _fill(page: ManPage, context: click.Context) -> None:
+    """What a command is, and its options; of a group those of its commands, too."""
+    page.add("SYNOPSIS", *(_synopsis(each) for each in _leaves(context)))
+    page.add("DESCRIPTION", _help(context.command))
+    inner = list(_subcommands(context))
+    page.add(
+        "COMMANDS",
+        *(section(name, *_help(each.command), *_options(each, with_help=False)) for name, each in inner),
+    )
+    page.add("OPTIONS", _options(context))
+
+
+def _leaves(context: click.Context) -> list[click.Context]:
+    return [inner for _, inner in _subcommands(context)] or [context]
+
+
+def _subcommands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
+    group = context.command
+    if not isinstance(group, click.Group):
+        return
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        if command is not None and not command.hidden:
+            yield name, _context(command, name, context)
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None = None) -> click.Context:
+    return click.Context(command, info_name=name, parent=parent, **command.context_settings)
+
+
+def _synopsis(context: click.Context) -> nodes.paragraph:
+    words = [*context.command_path.split(), *context.command.collect_usage_pieces(context)]
+    return nodes.paragraph("", "", *usage(words))
+
+
+def _help(command: click.Command) -> list[nodes.Node]:
+    text = inspect.cleandoc(command.help or "").partition("\f")[0]
+    # Click's own mark: the lines of this paragraph stay as they are.
+    found: list[nodes.Node] = []
+    for part in text.split("\n\n"):
+        found += [literal(part[2:].strip("\n"))] if part.startswith("\b\n") else paragraphs(part)
+    return found
+
+
+def _options(context: click.Context, *, with_help: bool = True) -> list[nodes.Node]:
+    return definitions(
+        _option(context, parameter)
+        for parameter in context.command.get_params(context)
+        if isinstance(parameter, click.Option)
+        and not parameter.hidden
+        and (with_help or "--help" not in parameter.opts)
+    )
+
+
+def _option(
+    context: click.Context, option: click.Option
+) -> tuple[Sequence[nodes.Node], Sequence[nodes.Node]]:
+    record = option.get_help_record(context)
+    assert record is not None, option.name
+    names, help_text = record
+    return usage(names.split()), [paragraph(help_text)]
+
+
+def _variables(context: click.Context) -> tuple[tuple[str, str], ...]:
+    found = {}
+    for each in (context, *_leaves(context)):
+        for parameter in each.command.params:
+            if isinstance(parameter.envvar, str):
+                name = (
+                    parameter.opts[0] if isinstance(parameter, click.Option) else parameter.make_metavar(each)
+                )
+                found[parameter.envvar] = f"Stands for {name.strip('[]')} where it is not given."
+    return tuple(sorted(found.items()))
+
+
+def _examples(name: str) -> Iterator[nodes.Node]:
+    for command, meaning in EXAMPLES.get(name, ()):
+        yield paragraph(meaning)
+        yield literal(command)

@@ -1,0 +1,126 @@
+"""One manual page: a document of docutils, which knows how to write it for man(1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from docutils import nodes
+from docutils.core import publish_from_doctree
+from docutils.utils import new_document
+
+_MANUAL = "slurm-gpu"
+_BACKTICKED = re.compile(r"`([^`]+)`")
+_SPACE_BELOW_HEADING = re.compile(r"^(\.S[HS] .*\n)\.sp\n", re.MULTILINE)
+_SETTINGS = {"output_encoding": "unicode", "report_level": 2, "halt_level": 2}
+
+Inline = Sequence[nodes.Node]
+
+
+@dataclass(slots=True)
+class ManPage:
+    """Sections are added in the order in which they are to stand."""
+
+    name: str
+    section: int
+    summary: str
+    version: str
+    date: str
+    _sections: list[nodes.section] = field(default_factory=list)
+
+    @property
+    def file_name(self) -> str:
+        """As man looks for it."""
+        return f"{self.name}.{self.section}"
+
+    def add(self, title: str, *content: nodes.Node | Iterable[nodes.Node]) -> None:
+        """A section; one without content is left out."""
+        body = [node for item in content for node in ([item] if isinstance(item, nodes.Node) else item)]
+        if body:
+            self._sections.append(section(title, *body))
+
+    def to_roff(self) -> str:
+        """The page as man reads it."""
+        document = new_document(self.file_name)
+        document += nodes.title("", self.name)
+        document += nodes.subtitle("", self.summary)
+        information = nodes.docinfo()
+        for name, value in (("Manual section", str(self.section)), ("Manual group", _MANUAL)):
+            information += nodes.field("", nodes.field_name("", name), nodes.field_body("", _text(value)))
+        information += nodes.version("", f"slurm-gpu {self.version}")
+        information += nodes.date("", self.date)
+        document += information
+        document += self._sections
+        text = str(publish_from_doctree(document, writer="manpage", settings_overrides=_SETTINGS))
+        # No empty line below a heading, which mandoc would warn of; and all headings in capitals.
+        return _SPACE_BELOW_HEADING.sub(r"\1", text).replace("\n.SH Name\n", "\n.SH NAME\n", 1)
+
+
+def section(title: str, *content: nodes.Node) -> nodes.section:
+    """A section, or a part of one."""
+    return nodes.section("", nodes.title("", title), *content, ids=[nodes.make_id(title)])
+
+
+def paragraph(text: str) -> nodes.paragraph:
+    """Running text; what stands between backticks becomes bold."""
+    return nodes.paragraph("", "", *inline(text))
+
+
+def paragraphs(text: str) -> list[nodes.Node]:
+    """Running text with empty lines in it."""
+    return [paragraph(part) for part in re.split(r"\n\s*\n", text.strip()) if part]
+
+
+def literal(text: str) -> nodes.literal_block:
+    """Lines that stay as they are."""
+    return nodes.literal_block("", text)
+
+
+def definitions(items: Iterable[tuple[Inline, Sequence[nodes.Node]]]) -> list[nodes.Node]:
+    """What each term means; no list at all where there is none."""
+    found = [
+        nodes.definition_list_item("", nodes.term("", "", *term), nodes.definition("", *meaning))
+        for term, meaning in items
+    ]
+    return [nodes.definition_list("", *found)] if found else []
+
+
+def inline(text: str) -> list[nodes.Node]:
+    """Text in which what stands between backticks is bold."""
+    parts = _BACKTICKED.split(" ".join(text.split()))
+    return [strong(part) if index % 2 else nodes.Text(part) for index, part in enumerate(parts) if part]
+
+
+def usage(words: Iterable[str]) -> list[nodes.Node]:
+    """A command line: its options and its own words bold, what is to be put in by the reader in italics."""
+    found: list[nodes.Node] = []
+    for word in words:
+        found += [nodes.Text(" ")] if found else []
+        for part in re.split(r"([\[\]|,=]|\.\.\.)", word):
+            if re.search("[A-Z]", part) and not part.startswith("-"):
+                found.append(nodes.emphasis("", part))
+            elif re.search(r"\w", part):
+                found.append(strong(part))
+            elif part:
+                found.append(nodes.Text(part))
+    return found
+
+
+def strong(text: str) -> nodes.strong:
+    """Bold."""
+    return nodes.strong("", text)
+
+
+def see_also(names: Iterable[str]) -> nodes.paragraph:
+    """Pages as "squeue(1)"."""
+    found: list[nodes.Node] = []
+    for name in names:
+        page, bracket, number = name.partition("(")
+        found += [nodes.Text(", ")] if found else []
+        found += [strong(page), nodes.Text(bracket + number)]
+    return nodes.paragraph("", "", *found)
+
+
+def _text(text: str) -> nodes.paragraph:
+    return nodes.paragraph("", text)

@@ -1,0 +1,74 @@
+"""What stands in a manual page beside what the programs know of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from docutils import nodes
+from manpage import definitions, paragraph, strong
+
+EXIT_STATUS = (
+    ("0", "Done."),
+    ("1", "It found the problem that it was asked to look for."),
+    ("2", "Wrong usage, or a wrong file: the message names the place, the value, and what would be right."),
+    ("3", "Slurm, slurm-gpudbd, MUNGE or another thing outside failed."),
+)
+
+COMMON_ENVIRONMENT = (
+    ("NO_COLOR", "If it is set, there are no colours."),
+    ("SLURM_GPU_CONF", "The site file, where --config does not name it."),
+    ("SLURM_GPU_DEBUG", "If it is set, an error shows where in the program it came from."),
+)
+
+SITE_FILES = (
+    ("/etc/slurm-gpu/slurm-gpu.yaml", "The site file, the same on every host: see `slurm-gpu.yaml`(5)."),
+)
+
+RELATED = {
+    "slurm-gpu": (
+        "slurm-gpu.yaml(5)",
+        "policy.yaml(5)",
+        "slurm-gpud(8)",
+        "slurm-gpudbd(8)",
+        "slurm-gpuctld(8)",
+    ),
+    "job": ("slurm-gpu-jobs(1)", "sacct(1)", "scontrol(1)"),
+    "jobs": ("slurm-gpu-job(1)", "sacct(1)", "squeue(1)"),
+    "nodes": ("sinfo(1)", "slurm-gpud(8)"),
+    "explain": ("slurm-gpu-quota(1)", "slurm-gpu-policy(1)", "sbatch(1)"),
+    "quota": ("slurm-gpu-explain(1)", "slurm-gpu-policy(1)", "slurm-gpuctld(8)"),
+    "policy": ("policy.yaml(5)", "slurm-gpu-explain(1)", "slurm-gpuctld(8)", "sacctmgr(1)"),
+    "db": ("slurm-gpudbd(8)", "slurm-gpudbd.yaml(5)"),
+    "doctor": ("slurm-gpud(8)", "slurm-gpudbd(8)", "slurm-gpuctld(8)"),
+}
+
+EXAMPLES = {
+    "job": (("slurm-gpu job 4711_3", "What the GPUs of the third task of job array 4711 did:"),),
+    "jobs": (
+        ("slurm-gpu jobs --user alice --since 7d", "What alice ran in the last week:"),
+        ("slurm-gpu jobs --since 30d --limit 100000 --csv", "The last month, for a spreadsheet:"),
+    ),
+    "nodes": (
+        ("slurm-gpu nodes --free", "Where a whole GPU is free now:"),
+        ("slurm-gpu nodes --live --partition gpu", "What the GPUs of a partition do now:"),
+    ),
+    "explain": (
+        ("slurm-gpu explain -- sbatch --gpus=4 --time=2-0 job.sh", "Would this job be accepted?"),
+        ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),
+    ),
+    "quota": (("slurm-gpu quota", "How near are my limits?"),),
+    "policy": (
+        ("slurm-gpu policy check draft.yaml", "Is this draft right?"),
+        ("slurm-gpu policy replay --since 30d draft.yaml", "Whom would it have refused last month?"),
+        ("slurm-gpu policy apply", "Put /etc/slurm-gpu/policy.yaml into force:"),
+        ("slurm-gpu policy rollback", "Have back what was in force before:"),
+    ),
+    "doctor": (("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),),
+}  # fmt: skip
+
+Item = tuple[Sequence[nodes.Node], Sequence[nodes.Node]]
+
+
+def described(items: Sequence[tuple[str, str]]) -> list[nodes.Node]:
+    """Terms in bold, and what they mean."""
+    return definitions(([strong(term)], [paragraph(meaning)]) for term, meaning in items)

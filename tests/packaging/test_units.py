@@ -1,0 +1,145 @@
+"""The units of the daemons, as systemd itself judges them, and who and what they count on."""
+
+import configparser
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S
+
+ROOT = Path(__file__).resolve().parents[2]
+UNITS = ROOT / "packaging/systemd"
+DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld")
+SERVED = tuple(f"{name}.service" for name in DAEMONS)
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd's own tools are not installed here"
+)
+Settings = dict[str, list[str]]
+
+
+def settings(unit: str) -> Settings:
+    """What stands under [Service], by key; a key may stand there more than once."""
+    lines = (UNITS / unit).read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
+    found: Settings = {}
+    for line in lines:
+        if line and not line.startswith("#"):
+            key, _, value = line.partition("=")
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "SYSTEMD_COLORS": "0"}
+    )
+
+
+@pytest.fixture
+def system(tmp_path: Path) -> Iterator[Path]:
+    """A root directory with systemd's own targets, our files, and something to start."""
+    units = tmp_path / "usr/lib/systemd/system"
+    units.mkdir(parents=True)
+    for target in Path("/usr/lib/systemd/system").glob("*.target"):
+        shutil.copy(target, units)
+    for unit in SERVED:
+        shutil.copy(UNITS / unit, units)
+    for name in DAEMONS:
+        launcher = tmp_path / "usr/sbin" / name
+        launcher.parent.mkdir(exist_ok=True)
+        launcher.write_text("#!/bin/sh\n")
+        launcher.chmod(0o755)
+    for kind in ("sysusers", "tmpfiles"):
+        place = tmp_path / f"usr/lib/{kind}.d/slurm-gpu.conf"
+        place.parent.mkdir()
+        shutil.copy(UNITS / f"{kind}.conf", place)
+    (tmp_path / "etc").mkdir()
+    return tmp_path
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", SERVED)
+def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
+    done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@needs_systemd
+@pytest.mark.parametrize("unit", SERVED)
+def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
+    done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@needs_systemd
+def test_slurm_user_is_made_where_there_is_none_and_owns_what_its_daemons_share(system: Path) -> None:
+    assert run("systemd-sysusers", f"--root={system}").returncode == 0
+    assert run("systemd-tmpfiles", f"--root={system}", "--create").returncode == 0
+    users = {
+        line.split(":")[0]: int(line.split(":")[2])
+        for line in (system / "etc/passwd").read_text().splitlines()
+    }
+    assert set(users) == {user for unit in SERVED for user in settings(unit).get("User", [])}
+    for place in ("run/slurm-gpu", "var/lib/slurm-gpu"):
+        status = (system / place).stat()
+        assert (status.st_uid, status.st_mode & 0o777) == (users["slurm"], 0o755)
+
+
+@needs_systemd
+def test_a_slurm_user_that_is_there_stays_as_it_is(system: Path) -> None:
+    (system / "etc/passwd").write_text("slurm:x:64030:64030::/nonexistent:/bin/false\n")
+    (system / "etc/group").write_text("slurm:x:64030:\n")
+    assert run("systemd-sysusers", f"--root={system}").returncode == 0
+    assert (system / "etc/passwd").read_text() == "slurm:x:64030:64030::/nonexistent:/bin/false\n"
+
+
+def test_every_unit_starts_a_command_that_there_is() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    commands = {
+        line.split()[0] for line in setup["options.entry_points"]["console_scripts"].split("\n") if line
+    }
+    for name, unit in zip(DAEMONS, SERVED, strict=True):
+        assert settings(unit)["ExecStart"] == [f"/usr/sbin/{name}"]
+        assert name in commands
+
+
+@pytest.mark.parametrize("unit", SERVED)
+def test_whatever_hangs_or_dies_is_started_again_and_what_is_wrong_is_not(unit: str) -> None:
+    found = settings(unit)
+    assert found["Type"] == ["notify"]
+    assert int(found["WatchdogSec"][0]) >= 60
+    assert found["Restart"] == ["always"]
+    assert found["RestartPreventExitStatus"] == ["2"]
+    assert "StartLimitIntervalSec=0\n" in (UNITS / unit).read_text()
+    assert {"MemoryMax", "TasksMax", "LimitNOFILE"} <= set(found)
+
+
+def test_slurm_gpuctld_is_not_ended_while_slurmctld_is_slow() -> None:
+    """It is fed between two looks, after half the time, and a look asks up to four questions."""
+    watchdog_s, pause_s = int(settings("slurm-gpuctld.service")["WatchdogSec"][0]), 20
+    assert watchdog_s / 2 + 4 * QUERY_TIMEOUT_S + pause_s < watchdog_s
+
+
+def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
+    """systemd gives a whole tree to the user of whichever unit names its top."""
+    node = settings("slurm-gpud.service")
+    assert Path("/run/slurm-gpu") == RUN_DIRECTORY
+    assert node["RuntimeDirectory"] == ["slurm-gpu/jobs slurm-gpu/rejected"]
+    assert node["StateDirectory"] == ["slurm-gpu/spool"]
+    for unit in SERVED[1:]:
+        assert settings(unit)["RuntimeDirectory"] == ["slurm-gpu"]
+    # Hooks and slurmctld write there while our daemons are down.
+    assert all(settings(unit)["RuntimeDirectoryPreserve"] == ["yes"] for unit in SERVED)
+
+
+def test_later_systemds_wait_longer_from_try_to_try() -> None:
+    text = (UNITS / "restart-steps.conf").read_text()
+    assert "[Service]\nRestartSteps=6\nRestartMaxDelaySec=120\n" in text
+    # Those of RHEL 9 (252) and 8 (239) would complain of it in each unit.
+    assert not any("RestartSteps" in settings(unit) for unit in SERVED)
