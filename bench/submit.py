@@ -1,31 +1,37 @@
 """How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
 
-    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 5] [--jobs 1000] [--submitters 4] [--json]
+    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 12] [--turns 2] [--jobs 100] [--json]
 
-Brings up a lab of its own (root; the lab must be down). Every measurement starts from the same saved queue of
-N pending jobs, and the alternatives take turns:
+Brings up a lab of its own (root; the lab must be down). Every round starts slurmctld from the same saved
+queue of N pending jobs. In it the alternatives take turns, each with `jobs` jobs of each of four submitters:
 
-none     no plugin
+none     no plugin (slurmctld is started anew for it)
 noop     a Lua that does nothing: what it costs besides is Slurm's own table of jobs, made anew in each second
 looks    the same beside slurm-gpuctld, which looks at the queue and changes nothing
 ours     our script by slurm-gpuctld's snapshot: what it costs more than `looks` are our decisions
 table    our script by slurm.jobs, without slurm-gpuctld (up to 20,000 queued jobs)
 
-Printed for each: submissions a second and their ratio to `noop` of the same turn (medians of the turns),
-slurmctld's own time for a submission (what sdiag tells of REQUEST_SUBMIT_BATCH_JOB), slurmctld's CPU time for
-one, and that of the submission that comes first in its second, as every one does where they are rare.
+One script is loaded for all: it does nothing about a job of the name "noop". So nothing is loaded or started
+between turns, and what a longer queue costs, or other work on the machine, befalls all alike.
+
+Printed for each: submissions a second; their ratio to `noop`, and that of `ours` to `looks`, in the same
+turn, as the mean of all turns with its 95 % interval; slurmctld's own time for a submission (what sdiag tells
+of REQUEST_SUBMIT_BATCH_JOB), slurmctld's CPU time for one, and slurmctld's time for the submission that comes
+first in its second, as every one does where they are rare.
 "decision" is the time inside our slurm_job_submit, in slurmctld with one submitter: of jobs that are all
-alike, and (varied) of jobs of which each asks for another time. With --json the last line is {"queued": {"0":
-{"noop": {"per_s": …, "to_noop": …, "sdiag_us": …, "cpu_us": …, "first_us": …}, …}, …}, "decision_ms": {"0":
-{"ours": {"median": …}, …}, …}, …}.
+alike, and (varied) of jobs of which each asks for another time. With --json the last line is {"queued":
+{"0": {"none": …, "noop": …, …}, …}, "turns": {"0": {"noop": {"to_noop": …, "to_noop_95": […, …],
+"sdiag_us": …, "cpu_us": …, "first_us": …}, …}, …}, "decision_ms": {"0": {"ours": {"median": …}, …}, …},
+"decision_ms_median": …}; queued in submissions a second, and `ours` has to_looks and to_looks_95, too.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
-import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -40,19 +46,21 @@ from processes import cost
 
 from lab.cluster import Lab
 from lab.errors import LabError
+from lab.polling import wait_for
 
 ROOT = Path(__file__).resolve().parent.parent
-ALTERNATIVES = ("none", "noop", "looks", "ours", "table")
+IN_TURN = ("noop", "table", "looks", "ours")
+"""And back again, so that slurm-gpuctld starts and stops to look as rarely as can be."""
 MOST_BY_TABLE = 20_000
 """A longer queue is not counted by slurm.jobs where there is slurm-gpuctld."""
 FIRST_IN_THEIR_SECOND = 5
+BY_LOOKS = ("looks", "ours")
+"""Beside slurm-gpuctld."""
+DOES_NOTHING = ("noop", "looks")
+DECISIONS = 1000
+"""How many are timed one by one."""
 USER = "alice"
 TOMORROW_S = 86400
-NOOP = """\
-function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
-function slurm_job_modify(job_desc, job_rec, part_list, modify_uid) return slurm.SUCCESS end
-return slurm.SUCCESS
-"""
 # Four rules bind each job, and a bundle; none is ever reached.
 POLICY = """\
 version: 1
@@ -67,9 +75,21 @@ rules:
   - {id: size, for: everyone, per: job, why: bench, limits: {gpus: 16, walltime: 7d, cpus_per_gpu: 32}}
   - {id: days, for: vision, per: job, why: bench, limits: {walltime: 3d}, mode: advise}
 """
-# os.clock is slurmctld's processor time in microseconds: with one submitter, the decision's.
+# What is put behind our script: it does nothing about jobs named "noop" …
+SWITCH = """
+local ours = slurm_job_submit
+function slurm_job_submit(job_desc, ...)
+  if job_desc.name == "noop" then
+    return slurm.SUCCESS
+  end
+  return ours(job_desc, ...)
+end
+return slurm.SUCCESS
+"""
+# … or notes how long it takes. os.clock is slurmctld's processor time in microseconds: with one submitter,
+# that of the decision.
 STOPWATCH = """
-local inner, out = slurm_job_submit, nil
+local inner = slurm_job_submit
 function slurm_job_submit(...)
   local before = os.clock()
   local code = inner(...)
@@ -81,7 +101,6 @@ function slurm_job_submit(...)
 end
 return slurm.SUCCESS
 """
-
 
 _SUBMIT = re.compile(r"REQUEST_SUBMIT_BATCH_JOB\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)")
 
@@ -104,24 +123,24 @@ class Bench:
         self.loop = directory / "submit_loop"
         self.saved = directory / "saved"
         self.script = lab.layout.etc / "job_submit.lua"
-        self.scripts: dict[str, str] = {"noop": NOOP, "looks": NOOP}
+        self.scripts: dict[str, str] = {}
         source = ROOT / "bench" / "submit_loop.c"
         subprocess.run(["cc", "-O2", "-Wall", "-o", self.loop, source, "-lslurm"], check=True)
         directory.chmod(0o755)
         self.conf = lab.layout.slurm_conf.read_text()
+        self.looking = False
 
     def prepare_scripts(self) -> None:
-        """The bundle as `policy apply` makes it, and the same with a stopwatch."""
+        """The bundle as `policy apply` makes it, with what is put behind it."""
         policy = self.directory / "policy.yaml"
         policy.write_text(POLICY)
         self.lab.run_as("root", ["slurm-gpu", "policy", "apply", "--replace", str(policy)])
         ours = self.script.read_text()
         end = ours.rindex("return (function(...)")
-        watched = ours[:end] + "local _ = (function(...)" + ours[end:].removeprefix("return (function(...)")
-        self.scripts |= {
-            "ours": ours,
-            "table": ours,
-            "watched": watched + STOPWATCH.replace("@FILE@", str(self.times_file)),
+        bundle = ours[:end] + "local _ = (function(...)" + ours[end:].removeprefix("return (function(...)")
+        self.scripts = {
+            "switched": bundle + SWITCH,
+            "watched": bundle + STOPWATCH.replace("@FILE@", str(self.times_file)),
         }
 
     @property
@@ -134,46 +153,51 @@ class Bench:
         self.start("none")
         while (missing := count - self.queued()) > 0:
             share = max(missing // 4, 1)
-            self.submit(share, min(4, missing))
+            self.submit(share, min(4, missing), "none")
         self.lab.daemons["slurmctld"].stop(120)
-        shutil.rmtree(self.saved, ignore_errors=True)
-        shutil.copytree(self.lab.layout.slurmctld, self.saved, copy_function=copy_owned)
+        replace_tree(self.lab.layout.slurmctld, self.saved)
 
     def queued(self) -> int:
         return len(self.lab.output(["squeue", "--noheader", "--format=%i"]).split())
 
-    def start(self, alternative: str, script: str | None = None) -> None:
-        """Start slurmctld with this alternative, from the saved state if there is one.
-
-        `script` takes the place of the alternative's own.
-        """
+    def start(self, alternative: str, script: str = "switched") -> None:
+        """Start slurmctld from the saved state if there is one, and go over to this alternative."""
         self.lab.daemons["slurm-gpuctld"].stop(10)
-        (self.lab.layout.controller_run / "snapshot.txt").unlink(missing_ok=True)
+        self.looking = False
         self.lab.daemons["slurmctld"].stop(120)
         if self.saved.exists():
-            shutil.rmtree(self.lab.layout.slurmctld)
-            shutil.copytree(self.saved, self.lab.layout.slurmctld, copy_function=copy_owned)
-            shutil.chown(self.lab.layout.slurmctld, "slurm", "slurm")
-            for path in self.lab.layout.slurmctld.rglob("*"):
-                if path.is_dir():
-                    shutil.chown(path, "slurm", "slurm")
+            replace_tree(self.saved, self.lab.layout.slurmctld)
         plain = "\n".join(line for line in self.conf.splitlines() if not line.startswith("JobSubmitPlugins"))
         self.lab.layout.slurm_conf.write_text(plain + "\n" if alternative == "none" else self.conf)
-        if alternative != "none":
-            self.script.write_text(self.scripts[alternative if script is None else script])
+        self.script.write_text(self.scripts[script])
         self.lab.daemons["slurmctld"].start()
         self.lab.wait_until_idle_nodes()
-        if alternative in ("looks", "ours"):
-            self.lab.daemons["slurm-gpuctld"].start()
         time.sleep(1.5)  # what slurmctld does after a start is over
-        self.submit(1, 1)  # and so is the first look at the whole queue
+        self.switch(alternative)
 
-    def submit(self, each: int, submitters: int, *, varied: bool = False) -> float:
+    def switch(self, alternative: str) -> None:
+        """Go over to this alternative: slurm-gpuctld looks or does not, and the first decision is over."""
+        watcher = self.lab.daemons["slurm-gpuctld"]
+        snapshot = self.lab.layout.controller_run / "snapshot.txt"
+        looks = alternative in BY_LOOKS
+        if looks != self.looking:
+            self.looking = looks
+            if (pid := watcher.pid) is not None:
+                os.kill(pid, signal.SIGCONT if looks else signal.SIGSTOP)
+            elif looks:
+                watcher.start()
+            snapshot.unlink(missing_ok=True)
+            if looks:
+                wait_for(snapshot.exists, 60, "slurm-gpuctld looks at the queue")
+        self.submit(1, 1, alternative)
+
+    def submit(self, each: int, submitters: int, alternative: str, *, varied: bool = False) -> float:
         """Submissions per second of `submitters` processes, over the time in which any was at work."""
         begin = str(int(time.time()) + TOMORROW_S)
         command = [
             "setpriv", f"--reuid={USER}", f"--regid={USER}", "--init-groups",
-            str(self.loop), str(each), begin, *(["varied"] if varied else []),
+            str(self.loop), str(each), begin, "noop" if alternative in DOES_NOTHING else "bench",
+            *(["varied"] if varied else []),
         ]  # fmt: skip
         processes = [
             subprocess.Popen(command, env=self.lab.environment_of(USER), stdout=subprocess.PIPE, text=True)
@@ -186,13 +210,12 @@ class Bench:
         return accepted / (max(float(row[1]) for row in rows) - min(float(row[0]) for row in rows))
 
     def turn(self, alternative: str, each: int, submitters: int) -> Turn:
-        """Start slurmctld with this alternative and measure it."""
-        self.start(alternative)
+        """Measure an alternative that slurmctld has gone over to."""
         pid = self.lab.daemons["slurmctld"].pid
         assert pid is not None
         self.lab.run_as("root", ["sdiag", "--reset"])
         before = cost(pid)
-        per_s = self.submit(each, submitters)
+        per_s = self.submit(each, submitters, alternative)
         cpu_s = cost(pid).cpu_s - before.cpu_s
         return Turn(per_s, self.sdiag_us(), cpu_s * 1e6 / (each * submitters))
 
@@ -208,7 +231,7 @@ class Bench:
         for _ in range(FIRST_IN_THEIR_SECOND):
             time.sleep(1.1)
             self.lab.run_as("root", ["sdiag", "--reset"])
-            self.submit(1, 1)
+            self.submit(1, 1, alternative)
             times.append(self.sdiag_us())
         return statistics.median(times)
 
@@ -216,51 +239,79 @@ class Bench:
         """Time in our script of each of `jobs` submissions by one submitter."""
         self.start(alternative, "watched")
         self.times_file.unlink(missing_ok=True)
-        self.submit(jobs, 1, varied=varied)
+        self.submit(jobs, 1, alternative, varied=varied)
         return [float(line) * 1000 for line in self.times_file.read_text().split()]
 
 
-def copy_owned(source: str, target: str) -> str:
-    """Copy a file with its owner: slurmctld is not root."""
-    shutil.copy2(source, target)
-    owner = Path(source).stat()
-    shutil.chown(target, owner.st_uid, owner.st_gid)
-    return target
+def replace_tree(source: Path, target: Path) -> None:
+    """Make `target` a copy of `source`, with its owners: two files and a directory for each queued job."""
+    subprocess.run(["rm", "-rf", target], check=True)
+    subprocess.run(["cp", "--archive", "--no-target-directory", source, target], check=True)
+
+
+def mean_95(values: list[float]) -> tuple[float, list[float]]:
+    """Mean and its 95 % interval; without one where there is a single value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return round(mean, 3), []
+    margin = 1.96 * statistics.stdev(values) / len(values) ** 0.5
+    return round(mean, 3), [round(mean - margin, 3), round(mean + margin, 3)]
+
+
+def spread(mean: float, interval: list[float]) -> str:
+    """For people: the mean, and in brackets how far it may be off."""
+    return f"{mean:.3f}" + (f" (±{interval[1] - mean:.3f})" if interval else "")
+
+
+def ratio(of: list[Turn], to: list[Turn]) -> tuple[float, list[float]]:
+    """Of submissions a second in the same turn."""
+    return mean_95([one.per_s / other.per_s for one, other in zip(of, to, strict=True)])
+
+
+def take_turns(bench: Bench, size: int, options: argparse.Namespace) -> dict[str, list[Turn]]:
+    """Each alternative's measurements, in the order in which they were made."""
+    names = [name for name in IN_TURN if name != "table" or size <= MOST_BY_TABLE]
+    turns: dict[str, list[Turn]] = {name: [] for name in ("none", *names)}
+
+    def one(name: str) -> None:
+        turns[name].append(bench.turn(name, options.jobs, options.submitters))
+        print(f"{size:>8} queued  {name:<5} {turns[name][-1].per_s:8.0f}/s", file=sys.stderr)
+
+    for number in range(options.rounds):
+        bench.start("none")
+        for _ in range(options.turns):
+            one("none")
+        bench.start(names[0])
+        for turn in range(options.turns):
+            for name in names if (number + turn) % 2 == 0 else reversed(names):
+                bench.switch(name)
+                one(name)
+    return turns
 
 
 def measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
-    results: dict[str, Any] = {"queued": {}, "decision_ms": {}}
+    results: dict[str, Any] = {"queued": {}, "turns": {}, "decision_ms": {}}
     every_decision: list[float] = []
     for size in options.queued:
         print(f"queueing {size} jobs ...", file=sys.stderr)
         bench.fill(size)
-        names = [name for name in ALTERNATIVES if name != "table" or size <= MOST_BY_TABLE]
-        turns: dict[str, list[Turn]] = {name: [] for name in names}
-        for number in range(options.rounds):
-            first = number % len(names)
-            for name in names[first:] + names[:first]:
-                turns[name].append(bench.turn(name, options.jobs, options.submitters))
-                print(f"{size:>8} queued  {name:<5} {turns[name][-1].per_s:8.0f}/s", file=sys.stderr)
-        results["queued"][str(size)] = {
-            name: {
-                "per_s": round(statistics.median(turn.per_s for turn in turns[name])),
-                "to_noop": round(
-                    statistics.median(
-                        turn.per_s / noop.per_s for turn, noop in zip(turns[name], turns["noop"], strict=True)
-                    ),
-                    3,
-                ),
-                "sdiag_us": round(statistics.median(turn.sdiag_us for turn in turns[name])),
-                "cpu_us": round(statistics.median(turn.cpu_us for turn in turns[name])),
-                "first_us": round(bench.first_in_their_second_us(name)),
-            }
-            for name in names
-        }
+        turns = take_turns(bench, size, options)
+        rates = {name: round(statistics.median(turn.per_s for turn in turns[name])) for name in turns}
+        rows: dict[str, dict[str, Any]] = {name: {} for name in turns}
+        for name, of_it in turns.items():
+            row = rows[name]
+            row["to_noop"], row["to_noop_95"] = ratio(of_it, turns["noop"])
+            if name == "ours":
+                row["to_looks"], row["to_looks_95"] = ratio(of_it, turns["looks"])
+            row["sdiag_us"] = round(statistics.fmean(turn.sdiag_us for turn in of_it))
+            row["cpu_us"] = round(statistics.fmean(turn.cpu_us for turn in of_it))
+            row["first_us"] = round(bench.first_in_their_second_us(name))
+        results["queued"][str(size)], results["turns"][str(size)] = rates, rows
         results["decision_ms"][str(size)] = {}
         for name, varied in (("ours", False), ("ours", True), ("table", False)):
-            if name not in names:
+            if name not in rows:
                 continue
-            times = sorted(bench.decision_times_ms(name, options.jobs, varied=varied))
+            times = sorted(bench.decision_times_ms(name, DECISIONS, varied=varied))
             every_decision += times if name == "ours" else []
             results["decision_ms"][str(size)][name + (" (varied)" if varied else "")] = {
                 "median": round(statistics.median(times), 4),
@@ -279,10 +330,13 @@ def main() -> None:
         "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
     )
     parser.add_argument(
-        "--rounds", type=arguments.number(1), default=5, help="turns of each alternative (default 5)"
+        "--rounds", type=arguments.number(1), default=12, help="starts from the saved queue (default 12)"
     )
     parser.add_argument(
-        "--jobs", type=arguments.number(1), default=1000, help="jobs of each submitter (default 1000)"
+        "--turns", type=arguments.number(1), default=2, help="of each alternative in a round (default 2)"
+    )
+    parser.add_argument(
+        "--jobs", type=arguments.number(1), default=100, help="of each submitter in a turn (default 100)"
     )
     parser.add_argument(
         "--submitters", type=arguments.number(1), default=4, help="processes that submit (default 4)"
@@ -295,13 +349,15 @@ def main() -> None:
         bench.prepare_scripts()
         results = measure(bench, options)
 
-    for size, rows in results["queued"].items():
+    for size, rows in results["turns"].items():
         print(f"{size} queued:")
         for name, row in rows.items():
             print(
-                f"  {name:<5} {row['per_s']:>6}/s  {row['to_noop']:6.3f} of noop  "
+                f"  {name:<5} {results['queued'][size][name]:>6}/s  "
+                f"{spread(row['to_noop'], row['to_noop_95'])} of noop  "
                 f"slurmctld {row['sdiag_us']:>6} us, CPU {row['cpu_us']:>6} us, first {row['first_us']:>7} us"
             )
+        print(f"  ours {spread(rows['ours']['to_looks'], rows['ours']['to_looks_95'])} of looks")
         for name, times in results["decision_ms"][size].items():
             figures = f"median {times['median']:.3f} ms, p99 {times['p99']:.2f} ms, max {times['max']:.1f} ms"
             print(f"  decision, {name:<13} {figures}")

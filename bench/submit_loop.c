@@ -1,7 +1,7 @@
 /*
  * Submits COUNT batch jobs one after another with Slurm's own library: sbatch starts too slowly to measure slurmctld.
- * usage: submit_loop COUNT BEGIN_EPOCH [varied]
- * With a third word each job has a time limit of its own.
+ * usage: submit_loop COUNT BEGIN_EPOCH NAME [varied]
+ * With a fourth word each job has a time limit of its own.
  * Prints "STARTED_S ENDED_S ACCEPTED", on the clock that all processes of the host share.
  */
 #include <stdio.h>
@@ -26,7 +26,7 @@ int main(int argc, char **argv)
 	long accepted = 0, count;
 	double start;
 
-	if (argc != 3 && argc != 4)
+	if (argc != 4 && argc != 5)
 		return 2;
 	count = atol(argv[1]);
 	slurm_init(NULL);
@@ -36,7 +36,7 @@ int main(int argc, char **argv)
 		submit_response_msg_t *response = NULL;
 
 		slurm_init_job_desc_msg(&job);
-		job.name = "bench";
+		job.name = argv[3];
 		job.script = "#!/bin/sh\nexit 0\n";
 		job.argc = 1;
 		job.argv = arguments;
@@ -48,7 +48,7 @@ int main(int argc, char **argv)
 		job.user_id = getuid();
 		job.group_id = getgid();
 		job.min_nodes = 1;
-		job.time_limit = argc == 4 ? 10 + i : 10;
+		job.time_limit = argc == 5 ? 10 + i : 10;
 		job.tres_per_node = "gres:gpu:1";
 		job.begin_time = atol(argv[2]);
 		if (slurm_submit_batch_job(&job, &response) == SLURM_SUCCESS)
