@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.layout import REPOSITORY, Layout
+from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
+_INSTALLED = Path("/usr/libexec/slurm-gpu/hooks")
 _TOLD = "-told"
 
 
@@ -35,7 +37,7 @@ def install(layout: Layout, *, ours: bool) -> None:
     for event in EVENTS:
         directory = layout.etc / f"{event}.d"
         directory.mkdir(exist_ok=True)
-        hook = REPOSITORY / event / _HOOK
+        hook = _INSTALLED / event if INSTALLED_VARIABLE in os.environ else REPOSITORY / event / _HOOK
         _executable(directory / _HOOK, _script(layout, event, hook if ours and hook.exists() else None))
 
 

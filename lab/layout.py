@@ -14,6 +14,9 @@ TAG_VARIABLE = "SLURM_GPU_LAB_TAG"
 ``lab/env`` does not print it: an editor started from such a shell is not the lab's to kill.
 """
 
+INSTALLED_VARIABLE = "SLURM_GPU_LAB_INSTALLED"
+"""Set (to anything) where the lab is to run the slurm-gpu that packages installed, and not the checkout's."""
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

@@ -7,6 +7,7 @@ such a directory is bind-mounted, read-only, into the lab's own directory.
 from __future__ import annotations
 
 import contextlib
+import os
 import stat
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.errors import LabError
-from lab.layout import REPOSITORY, Layout
+from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 from lab.polling import wait_for
 
 PROGRAMS = {
@@ -25,6 +26,14 @@ PROGRAMS = {
     "slurm-gpudbd": "slurm_gpu.database.main",
 }
 """Command → module with a function main() → exit code."""
+
+INSTALLED = {
+    "slurm-gpu": "/usr/bin/slurm-gpu",
+    "slurm-gpuctld": "/usr/sbin/slurm-gpuctld",
+    "slurm-gpud": "/usr/sbin/slurm-gpud",
+    "slurm-gpudbd": "/usr/sbin/slurm-gpudbd",
+}
+"""Command → where packages put it."""
 
 
 def install(layout: Layout) -> None:
@@ -39,6 +48,9 @@ def install(layout: Layout) -> None:
     python = seen_prefix / interpreter.relative_to(prefix)
     start = f"{_libraries(prefix, seen_prefix)}exec {python}"
     for name, module in PROGRAMS.items():
+        if INSTALLED_VARIABLE in os.environ:
+            _write(layout.bin / name, f"exec {INSTALLED[name]}")
+            continue
         main = layout.root / "programs" / f"{name}.py"
         main.parent.mkdir(exist_ok=True)
         main.write_text(f"import sys\nsys.argv[0] = {name!r}\nfrom {module} import main\nsys.exit(main())\n")
