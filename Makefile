@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,parquet,plots,dev
 
-.PHONY: demo test test-long test-versions check soak fuzz man completion setup packages clean
+.PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup packages clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -51,9 +51,28 @@ fuzz: $(VENV)/ready
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
 	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py again.py lending.py)
 
+# The packages for the RHEL 9 family in dist/, from the last commit, for x86_64 and aarch64. See packaging/rpm/build.
+rpm:
+	@packaging/rpm/install-tools
+	@packaging/rpm/build dist
+
 # What the packages hold besides: pages for man, and what bash, zsh and fish load to complete slurm-gpu.
 man completion: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/python packaging/$@ build/$@
+
+# The documentation as a site in build/site; a link that leads nowhere fails it. mkdocs comes into .venv only here.
+docs: $(VENV)/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+# What the packages carry, against the databases of known vulnerabilities. OFFLINE=ok lets it pass, with a word,
+# where these cannot be reached.
+audit: $(VENV)/audit
+	@$(BIN)/python packaging/audit || { status=$$?; [ "$(OFFLINE)" = ok ] && [ $$status = 3 ]; }
+
+$(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
+	@packaging/make-venv $(VENV) $*
+	@touch $@
 
 setup: packages $(VENV)/ready
 

@@ -1,0 +1,105 @@
+"""What packages installed runs where it lies, with a Python 3.11 bound in and nothing of the checkout."""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import slurm_gpu
+from tests.packaging.conftest import Built
+from tests.packaging.trees import Tree
+
+pytestmark = [pytest.mark.lab, pytest.mark.long]
+WITHIN_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Tree:
+    tree = Tree(tmp_path_factory.mktemp("installed") / "root")
+    tree.rpm("-U", *built.packages)
+    return tree
+
+
+@pytest.mark.parametrize(
+    "command", ["sbin/slurm-gpud", "sbin/slurm-gpudbd", "sbin/slurm-gpuctld", "bin/slurm-gpu"]
+)
+def test_every_command_starts(installed: Tree, command: str) -> None:
+    name = command.rpartition("/")[2]
+    version = installed.run(f"/usr/{command}", "--version")
+    assert version.stdout == f"{name} {slurm_gpu.__version__}\n", version.stderr
+    shown = installed.run(f"/usr/{command}", "--help")
+    assert shown.returncode == 0
+    assert name in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["job", "jobs", "nodes", "explain", "quota", "policy", "db", "doctor"])
+def test_every_subcommand_finds_its_libraries(installed: Tree, command: str) -> None:
+    shown = installed.run("/usr/bin/slurm-gpu", command, "--help")
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_the_rules_for_applications_are_found(installed: Tree) -> None:
+    checked = installed.run("/usr/sbin/slurm-gpud", "applications", "--check")
+    assert checked.returncode == 0, checked.stderr
+
+
+def test_the_example_policy_and_the_lua_modules_are_found(installed: Tree) -> None:
+    checked = installed.run("/usr/bin/slurm-gpu", "policy", "check")
+    assert "policy.yaml" in checked.stdout + checked.stderr
+    assert "missing" not in checked.stderr
+
+
+def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> None:
+    tree.rpm("-U", built.package(""), built.package("-node"))
+    shown = tree.run("/usr/sbin/slurm-gpud", "--version")
+    assert shown.returncode == 0, shown.stderr
+    once = tree.run("/usr/sbin/slurm-gpud", "--no-slurm", "--once", "--print", "--node=n1")
+    assert "NVML" in once.stdout + once.stderr  # there is no driver here; the binding was found and asked
+
+
+def test_what_the_site_installs_for_its_python_is_not_seen(tree: Tree, built: Built) -> None:
+    tree.rpm("-U", *built.packages)
+    for place in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.11/dist-packages", "tmp"):
+        (tree.root / place).mkdir(parents=True, exist_ok=True)
+        (tree.root / place / "yaml.py").write_text("raise SystemExit('a foreign yaml')\n")
+    shown = tree.run("/bin/sh", "-c", "cd /tmp && PYTHONPATH=/tmp /usr/bin/slurm-gpu --version")
+    assert shown.stdout == f"slurm-gpu {slurm_gpu.__version__}\n", shown.stderr
+
+
+@pytest.fixture
+def answering(installed: Tree) -> Iterator[Path]:
+    """slurm-gpudbd as it is installed, on SQLite; its socket."""
+    for directory in ("run/slurm-gpu", "var/lib/slurm-gpu"):
+        (installed.root / directory).mkdir(exist_ok=True)
+    (installed.root / "etc/slurm-gpu/slurm-gpudbd.yaml").chmod(0o600)
+    path = installed.root / "run/slurm-gpu/slurm-gpudbd.sock"
+    daemon = installed.start("/usr/sbin/slurm-gpudbd", "--listen=127.0.0.1:0")
+    try:
+        end_s = time.monotonic() + WITHIN_S
+        while not path.exists() and daemon.poll() is None and time.monotonic() < end_s:
+            time.sleep(0.05)
+        yield path
+    finally:
+        daemon.kill()
+        _, said = daemon.communicate()
+    assert "Traceback" not in said, said
+
+
+def test_slurm_gpudbd_answers_from_sqlite(installed: Tree, answering: Path) -> None:
+    class Connection(http.client.HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX)
+            self.sock.settimeout(WITHIN_S)
+            self.sock.connect(str(answering))
+
+    connection = Connection("localhost")
+    connection.request("GET", "/v1/health")
+    told = json.loads(connection.getresponse().read())
+    assert told["version"] == slurm_gpu.__version__
+    assert told["database"].startswith("SQLite")
+    shown = installed.run("/usr/bin/slurm-gpu", "jobs", "--json")
+    assert json.loads(shown.stdout)["runs"] == [], shown.stderr
