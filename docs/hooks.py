@@ -1,0 +1,73 @@
+"""What mkdocs does besides: pages from elsewhere, pictures in the colour of the text, no outside requests.
+
+mkdocs calls the functions by their names (https://www.mkdocs.org/user-guide/plugins/#events).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+_ROOT = Path(__file__).resolve().parents[1]
+_OUTSIDE = {
+    "CHANGELOG.md": "changelog.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "lab/README.md": "lab.md",
+}
+"""Pages of the repository that are pages of the site too."""
+_PICTURE = re.compile(r'<img alt="(?P<alt>[^"]*)" src="(?P<source>images/[^"]+\.svg)"[^>]*>')
+_REQUEST = re.compile(
+    r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\bsrc=["']?(?:https?:)?//[^"'\s>]+"""
+    r"""|<link\b(?![^>]*\brel=["']?(?:canonical|prev|next)\b)[^>]*\bhref=["']?(?:https?:)?//[^"'\s>]+"""
+    r"""|(?:@import\s+|url\()["']?(?:https?:)?//[^"'\s)]+""",
+    re.IGNORECASE,
+)
+"""What a browser would load from another host, without anybody having clicked."""
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that lie elsewhere in the repository."""
+    for source, page in _OUTSIDE.items():
+        text = (_ROOT / source).read_text(encoding="utf-8")
+        files.append(File.generated(config, page, content=_as_in_docs(text, Path(source).parent)))
+    return files
+
+
+def _as_in_docs(text: str, folder: Path) -> str:
+    """Links as they have to be in docs/."""
+    up = "../" * len(folder.parts)
+    return text.replace(f"]({up}docs/", "](").replace(f"]({up}CONTRIBUTING.md", "](contributing.md")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Let links to those pages lead to their place on the site."""
+    for source, page in _OUTSIDE.items():
+        markdown = markdown.replace(f"](../{source}", f"]({page}")
+        markdown = markdown.replace(f"]({source}", f"]({page}")
+    return markdown
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Put pictures into the page itself, where they take the colour of the text around them."""
+
+    def inline(match: re.Match[str]) -> str:
+        svg = (_ROOT / "docs" / match["source"]).read_text(encoding="utf-8")
+        return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{match["alt"]}"', 1)
+
+    return _PICTURE.sub(inline, html)
+
+
+def on_post_build(config: Any) -> None:
+    """Fail where a page would ask another host for anything."""
+    asked = [
+        f"{path.relative_to(config['site_dir'])}: {match[0]}"
+        for path in sorted(Path(config["site_dir"]).rglob("*"))
+        if path.suffix in (".html", ".css")
+        for match in _REQUEST.finditer(path.read_text(encoding="utf-8"))
+    ]
+    if asked:
+        raise PluginError("the site would load from other hosts:\n" + "\n".join(asked))

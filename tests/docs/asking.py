@@ -1,0 +1,70 @@
+"""What a policy says to a command line: by `slurm-gpu explain`'s own function, on an idle cluster."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shlex
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.explain import explain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.sbatch import parse_command
+from slurm_gpu.policy.script import PolicyScript
+from slurm_gpu.slurm.submission import Partition, UserDefaults
+from slurm_gpu.yamlsource import parse_yaml
+
+MONDAY_AT_TEN = dt.datetime(2026, 11, 23, 10, tzinfo=dt.UTC)
+_USERS = {"alice": 1001, "bob": 1002}
+_BOB = 1002, "bob"
+_PARTITIONS = [
+    Partition(name=name, is_default=name == "gpu", default_time_s=3600, max_time_s=None)
+    for name in ("gpu", "cpu", "debug", "teaching")
+]
+_CLUSTER = SiteFacts(
+    n_gpus=128,
+    shards_per_gpu=4,
+    partition_gpus={"gpu": 8, "cpu": 0, "debug": 8, "teaching": 8},
+    partition_cpus={"gpu": 64, "cpu": 64, "debug": 64, "teaching": 64},
+    partition_mib=dict.fromkeys(("gpu", "cpu", "debug", "teaching"), 512 * 1024),
+    partition_gpu_types={"gpu": frozenset({"a100"}), "debug": frozenset({"a100"})},
+    default_mib={"per_gpu": 64 * 1024, "per_cpu": 4096},
+    run_directory=Path("/nonexistent"),
+    year=2026,
+)
+
+
+class People:
+    """A host with alice and bob, of whom bob is an undergraduate."""
+
+    def uid(self, user: str) -> int | None:
+        return _USERS.get(user)
+
+    def member_uids(self, group: str) -> frozenset[int] | None:
+        return frozenset({1002}) if group == "undergrad" else None
+
+    def known_users(self) -> list[str]:
+        return sorted(_USERS)
+
+    def known_groups(self) -> list[str]:
+        return ["undergrad"]
+
+
+def told(policy: str, command: str, environ: Mapping[str, str] | None = None) -> str:
+    """What bob reads on his terminal, on a Monday at ten; the script that he names has to be there."""
+    source = parse_yaml(policy, "policy.yaml")
+    checked = check_policy(source)
+    names = resolve_names(checked, source, People())
+    assert not names.unknown
+    script = build_bundle(compile_policy(checked, names, _CLUSTER))
+    request = parse_command(shlex.split(command), environ or {}, None)
+    now = int(MONDAY_AT_TEN.timestamp())
+    with patch("slurm_gpu.policy.explain.PolicyScript", partial(PolicyScript, now=lambda: now)):
+        answer = explain(script, request, _BOB, UserDefaults(account="nlp", qos="normal"), [], _PARTITIONS)
+    assert not answer.notes
+    prefix = request.command if answer.verdict.accepted else f"{request.command}: error"
+    return "".join(f"{prefix}: {line}\n" for line in answer.verdict.messages)

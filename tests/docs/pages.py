@@ -1,0 +1,78 @@
+"""The pages of the documentation, as a reader of Markdown takes them apart."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+_ELSEWHERE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "lab/README.md")
+PAGES = [*(ROOT / name for name in _ELSEWHERE), *sorted(DOCS.glob("*.md"))]
+_PARSER = MarkdownIt("commonmark").enable("table")
+_NOT_IN_ANCHORS = re.compile(r"[^\w\- ]")
+
+
+def tokens(page: Path) -> list[Token]:
+    """Blocks and what is in them, in their order."""
+    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
+    return [one for block in blocks for one in (block, *(block.children or ()))]
+
+
+def links(page: Path) -> Iterator[str]:
+    """Targets of links and pictures."""
+    for token in tokens(page):
+        target = token.attrGet("src") if token.type == "image" else token.attrGet("href")
+        if isinstance(target, str):
+            yield target
+
+
+def anchors(page: Path) -> set[str]:
+    """What can stand behind `#`, as forges and the site make it of headings."""
+    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
+    seen: Counter[str] = Counter()
+    found = set()
+    for opening, inline in pairwise(blocks):
+        if opening.type == "heading_open":
+            text = "".join(
+                one.content for one in inline.children or () if one.type in ("text", "code_inline")
+            )
+            name = _NOT_IN_ANCHORS.sub("", unicodedata.normalize("NFC", text).strip().lower()).replace(
+                " ", "-"
+            )
+            found.add(f"{name}-{seen[name]}" if seen[name] else name)
+            seen[name] += 1
+    return found
+
+
+def code_spans(page: Path) -> set[str]:
+    """Everything between backticks in running text."""
+    return {token.content for token in tokens(page) if token.type == "code_inline"}
+
+
+def fences(page: Path, language: str) -> Iterator[tuple[str, str]]:
+    """Blocks of code in a language: the words behind its name, and the text."""
+    for token in tokens(page):
+        if token.type == "fence" and token.info.split()[:1] == [language]:
+            yield " ".join(token.info.split()[1:]), token.content
+
+
+def rows(page: Path) -> Iterator[list[str]]:
+    """Rows of tables below their headings, as the text of their cells."""
+    blocks = _PARSER.parse(page.read_text(encoding="utf-8"))
+    row: list[str] = []
+    for opening, inline in pairwise(blocks):
+        if opening.type == "tr_open":
+            row = []
+        elif opening.type == "td_open":
+            row.append(inline.content)
+        elif opening.type == "tr_close" and row:
+            yield row
+            row = []

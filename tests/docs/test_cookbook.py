@@ -1,0 +1,63 @@
+"""The cookbook's recipes are policies as they stand, and its refusals are what these policies say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.deadrules import find_doubts
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.slurm.client import SlurmClient
+from slurm_gpu.yamlsource import parse_yaml
+
+from .asking import MONDAY_AT_TEN, People, told
+from .pages import DOCS, fences
+
+_PAGE = DOCS / "cookbook.md"
+RECIPES = dict(fences(_PAGE, "yaml"))
+REFUSALS = list(fences(_PAGE, "refusal"))
+
+
+def _no_slurm() -> SlurmClient:
+    raise SlurmError("there is none here")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_policy_check_takes_each_recipe(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_GPU_POLICY", raising=False)
+    (tmp_path / "slurm-gpu.yaml").write_text("cluster: c\n")
+    (tmp_path / "policy.yaml").write_text(RECIPES[name])
+    site = Site(config_path=tmp_path / "slurm-gpu.yaml", connect_slurm=_no_slurm)
+    assert main(("policy", "check"), site) == 0
+    assert "no mistakes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_recipe_says_anything_in_vain(name: str) -> None:
+    source = parse_yaml(RECIPES[name], "policy.yaml")
+    policy = check_policy(source)
+    names = resolve_names(policy, source, People())
+    assert names.unknown == ()
+    assert [str(doubt) for doubt in find_doubts(policy, names, source, MONDAY_AT_TEN.date())] == []
+
+
+@pytest.mark.parametrize(("words", "shown"), REFUSALS, ids=[words for words, _ in REFUSALS])
+def test_the_refusals_are_what_the_policies_say(
+    words: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for script in ("train.sh", "prepare.sh"):
+        (tmp_path / script).write_text("#!/bin/sh\n")
+    monkeypatch.chdir(tmp_path)
+    name, *mode = words.split()
+    policy = RECIPES[name].replace("mode: observe", f"mode: {mode[0]}") if mode else RECIPES[name]
+    first, _, answer = shown.partition("\n")
+    assert first.startswith("$ ")
+    assert answer == told(policy, first.removeprefix("$ "))
+    assert answer

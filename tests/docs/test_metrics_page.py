@@ -1,0 +1,102 @@
+"""docs/metrics.md names everything that is recorded, and nothing that is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.live import LastSeen
+from slurm_gpu.node.metrics import Exposition, Health, expose
+from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.records import DeviceFacts, Host, LiveDevice, Record
+from slurm_gpu.records.timeline import SERIES
+
+from .pages import DOCS, ROOT
+
+_PAGE = (DOCS / "metrics.md").read_text()
+_SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", _PAGE, re.DOTALL | re.MULTILINE))
+
+
+def _first_cells(section: str) -> set[str]:
+    rows = re.findall(r"^\| (`.*?) \|", _SECTIONS[section], re.MULTILINE)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def _spans(section: str, begin: str = "") -> set[str]:
+    text = _SECTIONS[section]
+    return set(re.findall(r"`([^`]+)`", text[text.index(begin) :]))
+
+
+def _names(kind: type) -> set[str]:
+    return {field.name for field in fields(kind)}
+
+
+def test_every_field_of_a_record() -> None:
+    assert _first_cells("A GPU of a job") == _names(Record)
+
+
+def test_every_series_of_a_timeline() -> None:
+    (line,) = re.findall(r"^\*\*Timeline\*\*: (.*?),", _PAGE, re.MULTILINE)
+    assert re.findall(r"`(\w+)`", line) == list(SERIES)
+
+
+def test_every_field_of_a_host_record() -> None:
+    of_both = _names(Host) & _names(Record)
+    assert _first_cells("A job's processes on a node") == _names(Host) - of_both
+
+
+def test_every_field_of_a_device() -> None:
+    assert _first_cells("What a device is") == _names(DeviceFacts) - {"node"}
+
+
+def test_every_live_value() -> None:
+    told = _spans("Now", "| of |")
+    host = {name for name in _names(NodeReading) - {"at_s"} if not name.endswith("_per_s")}
+    assert told == _names(LiveDevice) | host | {"_per_s"}
+
+
+def _told_kinds() -> Iterable[str]:
+    """Kinds as the code writes them down."""
+    for path in (ROOT / "slurm_gpu").rglob("*.py"):
+        text = path.read_text()
+        yield from re.findall(r"""(?:\.tell\(|_tell_of\([^"]*?)"(\w+)\"""", text)
+        yield from re.findall(r"""kind="(\w+)\"""", text)
+        yield from re.findall(r"""Trouble\.\w+: "(gpu_\w+)\"""", text)
+
+
+def test_every_kind_of_event() -> None:
+    kinds = {*_told_kinds(), "intruder", "job_mismatch", "double_watch", "device_elsewhere"}
+    assert _first_cells("What happens") == kinds
+
+
+def test_every_reason_for_which_clocks_are_held_down() -> None:
+    source = (ROOT / "slurm_gpu/node/gpu/nvmldevice.py").read_text()
+    (table,) = re.findall(r"^_REASONS = \{(.*?)^\}", source, re.DOTALL | re.MULTILINE)
+    assert set(re.findall(r'"(\w+)"', table)) <= _spans("A GPU of a job", "| `throttle_s`")
+
+
+class _Silent:
+    """A reader without devices."""
+
+    def devices(self) -> list[object]:
+        return []
+
+
+def test_every_series_of_prometheus(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(Exposition, "family", lambda _self, name, *_rest: told.append(name))
+    health = Health(
+        looks=0, failed_looks=0, open_jobs=0, spool_bytes=0, spool_items=0, spool_failing=False,
+        shipment_failures=0, pids={},
+    )  # fmt: skip
+    expose("n1", LastSeen(_Silent()), {}, health, 0.0)  # type: ignore[arg-type]
+    assert _first_cells("Prometheus") == set(told)
+
+
+def test_the_rows_of_a_run_are_documented_in_full_elsewhere() -> None:
+    api = Path(DOCS / "api.md").read_text()
+    assert all(f"`{name}`" in api for name in _first_cells("A run"))

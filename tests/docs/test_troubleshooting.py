@@ -1,0 +1,44 @@
+"""Each message in docs/troubleshooting.md is one of ours, and what the daemons warn of stands there."""
+
+from __future__ import annotations
+
+import pytest
+
+from .messages import is_like, logged, pieces, scripts, texts
+from .pages import DOCS, code_spans, rows
+
+_PAGE = DOCS / "troubleshooting.md"
+_TEXTS = [*dict.fromkeys(texts()), *scripts()]
+_SLURMS_OWN = {
+    "Prolog error", "Epilog error", "slurmctld", "No Assoc usage file", "Unspecified error",
+    "scontrol update", "AssocMaxGRESPerJob", "QOSMaxGRESPerUser",
+}  # fmt: skip
+_SEEN = [span for row in rows(_PAGE) for span in row[0].split("`")[1::2]]
+MESSAGES = [span.replace("\\|", "|") for span in _SEEN if span not in _SLURMS_OWN]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_that_is_quoted_is_in_the_code(message: str) -> None:
+    assert any(is_like(message, text) for text in _TEXTS)
+
+
+def test_what_is_not_in_the_code_is_noticed() -> None:
+    assert not any(is_like("the spool is half … full", text) for text in _TEXTS)
+
+
+def _stands_there(text: str) -> bool:
+    """All of it, or a part that is long enough to know it by."""
+    return any(
+        is_like(text, message) or (is_like(message, text) and sum(map(len, pieces(message))) >= 20)
+        for message in MESSAGES
+    )
+
+
+def test_what_the_daemons_warn_of_stands_on_the_page() -> None:
+    missing = [f"{where}: {text}" for where, text in logged() if pieces(text) and not _stands_there(text)]
+    assert missing == [], "docs/troubleshooting.md lacks these: what do they mean, and what is to be done?"
+
+
+def test_the_page_has_no_message_twice() -> None:
+    spans = [span for span in code_spans(_PAGE) if span in MESSAGES]
+    assert len(spans) == len(set(spans))
