@@ -20,7 +20,7 @@ class Partition:
     default_time_s: int | None
     max_time_s: int | None
     whole_nodes: bool = False
-    """Whether each job has its nodes to itself (OverSubscribe=EXCLUSIVE)."""
+    """Whether each job has its nodes to itself: OverSubscribe=EXCLUSIVE, Exclusive=NODE in 26.05."""
     allow_groups: frozenset[str] | None = None
     """UNIX groups that may use it; None, here and below, where it does not say."""
     allow_accounts: frozenset[str] | None = None
@@ -109,7 +109,7 @@ def _partition(line: str) -> Partition:
         is_default=fields.get("Default") == "YES",
         default_time_s=_seconds(fields.get("DefaultTime", "NONE")),
         max_time_s=_seconds(fields.get("MaxTime", "UNLIMITED")),
-        whole_nodes=fields.get("OverSubscribe") == "EXCLUSIVE",
+        whole_nodes=fields.get("OverSubscribe") == "EXCLUSIVE" or fields.get("Exclusive") in ("NODE", "TOPO"),
         allow_groups=_names(fields.get("AllowGroups", "ALL")),
         allow_accounts=_names(fields.get("AllowAccounts", "ALL").lower()),
         deny_accounts=_names(fields.get("DenyAccounts", "ALL").lower()),

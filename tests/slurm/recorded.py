@@ -17,6 +17,7 @@ VERSIONS = {"22.05": "22.05.8", "24.11": "24.11.5", "26.05": "26.05.5"}
 _FILES = (
     ("scontrol show config", "config.txt"),
     ("scontrol --all --details show node", "nodes.txt"),
+    ("scontrol --all --oneliner show partition", "partitions.txt"),
     ("squeue ", "labels.txt"),
     ("sacct --helpformat", "sacct-helpformat.txt"),
     ("sacct --allusers", "sacct.txt"),

@@ -1,0 +1,51 @@
+"""Partitions as three versions of Slurm printed them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from slurm_gpu.slurm.submission import Partition, read_partitions
+from tests.slurm.recorded import VERSIONS, RecordedSlurm
+
+
+@pytest.fixture(scope="module", params=list(VERSIONS))
+def partitions(request: pytest.FixtureRequest) -> Mapping[str, Partition]:
+    return {one.name: one for one in read_partitions(RecordedSlurm(request.param), {})}
+
+
+def test_jobs_of_one_partition_have_whole_nodes(partitions: Mapping[str, Partition]) -> None:
+    """26.05 says so elsewhere."""
+    assert [name for name, one in partitions.items() if one.whole_nodes] == ["whole"]
+
+
+def test_the_default_is_known_and_hidden_ones_are_there(partitions: Mapping[str, Partition]) -> None:
+    assert [name for name, one in partitions.items() if one.is_default] == ["gpu"]
+    assert "hidden" in partitions
+
+
+def test_times(partitions: Mapping[str, Partition]) -> None:
+    times = {name: (one.default_time_s, one.max_time_s) for name, one in partitions.items()}
+    assert times == dict.fromkeys(partitions, (None, None)) | {
+        "gpu": (3600, None),
+        "time": (600, 1800),
+        "some": (None, 2 * 86400),
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "found"),
+    [
+        ("allow_groups", {"group": {"undergrad"}, "some": {"alice", "undergrad"}}),
+        ("allow_accounts", {"account": {"nlp"}}),
+        ("deny_accounts", {"no-account": {"vision", "x"}}),
+        ("allow_qos", {"qos": {"high", "other"}}),
+        ("deny_qos", {"no-qos": {"normal"}}),
+    ],
+)
+def test_who_may_use_them(
+    partitions: Mapping[str, Partition], field: str, found: Mapping[str, set[str]]
+) -> None:
+    limits = {name: getattr(one, field) for name, one in partitions.items()}
+    assert {name: names for name, names in limits.items() if names is not None} == found
