@@ -1,4 +1,4 @@
-"""The packages, built once a session, and trees that they are installed into."""
+"""The packages, built once, and trees that they are installed into."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.packaging.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
+KEPT = ROOT / "build/rpm/tested"
 PARTS = ("", "-node", "-client", "-db", "-controller")
 
 
@@ -43,21 +44,33 @@ class Built:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Built]:
-    """Build the last commit; keyword arguments are variables that packaging/rpm/build heeds."""
+def build() -> Callable[..., Built]:
+    """Build the last commit; keyword arguments are variables that packaging/rpm/build heeds.
+
+    That takes a minute, so what was built of a commit is kept until there is another.
+    """
     if os.geteuid() != 0 or shutil.which("rpmbuild") is None:
         pytest.skip("needs root, and what packaging/rpm/install-tools installs")
+    commit = _run("git", "rev-parse", os.environ.get("COMMIT", "HEAD")).strip()
 
     def build(**variables: str) -> Built:
-        directory = tmp_path_factory.mktemp("dist")
-        command = ["nice", ROOT / "packaging/rpm/build", directory]
-        done = subprocess.run(
-            command, env=os.environ | variables, capture_output=True, text=True, check=False, timeout=900
-        )
-        assert done.returncode == 0, done.stderr
-        return Built(directory, done.stdout)
+        directory = KEPT / commit / "-".join(("packages", *variables.values()))
+        note = directory / "printed.txt"
+        if not note.exists():
+            for old in KEPT.glob("*"):
+                if old.name != commit:
+                    shutil.rmtree(old)
+            note.write_text(_run("nice", ROOT / "packaging/rpm/build", directory, COMMIT=commit, **variables))
+        return Built(directory, note.read_text())
 
     return build
+
+
+def _run(*command: str | Path, **variables: str) -> str:
+    environment = os.environ | variables
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="session")
@@ -71,6 +84,15 @@ def next_built(build: Callable[..., Built]) -> Built:
     return build(RELEASE="2", ARCHES="x86_64")
 
 
+@pytest.fixture(scope="session")
+def system(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package that provides what packages ask of a system."""
+    directory = tmp_path_factory.mktemp("system")
+    define = [f"--define=_topdir {directory}", f"--define=_dbpath {directory}/db"]
+    _run("rpmbuild", "--quiet", "-bb", *define, Path(__file__).with_name("system.spec"))
+    return directory / "RPMS/noarch/system-9-1.noarch.rpm"
+
+
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "root")
+def tree(tmp_path: Path, system: Path) -> Tree:
+    return Tree(tmp_path / "root", system)

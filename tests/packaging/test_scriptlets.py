@@ -113,7 +113,6 @@ def asked_of_systemd(tree: Tree) -> Path:
     """The tree has a running systemd, which notes what it is asked."""
     (tree.root / "run/systemd/system").mkdir(parents=True)
     systemctl = tree.root / "usr/bin/systemctl"
-    systemctl.parent.mkdir(parents=True)
     systemctl.write_text('#!/bin/sh\necho "$*" >>/asked\n')
     systemctl.chmod(0o755)
     return tree.root / "asked"

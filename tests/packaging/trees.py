@@ -13,15 +13,16 @@ class Tree:
     """A root directory of its own, at first with nothing but users' names in it.
 
     rpm, the scriptlets and whatever is run see this machine's shell, Python 3.11 and glibc in it, and nothing
-    else of this machine.
+    else of this machine. `system` is a package that provides what packages ask of a system.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, system: Path) -> None:
         self.root = root
         for directory in ("etc", "run", "var/lib/rpm"):
             (root / directory).mkdir(parents=True)
         (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/sh\nslurm:x:64030:64030::/:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\nslurm:x:64030:\n")
+        self.rpm("-U", system)
 
     def rpm(self, *arguments: str | Path) -> str:
         """Run rpm on the tree; what it and the scriptlets print."""
