@@ -41,9 +41,10 @@ from slurm_gpu.database.queries import (
     show_live,
 )
 from slurm_gpu.database.results import Health, RunTimeline
-from slurm_gpu.database.shipment import MAX_BODY_BYTES, WIRE_RANGE, ShipmentError, parse_shipment
+from slurm_gpu.database.shipment import MAX_BODY_BYTES, ShipmentError, WireError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
+from slurm_gpu.records import WIRE_RANGE
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,8 @@ LIVE_STREAMS_OF_A_USER = 16
 """Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
 SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
+NODES_TOLD_OF = 20_000
+"""Whose versions are not spoken here; more are not told of."""
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
 WINDOW_WITHIN_S = 10
 """A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
@@ -113,6 +116,7 @@ class _Answers:
         self._parsing = threading.Lock()
         self._streams: Counter[int] = Counter()
         self._shipments: Counter[str] = Counter()
+        self._refused: set[str] = set()
 
     async def post_node(self, request: Request) -> Response:
         caller, body = await self._authenticated(request)
@@ -124,7 +128,11 @@ class _Answers:
 
         def take() -> dict[str, Any]:
             with self._parsing:
-                shipment = parse_shipment(body, encoding)
+                try:
+                    shipment = parse_shipment(body, encoding)
+                except WireError as error:
+                    self._tell_of(error)
+                    raise
             answer = self._services.intake.take(shipment, address)
             if self._services.intake.may_speak(shipment.node, address):
                 self._services.arrivals.heard(shipment.node, shipment.version)
@@ -134,6 +142,12 @@ class _Answers:
             return JSONResponse(await run_in_threadpool(take))
         with self._one_shipment_more(address):
             return JSONResponse(await run_in_threadpool(take))
+
+    def _tell_of(self, error: WireError) -> None:
+        """Once of each node and version: it asks again and again."""
+        if str(error) not in self._refused and len(self._refused) < NODES_TOLD_OF:
+            self._refused.add(str(error))
+            log.log(logging.INFO if error.is_passing else logging.WARNING, "%s", error)
 
     @contextlib.contextmanager
     def _one_shipment_more(self, address: str) -> Iterator[None]:
@@ -355,8 +369,11 @@ async def _try_later(_: Request, error: OutsideError) -> Response:
     return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
-async def _http_error(_: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    why = error.detail
+    if error.status_code == 405 or "endpoint" not in request.scope:
+        why = f"slurm-gpudbd {slurm_gpu.__version__} has no {request.method} {request.url.path}"
+    return JSONResponse({"error": why}, error.status_code, headers=error.headers)
 
 
 async def _gone(_: Request, __: ClientDisconnect) -> Response:

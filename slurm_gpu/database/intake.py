@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
+from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import Database
@@ -21,7 +22,7 @@ from slurm_gpu.database.match import node_set
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
 from slurm_gpu.database.resized import began_s
 from slurm_gpu.database.schema import run
-from slurm_gpu.database.shipment import KINDS, WIRE_RANGE, Rejected, Shipment, ShipmentError
+from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import (
     Watch,
@@ -36,7 +37,8 @@ from slurm_gpu.database.store import (
     store_told_runs,
     store_windows,
 )
-from slurm_gpu.records import DeviceFacts, Event, Host, HostRun, Live, Record, Window
+from slurm_gpu.database.unknown import UnknownLog
+from slurm_gpu.records import WIRE_RANGE, DeviceFacts, Event, Host, HostRun, Live, Record, Window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class Intake:
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
         self._allowances = Allowances(clock)
+        self._unknown = UnknownLog()
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
@@ -94,6 +97,8 @@ class Intake:
             self._wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
+        if shipment.unknown:
+            self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
         # A machine without Slurm counts jobs by itself.
         is_slurms = shipment.node in (self._view.nodes() or {})
         open_jobs = shipment.open_jobs if is_slurms else ()
@@ -106,6 +111,8 @@ class Intake:
             "want": self._wants.of(shipment.node),
             "jobs": self._jobs(shipment.node, queue),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
+            "ignored": shipment.unknown,
+            "version": __version__,
             "wire": list(WIRE_RANGE),
         }
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from slurm_gpu import __version__
+from slurm_gpu.database.unknown import Unknown
 from slurm_gpu.errors import RecordError
-from slurm_gpu.records import WIRE_VERSION, DeviceFacts, Event, Host, HostRun, Live, Record, Window, fields
+from slurm_gpu.records import (
+    WIRE_RANGE,
+    WIRE_VERSION,
+    DeviceFacts,
+    Event,
+    Host,
+    HostRun,
+    Live,
+    Record,
+    Window,
+    fields,
+)
 
-WIRE_RANGE = (WIRE_VERSION, WIRE_VERSION)
 MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
 MAX_ITEMS = 1000
@@ -25,6 +38,19 @@ Memory and time go by these: 16 MiB of [] would take seconds, for which all othe
 KINDS = ("records", "hosts", "devices", "events", "runs", "windows", "live")
 """What may be rejected item by item; `live` is one item."""
 _LISTS = ("records", "hosts", "devices", "events", "runs", "steps", "windows")
+_ITEMS = {
+    kind: frozenset(f.name for f in dataclasses.fields(item))
+    for kind, item in {
+        "records": Record,
+        "hosts": Host,
+        "devices": DeviceFacts,
+        "events": Event,
+        "runs": HostRun,
+        "windows": Window,
+    }.items()
+}
+"""The keys of each kind's items."""
+_KEYS = frozenset((*_ITEMS, "wire", "node", "boot_id", "version", "live", "open"))
 _MAX_VERSION = 64
 # As many as the greatest float has. Reading a number takes the square of its length.
 _MAX_DIGITS = 309
@@ -43,6 +69,23 @@ class ShipmentError(Exception):
         self.status, self.retry_after_s = status, retry_after_s
 
 
+class WireError(ShipmentError):
+    """It speaks a version of the wire that is not spoken here.
+
+    `is_passing`: that of the next release, which goes on with ours.
+    """
+
+    def __init__(self, wire: int, sender: str) -> None:
+        low, high = WIRE_RANGE
+        older = "that slurm-gpud" if wire < low else "slurm-gpudbd"
+        super().__init__(
+            426,
+            f"{sender} speaks version {fields.shown(wire)} of the wire, slurm-gpudbd {__version__} speaks "
+            f"{low} to {high}: upgrade {older}",
+        )
+        self.is_passing = wire == high + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """An item that will never be stored; `index` is its place among those of its `kind`."""
@@ -56,7 +99,8 @@ class Rejected:
 class Shipment:
     """What a node sent: its well-formed items by index, and what is wrong with the others.
 
-    `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud.
+    `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
+    `unknown` are names by kind that are not known here, and lost.
     """
 
     node: str
@@ -70,6 +114,7 @@ class Shipment:
     live: Live | None = None
     open_jobs: Sequence[int] = ()
     rejected: Sequence[Rejected] = ()
+    unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 def parse_shipment(body: bytes, encoding: str) -> Shipment:
@@ -91,8 +136,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
             400, f"wire: {fields.shown(wire)} must be the version of the wire, such as {WIRE_VERSION}"
         )
     if not WIRE_RANGE[0] <= wire <= WIRE_RANGE[1]:
-        spoken = f"{WIRE_RANGE[0]} to {WIRE_RANGE[1]}"
-        raise ShipmentError(426, f"wire {fields.shown(wire)} is not spoken here, but {spoken}")
+        raise WireError(wire, _sender(value))
     try:
         node = fields.word("node", value.get("node"))
     except RecordError as error:
@@ -101,6 +145,11 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
     if n_items > MAX_ITEMS:
         raise ShipmentError(413, f"{n_items} items are more than {MAX_ITEMS}; send less at once")
     rejected: list[Rejected] = []
+    unknown = Unknown()
+    unknown.note("shipment", {name: item for name, item in value.items() if item not in (None, [])}, _KEYS)
+    for kind, of_kind in _ITEMS.items():
+        for item in _list(kind, value):
+            unknown.note(kind, item, of_kind)
     return Shipment(
         node=node,
         version=_version(value.get("version")),
@@ -113,6 +162,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
         live=_live(value, rejected),
         open_jobs=_open_jobs(value),
         rejected=rejected,
+        unknown=unknown.names,
     )
 
 
@@ -185,6 +235,16 @@ def _open_jobs(shipment: Mapping[str, Any]) -> list[int]:
     """Job ids; of what is none there is nothing to say."""
     whole = (item for item in _list("open", shipment)[:MAX_ITEMS] if type(item) is int)
     return [job_id for job_id in whole if 0 < job_id <= fields.MAX_JOB_ID]
+
+
+def _sender(shipment: Mapping[str, Any]) -> str:
+    """Who it says that it is; in a wire that is not known here anything may stand there."""
+    node, version = shipment.get("node"), _version(shipment.get("version"))
+    slurm_gpud = "slurm-gpud" if version is None else f"slurm-gpud {version}"
+    try:
+        return f"{slurm_gpud} of {fields.word('node', node)}"
+    except RecordError:
+        return slurm_gpud
 
 
 def _version(value: Any) -> str | None:

@@ -28,6 +28,7 @@ from slurm_gpu.records.window import Window
 __all__ = [
     "HISTOGRAM_BINS",
     "HOST_CLUSTER",
+    "WIRE_RANGE",
     "WIRE_VERSION",
     "DeviceFacts",
     "Event",
@@ -49,4 +50,7 @@ __all__ = [
     "merge_totals",
 ]
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
+"""Each minor release has its own: 0.1 has 1, 0.2 has 2 (docs/contracts.md, section 5)."""
+WIRE_RANGE = (WIRE_VERSION - 1, WIRE_VERSION)
+"""What this release speaks: its own, and that of the release before."""

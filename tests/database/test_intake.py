@@ -82,7 +82,7 @@ def test_good_records_are_stored_and_bad_ones_named(
     assert reasons(answer)[1] == "held_s: 'long' must be a number"
     assert answer["want"] == []
     assert "'n1' from 127.0.1.1: 2 rejected for good, such as records[1]: held_s: 'long'" in caplog.text
-    assert answer["wire"] == [1, 1]
+    assert answer["wire"] == [1, 2]
 
 
 def test_a_record_counts_only_from_its_nodes_address(database: Database) -> None:
@@ -275,7 +275,7 @@ def test_a_gzipped_shipment_is_the_same_shipment() -> None:
         (400, body(wire="1"), ""),
         (400, body(wire=True), ""),
         (400, body(wire=None), ""),
-        (426, body(wire=2), ""),
+        (426, body(wire=3), ""),
         (426, body(wire=0), ""),
         (426, body(wire=-(10**300)), ""),
         (400, body(node=None), ""),

@@ -25,7 +25,7 @@ def test_a_final_record_goes_at_once_and_once(post: Post) -> None:
     post.run(1000)
     assert post.database.jobs() == [[7]]
     (shipment,) = post.database.shipments
-    assert (shipment["wire"], shipment["node"], shipment["boot_id"]) == (1, "n1", "boot-1")
+    assert (shipment["wire"], shipment["node"], shipment["boot_id"]) == (2, "n1", "boot-1")
     assert Record.from_wire(shipment["records"][0]) == record(7)
 
 

@@ -15,8 +15,9 @@ from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.node.shipping.post import Reply, Sender
-from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer
+from slurm_gpu.node.shipping.shipment import Answer, JobFacts, Shipment, read_answer, spoken
 from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.shipping.wire import Wire
 from slurm_gpu.records import DeviceFacts
 
 log = logging.getLogger(__name__)
@@ -75,8 +76,11 @@ class Courier:
         source: Source | None = None,
         *,
         random_source: random.Random | None = None,
+        wire: Wire | None = None,
     ) -> None:
         self._spool, self._sender, self._clock, self._node = spool, sender, clock, node
+        self._wire = Wire() if wire is None else wire
+        self._switched = False
         self._source = Source() if source is None else source
         self._random = random.Random() if random_source is None else random_source
         self._under_way: Shipment | None = None
@@ -145,6 +149,7 @@ class Courier:
         shipment = Shipment(
             node=self._node,
             boot_id=self._clock.boot_id(),
+            wire=self._wire.version,
             items=items,
             devices=() if plain or not self._devices_due else self._devices,
             windows=() if plain or not self._wanted else self._source.windows(self._wanted),
@@ -185,6 +190,8 @@ class Courier:
             self._max_items = max(1, len(shipment.items) // 2)
         elif reply.status == 200:
             self._failed("slurm-gpudbd's answer is not JSON", reply, now_s)
+        elif reply.status == 426:
+            self._negotiate(reply, now_s)
         else:
             self._failed(reply.failure or f"status {reply.status}: {_text(reply)}", reply, now_s)
 
@@ -199,6 +206,9 @@ class Courier:
         if shipment.devices and shipment.devices is self._devices:
             self._devices_due = False
         self._wanted = answer.want
+        self._switched = False
+        self._wire.hear(answer.wire)
+        self._wire.ignored(answer.ignored, answer.version)
         if answer.jobs:
             self._source.learn(answer.jobs)
         if answer.ended:
@@ -208,6 +218,15 @@ class Courier:
         self.failures, self._not_before_s = 0, 0.0
         self._urgent_at_s = now_s if self._spool.urgent(1) else None
         self._max_items = min(MAX_ITEMS, 2 * self._max_items)
+
+    def _negotiate(self, reply: Reply, now_s: float) -> None:
+        """It does not speak what we spoke: go on at once with what both do, but only once in a row."""
+        theirs = spoken(reply)
+        if not self._wire.hear(theirs):
+            self._failed(self._wire.gap(theirs), reply, now_s)
+        elif self._switched:
+            self._failed("slurm-gpudbd changes the version of the wire that it speaks", reply, now_s)
+        self._switched = True
 
     def _failed(self, why: str, reply: Reply, now_s: float) -> None:
         if self.failures == 0:

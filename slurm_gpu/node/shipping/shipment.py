@@ -12,6 +12,7 @@ from typing import Any
 from slurm_gpu import __version__
 from slurm_gpu.node.shipping.post import Reply
 from slurm_gpu.node.shipping.spool import Item
+from slurm_gpu.node.shipping.wire import Range, read_ignored, read_range
 from slurm_gpu.records import WIRE_VERSION, DeviceFacts
 
 MAX_BODY_BYTES = 1 << 20
@@ -23,10 +24,14 @@ JobFacts = Mapping[int, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shipment:
-    """All of one request: `items` lie in the spool until they are taken, the rest only in memory."""
+    """All of one request: `items` lie in the spool until they are taken, the rest only in memory.
+
+    `wire` is the version that both sides speak.
+    """
 
     node: str
     boot_id: str
+    wire: int = WIRE_VERSION
     items: Sequence[Item] = ()
     devices: Sequence[DeviceFacts] = ()
     windows: Sequence[Mapping[str, Any]] = ()
@@ -61,7 +66,7 @@ class Shipment:
 
     def body(self) -> bytes:
         """Compressed JSON; docs/contracts.md, section 5."""
-        wire: dict[str, Any] = {"wire": WIRE_VERSION, "node": self.node, "boot_id": self.boot_id}
+        wire: dict[str, Any] = {"wire": self.wire, "node": self.node, "boot_id": self.boot_id}
         wire |= {"version": __version__, "records": [], "hosts": [], "events": [], "runs": []}
         for item in self.items:
             wire[item.kind].append(item.wire)
@@ -81,13 +86,17 @@ class Answer:
     """What slurm-gpudbd says to a shipment that it took.
 
     `refused` are keys of items that it never will, and why; `jobs` what hooks cannot know of the node's jobs;
-    `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for.
+    `ended` those of its open jobs that Slurm says are over; `want` the jobs whose windows it asks for;
+    `ignored` what it did not know, by kind; `version` is its own, `wire` what it speaks.
     """
 
     refused: Mapping[str, str]
     jobs: JobFacts
     ended: JobFacts
     want: Sequence[int]
+    ignored: Mapping[str, Sequence[str]]
+    version: str | None
+    wire: Range | None
 
 
 def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
@@ -106,13 +115,25 @@ def read_answer(reply: Reply, items: Sequence[Item]) -> Answer | None:
             index = entry.get("index") if isinstance(entry, dict) else None
             if isinstance(index, int) and 0 <= index < len(sent):
                 refused[sent[index].key] = str(entry.get("why"))[:500]
-    want = answer.get("want")
+    want, version = answer.get("want"), answer.get("version")
     return Answer(
         refused=refused,
         jobs=_by_job(answer.get("jobs")),
         ended=_by_job(answer.get("ended")),
         want=[job for job in want if isinstance(job, int)] if isinstance(want, list) else [],
+        ignored=read_ignored(answer.get("ignored")),
+        version=version if isinstance(version, str) else None,
+        wire=read_range(answer.get("wire")),
     )
+
+
+def spoken(reply: Reply) -> Range | None:
+    """The versions of the wire that an answer of any status names, None where it names none."""
+    try:
+        answer = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return None
+    return read_range(answer.get("wire")) if isinstance(answer, dict) else None
 
 
 def _by_job(value: Any) -> JobFacts:
