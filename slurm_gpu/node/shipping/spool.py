@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from slurm_gpu import __version__
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.records import Event, Host, HostRun, Record
@@ -36,6 +38,9 @@ _LAST_JOB_ID = "last_job_id"
 _DROPPED = "dropped"
 # Stands in every log: one without it was made anew, or somebody emptied it.
 _OPENED = "opened"
+FORMAT = 1
+"""Of what lies in the spool: greater where an older slurm-gpud would misunderstand it."""
+_FORMAT = "format"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +57,15 @@ class Item:
         return _SHIPPED_AS[self.key.partition("/")[0]]
 
 
+class NewerSpoolError(OutsideError):
+    """The spool was written by a release that this one knows too little of."""
+
+
 class Spool:
-    """`<state-dir>/spool`; changes are durable once `commit` has returned True."""
+    """`<state-dir>/spool`; changes are durable once `commit` has returned True.
+
+    Raises OSError as Journal does, and NewerSpoolError.
+    """
 
     def __init__(
         self,
@@ -63,9 +75,7 @@ class Spool:
     ) -> None:
         self._journal = Journal(directory)
         self._is_whole = self._journal.is_whole and _OPENED in self._journal
-        if _OPENED not in self._journal:
-            self._journal.put(_OPENED, True)
-            self._journal.commit()
+        self._sign(directory)
         self._max_bytes, self._max_bytes_in_memory = max_bytes, max_bytes_in_memory
         self._rejected = directory / "rejected"
         self._n_rejected: int | None = None
@@ -86,6 +96,23 @@ class Spool:
                 self._of_open[wire["segment"]].add(key)
             if wire["seq"] > self._shipped_seq(key):
                 self._waiting[key] = wire["final"] or wire["segment"] not in self._of_open
+
+    def _sign(self, directory: Path) -> None:
+        """Say in which format this release writes, unless a newer one has been here that wrote in another."""
+        written = self._journal.get(_FORMAT)  # None: by 0.1, whose format was 1
+        if written is not None and written["format"] > FORMAT:
+            self._journal.close()
+            raise NewerSpoolError(
+                f"{directory}: slurm-gpud {written['version']} wrote here in format {written['format']}, of "
+                f"which slurm-gpud {__version__} knows up to {FORMAT}: install {written['version']} or a "
+                "later release again, or move the directory away with the records that wait in it"
+            )
+        ours = {"format": FORMAT, "version": __version__}
+        if written != ours:
+            self._journal.put(_FORMAT, ours)
+        if _OPENED not in self._journal:
+            self._journal.put(_OPENED, True)
+        self._journal.commit()
 
     def commit(self) -> bool:
         """Flush to disk; False while it is full. Records of running jobs give way to all others."""
