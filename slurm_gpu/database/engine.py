@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,17 +13,31 @@ from typing import Any, TypeVar
 import alembic.command
 import alembic.config
 import alembic.script
-import alembic.util
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    create_engine,
+    event,
+    inspect,
+    literal,
+    make_url,
+    select,
+    table,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from slurm_gpu import __version__
+from slurm_gpu.database.schema import metadata
 from slurm_gpu.errors import DatabaseError
 
 T = TypeVar("T")
 
 LOCK_WAIT_S = 30
+ANSWERS_WITHIN_S = 60
 # MariaDB: lock wait time-out, deadlock. SQLite waits LOCK_WAIT_S itself.
 _RETRYABLE = ((1205,), (1213,))
 _TRIES = 5
@@ -38,10 +53,13 @@ class UnusableDatabaseError(DatabaseError):
 class Database:
     """One engine and the two ways to use it: `reading()`, and `write(work)`, which may run `work` again."""
 
-    def __init__(self, url: str) -> None:
-        """Raises DatabaseError when the URL is not one that can be used; connects only later."""
+    def __init__(self, url: str, *, answers_within_s: int | None = ANSWERS_WITHIN_S) -> None:
+        """Raises DatabaseError when the URL is not one that can be used; connects only later.
+
+        `answers_within_s` is for each statement on MariaDB; None where one may take hours.
+        """
         self.url = _checked_url(url)
-        self.engine = _engine(self.url)
+        self.engine = _engine(self.url, answers_within_s)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
 
     @contextmanager
@@ -68,10 +86,32 @@ class Database:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     def upgrade(self) -> None:
-        """Bring the tables to this version's schema (`slurm-gpu db upgrade`); harmless when they are there.
+        """Bring the tables to this version's schema, without a backup; harmless when they are there.
 
-        Raises DatabaseError when the database is away, or was made by a newer slurm-gpu.
+        It goes on where one that was killed stopped. Raises DatabaseError when the database is away, and
+        UnusableDatabaseError where it was made by a newer slurm-gpu.
         """
+        self._make_folder()
+        with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
+            self._require_known(connection)
+            connection.commit()  # Alembic would take what was begun for somebody else's to commit
+            alembic.command.upgrade(_alembic(connection), "head")
+
+    def is_due(self) -> bool:
+        """Does it need an upgrade? So does one that is not there yet. Raises as `upgrade` does."""
+        self._make_folder()
+        with self.reading() as connection:
+            self._require_known(connection)
+            return self._revision(connection) != head_revision()
+
+    def holds_anything(self) -> bool:
+        """Is there any row but the schema's own?"""
+        with self.reading() as connection:
+            names = set(inspect(connection).get_table_names()) & set(metadata.tables)
+            first = (select(literal(1)).select_from(table(name)).limit(1) for name in sorted(names))
+            return any(connection.execute(query).first() is not None for query in first)
+
+    def _make_folder(self) -> None:
         if self.is_sqlite and self.url.database:
             try:
                 Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -79,15 +119,15 @@ class Database:
                 raise UnusableDatabaseError(
                     f"cannot make the folder of {self.url.database}: {error.strerror}"
                 ) from error
-        with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
-            config = _alembic(connection)
-            try:
-                alembic.command.upgrade(config, "head")
-            except alembic.util.CommandError as error:
-                raise UnusableDatabaseError(
-                    f"the database has the schema {self._revision(connection)}, made by a newer slurm-gpu; "
-                    "install that version or a later one"
-                ) from error
+
+    def _require_known(self, connection: Connection) -> None:
+        revision = self._revision(connection)
+        if revision is not None and revision not in known_revisions():
+            raise UnusableDatabaseError(
+                f"the database has the schema {revision}, made by a newer slurm-gpu than {__version__}, "
+                f"which knows schemas up to {head_revision()}: install that release or a later one, or "
+                "restore the backup that was made before its upgrade"
+            )
 
     def schema(self) -> str | None:
         """The revision of the tables, None before the first upgrade."""
@@ -111,19 +151,16 @@ class Database:
         self.engine.dispose()
 
 
-def head_revision() -> str | None:
+@functools.cache
+def known_revisions() -> Sequence[str]:
+    """All schemas from the first to the one that this version of slurm-gpu works with."""
+    scripts = alembic.script.ScriptDirectory.from_config(_alembic(None))
+    return [script.revision for script in scripts.walk_revisions()][::-1]
+
+
+def head_revision() -> str:
     """The schema that this version of slurm-gpu works with."""
-    return alembic.script.ScriptDirectory.from_config(_alembic(None)).get_current_head()
-
-
-def upgrade_database(url: str) -> str | None:
-    """Upgrade the database at `url`, and say which schema it has now; for `slurm-gpu db upgrade`."""
-    database = Database(url)
-    try:
-        database.upgrade()
-        return database.schema()
-    finally:
-        database.dispose()
+    return known_revisions()[-1]
 
 
 def shown_url(url: str) -> str:
@@ -155,7 +192,7 @@ def _checked_url(url: str) -> URL:
     return parsed
 
 
-def _engine(url: URL) -> Engine:
+def _engine(url: URL, answers_within_s: int | None) -> Engine:
     try:
         if url.get_backend_name() == "sqlite":
             engine = create_engine(url, connect_args={"timeout": LOCK_WAIT_S}, **_POOL)
@@ -171,8 +208,8 @@ def _engine(url: URL) -> Engine:
             connect_args={
                 "sql_mode": "TRADITIONAL",
                 "connect_timeout": 5,
-                "read_timeout": 60,
-                "write_timeout": 60,
+                "read_timeout": answers_within_s,
+                "write_timeout": answers_within_s,
             },
             **_POOL,
         )
@@ -215,7 +252,10 @@ def _one_upgrader(connection: Connection) -> Iterator[None]:
         yield
         return
     if connection.execute(text("SELECT GET_LOCK('slurm_gpu_upgrade', 60)")).scalar_one() != 1:
-        raise DatabaseError("another slurm-gpudbd has been upgrading the database for a minute")
+        raise DatabaseError(
+            "another process has been upgrading the database for a minute, or MariaDB still works on what "
+            "one that was killed had asked for: try again later"
+        )
     connection.commit()
     try:
         yield

@@ -27,6 +27,7 @@ from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.upgrading import make_ready
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.notify import Notifier
@@ -35,8 +36,8 @@ from slurm_gpu.slurm.connect import connect
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
-_UPGRADE_WITHIN_S = 86400.0
-"""Tables of many years take their time, and half an upgrade is worth nothing."""
+_TABLES_WITHIN_S = 600.0
+"""To make the tables of an empty database, on a slow disk."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,14 +70,14 @@ def _run(options: argparse.Namespace) -> None:
         Upkeep(database, view, clock, Places.of(config), config.retention),
     )
     if options.once:
-        database.upgrade()
+        make_ready(database)
         n_changed = importer.run_once()
         log.info("imported %d new or changed runs, and matched the records", n_changed)
         return
     stop = threading.Event()
     # Until the server takes over, an end is an end; nothing is under way yet.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _upgrade_when_there(database, notifier)
+    _make_ready_when_there(database, notifier)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
     services = _services(config, database, view, importer, clock)
     worker = threading.Thread(target=importer.run_until, args=(stop,), name="import", daemon=True)
@@ -122,15 +123,15 @@ def _services(
     )
 
 
-def _upgrade_when_there(database: Database, notifier: Notifier) -> None:
+def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
     """MariaDB may start after us; a database that is there and cannot be used ends the daemon."""
     waiting = False
     while True:
         try:
             # Only once it answers, so that nobody waits a day for one that is away.
             server = database.server()
-            notifier.starting(f"brings the tables up to date: {server}", _UPGRADE_WITHIN_S)
-            database.upgrade()
+            notifier.starting(f"brings the tables up to date: {server}", _TABLES_WITHIN_S)
+            make_ready(database)
         except UnusableDatabaseError:
             raise
         except DatabaseError as error:
