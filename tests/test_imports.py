@@ -39,7 +39,8 @@ def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
 )
 def test_a_login_node_needs_no_database_libraries(command: str):
     foreign = _pulled_in(f"slurm_gpu.cli.{command}")
-    assert not foreign & {"sqlalchemy", "alembic", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
+    of_daemons = {"sqlalchemy", "alembic", "msgspec", "pymysql", "starlette", "uvicorn", "psutil", "pynvml"}
+    assert not foreign & of_daemons
 
 
 def test_help_is_there_at_once_without_the_heavy_libraries():

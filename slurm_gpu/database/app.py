@@ -11,8 +11,10 @@ import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -41,7 +43,13 @@ from slurm_gpu.database.queries import (
     show_live,
 )
 from slurm_gpu.database.results import Health, RunTimeline
-from slurm_gpu.database.shipment import MAX_BODY_BYTES, ShipmentError, WireError, parse_shipment
+from slurm_gpu.database.shipment import (
+    MAX_BODY_BYTES,
+    Shipment,
+    ShipmentError,
+    WireError,
+    parse_shipment,
+)
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
 from slurm_gpu.records import WIRE_RANGE
@@ -58,6 +66,8 @@ LIVE_STREAMS_OF_A_USER = 16
 """Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
 SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
+STORING_AT_ONCE = 100
+"""As many shipments go into one transaction at most."""
 NODES_TOLD_OF = 20_000
 """Whose versions are not spoken here; more are not told of."""
 _OWN_ANSWER = {"Cache-Control": "private, no-cache"}
@@ -112,36 +122,43 @@ def make_app(services: Services) -> Starlette:
 class _Answers:
     def __init__(self, services: Services) -> None:
         self._services = services
-        # What is checked and let go again may take 30 times the room that it came in.
-        self._parsing = threading.Lock()
+        self._storing = CapacityLimiter(STORING_AT_ONCE)
         self._streams: Counter[int] = Counter()
         self._shipments: Counter[str] = Counter()
+        self._counting = threading.Lock()
         self._refused: set[str] = set()
 
     async def post_node(self, request: Request) -> Response:
-        caller, body = await self._authenticated(request)
-        if not caller.writes:
-            raise HTTPException(403, "only root and SlurmUser ship records")
+        identify, body = await self._asked(request)
         encoding = request.headers.get("content-encoding", "").strip().lower()
         over_unix = hasattr(request.state, PEER_UID)
         address = None if over_unix or request.client is None else request.client.host
 
-        def take() -> dict[str, Any]:
-            with self._parsing:
+        def take(shipment: Shipment) -> bytes:
+            answer = self._services.intake.take(shipment, address)
+            if self._services.intake.may_speak(shipment.node, address):
+                self._services.arrivals.heard(shipment.node, shipment.version)
+            return json.dumps(answer, separators=(",", ":")).encode()
+
+        with contextlib.ExitStack() as held:
+
+            def read() -> Shipment | bytes:
+                """The answer, where that is a matter of this moment."""
+                if not identify().writes:
+                    raise HTTPException(403, "only root and SlurmUser ship records")
+                held.enter_context(self._one_shipment_more(address))
                 try:
                     shipment = parse_shipment(body, encoding)
                 except WireError as error:
                     self._tell_of(error)
                     raise
-            answer = self._services.intake.take(shipment, address)
-            if self._services.intake.may_speak(shipment.node, address):
-                self._services.arrivals.heard(shipment.node, shipment.version)
-            return answer
+                return shipment if shipment.n_to_store else take(shipment)
 
-        if address is None:
-            return JSONResponse(await run_in_threadpool(take))
-        with self._one_shipment_more(address):
-            return JSONResponse(await run_in_threadpool(take))
+            answer = await run_in_threadpool(read)
+            if isinstance(answer, Shipment):
+                # These wait for the database, and the others must not wait for them.
+                answer = await to_thread.run_sync(take, answer, limiter=self._storing)
+        return Response(answer, media_type="application/json")
 
     def _tell_of(self, error: WireError) -> None:
         """Once of each node and version: it asks again and again."""
@@ -150,17 +167,22 @@ class _Answers:
             log.log(logging.INFO if error.is_passing else logging.WARNING, "%s", error)
 
     @contextlib.contextmanager
-    def _one_shipment_more(self, address: str) -> Iterator[None]:
-        if self._shipments[address] >= SHIPMENTS_OF_AN_ADDRESS:
-            why = f"{SHIPMENTS_OF_AN_ADDRESS} shipments from {address} are still being taken in"
-            raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
-        self._shipments[address] += 1
+    def _one_shipment_more(self, address: str | None) -> Iterator[None]:
+        if address is None:
+            yield
+            return
+        with self._counting:
+            if self._shipments[address] >= SHIPMENTS_OF_AN_ADDRESS:
+                why = f"{SHIPMENTS_OF_AN_ADDRESS} shipments from {address} are still being taken in"
+                raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
+            self._shipments[address] += 1
         try:
             yield
         finally:
-            self._shipments[address] -= 1
-            if not self._shipments[address]:
-                del self._shipments[address]
+            with self._counting:
+                self._shipments[address] -= 1
+                if not self._shipments[address]:
+                    del self._shipments[address]
 
     async def get_runs(self, request: Request) -> Response:
         caller, _ = await self._authenticated(request)
@@ -304,7 +326,15 @@ class _Answers:
         ).to_json()
 
     async def _authenticated(self, request: Request) -> tuple[Caller, bytes]:
-        """The caller and the body; the body is read only once there is a credential to check it with."""
+        """The caller and the body."""
+        identify, body = await self._asked(request)
+        return await run_in_threadpool(identify), body
+
+    async def _asked(self, request: Request) -> tuple[Callable[[], Caller], bytes]:
+        """What finds out who the caller is, and waits for it, and the body.
+
+        That is read only once there is a credential to check it with.
+        """
         authenticator = self._services.authenticator
         uid: int | None = getattr(request.state, PEER_UID, None)
         authorization = request.headers.get("authorization")
@@ -312,15 +342,12 @@ class _Answers:
             raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
         body = await _body(request)
         if uid is not None:
-            return await run_in_threadpool(authenticator.by_uid, uid), body
+            return partial(authenticator.by_uid, uid), body
         assert authorization is not None
         target = request.scope["raw_path"].decode("latin-1")
         if request.scope["query_string"]:
             target += "?" + request.scope["query_string"].decode("latin-1")
-        caller = await run_in_threadpool(
-            authenticator.by_credential, authorization, request.method, target, body
-        )
-        return caller, body
+        return partial(authenticator.by_credential, authorization, request.method, target, body), body
 
 
 def _unknown(job: str) -> HTTPException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field
 from functools import cache, partial
 from operator import attrgetter
@@ -16,15 +16,19 @@ from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.groupcommit import GroupCommit
 from slurm_gpu.database.hostruns import host_run_row
 from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
+from slurm_gpu.database.quick import QuickRecord
 from slurm_gpu.database.resized import began_s
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import (
+    ArrivedWindow,
+    W,
     Watch,
     device_elsewhere_event,
     foreign_segments,
@@ -51,6 +55,8 @@ _RUNS_PER_QUERY = 500
 _AHEAD_S = 86400
 
 T = TypeVar("T")
+_Key = tuple[int, int]
+"""Of an item among several shipments: which of them, and its index there."""
 
 
 class Intake:
@@ -69,6 +75,7 @@ class Intake:
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
         self._allowances = Allowances(clock)
+        self._commits = GroupCommit(self._store_together, _Goods.segments)
         self._unknown = UnknownLog()
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
@@ -86,10 +93,10 @@ class Intake:
             log.warning("%s; it has to wait for %.0f s", why, wait_s)
             raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
-        goods = self._admitted(shipment, address)
+        goods = self._admitted(shipment, address, queue)
         stored, stale = 0, 0
         if goods.n_to_store:
-            stored, stale = self._database.write(partial(self._store, goods, queue))
+            stored, stale = self._commits.do(goods)
             self._allowances.spend(sender, goods.n_to_store)
         if goods.live is not None:
             self._board.put(shipment.node, goods.live)
@@ -120,10 +127,11 @@ class Intake:
         """Whether what comes from `address` is the word of `node`; raises SlurmError as `take` does."""
         return self._foreign(node, address=address) is None
 
-    def _admitted(self, shipment: Shipment, address: str | None) -> _Goods:
+    def _admitted(self, shipment: Shipment, address: str | None, queue: Queue | None) -> _Goods:
         """What this sender may say; the rest is rejected."""
         foreign = cache(partial(self._foreign, address=address))
-        goods = _Goods(node=shipment.node, at_s=int(self._clock.wall()), rejected=list(shipment.rejected))
+        rejected, at_s = list(shipment.rejected), int(self._clock.wall())
+        goods = _Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
         def admit(kind: str, items: Mapping[int, T], node_of: Callable[[T], str], into: dict[int, T]) -> None:
             for index, item in items.items():
@@ -150,32 +158,46 @@ class Intake:
         goods.reject("events", _from_the_future(goods.events, goods.at_s))
         return goods
 
-    def _store(self, goods: _Goods, queue: Queue | None, connection: Connection) -> tuple[int, int]:
-        """In one transaction, which may be run again."""
-        goods.reject("records", self._denials(connection, goods.records, queue))
-        goods.reject("hosts", self._denials(connection, goods.hosts, queue))
-        foreign = foreign_windows(connection, goods.windows, goods.node)
-        goods.reject("windows", {index: _not_its(window, goods.node) for index, window in foreign.items()})
-        stored, stale = store_records(connection, goods.records.values())
-        stored_hosts, stale_hosts = store_hosts(connection, goods.hosts.values())
-        store_devices(connection, goods.devices.values())
-        self._tell_of_doubles(connection, goods)
-        store_windows(connection, goods.windows.values(), goods.node, goods.at_s)
-        store_events(connection, goods.events.values())
-        store_told_runs(connection, list(map(host_run_row, goods.runs.values())))
-        return stored + stored_hosts, stale + stale_hosts
+    def _store_together(self, some: Sequence[_Goods]) -> Sequence[tuple[int, int]]:
+        """Of each, how many records and host records were (stored, stale), once they are committed."""
+        return self._database.write(partial(self._store, some))
 
-    def _tell_of_doubles(self, connection: Connection, goods: _Goods) -> None:
+    def _store(self, some: Sequence[_Goods], connection: Connection) -> Sequence[tuple[int, int]]:
+        """In one transaction, which may be run again."""
+        _reject(some, "records", self._denials(connection, some, _of_all(some, attrgetter("records"))))
+        _reject(some, "hosts", self._denials(connection, some, _of_all(some, attrgetter("hosts"))))
+        windows = {
+            (place, index): ArrivedWindow(window, goods.node, goods.at_s)
+            for place, goods in enumerate(some)
+            for index, window in goods.windows.items()
+        }
+        foreign = foreign_windows(connection, windows)
+        _reject(some, "windows", {key: _not_its(item.window, item.node) for key, item in foreign.items()})
+        counts = [[0, 0] for _ in some]
+        records, hosts = _of_all(some, attrgetter("records")), _of_all(some, attrgetter("hosts"))
+        stored = zip(records, store_records(connection, records.values()), strict=True)
+        stored_hosts = zip(hosts, store_hosts(connection, hosts.values()), strict=True)
+        for (place, _), is_stored in (*stored, *stored_hosts):
+            counts[place][0 if is_stored else 1] += 1
+        store_devices(connection, _of_all(some, attrgetter("devices")).values())
+        self._tell_of_doubles(connection, some)
+        store_windows(connection, [item for key, item in windows.items() if key not in foreign])
+        store_events(connection, _of_all(some, attrgetter("events")).values())
+        told_runs = _of_all(some, attrgetter("runs")).values()
+        store_told_runs(connection, list(map(host_run_row, told_runs)))
+        return [(stored, stale) for stored, stale in counts]
+
+    def _tell_of_doubles(self, connection: Connection, some: Sequence[_Goods]) -> None:
         """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
-        if not goods.devices:
-            return
-        nodes_of = nodes_with(connection, goods.devices.values())
-        for item in goods.devices.values():
+        devices = _of_all(some, attrgetter("devices"))
+        nodes_of = nodes_with(connection, devices.values()) if devices else {}
+        for (place, _), item in devices.items():
             others = nodes_of.get(item.uuid, set()) - {item.node}
             if others and item.node in nodes_of[item.uuid]:
                 told = ", ".join(sorted(others))
                 log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
-                store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, goods.at_s)])
+                at_s = some[place].at_s
+                store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, at_s)])
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
         with self._database.reading() as connection:
@@ -193,27 +215,32 @@ class Intake:
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
 
     def _denials(
-        self, connection: Connection, records: Mapping[int, Watch], queue: Queue | None
-    ) -> dict[int, str]:
+        self, connection: Connection, some: Sequence[_Goods], records: Mapping[_Key, W]
+    ) -> dict[_Key, str]:
         """Those of jobs that Slurm says were never on the record's node, and of others' segments; and why.
 
         Doubt counts for the record: a requeued job's next run may be on any node before accounting tells.
         """
-        ours = {index: record for index, record in records.items() if record.cluster == self._cluster}
+        foreign = foreign_segments(connection, records)
+        denied = {key: _not_its(record, record.node) for key, record in foreign.items()}
+        jobs: dict[_Key, QueuedJob | None] = {}
+        for key, record in records.items():
+            queue = some[key[0]].queue
+            job = None if queue is None else queue.by_id.get(record.job_id)
+            if record.cluster == self._cluster and not (job is not None and record.node in job.nodes):
+                jobs[key] = job
         runs: dict[int, list[_Whereabouts]] = {}
         columns = run.c.job_id, run.c.restart, run.c.submit_s, run.c.start_s, run.c.end_s, run.c.nodes
-        for ids in batched({record.job_id for record in ours.values()}, _RUNS_PER_QUERY):
+        for ids in batched({records[key].job_id for key in jobs}, _RUNS_PER_QUERY):
             query = select(*columns).where(run.c.cluster == self._cluster, run.c.job_id.in_(ids))
             for row in connection.execute(query).mappings():
                 start_s = None if row["start_s"] is None else began_s(row)
                 place = _Whereabouts(row["restart"], start_s, row["end_s"], node_set(row["nodes"]))
                 runs.setdefault(row["job_id"], []).append(place)
-        jobs = {} if queue is None else queue.by_id
-        foreign = foreign_segments(connection, records)
-        denied = {index: _not_its(record, record.node) for index, record in foreign.items()}
-        for index, record in ours.items():
-            if _denied(record, runs.get(record.job_id, ()), jobs.get(record.job_id)):
-                denied[index] = f"job {record.job_id} was never on {record.node}, says Slurm"
+        for key, job in jobs.items():
+            record = records[key]
+            if _denied(record, runs.get(record.job_id, ()), job):
+                denied[key] = f"job {record.job_id} was never on {record.node}, says Slurm"
         return denied
 
     def _jobs(self, node: str, queue: Queue | None) -> dict[str, Any]:
@@ -274,8 +301,9 @@ class _Goods:
 
     node: str
     at_s: int
+    queue: Queue | None
     rejected: list[Rejected]
-    records: dict[int, Record] = field(default_factory=dict)
+    records: dict[int, Record | QuickRecord] = field(default_factory=dict)
     hosts: dict[int, Host] = field(default_factory=dict)
     devices: dict[int, DeviceFacts] = field(default_factory=dict)
     events: dict[int, Event] = field(default_factory=dict)
@@ -290,6 +318,11 @@ class _Goods:
         stored += (self.events, self.runs, self.windows)
         return sum(map(len, stored))
 
+    def segments(self) -> Set[str]:
+        """Of all that it tells: what else tells of them has to wait for this."""
+        watches: tuple[Iterable[Watch | Window], ...] = (self.records.values(), self.hosts.values())
+        return {item.segment for items in (*watches, self.windows.values()) for item in items}
+
     def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
         """Move items to the rejected ones."""
         for index, why in reasons.items():
@@ -297,7 +330,16 @@ class _Goods:
             self.rejected.append(Rejected(index, why, kind))
 
 
-def _not_its(item: Record | Host | Window, node: str) -> str:
+def _of_all(some: Sequence[_Goods], get: Callable[[_Goods], Mapping[int, T]]) -> dict[_Key, T]:
+    return {(place, index): item for place, goods in enumerate(some) for index, item in get(goods).items()}
+
+
+def _reject(some: Sequence[_Goods], kind: str, reasons: Mapping[_Key, str]) -> None:
+    for (place, index), why in reasons.items():
+        some[place].reject(kind, {index: why})
+
+
+def _not_its(item: Watch | Window, node: str) -> str:
     return f"segment {item.segment} is not one of job {item.job_id} on {node}"
 
 
@@ -350,7 +392,7 @@ class _Whereabouts:
     nodes: frozenset[str]
 
 
-def _denied(record: Record | Host, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
+def _denied(record: Watch, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
     if any(record.node in run.nodes for run in runs) or (job is not None and record.node in job.nodes):
         return False
     if (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 
@@ -10,6 +11,8 @@ from slurm_gpu.records import Live
 
 LIVE_FOR_S = 60.0
 """Six shipments of live values: after that nobody knows."""
+DROP_EVERY_S = 10.0
+"""What nobody needs any more is let go of so often."""
 WANTED_FOR_S = 60.0
 """A window that is not asked for again within this time is not wanted any more."""
 AT_ONCE_ITEMS = 200_000
@@ -24,14 +27,19 @@ class LiveBoard:
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._values: dict[str, tuple[float, Live]] = {}
+        self._drop_at = -math.inf
 
     def put(self, node: str, live: Live) -> None:
         """Values arrived; older ones than those that are there came late, and count for nothing."""
         with self._lock:
-            self._drop_old()
+            now = self._clock.monotonic()
+            # Of ten thousand nodes a thousand tell something each second: not each time all are looked at.
+            if now >= self._drop_at:
+                self._drop_at = now + DROP_EVERY_S
+                self._drop_old()
             held = self._values.get(node)
-            if held is None or live.at_s >= held[1].at_s:
-                self._values[node] = self._clock.monotonic(), live
+            if held is None or now - held[0] >= LIVE_FOR_S or live.at_s >= held[1].at_s:
+                self._values[node] = now, live
 
     def values(self) -> Mapping[str, Live]:
         """By node, in the order of names."""
@@ -49,28 +57,31 @@ class Wants:
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
-        self._until: dict[tuple[str, int], float] = {}
+        self._until: dict[str, dict[int, float]] = {}
 
     def ask(self, node: str, job_id: int) -> None:
         """Somebody waits for the windows of this job from this node."""
         with self._lock:
-            self._drop_old()
-            self._until[node, job_id] = self._clock.monotonic() + WANTED_FOR_S
+            for name in list(self._until):
+                self._drop_old(name)
+            self._until.setdefault(node, {})[job_id] = self._clock.monotonic() + WANTED_FOR_S
 
     def of(self, node: str) -> list[int]:
         """The jobs whose window this node is to send."""
         with self._lock:
-            self._drop_old()
-            return sorted(job_id for name, job_id in self._until if name == node)
+            self._drop_old(node)
+            return sorted(self._until.get(node, ()))
 
     def arrived(self, node: str, job_id: int) -> None:
         """The node has sent it."""
         with self._lock:
-            self._until.pop((node, job_id), None)
+            self._until.get(node, {}).pop(job_id, None)
 
-    def _drop_old(self) -> None:
+    def _drop_old(self, node: str) -> None:
         now = self._clock.monotonic()
-        self._until = {wanted: until for wanted, until in self._until.items() if until > now}
+        wanted = {job_id: until for job_id, until in self._until.pop(node, {}).items() if until > now}
+        if wanted:
+            self._until[node] = wanted
 
 
 class Allowances:
@@ -82,6 +93,7 @@ class Allowances:
     def __init__(self, clock: Clock) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._spent: dict[str, tuple[float, float]] = {}
+        self._drop_at = -math.inf
 
     def wait_s(self, sender: str) -> float:
         """For how long this sender has to wait before it may send more; 0 where it need not."""
@@ -91,8 +103,11 @@ class Allowances:
     def spend(self, sender: str, n_items: int) -> None:
         """So many items of this sender were stored."""
         with self._lock:
-            self._spent = {name: item for name, item in self._spent.items() if self._spent_now(name) > 0}
-            self._spent[sender] = self._clock.monotonic(), self._spent_now(sender) + n_items
+            now = self._clock.monotonic()
+            if now >= self._drop_at:
+                self._drop_at = now + DROP_EVERY_S
+                self._spent = {name: item for name, item in self._spent.items() if self._spent_now(name) > 0}
+            self._spent[sender] = now, self._spent_now(sender) + n_items
 
     def _spent_now(self, sender: str) -> float:
         at, spent = self._spent.get(sender, (0.0, 0.0))

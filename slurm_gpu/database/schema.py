@@ -43,6 +43,12 @@ NAME_LENGTH = 255
 metadata = MetaData()
 
 
+class Encoded(str):
+    """A text that is compact JSON already."""
+
+    __slots__ = ()
+
+
 class Json(TypeDecorator[Any]):
     """Compact JSON in a text; NULL for None.
 
@@ -55,6 +61,8 @@ class Json(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: object) -> str | None:
         """To the database."""
+        if isinstance(value, Encoded):
+            return value
         return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
 
     def process_result_value(self, value: str | None, dialect: object) -> Any:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu import __version__
 from slurm_gpu.database.unknown import Unknown
+from slurm_gpu.database.quick import QuickRecord, read_quickly
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import (
     WIRE_RANGE,
@@ -27,6 +29,8 @@ from slurm_gpu.records import (
 
 MAX_BODY_BYTES = 1 << 20
 MAX_INFLATED_BYTES = 16 << 20
+SMALL_BYTES = 1 << 18
+"""Inflated, what a node sends. Of what is larger, one is read at a time: it may take 30 times its room."""
 MAX_ITEMS = 1000
 """Records, hosts, devices, events, steps and windows of one shipment."""
 MAX_VALUES = 400_000
@@ -56,6 +60,7 @@ _MAX_VERSION = 64
 _MAX_DIGITS = 309
 
 T = TypeVar("T")
+_ONE_LARGE = threading.Lock()
 
 
 class ShipmentError(Exception):
@@ -105,7 +110,7 @@ class Shipment:
 
     node: str
     version: str | None = None
-    records: Mapping[int, Record] = field(default_factory=dict)
+    records: Mapping[int, Record | QuickRecord] = field(default_factory=dict)
     hosts: Mapping[int, Host] = field(default_factory=dict)
     devices: Mapping[int, DeviceFacts] = field(default_factory=dict)
     events: Mapping[int, Event] = field(default_factory=dict)
@@ -116,18 +121,34 @@ class Shipment:
     rejected: Sequence[Rejected] = ()
     unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
+    @property
+    def n_to_store(self) -> int:
+        """How many items there are for the database."""
+        stored: tuple[Sized, ...] = (self.records, self.hosts, self.devices)
+        stored += (self.events, self.runs, self.windows)
+        return sum(map(len, stored))
+
 
 def parse_shipment(body: bytes, encoding: str) -> Shipment:
     """Check the body as sent; raises ShipmentError (400, 413, 426) when it is not a shipment at all."""
-    if encoding == "gzip":
-        body = _inflate(body)
-    elif encoding not in ("", "identity"):
+    if encoding not in ("gzip", "", "identity"):
         raise ShipmentError(400, f"Content-Encoding: {encoding!r} is not understood; send gzip")
+    text = _inflate(body, SMALL_BYTES) if encoding == "gzip" else body
+    if text is not None and len(text) <= SMALL_BYTES:
+        return _read(text)
+    with _ONE_LARGE:
+        return _read(_inflate(body, MAX_INFLATED_BYTES) if encoding == "gzip" else body)
+
+
+def _read(body: bytes | None) -> Shipment:
+    if body is None:
+        raise ShipmentError(
+            413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
+        )
     _check_effort(body)
-    try:
-        value = json.loads(body, parse_constant=_no_constant, parse_int=_whole)
-    except (ValueError, RecursionError) as error:
-        raise ShipmentError(400, f"the body is not JSON: {error}") from None
+    value = read_quickly(body, _parse)
+    if value is None:
+        value = _parse(body)
     if not isinstance(value, dict):
         raise ShipmentError(400, "the body must be an object {wire, node, boot_id, records, …}")
     wire = value.get("wire")
@@ -153,7 +174,7 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
     return Shipment(
         node=node,
         version=_version(value.get("version")),
-        records=_each("records", value, Record.from_wire, rejected),
+        records=_each("records", value, _record, rejected),
         hosts=_each("hosts", value, Host.from_wire, rejected),
         devices=_each("devices", value, DeviceFacts.from_wire, rejected),
         events=_each("events", value, Event.from_wire, rejected),
@@ -166,16 +187,15 @@ def parse_shipment(body: bytes, encoding: str) -> Shipment:
     )
 
 
-def _inflate(body: bytes) -> bytes:
+def _inflate(body: bytes, most: int) -> bytes | None:
+    """None where that is more than `most` bytes."""
     inflater = zlib.decompressobj(wbits=31)
     try:
-        inflated = inflater.decompress(body, MAX_INFLATED_BYTES)
+        inflated = inflater.decompress(body, most)
     except zlib.error as error:
         raise ShipmentError(400, f"the body is not gzip: {error}") from None
     if inflater.unconsumed_tail:
-        raise ShipmentError(
-            413, f"the body inflates to more than {MAX_INFLATED_BYTES} bytes; send less at once"
-        )
+        return None
     if not inflater.eof or inflater.unused_data:
         raise ShipmentError(400, "the body is not one whole gzip stream")
     return inflated
@@ -190,6 +210,17 @@ def _check_effort(body: bytes) -> None:
     for what, count, most in counted:
         if count > most:
             raise ShipmentError(413, f"{count} {what} are more than {most}; send less at once")
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant, parse_int=_whole)
+    except (ValueError, RecursionError) as error:
+        raise ShipmentError(400, f"the body is not JSON: {error}") from None
+
+
+def _record(item: Any) -> Record | QuickRecord:
+    return item if isinstance(item, QuickRecord) else Record.from_wire(item)
 
 
 def _no_constant(name: str) -> None:
@@ -225,7 +256,8 @@ def _each(
 
 def _live(shipment: Mapping[str, Any], rejected: list[Rejected]) -> Live | None:
     try:
-        return None if shipment.get("live") is None else Live.from_wire(shipment["live"])
+        live = shipment.get("live")
+        return live if live is None or isinstance(live, Live) else Live.from_wire(live)
     except RecordError as error:
         rejected.append(Rejected(0, str(error)[:500], "live"))
         return None

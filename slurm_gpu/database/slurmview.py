@@ -24,6 +24,7 @@ SETTINGS_FOR_S = 3600.0
 WAIT_S = 1.0
 # A question may take at most this share of the time: a slow slurmctld is asked less often.
 _SHARE = 0.05
+_LONG_S = 0.1
 _PAUSE_AFTER_FAILURE_S = 10.0
 
 
@@ -31,13 +32,14 @@ class Kept(Generic[T]):
     """One answer, renewed in a thread of its own when it is older than `for_s`; a failure keeps the old one.
 
     Slurm's commands take ten seconds and more to give up on a slurmctld that is away: whoever finds it slow
-    waits for a moment, and the others not at all until it answers again.
+    waits for a moment, and the others not at all until it answers again. Nor does anybody wait for the next
+    answer where the last one took long, as on a large cluster: until then there is the old one.
     """
 
     def __init__(self, ask: Callable[[], T], clock: Clock, for_s: float) -> None:
         self._ask, self._clock, self._for_s = ask, clock, for_s
         self._changed = threading.Condition()
-        self._asking = self._slow = False
+        self._asking = self._slow = self._takes_long = False
         self._answer: T | None = None
         self._asked_at = -math.inf
         self._renew_at = -math.inf
@@ -53,7 +55,8 @@ class Kept(Generic[T]):
             if due and not self._asking:
                 self._asking = True
                 threading.Thread(target=self._renew, name="ask-slurm", daemon=True).start()
-            if not self._slow and not self._changed.wait_for(lambda: not self._asking, wait_s):
+            patient = not self._slow and not (self._takes_long and now - self._asked_at <= max_age_s)
+            if patient and not self._changed.wait_for(lambda: not self._asking, wait_s):
                 self._slow = True
             return self._answer if now - self._asked_at <= max_age_s else None
 
@@ -73,6 +76,7 @@ class Kept(Generic[T]):
                 self._answer, self._asked_at = answer, began
             self._renew_at = began + took + pause_s
             self._asking, self._slow = False, answer is None
+            self._takes_long = self._answer is not None and took > _LONG_S
             self._changed.notify_all()
 
 
@@ -126,17 +130,22 @@ class SlurmView:
                 if max_age_s == math.inf:
                     return True, frozenset()
                 raise SlurmError(f"slurmctld does not answer whether {address} is an address of {node}")
-            found = self._addresses(nodes[node], max_age_s) if node in nodes else frozenset()
+            found = self._addresses(nodes[node], address, max_age_s) if node in nodes else frozenset()
             if address in found or (node in nodes and not found):
                 return True, found
         return False, found
 
-    def _addresses(self, node: SlurmNode, max_age_s: float) -> frozenset[str]:
+    def _addresses(self, node: SlurmNode, wanted: str, max_age_s: float) -> frozenset[str]:
+        """Those of a node, as far as one must look to find `wanted`: of ten thousand that takes time."""
+        found = self._address_of(node.address, max_age_s)
+        return found if wanted in found else found | self._address_of(node.name, max_age_s)
+
+    def _address_of(self, name: str, max_age_s: float) -> frozenset[str]:
         now = self._clock.monotonic()
-        resolved_at, found = self._resolved.get(node.name, (-math.inf, frozenset[str]()))
+        resolved_at, found = self._resolved.get(name, (-math.inf, frozenset[str]()))
         if now - resolved_at > min(max_age_s, NODES_FOR_S):
-            found = self._resolve(node.address) | self._resolve(node.name)
-            self._resolved[node.name] = now, found
+            found = self._resolve(name)
+            self._resolved[name] = now, found
         return found
 
     def _ask_queue(self) -> Queue:

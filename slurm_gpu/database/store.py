@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, and_, func, select
+from sqlalchemy import Connection, RowMapping, func, select
 
 from slurm_gpu.database.derive import DoubleWatch
+from slurm_gpu.database.quick import QuickRecord
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
 from slurm_gpu.database.upsert import Newest, once, upsert
 from slurm_gpu.errors import RecordError
@@ -46,83 +48,99 @@ _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
 # Events that slurm-gpudbd itself finds out stand beside the nodes' under this boot id.
 OWN_BOOT_ID = "slurm-gpudbd"
 
-Watch = TypeVar("Watch", Record, Host)
+
+@dataclass(frozen=True, slots=True)
+class ArrivedWindow:
+    """A window, from which node it came, and when."""
+
+    window: Window
+    node: str
+    at_s: int
+
+
+Watch = Record | QuickRecord | Host
+W = TypeVar("W", bound=Watch)
+K = TypeVar("K")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-def store_records(connection: Connection, records: Iterable[Record]) -> tuple[int, int]:
-    """Keep each (segment, device) with the greatest seq; returns how many were (stored, stale)."""
+def store_records(connection: Connection, records: Iterable[Record | QuickRecord]) -> list[bool]:
+    """Keep each (segment, device) with the greatest seq; returns of each whether it was stored, or stale."""
     return _store_newest(connection, _RECORDS, [_record_row(record) for record in records])
 
 
-def store_hosts(connection: Connection, hosts: Iterable[Host]) -> tuple[int, int]:
-    """Keep each segment with the greatest seq; returns how many were (stored, stale)."""
+def store_hosts(connection: Connection, hosts: Iterable[Host]) -> list[bool]:
+    """Keep each segment with the greatest seq; returns of each whether it was stored, or stale."""
     rows = [{**_row(_HOST_COLUMNS, host.to_wire()), "match_due": True} for host in hosts]
     return _store_newest(connection, _HOSTS, rows)
 
 
-def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> tuple[int, int]:
-    """Keep what each node told last of each device; returns how many were (stored, stale)."""
+def store_devices(connection: Connection, devices: Iterable[DeviceFacts]) -> list[bool]:
+    """Keep what each node told last of each device; returns of each whether it was stored, or stale."""
     names = tuple(c.name for c in device.columns)
     return _store_newest(connection, _DEVICES, [_row(names, item.to_wire()) for item in devices])
 
 
 def nodes_with(connection: Connection, devices: Collection[DeviceFacts]) -> dict[str, set[str]]:
     """Of these devices by UUID, all nodes among whose devices, by their newest words, it is."""
-    newest = select(device.c.node, func.max(device.c.at_s).label("at_s")).group_by(device.c.node).subquery()
-    same = and_(device.c.node == newest.c.node, device.c.at_s == newest.c.at_s)
-    columns = select(device.c.uuid, device.c.node).join(newest, same)
-    nodes: dict[str, set[str]] = {}
-    for uuid, node in connection.execute(columns.where(device.c.uuid.in_({item.uuid for item in devices}))):
-        nodes.setdefault(uuid, set()).add(node)
-    return nodes
+    told = select(device.c.uuid, device.c.node, device.c.at_s)
+    rows = connection.execute(told.where(device.c.uuid.in_({item.uuid for item in devices}))).all()
+    nodes = {node for _, node, _ in rows}
+    last = select(device.c.node, func.max(device.c.at_s)).where(device.c.node.in_(nodes))
+    newest: dict[str, int] = dict(map(tuple, connection.execute(last.group_by(device.c.node))))
+    found: dict[str, set[str]] = {}
+    for uuid, node, at_s in rows:
+        if at_s == newest[node]:
+            found.setdefault(uuid, set()).add(node)
+    return found
 
 
-def store_windows(connection: Connection, windows: Iterable[Window], node: str, at_s: int) -> None:
-    """Keep the newest window of each (segment, device), which came from `node` at `at_s`."""
-    rows = [{**window.to_wire(), "node": node, "at_s": at_s} for window in windows]
+def store_windows(connection: Connection, windows: Iterable[ArrivedWindow]) -> None:
+    """Keep the newest window of each (segment, device)."""
+    rows = [{**item.window.to_wire(), "node": item.node, "at_s": item.at_s} for item in windows]
     _store_newest(connection, _WINDOWS, rows)
 
 
-def foreign_segments(connection: Connection, watches: Mapping[int, Watch]) -> dict[int, Watch]:
+def foreign_segments(connection: Connection, watches: Mapping[K, W]) -> dict[K, W]:
     """Those records or host records whose segment is there already as another node's or another job's."""
     segments = {watch.segment for watch in watches.values()}
     owners: dict[str, set[tuple[Any, ...]]] = {}
-    for table in (run_device, run_host):
+    for table in (run_device, run_host) if segments else ():
         columns = [table.c[name] for name in ("segment", *_OWNER)]
         rows = connection.execute(select(*columns).where(table.c.segment.in_(segments)).distinct())
         for segment, *owner in rows:
             owners.setdefault(segment, set()).add(tuple(owner))
 
-    def foreign(watch: Watch) -> bool:
-        own = tuple(getattr(watch, name) for name in _OWNER)
-        return not owners.get(watch.segment, set()) <= {own}
+    def foreign(watch: W) -> bool:
+        return not owners.get(watch.segment, set()) <= {(watch.cluster, watch.job_id, watch.node)}
 
-    return {index: watch for index, watch in watches.items() if foreign(watch)}
+    return {key: watch for key, watch in watches.items() if foreign(watch)}
 
 
-def foreign_windows(connection: Connection, windows: Mapping[int, Window], node: str) -> dict[int, Window]:
+def foreign_windows(connection: Connection, windows: Mapping[K, ArrivedWindow]) -> dict[K, ArrivedWindow]:
     """Those windows whose segment is there as another node's or another job's."""
-    segments = {window.segment for window in windows.values()}
+    if not windows:
+        return {}
+    segments = {item.window.segment for item in windows.values()}
     columns = run_device.c.segment, run_device.c.node, run_device.c.job_id
     rows = connection.execute(select(*columns).where(run_device.c.segment.in_(segments)).distinct())
     owners = {segment: (owner, job_id) for segment, owner, job_id in rows}
-    return {
-        index: window
-        for index, window in windows.items()
-        if owners.get(window.segment, (node, window.job_id)) != (node, window.job_id)
-    }
+
+    def foreign(item: ArrivedWindow) -> bool:
+        own = item.node, item.window.job_id
+        return owners.get(item.window.segment, own) != own
+
+    return {key: item for key, item in windows.items() if foreign(item)}
 
 
-def store_events(connection: Connection, events: Iterable[Event]) -> int:
-    """Keep each (node, boot_id, n) once; returns how many were given."""
+def store_events(connection: Connection, events: Iterable[Event]) -> None:
+    """Keep each (node, boot_id, n) once."""
     names = tuple(c.name for c in event.columns)
     rows = [_row(names, item.to_wire()) for item in events]
     if rows:
         rows.sort(key=lambda row: (row["node"], row["boot_id"], row["n"]))
         connection.execute(once(connection, event), rows)
-    return len(rows)
 
 
 def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -206,8 +224,10 @@ def set_watermark(connection: Connection, name: str, value_s: int) -> None:
     )
 
 
-def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Store the rows that are newer than what is there; returns how many were (stored, stale)."""
+def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[str, Any]]) -> list[bool]:
+    """Store the rows that are newer than what is there; returns of each whether it was."""
+    if not rows:
+        return []
 
     def key(row: Any) -> tuple[str, ...]:
         return tuple(row[name] for name in newest.key)
@@ -220,19 +240,22 @@ def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[st
     columns = [newest.table.c[name] for name in (*newest.key, newest.order)]
     first = newest.table.c[newest.key[0]]
     query = select(*columns).where(first.in_({row[first.name] for row in rows}))
-    known = {key(row): row[newest.order] for row in connection.execute(query).mappings()}
+    known = {tuple(name): order for *name, order in connection.execute(query)}
     # In one order everywhere, so that two shipments cannot wait for each other.
     fresh = [row for name, row in sorted(latest.items()) if row[newest.order] > known.get(name, -1)]
     if fresh:
         connection.execute(newest.statement(connection), fresh)
-    return len(fresh), len(rows) - len(fresh)
+    stored = set(map(id, fresh))
+    return [id(row) in stored for row in rows]
 
 
 def _row(names: Iterable[str], wire: Mapping[str, Any]) -> dict[str, Any]:
     return {name: wire.get(name) for name in names}
 
 
-def _record_row(record: Record) -> dict[str, Any]:
+def _record_row(record: Record | QuickRecord) -> dict[str, Any]:
+    if isinstance(record, QuickRecord):
+        return {**record.row(), "match_due": True}
     wire = record.to_wire()
     columns = {name: wire.pop(name, None) for name in (*_RECORD_COLUMNS, "timeline")}
     return {**columns, "statistics": wire, "match_due": True}

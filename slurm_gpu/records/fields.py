@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 Checks = Mapping[str, Callable[[str, Any], Any]]
 """By the field's name: what takes that name and decoded JSON, and returns the value."""
 
-_HEX = re.compile(r"[0-9a-f]{16}")
-_NAME = re.compile(r"[A-Za-z0-9_.:+/-]{1,255}")
+SEGMENT_PATTERN = "[0-9a-f]{16}"
+WORD_PATTERN = "[A-Za-z0-9_.:+/-]{1,255}"
+_HEX, _NAME = re.compile(SEGMENT_PATTERN), re.compile(WORD_PATTERN)
 _INT64 = 2**63 - 1
 MAX_TEXT = 255
 MAX_SECONDS = 100 * 366 * 86400.0

@@ -9,11 +9,11 @@ from typing import Any
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import fields
 
-_MAX_DEVICES = 512
-_MAX_JOBS = 1000
-_MAX_REASONS = 64
-_MAX_HOST_VALUES = 64
-_QUANTITIES = (
+MAX_DEVICES = 512
+MAX_JOBS = 1000
+MAX_REASONS = 64
+MAX_HOST_VALUES = 64
+QUANTITIES = (
     *("util_pct", "mem_used_mib", "mem_used_frac", "power_w", "temp_c", "sm_clock_mhz"),
     "processes",
 )
@@ -56,8 +56,8 @@ class Live:
         fields.an_object("live", wire)
         if wire.get("at_s") is None:
             raise RecordError("at_s is missing")
-        devices = fields.mapping("devices", _or_empty(wire, "devices"), "uuid: values", _MAX_DEVICES)
-        host = fields.mapping("host", _or_empty(wire, "host"), "name: number", _MAX_HOST_VALUES)
+        devices = fields.mapping("devices", _or_empty(wire, "devices"), "uuid: values", MAX_DEVICES)
+        host = fields.mapping("host", _or_empty(wire, "host"), "name: number", MAX_HOST_VALUES)
         return cls(
             at_s=fields.number("at_s", wire["at_s"], high=fields.MAX_MOMENT_S),
             devices={fields.word("devices", uuid): _device(uuid, item) for uuid, item in devices.items()},
@@ -76,16 +76,16 @@ def _or_empty(wire: Mapping[str, Any], name: str) -> Any:
 
 def _device(uuid: str, wire: Any) -> LiveDevice:
     fields.an_object(f"devices.{uuid}", wire)
-    amounts = {name: fields.quantity(name, wire[name]) for name in _QUANTITIES if wire.get(name) is not None}
+    amounts = {name: fields.quantity(name, wire[name]) for name in QUANTITIES if wire.get(name) is not None}
     reasons, jobs = wire.get("throttle"), wire.get("jobs")
     return LiveDevice(
         **amounts,
         throttle=None
         if reasons is None
-        else tuple(fields.word("throttle", item) for item in _list("throttle", reasons, _MAX_REASONS)),
+        else tuple(fields.word("throttle", item) for item in _list("throttle", reasons, MAX_REASONS)),
         jobs=()
         if jobs is None
-        else tuple(fields.job_number("jobs", item) for item in _list("jobs", jobs, _MAX_JOBS)),
+        else tuple(fields.job_number("jobs", item) for item in _list("jobs", jobs, MAX_JOBS)),
     )
 
 

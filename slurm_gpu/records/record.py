@@ -95,13 +95,13 @@ def _reasons(name: str, value: Any) -> Mapping[str, float]:
     return {fields.word(name, key): fields.seconds(f"{name}.{key}", item) for key, item in given.items()}
 
 
-_WHOLE_GPU_MGPU = 1000
+WHOLE_GPU_MGPU = 1000
 _FIELDS = dataclasses.fields(Record)
 _CHECKS: fields.Checks = {
     **IDENTITY,
     "device": fields.word,
     **dict.fromkeys(("uptime_s", "held_s", "sampled_s", "no_process_s", "suspended_s"), fields.seconds),
-    "granted_mgpu": partial(fields.whole, high=_WHOLE_GPU_MGPU),
+    "granted_mgpu": partial(fields.whole, high=WHOLE_GPU_MGPU),
     **dict.fromkeys(("util_hist_ms", "mem_hist_ms"), read_histogram),
     **{f.name: read_mean for f in _FIELDS if f.type == "Mean | None"},
     **{f.name: read_total for f in _FIELDS if f.type == "Total | None"},

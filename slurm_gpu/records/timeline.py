@@ -18,7 +18,7 @@ FULL = 250
 GAP = 255
 SERIES = ("util", "mem_used", "sm_active", "tensor", "pcie", "nvlink", "power", "sm_clock")
 # A bin of 2**31 s covers all time that there is.
-_MAX_WIDTH_S = 2**31
+MAX_WIDTH_S = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def level(fraction: float | None) -> int:
 def read_timeline(name: str, value: Any) -> Timeline:
     """Check and build a timeline from decoded JSON; series that are not known here are left out."""
     wire = fields.mapping(name, value, "width_s, start_s, series", 64)
-    width_s = fields.whole(f"{name}.width_s", wire.get("width_s"), _MAX_WIDTH_S)
+    width_s = fields.whole(f"{name}.width_s", wire.get("width_s"), MAX_WIDTH_S)
     if width_s < 1 or width_s & (width_s - 1):
         raise RecordError(f"{name}.width_s: {width_s} must be a power of two")
     start_s = fields.moment(f"{name}.start_s", wire.get("start_s"))

@@ -18,7 +18,7 @@ _START_WITHIN_S = 20.0
 class MariaDB:
     """A private server on a Unix socket only; `kill()` is kill -9, `start()` starts it again."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *options: str) -> None:
         self.root = root
         self.socket = root / "s"
         self._process: subprocess.Popen[bytes] | None = None
@@ -32,6 +32,7 @@ class MariaDB:
             "--skip-grant-tables",
             "--innodb-buffer-pool-size=32M",
             "--innodb-log-file-size=8M",
+            *options,
         ]
         if os.getuid() == 0:
             self._options.append("--user=root")
@@ -67,6 +68,11 @@ class MariaDB:
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(str(self.socket)) == 0
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill(self) -> None:
         assert self._process is not None
         self._process.kill()
@@ -92,8 +98,9 @@ class MariaDB:
 
 
 @contextlib.contextmanager
-def running_mariadb(root: Path) -> Iterator[MariaDB]:
-    server = MariaDB(root)
+def running_mariadb(root: Path, *options: str) -> Iterator[MariaDB]:
+    """`options` of mariadbd besides those of a small, quickly made one."""
+    server = MariaDB(root, *options)
     server.install()
     server.start()
     try:
@@ -103,10 +110,10 @@ def running_mariadb(root: Path) -> Iterator[MariaDB]:
 
 
 @contextlib.contextmanager
-def running_munged(root: Path) -> Iterator[Path]:
-    """The socket of a munged with a key of its own, which every user may use."""
+def running_munged(root: Path, secret: bytes | None = None) -> Iterator[Path]:
+    """The socket of a munged with a key of its own, or this one, which every user may use."""
     key = root / "key"
-    key.write_bytes(secrets.token_bytes(128))
+    key.write_bytes(secrets.token_bytes(128) if secret is None else secret)
     key.chmod(0o600)
     place = root / "socket"
     options = [f"--key-file={key}", f"--socket={place}", f"--pid-file={root / 'pid'}"]

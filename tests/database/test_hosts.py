@@ -24,7 +24,8 @@ from tests.database.samples import T0, gpu, host, record, requeued, row, segment
 
 
 def ship(database: Database, *hosts: Host) -> tuple[int, int]:
-    return database.write(lambda connection: store_hosts(connection, hosts))
+    fresh = database.write(lambda connection: store_hosts(connection, hosts))
+    return sum(fresh), len(fresh) - sum(fresh)
 
 
 def account(database: Database, *rows: AccountingRun) -> None:
@@ -96,7 +97,8 @@ def test_the_timeline_lies_apart_from_the_statistics(database: Database) -> None
 
 def test_the_newest_word_of_a_node_about_a_device_counts(database: Database) -> None:
     def tell(*devices: DeviceFacts) -> tuple[int, int]:
-        return database.write(lambda connection: store_devices(connection, devices))
+        fresh = database.write(lambda connection: store_devices(connection, devices))
+        return sum(fresh), len(fresh) - sum(fresh)
 
     assert tell(gpu(), gpu(uuid="GPU-2", minor=1)) == (2, 0)
     assert tell(gpu(node="n2", at_s=T0 + 60)) == (1, 0)

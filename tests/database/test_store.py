@@ -22,7 +22,8 @@ from tests.database.samples import CLUSTER, T0, host, record, requeued, row, seg
 
 
 def ship(database: Database, *records: Record) -> tuple[int, int]:
-    return database.write(lambda connection: store_records(connection, records))
+    fresh = database.write(lambda connection: store_records(connection, records))
+    return sum(fresh), len(fresh) - sum(fresh)
 
 
 def account(database: Database, *rows: AccountingRun) -> int:

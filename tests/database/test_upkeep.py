@@ -10,7 +10,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.schema import event, node_period, run_device, run_window
 from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
-from slurm_gpu.database.store import store_events, store_records, store_windows
+from slurm_gpu.database.store import ArrivedWindow, store_events, store_records, store_windows
 from slurm_gpu.database.upkeep import PRUNE_EVERY_S, Upkeep
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Event, Window
@@ -139,7 +139,7 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
         window = Window(
             job_id=1, segment=segment(n), device="GPU-1", start_s=5, width_s=1, series={"util_pct": b""}
         )
-        database.write(lambda connection: store_windows(connection, [window], "n1", first_s))
+        database.write(lambda connection: store_windows(connection, [ArrivedWindow(window, "n1", first_s)]))
 
     world = World(database)
     ship(1, T0 - 91 * _DAY_S)

@@ -1,0 +1,170 @@
+"""What is read quickly is what is read slowly: the same rows, and nothing that the slow way refuses."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.database.quick import QuickRecord, read_quickly
+from slurm_gpu.database.schema import Encoded
+from slurm_gpu.database.store import _record_row
+from slurm_gpu.errors import RecordError
+from slurm_gpu.records import Live, Mean, Record, Total
+from slurm_gpu.records.timeline import SERIES
+from tests.database.samples import T0, record, timeline
+
+
+def full() -> Record:
+    """With all that a record may tell."""
+    names: dict[str, list[str]] = {}
+    for item in dataclasses.fields(Record):
+        names.setdefault(str(item.type), []).append(item.name)
+    return record(
+        uptime_s=12345.5,
+        no_process_s=0.0,
+        suspended_s=0.5,
+        granted_mgpu=1000,
+        mem_hist_ms={0: 1, 100: 9000},
+        throttle_s={"sw_power_cap": 1.5},
+        timeline=timeline(0, 50, None, 100),
+        **dict.fromkeys(names["Mean | None"], Mean(10.0, 0.5, 0.25, 1.0)),
+        **dict.fromkeys(names["Total | None"], Total(10.0, 1.5)),
+    )
+
+
+LIVE: dict[str, Any] = {
+    "at_s": T0 + 0.5,
+    "devices": {
+        "GPU-1": {"util_pct": 0, "mem_used_mib": 1.5, "temp_c": 40, "throttle": ["hot"], "jobs": [1, 2]},
+        "GPU-2": {"processes": 0.0, "jobs": None},
+    },
+    "host": {"cpu_pct": 12.5, "mem_used_mib": None},
+}
+
+
+def read(**given: Any) -> dict[str, Any] | None:
+    text = json.dumps({"wire": 1, "node": "n1", **given})
+    return read_quickly(text.encode(), json.loads)
+
+
+def columns(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as it comes back from the database."""
+    return {
+        name: json.loads(value if isinstance(value, Encoded) else json.dumps(value))
+        for name, value in row.items()
+    }
+
+
+def as_slowly(wire: Any) -> bool:
+    """Whether a record was read quickly; then it is checked that it may be, and means the same."""
+    told = read(records=[wire])
+    if told is None:
+        return False
+    (quick,) = told["records"]
+    assert isinstance(quick, QuickRecord)
+    slow = Record.from_wire(wire)
+    assert columns(_record_row(quick)) == columns(_record_row(slow))
+    for name in ("cluster", "job_id", "restart", "node", "segment", "device", "seq", "first_s", "last_s"):
+        assert getattr(quick, name) == getattr(slow, name)
+    return True
+
+
+@pytest.mark.parametrize("sent", [record(), full(), record(util_hist_ms=None, energy_j=None)])
+def test_what_slurm_gpud_sends_is_read_quickly(sent: Record) -> None:
+    assert as_slowly(sent.to_wire())
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(
+        ["", "x", "n1\n", "a b", "0" * 16, "0" * 16 + "\n", "AAAA", "AB==", "/P/8", "ÿ", "\ud800"]
+    ),
+    st.sampled_from([0, 1, 0.0, 1.0, 100, 100.00009, 101, 1000, 1001, 2**31, 2**32, 2**63 - 1, 2**63, 1e308]),
+    st.sampled_from(
+        [[], {}, [1], [1, 2], [1, 2, 3, 4], [10.0, 5, 6, 7], [1, 0.5, 0.2, 0.7], [1, 2, 3, 4, 5]]
+    ),
+    st.sampled_from(
+        [{"0": 1}, {"00": 1}, {"100": 2}, {"101": 1}, {"5": -1}, {"5": 1.0}, {"x": 1}, {"40": 99999}]
+    ),
+    st.sampled_from([{"a b": 1}, {f"r{n}": 1 for n in range(65)}]),
+    st.sampled_from(
+        [
+            {"width_s": width, "start_s": start, "series": series}
+            for width in (1, 3, 4, 2**31)
+            for start in (0, 5, 8)
+            for series in (
+                {},
+                {"util": "AA=="},
+                {"util": "AA==", "power": "AAAA"},
+                {"util": "/A=="},
+                {"odd": 1},
+            )
+        ]
+    ),
+)
+
+
+@given(st.dictionaries(st.sampled_from([*full().to_wire(), "unknown"]), VALUES, max_size=3))
+def test_nothing_is_read_quickly_that_is_refused_slowly(changes: dict[str, Any]) -> None:
+    wire = {**full().to_wire(), **changes}
+    try:
+        as_slowly(wire)
+    except UnicodeEncodeError:
+        pytest.fail("a half character was taken")
+
+
+@pytest.mark.parametrize("name", ["node", "segment", "device", "seq", "final", "first_s", "held_s"])
+def test_what_is_missing_is_seen(name: str) -> None:
+    wire = full().to_wire()
+    del wire[name]
+    assert not as_slowly(wire)
+    with pytest.raises(RecordError):
+        Record.from_wire(wire)
+
+
+def test_a_timeline_with_a_series_of_each_kind_is_read_quickly() -> None:
+    course = {"width_s": 4, "start_s": 8, "series": dict.fromkeys(SERIES, "+v8=")}
+    assert as_slowly({**full().to_wire(), "timeline": course})
+
+
+def test_a_key_that_is_not_known_is_left_to_whoever_tells_of_it() -> None:
+    assert not as_slowly({**full().to_wire(), "new_in_a_later_release": 1})
+    assert read(records=[], new=1) is None
+
+
+def test_live_values_are_the_same_either_way() -> None:
+    told = read(live=LIVE)
+    assert told is not None
+    assert told["live"] == Live.from_wire(LIVE)
+
+
+@given(
+    st.sampled_from(["at_s", "devices", "host"]),
+    st.one_of(VALUES, st.dictionaries(st.sampled_from(["GPU-1", "a b", "cpu_pct"]), VALUES, max_size=2)),
+)
+def test_no_live_values_are_taken_that_are_refused_slowly(name: str, value: Any) -> None:
+    wire = {**LIVE, name: value}
+    told = read(live=wire)
+    if told is not None:
+        assert told["live"] == Live.from_wire(wire)
+
+
+@given(st.sampled_from(["util_pct", "throttle", "jobs", "processes", "odd"]), VALUES)
+def test_no_live_device_is_taken_that_is_refused_slowly(name: str, value: Any) -> None:
+    wire = {**LIVE, "devices": {"GPU-1": {name: value}}}
+    told = read(live=wire)
+    if told is not None:
+        assert told["live"] == Live.from_wire(wire)
+
+
+def test_what_else_is_in_a_shipment_is_given_to_the_ordinary_reader() -> None:
+    told = read(hosts=[{"cpu_s": 1}], events=[], windows=None, open=[1, 2], version="0.2.0")
+    assert told is not None
+    assert (told["hosts"], told["events"], told["windows"]) == ([{"cpu_s": 1}], [], None)
+    assert (told["open"], told["version"], told["records"], told["live"]) == ([1, 2], "0.2.0", None, None)
