@@ -1,0 +1,112 @@
+"""Records as slurm-gpud makes them, of jobs of several lengths: what a cluster's nodes send is made of these.
+
+They come from slurm-gpud's own code over simulated A100s, under a clock that is moved on by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from lab.nvml import build
+from lab.simgpu.load import Point
+from lab.simgpu.specs import GpuSpec
+from tests.node.simulated import SimulatedMachine
+
+MINUTE_S = 60
+LENGTHS: Mapping[int, float] = {
+    1 * MINUTE_S: 0.20,
+    6 * MINUTE_S: 0.25,
+    20 * MINUTE_S: 0.25,
+    60 * MINUTE_S: 0.15,
+    130 * MINUTE_S: 0.15,
+}
+"""Seconds that a job takes: what part of all jobs takes so long.
+
+The longest stands for all that take longer: its record is as long as records get.
+"""
+_HOST = {
+    "cpu_s": 12345.67,
+    "rss_max_mib": 123456.5,
+    "read_bytes": 123456789012,
+    "write_bytes": 12345678901,
+    "net_rx_bytes": 123456789012,
+    "net_tx_bytes": 12345678901,
+    "app": "PyTorch",
+    "app_field": "machine learning",
+    "app_params": {"framework": "pytorch"},
+    "container": True,
+}
+GPUS = 4
+MEMORY_LEVELS = 5
+"""A job takes its memory and keeps it for long; what it computes is something else at each moment."""
+_MEMORY_MIB = 81_920.0
+_PHASE_S = 7.0
+_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What one node tells of one job in the end: a record of each GPU, and the host record."""
+
+    seconds: int
+    records: tuple[Mapping[str, Any], ...]
+    host: Mapping[str, Any]
+
+
+def patterns(seed: int = 1) -> list[Pattern]:
+    """One for each of LENGTHS."""
+    dice = random.Random(seed)
+    with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:
+        gpus = [GpuSpec(f"GPU-{n:08x}-4e5f-6789-abcd-ef0123456789", minor=n) for n in range(GPUS)]
+        machine = SimulatedMachine(Path(directory), gpus, build(Path(directory) / "lib"))
+        machine.start()
+        try:
+            return [_pattern(machine, 1000 + n, seconds, dice) for n, seconds in enumerate(LENGTHS)]
+        finally:
+            machine.close()
+
+
+def _pattern(machine: SimulatedMachine, job_id: int, seconds: int, dice: random.Random) -> Pattern:
+    now_ns = machine.clock.at_ns(machine.clock.now_s)
+    for gpu in range(GPUS):
+        n_points = round(seconds / max(_PHASE_S, seconds / 500))
+        memory_mib = [dice.uniform(0.2, 0.9) * _MEMORY_MIB for _ in range(MEMORY_LEVELS)]
+        points = [
+            Point(
+                now_ns + round(n * seconds / n_points * 1e9),
+                dice.uniform(0, 100),
+                memory_mib[n * MEMORY_LEVELS // n_points],
+            )
+            for n in range(n_points)
+        ]
+        machine.work(job_id, 0, gpu, points)
+    positions = ",".join(map(str, range(GPUS)))
+    machine.hook("prolog", job_id, positions)
+    machine.run(seconds)
+    machine.hook("epilog", job_id, positions)
+    machine.run(_PAUSE_S)
+    assert machine.spool is not None
+    waiting = [item for item in machine.spool.waiting(100, set()) if item.wire["job_id"] == job_id]
+    records = tuple(item.wire for item in waiting if item.kind == "records")
+    assert len(records) == GPUS, "the job's records are final"
+    return Pattern(seconds, records, {**_identity(records[0]), **_HOST})
+
+
+def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
+    names = "cluster", "job_id", "restart", "prolog_s", "node", "boot_id", "segment", "seq", "final"
+    return {name: record[name] for name in (*names, "first_s", "last_s", "uptime_s")}
+
+
+if __name__ == "__main__":
+    for pattern in patterns():
+        sizes = [len(json.dumps(record, separators=(",", ":"))) for record in pattern.records]
+        print(f"{pattern.seconds:>6} s: {sizes} bytes of JSON; host {len(json.dumps(pattern.host))}")
