@@ -1,5 +1,6 @@
--- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, class, sum}: the second
--- and, where the machine tells it, the uptime of the decision, whose it is, and what it adds.
+-- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, class, sum, whole_nodes}: the
+-- second and, where the machine tells it, the uptime of the decision, whose it is, what it adds, and whether the job
+-- has its nodes to itself (nil where that is not known any more).
 local _, lib = ...
 local ledger = {}
 
@@ -49,7 +50,8 @@ end
 
 -- Counts an admission from now on; `sum` is what it adds, by measure.
 function ledger.admit(state, token, job, sum)
-  state.ledger[token] = { at = job.now, up = job.up, class = job.class, sum = sum }
+  local whole_nodes = job.request.whole_nodes
+  state.ledger[token] = { at = job.now, up = job.up, class = job.class, sum = sum, whole_nodes = whole_nodes }
   lib.sums.count(state, job.class, sum, 1)
 end
 

@@ -86,8 +86,9 @@ function queue.read(state, jobs, now)
     else
       if job == nil or job.base ~= base then
         job = queue.describe(state, record, base)
-        if entry and base == 0 and entry.sum.jobs > 0 then
-          -- The table does not say that a pending job wants whole nodes; its submission did.
+        if entry and entry.whole_nodes ~= false and base == 0 and entry.sum.jobs > 0 then
+          -- The table does not say that a pending job wants whole nodes; its submission did. Of any other job it
+          -- says all, an update since then too.
           for measure, value in pairs(entry.sum) do
             job.each[measure] = math.max(job.each[measure] or 0, value / entry.sum.jobs)
           end

@@ -107,6 +107,19 @@ def test_a_modified_job_is_looked_at_anew(script: PolicyScript) -> None:
     assert script.submit(description(replace(ALICE, per_node=1)), PARTITIONS).accepted
 
 
+def test_a_job_made_smaller_right_after_its_submission_leaves_room_at_once(script: PolicyScript) -> None:
+    """What its submission asked for is still remembered then."""
+    script.set_jobs([])
+    four = replace(ALICE, per_node=4)
+    comment = script.submit(description(four), PARTITIONS).desc["admin_comment"]
+    shown = record(7, four, admin_comment=comment)
+    script.set_jobs([shown])
+    assert not script.submit(description(replace(ALICE, per_node=3)), PARTITIONS).accepted
+    assert accepted(script, row=shown, tres_per_node="gres:gpu:1")
+    script.set_jobs([record(7, replace(ALICE, per_node=1), admin_comment=comment)])
+    assert script.submit(description(replace(ALICE, per_node=4)), PARTITIONS).accepted
+
+
 GROWTH = [
     RuleModel("host", "job", limits={"cpus": 16, "memory": 65536, "nodes": 2}),
     RuleModel("gpu", "job", limits={"cpus_per_gpu": 8, "memory_per_gpu": 32768, "gpus:a100": 4000}),
