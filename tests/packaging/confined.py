@@ -1,9 +1,10 @@
 """`python confined.py UNIT COMMAND…`: run it as systemd would under the unit's restrictions.
 
-For machines where systemd is not process 1. Done are User=, capabilities, NoNewPrivileges=, the filters of
-system calls, address families and writable memory, the number of open files, umask and nice, and a read-only file
-system: with /sys, the cgroups, /proc/sys, an empty /home, and the unit's own directories in memory, as are /run
-and /var/lib. Not done are devices, limits on memory and tasks, and a /tmp of its own.
+For machines where systemd is not process 1. Done are User=, capabilities, NoNewPrivileges=, the filters
+of system calls, address families and writable memory, the number of open files, umask and nice, and a
+file system that is read-only, with /sys, the cgroups, /proc/sys, an empty /home, and the unit's own
+directories in memory, as are /run and /var/lib. Not done are devices, limits on memory and tasks, and a
+/tmp of its own.
 """
 
 from __future__ import annotations
