@@ -1,0 +1,167 @@
+"""With a backup slurmctld both hosts have the policy and a snapshot, and doctor says where one lacks them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import services
+from lab.cluster import Lab
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+pytestmark = pytest.mark.long
+
+NAME, ADDRESS = "backup", "127.0.0.2"
+TWO_HOSTS = (
+    f"SlurmctldHost={NAME}({ADDRESS})",
+    "CommunicationParameters=NoCtldInAddrAny",  # both listen on one port, each on its address
+    "SlurmctldTimeout=5",
+)
+
+
+class Backup:
+    """A second host, as far as slurmctld sees it: a host name, an /etc/slurm and a /run of its own."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.root = lab, lab.layout.root / NAME
+        self._processes: list[subprocess.Popen[bytes]] = []
+        etc, run = self.root / "etc", self.root / "run"
+        shutil.copytree(lab.layout.etc, etc)
+        (etc / "job_submit.lua").unlink()
+        run.mkdir()
+        shutil.chown(run, "slurm", "slurm")
+        shutil.chown(self.root, "slurm", "slurm")
+        # Each slurmctld takes localhost for itself.
+        conf = etc / "slurm.conf"
+        text = conf.read_text().replace("SlurmctldHost=localhost", f"SlurmctldHost={os.uname().nodename}")
+        for ending in ("pid", "log"):
+            text = text.replace(f"slurmctld.{ending}", f"slurmctld-{NAME}.{ending}")
+        conf.write_text(text)
+        hosts = self.root / "hosts"
+        hosts.write_text(f"127.0.0.1 localhost\n{ADDRESS} {NAME}\n")
+        own = {etc: lab.layout.etc, run: lab.layout.controller_run, hosts: "/etc/hosts"}
+        mounts = " && ".join(f"mount --bind {source} {target}" for source, target in own.items())
+        script = f"hostname {NAME} && {mounts} && echo ready && exec sleep infinity"
+        holder = subprocess.Popen(
+            ["unshare", "--uts", "--mount", "sh", "-c", script],
+            env=services.tagged_environment(lab.layout),
+            stdout=subprocess.PIPE,
+        )
+        self._processes.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        self._enter = ["nsenter", f"--target={holder.pid}", "--uts", "--mount"]
+
+    def run(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """A command of root's on that host."""
+        return self.lab.run_as("root", [*self._enter, *argv], check=check)
+
+    def start(self, *argv: str) -> subprocess.Popen[bytes]:
+        """A daemon of SlurmUser's on that host."""
+        who = ["setpriv", "--reuid=slurm", "--regid=slurm", "--clear-groups"]
+        with (self.root / "out").open("ab") as out:
+            process = subprocess.Popen(
+                [*self._enter, *who, *argv],
+                env=services.tagged_environment(self.lab.layout),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        self._processes.append(process)
+        return process
+
+    def said(self) -> str:
+        return (self.root / "out").read_text(errors="replace")
+
+    def end(self) -> None:
+        for process in reversed(self._processes):
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
+        shutil.rmtree(self.root)
+
+
+@pytest.fixture
+def backup(lab_with: LabWith) -> Iterator[Backup]:
+    lab = lab_with(nodes=1, extra_slurm_conf=TWO_HOSTS)
+    found = Backup(lab)
+    yield found
+    found.end()
+    lab.daemons["slurmctld"].start()
+
+
+def _check(shown: subprocess.CompletedProcess[str], name: str) -> tuple[str, str]:
+    """Level and message of the check of that name."""
+    (found,) = [check for check in json.loads(shown.stdout)["checks"] if check["check"] == name]
+    return found["level"], found["message"]
+
+
+def _doctor() -> list[str]:
+    return ["slurm-gpu", "doctor", "--json"]
+
+
+def _refused(lab: Lab) -> bool:
+    """Whether the policy is asked, and says no."""
+    argv = ["sbatch", "--test-only", "--gpus=1", "--time=3-00:00:00", "--wrap=true"]
+    return "grad-days" in lab.run_as("alice", argv, check=False).stderr
+
+
+def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
+    lab, policy = backup.lab, str(backup.lab.layout.policy_file)
+    script = lab.layout.etc / "job_submit.lua"
+    assert _check(lab.run_as("root", _doctor(), check=False), "backup") == (
+        "fail",
+        f"no policy was applied on {NAME}: without {script} its slurmctld does not start",
+    )
+    assert backup.start("slurmctld", "-D").wait(30) != 0
+    assert "failed to initialize job_submit plugin" in backup.said()
+
+    applied = backup.run("slurm-gpu", "policy", "apply", policy)
+    assert "is in force" in applied.stdout
+    assert "warning: " not in applied.stderr.replace("warning: Slurm's own limits", "")
+    for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
+        assert _check(shown, "backup")[0] == "ok"
+        assert _check(shown, "applied")[0] == "ok"
+
+    backup.start("slurmctld", "-D")
+    watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
+    backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
+    snapshot = backup.root / "run" / "snapshot.txt"
+    wait_for(lambda: f"{NAME} is UP" in _ping(lab), 30, "the backup answers", backup.said, 0.2)
+    wait_for(snapshot.exists, 30, "the backup has a snapshot of its own", backup.said, 0.2)
+
+    lab.daemons["slurmctld"].kill9()
+    wait_for(lambda: _refused(lab), 60, "the backup asks the policy", backup.said, 0.5)
+    assert _check(backup.run(*_doctor(), check=False), "snapshot")[0] == "ok"
+    lab.daemons["slurmctld"].start()
+    wait_for(lambda: _refused(lab), 60, "the first asks the policy again", backup.said, 0.5)
+
+
+def test_a_policy_that_was_applied_on_one_host_alone_is_told_on_both(backup: Backup, tmp_path: Path) -> None:
+    lab = backup.lab
+    backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
+    other = tmp_path / "policy.yaml"
+    other.write_text(lab.layout.policy_file.read_text().replace("jobs_total: 10", "jobs_total: 11"))
+    try:
+        shown = lab.run_as("root", ["slurm-gpu", "policy", "apply", str(other)])
+        assert f"type `slurm-gpu policy apply` on {NAME}, with the same policy.yaml" in shown.stderr
+        for shown in (lab.run_as("root", _doctor(), check=False), backup.run(*_doctor(), check=False)):
+            level, message = _check(shown, "backup")
+            assert level == "fail"
+            assert "has another job_submit.lua than this host" in message
+    finally:
+        lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+    assert _check(lab.run_as("root", _doctor(), check=False), "backup")[0] == "ok"
+
+
+def _ping(lab: Lab) -> str:
+    return lab.run_as("root", ["scontrol", "ping"], check=False).stdout
