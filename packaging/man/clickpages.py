@@ -61,7 +61,7 @@ def _overview(context: click.Context, version: str, date: str) -> ManPage:
 
 def _fill(page: ManPage, context: click.Context) -> None:
     """What a command is, and its options; of a group those of its commands, too."""
-    page.add("SYNOPSIS", *(_synopsis(each) for each in _leaves(context)))
+    page.add("SYNOPSIS", *(_synopsis(each) for each in _called(context)))
     page.add("DESCRIPTION", _help(context.command))
     inner = list(_subcommands(context))
     page.add(
@@ -71,8 +71,15 @@ def _fill(page: ManPage, context: click.Context) -> None:
     page.add("OPTIONS", _options(context))
 
 
-def _leaves(context: click.Context) -> list[click.Context]:
-    return [inner for _, inner in _subcommands(context)] or [context]
+def _called(context: click.Context) -> list[click.Context]:
+    """What may be called: a command, or a group's commands, and the group where it does something itself."""
+    inner = [each for _, each in _subcommands(context)]
+    return inner if inner and not _group(context).invoke_without_command else [context, *inner]
+
+
+def _group(context: click.Context) -> click.Group:
+    assert isinstance(context.command, click.Group)
+    return context.command
 
 
 def _subcommands(context: click.Context) -> Iterator[tuple[str, click.Context]]:
@@ -90,7 +97,10 @@ def _context(command: click.Command, name: str, parent: click.Context | None = N
 
 
 def _synopsis(context: click.Context) -> nodes.paragraph:
-    words = [*context.command_path.split(), *context.command.collect_usage_pieces(context)]
+    pieces = context.command.collect_usage_pieces(context)
+    if isinstance(context.command, click.Group) and context.command.invoke_without_command:
+        pieces = ["[OPTIONS]"]
+    words = [*context.command_path.split(), *pieces]
     return nodes.paragraph("", "", *usage(words))
 
 
@@ -124,7 +134,7 @@ def _option(
 
 def _variables(context: click.Context) -> tuple[tuple[str, str], ...]:
     found = {}
-    for each in (context, *_leaves(context)):
+    for each in _called(context):
         for parameter in each.command.params:
             if isinstance(parameter.envvar, str):
                 name = (

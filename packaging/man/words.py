@@ -63,7 +63,10 @@ EXAMPLES = {
         ("slurm-gpu policy apply", "Put /etc/slurm-gpu/policy.yaml into force:"),
         ("slurm-gpu policy rollback", "Have back what was in force before:"),
     ),
-    "doctor": (("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),),
+    "doctor": (
+        ("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),
+        ("slurm-gpu doctor remove", "What to change in slurm.conf, and to type, before slurm-gpu goes:"),
+    ),
 }  # fmt: skip
 
 Item = tuple[Sequence[nodes.Node], Sequence[nodes.Node]]
