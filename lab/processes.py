@@ -55,10 +55,13 @@ def _uid(pid: int) -> int | None:
         return None
 
 
-def _shares_root(pid: int) -> bool:
-    """Whether ``pid`` sees the same file system: a lab in a container or chroot here is another lab."""
+def _is_of_this_machine(pid: int) -> bool:
+    """Whether ``pid`` sees the same files and processes: a lab in a container or chroot is another one."""
+    process = PROC / str(pid)
     try:
-        return os.path.samestat((PROC / str(pid) / "root").stat(), Path("/").stat())
+        return os.path.samestat((process / "root").stat(), Path("/").stat()) and (
+            (process / "ns" / "pid").readlink() == (PROC / "self" / "ns" / "pid").readlink()
+        )
     except OSError:
         return False
 
@@ -96,7 +99,7 @@ def lab_processes(layout: Layout, uids: Collection[int], in_cgroups: Collection[
     children: dict[int, list[int]] = {}
     for pid in process_ids():
         children.setdefault(_parent(pid), []).append(pid)
-        if not _shares_root(pid):
+        if not _is_of_this_machine(pid):
             continue
         environment = _environment(pid)
         if (

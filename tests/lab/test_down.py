@@ -10,13 +10,16 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from lab.cluster import Lab
 from lab.layout import REPOSITORY
 from lab.polling import wait_for
+from lab.processes import start_ticks
 from tests.lab.traces import traces
 
 DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld", "slurmd-n1", "slurm-gpudbd", "slurm-gpud-n1")
@@ -155,26 +158,33 @@ def test_a_taken_port_that_was_asked_for_is_named(no_lab: Lab) -> None:
     assert "SLURM_GPU_LAB_PORT" in refused.stderr
 
 
-def test_a_lab_in_a_chroot_on_the_same_host_survives(no_lab: Lab, tmp_path: Path) -> None:
-    """Its processes are seen here, and are called as ours are."""
+def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: Lab, tmp_path: Path) -> None:
+    """Their processes are seen here, and are called as ours are."""
     no_lab.up()
+    theirs = no_lab.environment_of("alice")
     root = tmp_path / "root"
     for directory in ("usr", "proc"):
         (root / directory).mkdir(parents=True)
         subprocess.run(["mount", "--rbind", f"/{directory}", str(root / directory)], check=True)
+    others = []
     try:
         for link in ("bin", "lib", "lib64"):
             (root / link).symlink_to(f"usr/{link}")
-        other = subprocess.Popen(
-            ["chroot", str(root), "sleep", "1000"], env=no_lab.environment_of("alice") | os.environ
-        )
-        try:
-            wait_for(lambda: Path(f"/proc/{other.pid}/root").readlink() == root, 30, "chroot")
-            no_lab.down()
-            assert other.poll() is None
-        finally:
+        sleep = ["env", *(f"{name}={value}" for name, value in theirs.items()), "sleep", "1000"]
+        for command in (["chroot", str(root)], ["unshare", "--pid", "--fork", "--kill-child"]):
+            others.append(subprocess.Popen([*command, *sleep]))
+        pids = [wait_for(partial(sleeping, other.pid), 30, "it sleeps") for other in others]
+        no_lab.down()
+        assert all(start_ticks(pid) is not None for pid in pids)
+    finally:
+        for other in others:
             other.kill()
             other.wait()
-    finally:
         for directory in ("usr", "proc"):
             subprocess.run(["umount", "-l", str(root / directory)], check=True)
+
+
+def sleeping(pid: int) -> int | None:
+    """Which of a process and its children is `sleep`."""
+    process = psutil.Process(pid)
+    return next((one.pid for one in (process, *process.children()) if one.name() == "sleep"), None)

@@ -47,7 +47,9 @@ def _processes() -> frozenset[str]:
             stat = (entry / "stat").read_text()
             program = stat[stat.index("(") + 1 : stat.rindex(")")]
             alive = stat.rpartition(")")[2].split()[0] not in "ZX"
-            here = os.path.samestat((entry / "root").stat(), Path("/").stat())
+            here = os.path.samestat((entry / "root").stat(), Path("/").stat()) and (
+                (entry / "ns" / "pid").readlink() == Path("/proc/self/ns/pid").readlink()
+            )
             uid = entry.stat().st_uid
             arguments = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
