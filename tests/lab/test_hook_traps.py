@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.long
 
 PLACE, PLACE_LUA = (REPOSITORY / "packaging" / "hooks" / name for name in ("place", "place-lua"))
 NAMES = {"prolog": "10-slurm-gpu", "epilog": "90-slurm-gpu"}
-CHANGES = 1000
+CHANGES = 200
 
 
 class Hooks:
@@ -100,6 +102,12 @@ class Hooks:
         shown = self.lab.output(["scontrol", "show", "job", str(job)])
         state = shown.partition("JobState=")[2].split()[0]
         return "" if state in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING") else state
+
+
+def take_out_lua(lab: Lab) -> None:
+    """What the removal of the controller's package does."""
+    options = [f"--conf={lab.layout.etc}", f"--state={lab.layout.policy_state}"]
+    subprocess.run(["/bin/sh", str(PLACE_LUA), "remove", *options], check=True)
 
 
 @pytest.fixture
@@ -255,8 +263,7 @@ def test_slurmctld_does_not_start_without_its_script_and_a_removal_leaves_one(la
             slurmctld.restart()
         script.write_text(bundle)
         slurmctld.start()
-        argv = ["/bin/sh", str(PLACE_LUA), "remove", f"--conf={etc}", f"--state={lab.layout.policy_state}"]
-        subprocess.run(argv, check=True)
+        take_out_lua(lab)
         assert not refused()  # the running slurmctld has loaded the stub
         slurmctld.restart()
         assert not refused()
@@ -268,3 +275,41 @@ def test_slurmctld_does_not_start_without_its_script_and_a_removal_leaves_one(la
         slurmctld.start()
         lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])  # a stub needs no --replace
     assert refused()
+
+
+def test_taken_out_as_doctor_says_slurm_is_as_it_was(hooks: Hooks) -> None:
+    lab, conf = hooks.lab, hooks.lab.layout.slurm_conf
+    limits = ["sacctmgr", "-nP", "show", "assoc", "format=MaxTRES,MaxWall,GrpTRES,MaxJobs,GrpJobs,MaxSubmit"]
+    before, script = conf.read_text(), lab.layout.etc / "job_submit.lua"
+    hooks.place("install")
+    assert lab.output(limits).strip("|\n")
+    try:
+        typed = [line.strip() for line in lab.output(["slurm-gpu", "doctor", "remove"]).splitlines()]
+        text = before.splitlines()
+        for line in typed:
+            if line.startswith(("printf ", "slurm-gpu policy apply ")):
+                lab.output(["sh", "-c", line.replace("/root/", f"{lab.layout.root}/")])
+            place, found, setting = line.partition(": take out ")
+            if found:
+                assert text[int(place.rpartition(":")[2]) - 1] == setting
+                text[int(place.rpartition(":")[2]) - 1] = ""
+        conf.write_text("\n".join(text))
+        assert not re.search("^(Prolog|Epilog|JobSubmitPlugins)=", conf.read_text(), re.MULTILINE)
+        assert not lab.output(limits).strip("|\n")
+        lab.daemons["slurmctld"].restart()
+        lab.output(["scontrol", "reconfigure"])
+        hooks.place("remove")
+        take_out_lua(lab)
+        hooks.works()
+        (remove,) = [line for line in typed if line.startswith("rm ") and str(script) in line]
+        lab.output(shlex.split(remove))
+        assert not script.exists()
+        assert not any(path for kind in NAMES for path in hooks.directory(kind).iterdir())
+        hooks.works()
+        lab.daemons["slurmctld"].restart()
+        hooks.works()
+    finally:
+        conf.write_text(before)
+        lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
+        lab.daemons["slurmctld"].restart()
+        lab.output(["scontrol", "reconfigure"])

@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PLACE, PLACE_LUA = (ROOT / "packaging" / "hooks" / name for name in ("place", "place-lua"))
 SHELLS = [shell for shell in ("/bin/dash", "/bin/bash", "/bin/busybox") if Path(shell).exists()]
 KINDS = ("prolog", "epilog")
-TURNS = 4
-"""Of install and remove while somebody looks; tests/lab/test_hook_traps.py has a thousand."""
+A_FEW, MANY = 8, 1000
+"""Changes while somebody looks."""
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -300,14 +300,15 @@ def both_texts(tree: Tree) -> set[bytes]:
     return texts
 
 
-def test_at_no_moment_is_the_hook_missing_or_half_written(tree: Tree):
+@pytest.mark.parametrize("changes", [A_FEW, pytest.param(MANY, marks=[pytest.mark.lab, pytest.mark.long])])
+def test_at_no_moment_is_the_hook_missing_or_half_written(tree: Tree, changes: int):
     allowed = both_texts(tree)
     with Watch(tree.hook["prolog"].parent, allowed) as watch:
-        for _ in range(TURNS):
+        for _ in range(changes // 2):
             tree.done("remove")
             tree.done("install")
     assert watch.wrong == set()
-    assert watch.looks > TURNS
+    assert watch.looks > changes
 
 
 def test_killed_at_any_moment_it_leaves_a_whole_hook(tree: Tree):
