@@ -14,7 +14,20 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, or_, select, true, update
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Table,
+    and_,
+    bindparam,
+    case,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import StatementError
 
 from slurm_gpu.config import Sampling
@@ -38,6 +51,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
+_ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
 # What one job's values may bring about; a database that is away is none of it.
@@ -108,22 +122,37 @@ class _Changes:
     events: list[Event] = field(default_factory=list)
 
     def write(self, connection: Connection) -> None:
-        if self.placed:
-            # A record that was replaced meanwhile keeps its mark, and the next pass looks at it.
-            place = update(run_device).where(
-                run_device.c.segment == bindparam("at_segment"),
-                run_device.c.device == bindparam("at_device"),
-                run_device.c.seq == bindparam("at_seq"),
-            )
-            connection.execute(place, self.placed)
-        if self.placed_hosts:
-            place = update(run_host).where(
-                run_host.c.segment == bindparam("at_segment"), run_host.c.seq == bindparam("at_seq")
-            )
-            connection.execute(place, self.placed_hosts)
+        _place(connection, run_device, self.placed)
+        _place(connection, run_host, self.placed_hosts)
         if self.derived:
             connection.execute(update(run).where(run.c.run_id == bindparam("at_run_id")), self.derived)
         store_events(connection, self.events)
+
+
+def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, Any]]) -> None:
+    """Write down the runs of rows, and that they were matched, in few statements.
+
+    Whoever ships a record meanwhile waits for these locks. One that was replaced keeps its mark, and the next
+    pass looks at it.
+    """
+    names = [name for name in ("segment", "device", "seq") if name in table.c]
+    for start in range(0, len(placed), _ROWS_PER_STATEMENT):
+        some = placed[start : start + _ROWS_PER_STATEMENT]
+        segments = {row["segment"] for row in some}
+        rows = tuple_(*(table.c[name] for name in names)).in_([[row[name] for name in names] for row in some])
+        runs: dict[str, set[int | None]] = defaultdict(set)
+        for row in some:
+            runs[row["segment"]].add(row["run_id"])
+        if any(len(run_ids) > 1 for run_ids in runs.values()):  # a segment is of one run, but for odd clocks
+            for row in some:
+                where = [table.c[name] == row[name] for name in names]
+                connection.execute(update(table).where(*where).values(run_id=row["run_id"], match_due=False))
+            continue
+        found = {segment: run_id for segment, (run_id,) in runs.items() if run_id is not None}
+        run_id = case(found, value=table.c.segment, else_=None) if found else null()
+        # MariaDB looks up single columns by their index, and not several at once.
+        where = [table.c.segment.in_(segments), rows]
+        connection.execute(update(table).where(*where).values(run_id=run_id, match_due=False))
 
 
 def _due(connection: Connection) -> list[Job]:
@@ -165,8 +194,8 @@ def _reconcile_job(
         if run_id is not None and (record := readable(read_record, row)) is not None:
             of_run[run_id].append(record)
         if row["match_due"] or row["run_id"] != run_id:
-            key = {"at_segment": row["segment"], "at_device": row["device"], "at_seq": row["seq"]}
-            changes.placed.append({**key, "run_id": run_id, "match_due": False})
+            key = {name: row[name] for name in ("segment", "device", "seq")}
+            changes.placed.append({**key, "run_id": run_id})
     hosts_of_run = _place_hosts(found, host_rows, changes)
     in_order = [(row["submit_s"], row["state"]) for parts in of_rows for row in parts]
     firsts = iter(first_submits(in_order))
@@ -194,8 +223,7 @@ def _place_hosts(
         if run_id is not None and (host := readable(read_host, row)) is not None:
             of_run[run_id].append(host)
         if row["match_due"] or row["run_id"] != run_id:
-            key = {"at_segment": row["segment"], "at_seq": row["seq"]}
-            changes.placed_hosts.append({**key, "run_id": run_id, "match_due": False})
+            changes.placed_hosts.append({"segment": row["segment"], "seq": row["seq"], "run_id": run_id})
     return of_run
 
 
