@@ -61,6 +61,13 @@ def on_page_content(html: str, **_: Any) -> str:
     return _PICTURE.sub(inline, html)
 
 
+def on_page_context(context: Any, page: Any, **_: Any) -> Any:
+    """Fail where a block of code was not taken for one."""
+    if "```" in re.sub(r"<code.*?</code>", "", page.content, flags=re.DOTALL):
+        raise PluginError(f"{page.file.src_uri}: a line with ``` stands in the text")
+    return context
+
+
 def on_post_build(config: Any) -> None:
     """Fail where a page would ask another host for anything."""
     asked = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,21 @@ from .asking import MONDAY_AT_TEN, People, told
 from .pages import DOCS, fences
 
 _PAGE = DOCS / "cookbook.md"
-RECIPES = dict(fences(_PAGE, "yaml"))
-REFUSALS = list(fences(_PAGE, "refusal"))
+_TITLE = re.compile(r'title="(\w+)\.yaml(?: with mode: (\w+))?"')
+
+
+def _titled(language: str) -> list[tuple[str, str | None, str]]:
+    """Name of the recipe, the mode if that is another, and the text."""
+    found = []
+    for words, text in fences(_PAGE, language):
+        match = _TITLE.fullmatch(words)
+        assert match is not None, words
+        found.append((match[1], match[2], text))
+    return found
+
+
+RECIPES = {name: text for name, _, text in _titled("yaml")}
+REFUSALS = _titled("console")
 
 
 def _no_slurm() -> SlurmClient:
@@ -48,15 +62,14 @@ def test_no_recipe_says_anything_in_vain(name: str) -> None:
     assert [str(doubt) for doubt in find_doubts(policy, names, source, MONDAY_AT_TEN.date())] == []
 
 
-@pytest.mark.parametrize(("words", "shown"), REFUSALS, ids=[words for words, _ in REFUSALS])
+@pytest.mark.parametrize(("name", "mode", "shown"), REFUSALS, ids=[name for name, _, _ in REFUSALS])
 def test_the_refusals_are_what_the_policies_say(
-    words: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, mode: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for script in ("train.sh", "prepare.sh"):
         (tmp_path / script).write_text("#!/bin/sh\n")
     monkeypatch.chdir(tmp_path)
-    name, *mode = words.split()
-    policy = RECIPES[name].replace("mode: observe", f"mode: {mode[0]}") if mode else RECIPES[name]
+    policy = RECIPES[name] if mode is None else RECIPES[name].replace("mode: observe", f"mode: {mode}")
     first, _, answer = shown.partition("\n")
     assert first.startswith("$ ")
     assert answer == told(policy, first.removeprefix("$ "))

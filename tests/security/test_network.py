@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
+import re
 from typing import Any
 
 import httpx
@@ -50,7 +50,6 @@ def test_nothing_listens_that_was_not_asked_to() -> None:
     listening = {
         str(file.relative_to(ROOT / "slurm_gpu"))
         for file in (ROOT / "slurm_gpu").rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.Attribute) and node.attr in ("create_server", "bind", "start_server")
+        if re.search(r"\b(?:create|start)_server\(|\.bind\(", file.read_text())
     }
     assert listening == {"database/server.py", "node/metricsserver.py"}
