@@ -1,0 +1,332 @@
+"""A cluster under steady jobs whose daemons are killed, restarted and reconfigured: what is lost, what leaks.
+
+    .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--json]
+
+Brings up a lab of its own (root; the lab must be down). Any daemon of Slurm, slurm-gpu or the database may
+be killed, ended and restarted, or be away for up to a minute, at any time; Slurm is told to read its files
+again and the policy is applied again. At the end each job that held GPUs has to be recorded, once on each of
+them, by Slurm's accounting and the hooks' own stamps; what was watched all the time has to agree with what
+the simulated GPUs did. Leaks are slopes of memory and open files within the lives of each daemon.
+
+Clock steps are not among it, since all of the lab has the host's clock: tests/node/test_clock_set_back.py and
+tests/node/test_clock_in_outage.py play them under a clock of their own.
+
+With --json the last line is {"jobs": …, "lost": …, "twice": …, "worst_points": …, "leaks": …, …}. The exit
+code is 1 where a job was lost or recorded twice, or something leaks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import arguments
+import psutil
+
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.options import Options
+from lab.polling import wait_for
+from lab.truth import GpuShare
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import DatabaseClient
+
+OURS = "slurm-gpu"
+JOBS_AT_ONCE = 12
+LOOK_S = 5.0
+YOUNG_S = 60.0
+"""A daemon that has just started grows."""
+OUTAGE_S = 60.0
+WITHIN_S = 300.0
+COVERED = 0.999
+MOST_POINTS = 1.0
+"""By how much the mean of a run may differ that was watched all the time."""
+_MIB = 1 << 20
+LEAK_MIB_PER_H, LEAK_FILES_PER_H = 6.0, 3.0
+LEAST_H = 0.25
+"""Of less watching a slope says nothing."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one daemon held at one moment of one life."""
+
+    at_s: float
+    rss_mib: float
+    files: int
+
+
+@dataclass
+class Soak:
+    """One run of it."""
+
+    lab: Lab
+    dice: random.Random
+    jobs: dict[int, int] = field(default_factory=dict)
+    """GPUs by job id; shards count as one."""
+    away: dict[str, float] = field(default_factory=dict)
+    """Daemons that are to come back, and when."""
+    troubles: Counter[str] = field(default_factory=Counter)
+    lives: dict[tuple[str, int], list[Look]] = field(default_factory=lambda: defaultdict(list))
+    refused: int = 0
+    disk: list[tuple[float, float]] = field(default_factory=list)
+    """Seconds, and MiB of what the nodes' slurm-gpud keep on disk."""
+
+    def go_on(self, seconds: float) -> None:
+        """Submit, trouble, look."""
+        began = time.monotonic()
+        job_at = trouble_at = look_at = began
+        while (now := time.monotonic()) < began + seconds:
+            self._bring_back(now)
+            if now >= job_at:
+                job_at = now + self.dice.uniform(0.5, 3.0)
+                self._submit()
+            if now >= trouble_at:
+                trouble_at = now + self.dice.uniform(5.0, 25.0)
+                self._trouble(now)
+            if now >= look_at:
+                look_at = now + LOOK_S
+                self.look(now)
+            time.sleep(0.1)  # the pace of the soak, not a wait for anything
+        for name in list(self.away):
+            self.away[name] = 0.0
+        self._bring_back(time.monotonic())
+
+    def _submit(self) -> None:
+        queue = self._quietly(["squeue", "-h", "-r", "-o", "%i"], timeout_s=10)
+        if queue is None or len(queue.split()) >= JOBS_AT_ONCE:
+            return
+        util, seconds = self.dice.randrange(101), self.dice.uniform(1, 40)
+        kind, gpus = self.dice.choice(
+            [
+                ("--gpus=1", 1),
+                ("--gpus=2 --nodes=1", 2),
+                ("--gres=shard:1", 1),
+                ("--nodes=2 --gpus-per-node=1", 2),
+            ]
+        )
+        run = "srun simgpu" if "nodes=2" in kind else "exec simgpu"
+        script = f"#!/bin/sh\n{run} --util {util} --mem-mib 2000 --seconds {seconds:.1f}\n"
+        argv = ["sbatch", "--parsable", "--time=5", "--no-requeue", *kind.split()]
+        told = self._quietly(argv, user="alice", stdin=script, timeout_s=20)
+        if told is None:
+            self.refused += 1
+        else:
+            self.jobs[int(told.strip().partition(";")[0])] = gpus
+
+    def _quietly(self, argv: Sequence[str], user: str = "root", **given: Any) -> str | None:
+        """What a command prints; None where it fails, as it may while what it asks is away."""
+        try:
+            return self.lab.run_as(user, argv, **given).stdout
+        except (LabError, subprocess.TimeoutExpired):
+            return None
+
+    def _trouble(self, now: float) -> None:
+        names = [name for name in self.lab.daemons if name not in self.away and name != "munged"]
+        kinds: list[tuple[str, Callable[[], None]]] = [
+            ("kill", lambda: self._take_away(now, kill=True, most_s=8.0)),
+            ("restart", lambda: self._take_away(now, kill=False, most_s=0.0)),
+            ("outage", lambda: self._take_away(now, kill=self.dice.random() < 0.5, most_s=OUTAGE_S)),
+            ("database outage", lambda: self._take_away(now, kill=True, most_s=OUTAGE_S, name="mariadb")),
+            ("reconfigure", lambda: self._say(["scontrol", "reconfigure"])),
+            ("policy apply", lambda: self._say(["slurm-gpu", "policy", "apply"])),
+        ]
+        weights = [6, 4, 2, 1, 1, 1]
+        if not names:
+            return
+        kind, act = self.dice.choices(kinds, weights)[0]
+        self.troubles[kind] += 1
+        act()
+
+    def _say(self, argv: Sequence[str]) -> None:
+        self._quietly(argv, timeout_s=30)
+
+    def _take_away(self, now: float, *, kill: bool, most_s: float, name: str | None = None) -> None:
+        # slurm-gpu's own daemons oftener than the others.
+        names = sorted(set(self.lab.daemons) - set(self.away) - {"munged"})
+        weights = [4 if one.startswith(OURS) else 1 for one in names]
+        chosen = self.dice.choices(names, weights)[0] if name is None else name
+        if chosen in self.away:
+            return
+        daemon = self.lab.daemons[chosen]
+        (daemon.kill9 if kill else daemon.stop)()
+        self.troubles[f"{chosen} away"] += 1
+        self.away[chosen] = now + self.dice.uniform(0.0, most_s)
+
+    def _bring_back(self, now: float) -> None:
+        for name in [name for name, at_s in self.away.items() if at_s <= now]:
+            del self.away[name]
+            self.lab.daemons[name].start(wait=False)
+
+    def look(self, now: float) -> None:
+        """Note what each of slurm-gpu's daemons holds now."""
+        for name, daemon in self.lab.daemons.items():
+            if name.startswith(OURS) and (pid := daemon.pid) is not None:
+                try:
+                    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+                    rss = sum(process.memory_info().rss for process in family) / _MIB
+                    files = family[0].num_fds()
+                except psutil.Error:
+                    continue  # it ended at this moment
+                self.lives[name, pid].append(Look(now, rss, files))
+        self.disk.append((now, _disk_mib(self.lab)))
+
+    def settle(self) -> None:
+        """Bring all back, and wait for the end of all jobs."""
+        for daemon in self.lab.daemons.values():
+            daemon.start()
+
+        def none_left() -> bool:
+            return self._quietly(["squeue", "-h"], timeout_s=20) == ""
+
+        wait_for(none_left, WITHIN_S, "all jobs end", lambda: self._quietly(["squeue"]) or "", 1.0)
+
+
+def _disk_mib(lab: Lab) -> float:
+    """Of all that slurm-gpud and slurm-gpuctld keep, as far as it does not vanish just now."""
+    total = 0
+    for node in lab.nodes:
+        for path in lab.layout.node(node).state.rglob("*"):
+            try:
+                total += path.stat().st_size if path.is_file() else 0
+            except OSError:
+                continue
+    return total / _MIB
+
+
+def leaks(soak: Soak) -> dict[str, dict[str, float]]:
+    """By kind of daemon: MiB and open files an hour, over all lives of a minute and more."""
+    kinds: dict[str, list[list[Look]]] = defaultdict(list)
+    for (name, _), looks in soak.lives.items():
+        grown = [look for look in looks if look.at_s >= looks[0].at_s + YOUNG_S]
+        if len(grown) > 1:
+            kinds["slurm-gpud" if name.startswith("slurm-gpud-") else name].append(grown)
+    return {
+        kind: {
+            "watched_h": round(sum(life[-1].at_s - life[0].at_s for life in lives) / 3600, 2),
+            "longest_min": round(max(life[-1].at_s - life[0].at_s for life in lives) / 60, 1),
+            "most_rss_mib": round(max(look.rss_mib for life in lives for look in life), 1),
+            "mib_per_h": round(_slope([[(look.at_s, look.rss_mib) for look in life] for life in lives]), 2),
+            "files_per_h": round(_slope([[(look.at_s, look.files) for look in life] for life in lives]), 2),
+        }
+        for kind, lives in sorted(kinds.items())
+    }
+
+
+def _slope(lives: Sequence[Sequence[tuple[float, float]]]) -> float:
+    """An hour, by least squares; each life has a level of its own."""
+    above = below = 0.0
+    for life in lives:
+        mean_t, mean_y = (sum(values) / len(life) for values in zip(*life, strict=True))
+        above += sum((t - mean_t) * (y - mean_y) for t, y in life)
+        below += sum((t - mean_t) ** 2 for t, _ in life)
+    return 3600 * above / below if below else 0.0
+
+
+def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, int]:
+    """How many runs Slurm's accounting has of each job that was started."""
+    shown = lab.output(["sacct", "-aXnPD", "-S", "now-1days", "-E", "now+1days", "-o", "JobIDRaw,Start"])
+    started = [line.split("|") for line in shown.splitlines()]
+    return Counter(int(job) for job, start in started if int(job) in jobs and start[:1].isdigit())
+
+
+def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
+    """Compare what was recorded with Slurm's accounting, the hooks' stamps and what the GPUs did."""
+    expected = accounted(lab, jobs)
+    lost: list[int] = []
+    twice: list[int] = []
+    points: list[float] = []
+    client = DatabaseClient(load_config(lab.layout.site_file))
+    for job in sorted(jobs):
+        held = [(one.node, position) for one in lab.held(job) for position in one.positions]
+        wanted = sorted({(node, lab.nodes[node].at_position(position).uuid) for node, position in held})
+        runs = _runs(client, job, len(wanted))
+        told = sorted({(item["node"], item["device"]) for run in runs for item in run["devices"]})
+        if len(runs) != expected.get(job, 0) and expected.get(job, 0):
+            (lost if len(runs) < expected[job] else twice).append(job)
+        elif wanted and told != wanted:
+            (lost if set(told) < set(wanted) else twice).append(job)
+        elif len(runs) == 1:
+            points += _off_by(runs[0], lab.truth(job))
+    client.close()
+    return {
+        "jobs": len(jobs),
+        "in_accounting": len(expected),
+        "lost": lost,
+        "twice": twice,
+        "compared": len(points),
+        "worst_points": round(max(points, default=0.0), 2),
+        "beyond": sum(off > MOST_POINTS for off in points),
+    }
+
+
+def _runs(client: DatabaseClient, job: int, n_devices: int) -> list[dict[str, Any]]:
+    """As slurm-gpudbd shows them, once there is a record of each device, or time is over."""
+    until = time.monotonic() + WITHIN_S
+    while True:
+        runs = [run.to_json() for run in client.run(str(job))]
+        devices = {(item["node"], item["device"]) for run in runs for item in run["devices"]}
+        over = runs and all(run["end_s"] is not None for run in runs)
+        if (over and len(devices) == n_devices) or time.monotonic() > until:
+            return runs
+        time.sleep(2)
+
+
+def _off_by(run: Mapping[str, Any], shares: Sequence[GpuShare]) -> Iterator[float]:
+    """Percentage points of a run that was watched from end to end."""
+    seconds = sum(share.end_s - share.start_s for share in shares)
+    if run["coverage"] is None or run["coverage"] < COVERED or run["uGPUcore"] is None or seconds < 1:
+        return
+    true = sum(share.usage.util_pct * (share.end_s - share.start_s) for share in shares) / seconds
+    yield abs(run["uGPUcore"] - true)
+
+
+def main() -> int:
+    """Run it; 1 where something was lost, doubled or leaks."""
+    parser = argparse.ArgumentParser(description="A lab under jobs and trouble.")
+    parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
+    parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    lab = Lab(options=Options(native_limits=False))
+    if any(lab.status().values()):
+        raise SystemExit("a lab is up; take it down first: lab/down")
+    try:
+        lab.up()
+        soak = Soak(lab, random.Random(options.seed))
+        soak.go_on(options.minutes * 60)
+        soak.settle()
+        values = judge(lab, soak.jobs)
+        soak.look(time.monotonic())
+    finally:
+        lab.down()
+    values |= {"refused": soak.refused, "troubles": dict(sorted(soak.troubles.items()))}
+    values |= {"leaks": leaks(soak), "disk_mib_at_last": round(soak.disk[-1][1], 2)}
+    values["disk_mib_most"] = round(max(mib for _, mib in soak.disk), 2)
+    for key, value in values.items():
+        shown = "".join(f"\n{'':>24}{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        print(f"{key:>20}  {shown}")
+    if options.json:
+        print(json.dumps({**values, "lost": len(values["lost"]), "twice": len(values["twice"])}))
+    leaking = [
+        kind
+        for kind, slope in values["leaks"].items()
+        if slope["watched_h"] >= LEAST_H
+        and (slope["mib_per_h"] > LEAK_MIB_PER_H or slope["files_per_h"] > LEAK_FILES_PER_H)
+    ]
+    return 1 if values["lost"] or values["twice"] or values["beyond"] or leaking else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
