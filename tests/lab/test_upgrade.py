@@ -1,0 +1,151 @@
+"""A cluster of the release before, upgraded while jobs run: the database first, then node by node."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.daemons import Daemon
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+from tests.upgrade.releases import BEFORE, unpacked
+
+pytestmark = pytest.mark.long
+# The lab's hook and ours run one after the other.
+STAMPS_S = 0.5
+
+
+@pytest.fixture
+def lab(lab_with: LabWith) -> Lab:
+    return lab_with(job_submit=JobSubmit.NOOP)
+
+
+def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
+    """Our daemons as they were in the release before, with the same files, addresses and process ids."""
+    root = lab.layout.root / "before"
+    root.mkdir(exist_ok=True)
+    tree = root / BEFORE
+    if not tree.exists():
+        unpacked(BEFORE, root)
+    daemons = {}
+    for name, daemon in lab.daemons.items():
+        if name.startswith("slurm-gpud"):
+            program = Path(daemon.argv[0])
+            start, n = re.subn("(?<=PYTHONPATH=)[^:]+", str(tree), program.read_text())
+            if n != 1:
+                pytest.skip("the lab runs installed packages, of which there are none of the release before")
+            old = root / program.name
+            old.write_text(start)
+            old.chmod(0o755)
+            daemons[name] = dataclasses.replace(daemon, argv=[str(old), *daemon.argv[1:]])
+    return daemons
+
+
+def submit(lab: Lab, node: str, seconds: int) -> int:
+    """A job with one GPU of that node."""
+    work = f"--wrap=simgpu --util 50 --mem-mib 2000 --seconds {seconds}"
+    return lab.submit("alice", "-w", node, "--gpus=1", "--time=5", work)
+
+
+def wait_until_begun(lab: Lab, *jobs: int) -> None:
+    wait_for(lambda: all(lab.held(job) for job in jobs), 90.0, "the jobs begin")
+
+
+def wait_until_ended(lab: Lab, *jobs: int) -> None:
+    def over() -> bool:
+        return all(held.end_s is not None for job in jobs for held in lab.held(job)) and all(
+            lab.held(job) for job in jobs
+        )
+
+    wait_for(over, 180.0, "the jobs end")
+
+
+def run_of(lab: Lab, job: int) -> dict[str, Any]:
+    """Its one run, once the record of its GPU is final."""
+
+    def found() -> Any:
+        told = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+        runs = json.loads(told.stdout)["runs"] if told.returncode == 0 else []
+        whole = len(runs) == 1 and any(device["final"] for device in runs[0]["devices"])
+        return runs[0] if whole and runs[0]["coverage"] is not None else None
+
+    return dict(wait_for(found, 180.0, f"job {job} has its records", interval_s=0.5))
+
+
+def require_whole(lab: Lab, job: int, lost_s: float) -> None:
+    """Nothing of it is missing but for a moment while one slurm-gpud gave way to the next."""
+    run = run_of(lab, job)
+    (held,) = lab.held(job)
+    assert held.end_s is not None
+    took_s = held.end_s - held.start_s
+    seen_s = sum(device["held_s"] for device in run["devices"])
+    assert took_s - lost_s - STAMPS_S <= seen_s <= took_s + STAMPS_S, (job, run["devices"])
+    assert run["coverage"] >= 1 - (lost_s + 1.5) / took_s
+    assert run["uGPUcore"] > 0
+    assert {device["device"] for device in run["devices"]} == {
+        lab.nodes[held.node].at_position(position).uuid for position in held.positions
+    }
+
+
+def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under_running_jobs(
+    lab: Lab,
+) -> None:
+    old, names = of_release_before(lab), list(lab.nodes)
+    first, second = names[0], names[1]
+    for name in old:
+        lab.daemons[name].stop()
+    for daemon in old.values():
+        daemon.start()
+    running = [submit(lab, node, 75) for node in (first, second)]
+    before = submit(lab, first, 4)
+    wait_until_begun(lab, *running, before)
+    wait_until_ended(lab, before)
+    require_whole(lab, before, 0.0)
+
+    old["slurm-gpudbd"].stop()
+    spooled = [submit(lab, node, 4) for node in (first, second)]
+    wait_until_begun(lab, *spooled)
+    wait_until_ended(lab, *spooled)
+    lab.run_as("root", ["slurm-gpu", "db", "upgrade", f"--database-config={lab.layout.database_file}"])
+    lab.daemons["slurm-gpudbd"].start()
+    for job in spooled:
+        require_whole(lab, job, 0.0)
+
+    old[f"slurm-gpud-{first}"].stop()
+    lab.daemons[f"slurm-gpud-{first}"].start()
+    old[f"slurm-gpud-{second}"].kill9()
+    lab.daemons[f"slurm-gpud-{second}"].start()
+    after = [submit(lab, node, 4) for node in (first, second)]
+    for name in names[2:]:
+        old[f"slurm-gpud-{name}"].stop()
+        lab.daemons[f"slurm-gpud-{name}"].start()
+    wait_until_begun(lab, *after)
+    wait_until_ended(lab, *after, *running)
+    for job in after:
+        require_whole(lab, job, 0.0)
+    require_whole(lab, running[0], 5.0)
+    require_whole(lab, running[1], 15.0)  # of what was not yet written down when it was killed
+
+
+def test_newer_nodes_ship_to_an_older_database_and_go_on_when_it_is_upgraded(lab: Lab) -> None:
+    old, first = of_release_before(lab), next(iter(lab.nodes))
+    running = submit(lab, first, 30)
+    wait_until_begun(lab, running)
+    lab.daemons["slurm-gpudbd"].stop()
+    old["slurm-gpudbd"].start()
+    short = submit(lab, first, 4)
+    wait_until_begun(lab, short)
+    wait_until_ended(lab, short)
+    require_whole(lab, short, 0.0)
+    old["slurm-gpudbd"].stop()
+    lab.daemons["slurm-gpudbd"].start()
+    wait_until_ended(lab, running)
+    require_whole(lab, running, 0.0)
