@@ -1,12 +1,14 @@
 """`slurm-gpu doctor` compares the GPUs that Slurm counts on a node with those that its driver has."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.checks import gres
 from slurm_gpu.database.client import NodeReport
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.records import DeviceFacts
 from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S
@@ -100,5 +102,11 @@ def test_the_node_that_this_host_is_is_asked(installed: Installation):
     assert levels(gres.agrees(at)) == ["ok"]
     installed.said["slurmd -G"] = line("/none/nvidia[2-3]", count=2)
     assert "is no GPU of the driver's" in worst(gres.agrees(at)).message
+    at.slurmd = _no_slurmd
+    assert worst(gres.agrees(at)).message == "slurmd -G: no such file"
     at.nodes = []
     assert levels(gres.agrees(at)) == ["skipped"]
+
+
+def _no_slurmd(command: Sequence[str]) -> str:
+    raise SlurmError(f"{' '.join(command)}: no such file")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.database.client import NodeReport
+from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.held.gres import minor_of, parse_files
 from slurm_gpu.records import DeviceFacts
 from slurm_gpu.units import counted
@@ -55,7 +56,11 @@ def agrees(at: Surroundings) -> Iterator[Finding]:
         if report is None or not report.gpus:
             yield skipped(f"slurm-gpud has yet to tell of the GPUs of {node}")
             continue
-        text = at.slurmd(("slurmd", "-G", *(("-N", node) if len(here) > 1 else ())))
+        try:
+            text = at.slurmd(("slurmd", "-G", *(("-N", node) if len(here) > 1 else ())))
+        except SlurmError as error:
+            yield warn(str(error), f"slurmd -G, as root on {node}, says how it reads gres.conf")
+            continue
         yield from compare(node, positions(text), report)
 
 
