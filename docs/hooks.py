@@ -52,13 +52,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Put pictures into the page itself, where they take the colour of the text around them."""
+    """Put pictures into the page, where they take the colour of its text, and bars into code as they are."""
 
     def inline(match: re.Match[str]) -> str:
         svg = (_ROOT / "docs" / match["source"]).read_text(encoding="utf-8")
         return svg[svg.index("<svg") :].replace("<svg", f'<svg role="img" aria-label="{match["alt"]}"', 1)
 
-    return _PICTURE.sub(inline, html)
+    html = _PICTURE.sub(inline, html)
+    # In a table forges want a bar of code behind a backslash; Python's Markdown leaves it there.
+    return re.sub(r"(?<!</span>)<code>[^<]*</code>", lambda match: match[0].replace("\\|", "|"), html)
 
 
 def on_page_context(context: Any, page: Any, **_: Any) -> Any:
