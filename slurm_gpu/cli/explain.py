@@ -73,7 +73,7 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)
     for reason in waits_of_slurm(request, description, cluster):
-        notes.append(f"Slurm itself would take it, and let it wait for ever: {reason}")
+        notes.append(f"Slurm itself would take it, and let it wait for ever as things are: {reason}")
     if not defaults.told and has_slurmdbd(settings):
         notes.append(_not_told(name, defaults))
     verdict = result.verdict

@@ -31,7 +31,7 @@ _READ = (
     "account", "array", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu",
     "ntasks-per-socket", "sockets-per-node", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
     "gres", "tres-per-task", "nodelist", "wrap", "cpus-per-task", "cpus-per-gpu", "mincpus", "mem",
-    "mem-per-cpu", "mem-per-gpu", "constraint",
+    "mem-per-cpu", "mem-per-gpu", "constraint", "reservation",
 )  # fmt: skip
 _PASSED_OVER = (
     "acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "clusters", "cluster-constraint", "comment",
@@ -39,7 +39,7 @@ _PASSED_OVER = (
     "delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file", "extra",
     "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input", "job-name",
     "licenses", "mail-type", "mail-user", "mcs-label", "mem-bind", "network", "nodefile",
-    "ntasks-per-core", "open-mode", "output", "power", "prefer", "priority", "profile", "reservation",
+    "ntasks-per-core", "open-mode", "output", "power", "prefer", "priority", "profile",
     "resv-ports", "segment", "signal", "stepmgr", "switches", "thread-spec", "threads-per-core",
     "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.constraint import names_in, nodes_with
-from slurm_gpu.policy.partitionlimits import Barred, barred
+from slurm_gpu.policy.partitionlimits import Asked, Barred, barred
 from slurm_gpu.policy.sbatch import SbatchRequest
 from slurm_gpu.policy.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
@@ -88,7 +88,23 @@ def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: 
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
     # YES is how ALL was spelt once.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
-    return barred(partitions, description.get("time_limit"), cluster.submitter, enforced)
+    version = tuple(int(number) for number in re.findall(r"\d+", cluster.settings.version)[:2])
+    return barred(partitions, _asked(request, description), cluster.submitter, enforced, version)
+
+
+def _asked(request: SbatchRequest, description: Mapping[str, object]) -> Asked:
+    def said(option: str, field: str) -> int | None:
+        value = description.get(field)
+        return value if option in request.options and isinstance(value, int) else None
+
+    return Asked(
+        time_limit=said("time", "time_limit"),
+        least_nodes=said("nodes", "min_nodes"),
+        most_nodes=said("nodes", "max_nodes"),
+        cpus_per_task=said("cpus-per-task", "cpus_per_task"),
+        memory_per_node_mib=said("mem", "min_mem_per_node"),
+        in_reservation="reservation" in request.options,
+    )
 
 
 def _features(
@@ -162,13 +178,12 @@ def _amounts(
         return max(of(node) for node in nodes)
 
     where = f"no node of {asked} has more than"
-    gpus = sum(
-        int(match["count"] or 1)
-        for item in str(description.get("tres_per_node") or "").split(",")
-        if (match := _GRES.fullmatch(item)) and match["name"] == "gpu"
-    )
+    gpus = _gpus(description, "tres_per_node")
     if gpus > most(lambda node: node.n_gpus):
         yield f"GPUs per node: {gpus} asked for, {where} {most(lambda node: node.n_gpus)}"
+    in_all, there = _gpus(description, "tres_per_job"), sum(node.n_gpus for node in nodes)
+    if in_all > there:
+        yield f"--gpus: {in_all} asked for, {asked} has {there}"
     mib, per_gpu = description.get("min_mem_per_node"), request.options.get("mem-per-gpu")
     memory = most(lambda node: node.memory_mib)
     if isinstance(mib, int) and "mem" in request.options and mib > memory:
@@ -181,6 +196,14 @@ def _amounts(
     least = description.get("min_nodes")
     if isinstance(least, int) and "nodes" in request.options and least > len(nodes):
         yield f"--nodes={request.options['nodes']}: {asked} has {counted(len(nodes), 'node')}"
+
+
+def _gpus(description: Mapping[str, object], form: str) -> int:
+    return sum(
+        int(match["count"] or 1)
+        for item in str(description.get(form) or "").split(",")
+        if (match := _GRES.fullmatch(item)) and match["name"] == "gpu"
+    )
 
 
 def _per_gpu_mib(description: Mapping[str, object]) -> int:

@@ -12,7 +12,7 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.sacctmgr import LimitField, LimitStore
 from slurm_gpu.slurm.submission import Partition
 
-_NO_MAX_TIME = LimitField("Flags", "PartitionTimeLimit")
+_PASSES = ("PartitionTimeLimit", "PartitionMaxNodes", "PartitionMinNodes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +25,9 @@ class Submitter:
     ancestors: Collection[str] | None = None
     """Accounts that the account is part of: whether they count for it depends on Slurm's version."""
     qos: str | None = None
-    qos_over_time: Collection[str] = ()
-    """QOS whose jobs no MaxTime binds (flag PartitionTimeLimit)."""
+    passes: Collection[str] = ()
+    """Flags of the QOS by which limits of partitions do not bind its jobs, such as PartitionTimeLimit."""
+    is_root: bool = False
 
 
 def read_submitter(
@@ -42,18 +43,26 @@ def read_submitter(
     `store` is asked only where a partition's limits depend on it; None while slurmdbd is away.
     """
     above: Collection[str] | None = None
-    over_time: Collection[str] = ()
+    passes: Collection[str] = ()
     if store and account and any(part.allow_accounts or part.deny_accounts for part in partitions):
         above = _ancestors(store, cluster, account.lower())
-    if store and any(part.max_time_s is not None for part in partitions):
-        over_time = _over_time(store)
+    if store and qos and any(_has_flagged_limit(part) for part in partitions):
+        passes = _passes(store, qos.lower())
     return Submitter(
         groups=_groups_of(user),
         account=None if account is None else account.lower(),
         ancestors=above,
         qos=None if qos is None else qos.lower(),
-        qos_over_time=over_time,
+        passes=passes,
+        is_root=_is_root(user),
     )
+
+
+def _is_root(user: str) -> bool:
+    try:
+        return pwd.getpwnam(user).pw_uid == 0
+    except KeyError:
+        return False
 
 
 def _groups_of(user: str) -> Collection[str] | None:
@@ -83,8 +92,13 @@ def _ancestors(store: LimitStore, cluster: str, account: str) -> Collection[str]
     return above
 
 
-def _over_time(store: LimitStore) -> Collection[str]:
+def _has_flagged_limit(part: Partition) -> bool:
+    return part.max_time_s is not None or part.max_nodes is not None or part.min_nodes > 1
+
+
+def _passes(store: LimitStore, qos: str) -> Collection[str]:
     try:
-        return {one.name for one in store.qos() if _NO_MAX_TIME in one.limits}
+        limits = next((one.limits for one in store.qos() if one.name == qos), {})
     except SlurmError:
         return ()
+    return [flag for flag in _PASSES if LimitField("Flags", flag) in limits]

@@ -27,6 +27,15 @@ class Partition:
     deny_accounts: frozenset[str] | None = None
     allow_qos: frozenset[str] | None = None
     deny_qos: frozenset[str] | None = None
+    min_nodes: int = 0
+    max_nodes: int | None = None
+    """Of one job; None, here and below, where there is no limit."""
+    max_cpus_per_node: int | None = None
+    max_memory_per_node_mib: int | None = None
+    root_only: bool = False
+    needs_reservation: bool = False
+    state: str = "UP"
+    """UP, DOWN (jobs may be submitted and do not start), DRAIN (the other way round), INACTIVE (neither)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,12 +124,23 @@ def _partition(line: str) -> Partition:
         deny_accounts=_names(fields.get("DenyAccounts", "ALL").lower()),
         allow_qos=_names(fields.get("AllowQos", "ALL").lower()),
         deny_qos=_names(fields.get("DenyQos", "ALL").lower()),
+        min_nodes=_number(fields.get("MinNodes", "0")) or 0,
+        max_nodes=_number(fields.get("MaxNodes", "UNLIMITED")),
+        max_cpus_per_node=_number(fields.get("MaxCPUsPerNode", "UNLIMITED")),
+        max_memory_per_node_mib=_number(fields.get("MaxMemPerNode", "UNLIMITED")),
+        root_only=fields.get("RootOnly") == "YES",
+        needs_reservation=fields.get("ReqResv") == "YES",
+        state=fields.get("State", "UP"),
     )
 
 
 def _names(text: str) -> frozenset[str] | None:
     """None where Slurm shows ALL, or nothing."""
     return None if text.upper() in ("ALL", "NONE", "N/A", "(NULL)", "") else frozenset(text.split(","))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def _seconds(text: str) -> int | None:

@@ -1,4 +1,4 @@
-"""What a partition keeps out, as Slurm 22.05 refused it or let it wait."""
+"""What a partition keeps out, as Slurm 22.05, 24.11 and 26.05 refused it or let it wait."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.policy.partitionlimits import Barred, barred
+from slurm_gpu.policy.partitionlimits import Asked, Barred, barred
 from slurm_gpu.policy.script import INFINITE, NO_VAL
 from slurm_gpu.policy.submitter import Submitter, read_submitter
 from slurm_gpu.slurm.submission import Partition
@@ -21,6 +21,7 @@ def partition(name: str, **limits: Any) -> Partition:
     )
 
 
+HOUR = Asked(time_limit=60)
 GPU = partition("gpu")
 SHORT = partition("short", max_time_s=1800)
 GROUP = partition("grp", allow_groups={"undergrad"})
@@ -40,42 +41,42 @@ BEYOND = "partition short gives 30m at most (--time)"
 )
 def test_what_slurm_lets_wait_or_refuses_as_enforced(limits: dict[str, Any], reason: str) -> None:
     one = [partition("p", **limits)]
-    assert barred(one, 60, ALICE, "NO") == Barred(waits=(reason,))
-    assert barred(one, 60, ALICE, "ANY") == barred(one, 60, ALICE, "ALL") == Barred(refused=(reason,))
+    assert barred(one, HOUR, ALICE, "NO") == Barred(waits=(reason,))
+    assert barred(one, HOUR, ALICE, "ANY") == barred(one, HOUR, ALICE, "ALL") == Barred(refused=(reason,))
 
 
 def test_of_several_partitions_one_or_each_has_to_be_right() -> None:
-    assert barred([SHORT, GPU], 60, ALICE, "NO") == Barred()
-    assert barred([SHORT, GPU], 60, ALICE, "ANY") == Barred()
-    assert barred([SHORT, GPU], 60, ALICE, "ALL") == Barred(refused=(BEYOND,))
+    assert barred([SHORT, GPU], HOUR, ALICE, "NO") == Barred()
+    assert barred([SHORT, GPU], HOUR, ALICE, "ANY") == Barred()
+    assert barred([SHORT, GPU], HOUR, ALICE, "ALL") == Barred(refused=(BEYOND,))
 
 
 def test_groups_are_asked_first_and_always() -> None:
     reason = "partition grp is for members of UNIX group undergrad only"
     for enforced in ("NO", "ANY", "ALL"):
-        assert barred([GROUP], 60, ALICE, enforced) == Barred(refused=(reason,))
-        assert barred([GROUP], 60, Submitter(groups={"undergrad", "bob"}), enforced) == Barred()
-    assert barred([GROUP, GPU], 60, ALICE, "NO") == Barred()
-    assert barred([GROUP, GPU], 60, ALICE, "ANY") == Barred(refused=(reason,))
-    assert barred([GROUP, SHORT], 60, ALICE, "NO") == Barred(waits=(reason, BEYOND))
+        assert barred([GROUP], HOUR, ALICE, enforced) == Barred(refused=(reason,))
+        assert barred([GROUP], HOUR, Submitter(groups={"undergrad", "bob"}), enforced) == Barred()
+    assert barred([GROUP, GPU], HOUR, ALICE, "NO") == Barred()
+    assert barred([GROUP, GPU], HOUR, ALICE, "ANY") == Barred(refused=(reason,))
+    assert barred([GROUP, SHORT], HOUR, ALICE, "NO") == Barred(waits=(reason, BEYOND))
 
 
 @pytest.mark.parametrize(("minutes", "fits"), [(30, True), (31, False), (NO_VAL, True), (INFINITE, False)])
 def test_time(minutes: int, fits: bool) -> None:
-    assert (barred([SHORT], minutes, ALICE, "ALL") == Barred()) == fits
+    assert (barred([SHORT], Asked(time_limit=minutes), ALICE, "ALL") == Barred()) == fits
 
 
 def test_a_qos_may_go_beyond_the_time_of_partitions() -> None:
-    over = Submitter(qos="long", qos_over_time={"long"})
-    assert barred([SHORT], 60, over, "ALL") == Barred()
+    over = Submitter(qos="long", passes={"PartitionTimeLimit"})
+    assert barred([SHORT], HOUR, over, "ALL") == Barred()
 
 
 def test_what_is_not_known_is_not_judged() -> None:
     closed = partition("p", allow_groups={"x"}, allow_accounts={"x"}, allow_qos={"x"})
-    assert barred([closed], None, Submitter(), "ALL") == Barred()
+    assert barred([closed], Asked(), Submitter(), "ALL") == Barred()
     # Whether an account is let in with the one above depends on Slurm's version.
     below = Submitter(account="lab2", ancestors=["vision", "root"])
-    assert barred([partition("p", allow_accounts={"vision"})], None, below, "ALL") == Barred()
+    assert barred([partition("p", allow_accounts={"vision"})], Asked(), below, "ALL") == Barred()
 
 
 def test_slurmdbd_is_asked_for_accounts_above_and_for_qos_without_limit() -> None:
@@ -86,6 +87,83 @@ def test_slurmdbd_is_asked_for_accounts_above_and_for_qos_without_limit() -> Non
     limits = [partition("p", allow_accounts={"vision"}, max_time_s=60)]
     found = read_submitter(store, "c", "root", "Lab2", "LONG", limits)
     assert (found.account, found.ancestors, found.qos) == ("lab2", ["vision", "root"], "long")
-    assert (found.qos_over_time, found.groups) == ({"long"}, None)
+    assert (found.passes, found.groups, found.is_root) == (["PartitionTimeLimit"], None, True)
     away = read_submitter(None, "c", "no such user", "lab2", None, limits)
-    assert (away.ancestors, away.qos_over_time, away.groups) == (None, (), None)
+    assert (away.ancestors, away.passes, away.groups, away.is_root) == (None, (), None, False)
+
+
+def test_groups_are_a_limit_like_others_from_23_02_on() -> None:
+    reason = "partition grp is for members of UNIX group undergrad only"
+    for version in ((24, 11), (26, 5)):
+        assert barred([GROUP], HOUR, ALICE, "NO", version) == Barred(waits=(reason,))
+        assert barred([GROUP], HOUR, ALICE, "ANY", version) == Barred(refused=(reason,))
+        assert barred([GROUP, GPU], HOUR, ALICE, "ANY", version) == Barred()
+        assert barred([GROUP, GPU], HOUR, ALICE, "ALL", version) == Barred(refused=(reason,))
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "reason"),
+    [
+        ({"max_nodes": 2}, Asked(least_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
+        ({"max_nodes": 2}, Asked(least_nodes=2, most_nodes=3), "partition p gives 2 nodes at most (--nodes)"),
+        ({"min_nodes": 2}, Asked(least_nodes=1), "partition p gives 2 nodes at least (--nodes)"),
+        (
+            {"max_memory_per_node_mib": 8192},
+            Asked(memory_per_node_mib=9216),
+            "partition p gives 8G of a node at most (--mem)",
+        ),
+        (
+            {"max_memory_per_node_mib": 8192},
+            Asked(memory_per_node_mib=0),
+            "partition p gives 8G of a node at most (--mem)",
+        ),
+    ],
+)
+def test_amounts_are_limits_as_enforced(limits: dict[str, Any], asked: Asked, reason: str) -> None:
+    one = partition("p", **limits)
+    assert barred([one], asked, ALICE, "NO") == Barred(waits=(reason,))
+    assert barred([one], asked, ALICE, "ANY") == barred([one, GPU], asked, ALICE, "ALL")
+    assert barred([one], asked, ALICE, "ANY") == Barred(refused=(reason,))
+    assert barred([one, GPU], asked, ALICE, "ANY") == barred([one, GPU], asked, ALICE, "NO") == Barred()
+
+
+def test_amounts_within_the_limits_are_given() -> None:
+    one = partition("p", max_nodes=2, min_nodes=2, max_memory_per_node_mib=8192, max_cpus_per_node=8)
+    fits = Asked(least_nodes=2, most_nodes=2, memory_per_node_mib=8192, cpus_per_task=8)
+    for enforced in ("NO", "ANY", "ALL"):
+        assert barred([one], fits, ALICE, enforced) == barred([one], Asked(), ALICE, enforced) == Barred()
+
+
+def test_a_qos_may_go_beyond_the_nodes_of_partitions() -> None:
+    few, many = partition("p", max_nodes=2), partition("p", min_nodes=2)
+    nodes = Submitter(qos="wide", passes={"PartitionMaxNodes", "PartitionMinNodes"})
+    assert barred([few], Asked(least_nodes=3), nodes, "ALL") == Barred()
+    assert barred([many], Asked(least_nodes=1), nodes, "ALL") == Barred()
+
+
+@pytest.mark.parametrize("limits", [{"root_only": True}, {"needs_reservation": True}])
+def test_closed_partitions_refuse_however_limits_are_enforced(limits: dict[str, Any]) -> None:
+    closed = partition("p", **limits)
+    for enforced in ("NO", "ANY", "ALL"):
+        assert len(barred([closed], HOUR, ALICE, enforced, (26, 5)).refused) == 1
+        allowed = barred([closed], Asked(in_reservation=True), Submitter(is_root=True), enforced)
+        assert allowed == Barred()
+
+
+def test_a_partition_that_starts_nothing_is_passed_over_while_there_is_another() -> None:
+    down, drained, small = (
+        partition("p", state="DOWN"),
+        partition("p", state="DRAIN"),
+        partition("p", max_cpus_per_node=8),
+    )
+    asked = Asked(cpus_per_task=9)
+    for enforced in ("NO", "ANY", "ALL"):
+        for one in (down, drained, small):
+            assert barred([one, GPU], asked, ALICE, enforced) == Barred()
+        assert barred([down], asked, ALICE, enforced).waits == (
+            "partition p is DOWN until somebody sets it UP",
+        )
+        assert len(barred([drained], asked, ALICE, enforced).refused) == 1
+        assert barred([small], asked, ALICE, enforced).refused == (
+            "partition p gives 8 CPUs of a node at most (--cpus-per-task)",
+        )

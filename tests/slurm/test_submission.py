@@ -49,3 +49,22 @@ def test_who_may_use_them(
 ) -> None:
     limits = {name: getattr(one, field) for name, one in partitions.items()}
     assert {name: names for name, names in limits.items() if names is not None} == found
+
+
+@pytest.mark.parametrize(
+    ("field", "usual", "found"),
+    [
+        ("max_nodes", None, {"few-nodes": 2}),
+        ("max_cpus_per_node", None, {"cpus": 8}),
+        ("max_memory_per_node_mib", None, {"memory": 8192}),
+        ("root_only", False, {"admin": True}),
+        ("needs_reservation", False, {"reserved": True}),
+        ("state", "UP", {"down": "DOWN", "drain": "DRAIN", "inactive": "INACTIVE"}),
+    ],
+)
+def test_what_they_give(
+    partitions: Mapping[str, Partition], field: str, usual: object, found: Mapping[str, object]
+) -> None:
+    values = {name: getattr(one, field) for name, one in partitions.items()}
+    assert {name: value for name, value in values.items() if value != usual} == found
+    assert {name for name, one in partitions.items() if one.min_nodes > 1} == {"many-nodes"}
