@@ -11,8 +11,12 @@ demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
 	$(BIN)/python -m lab demo --setup-seconds $$(($$(date +%s) - start))
 
-test: setup check
-	$(BIN)/python -m pytest -q tests -m "lab and not long"
+# LABS=2 has two labs, side by side, share the lab tests out. See tests/lab/side-by-side.
+LABS ?= 1
+test: setup
+	@start=$$(date +%s); $(MAKE) --no-print-directory check && \
+	echo "What needs no cluster took $$(($$(date +%s) - start)) s; now the lab tests."
+	@LABS=$(LABS) tests/lab/side-by-side tests/lab -m "lab and not long"
 
 # Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Twelve minutes.
 test-long: setup

@@ -1,10 +1,14 @@
-"""The lab as a fixture. One lab runs at a time; it is kept between tests that want the same options."""
+"""The lab as a fixture. It is kept between tests that want the same options.
+
+One lab runs at a time; tests/lab/side-by-side gives each of several pytest workers a machine for its own.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +18,24 @@ from lab.options import Options
 LabWith = Callable[..., Lab]
 _NEEDED = ("munged", "mariadb-install-db", "slurmdbd", "slurmctld", "slurmd", "cc")
 
+# For labs side by side: options change least, and no long file comes last.
+_ORDER = (
+    "test_down.py",  # a lab for each test
+    *("test_attribution.py", "test_node.py", "test_outages.py", "test_applications.py"),  # without our policy
+    *("test_limits.py", "test_overshoot.py", "test_beyond_native.py", "test_advice.py"),  # without services
+    *("test_identity.py", "test_mig.py", "test_fencing.py", "test_host_mode.py", "test_empty_cluster.py"),
+    *("test_lending.py", "test_database.py", "test_demo.py", "test_live.py"),  # as all others: the default
+)
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = os.path.dirname(__file__)  # noqa: PTH120
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
     for item in items:
-        if str(item.path).startswith(here):
+        if item.path.is_relative_to(here):
             item.add_marker(pytest.mark.lab)
+    if hasattr(config, "workerinput"):
+        rank = {here / name: number for number, name in enumerate(_ORDER)}
+        items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
 @pytest.fixture(scope="session")
