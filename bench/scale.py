@@ -143,7 +143,8 @@ def _wait_until_it_listens(port: int, daemon: subprocess.Popen[bytes], log: Path
 def build_load(directory: Path) -> Path:
     """Compile what posts."""
     program = directory / "scale_load"
-    command = ["cc", "-O2", "-o", str(program), str(Path(__file__).parent / "scale_load.c"), "-lmunge"]
+    source = Path(__file__).parent / "scale_load.c"
+    command = ["cc", "-O2", "-o", str(program), str(source), "-l:libmunge.so.2"]
     subprocess.run(command, check=True)
     return program
 

@@ -12,7 +12,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <munge.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <signal.h>
@@ -28,6 +27,14 @@
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
+
+/* As munge.h has it, which comes with the library's development package alone. */
+typedef struct munge_ctx *munge_ctx_t;
+enum { EMUNGE_SUCCESS = 0, MUNGE_OPT_SOCKET = 8 };
+munge_ctx_t munge_ctx_create(void);
+int munge_ctx_set(munge_ctx_t context, int option, ...);
+const char *munge_ctx_strerror(munge_ctx_t context);
+int munge_encode(char **credential, munge_ctx_t context, const void *payload, int length);
 
 #ifndef IP_BIND_ADDRESS_NO_PORT
 #define IP_BIND_ADDRESS_NO_PORT 24
@@ -228,7 +235,7 @@ static void begin(uint32_t node, double now) {
     }
     const struct body *body = s->under_way;
     char *credential;
-    munge_err_t error = munge_encode(&credential, context, body->digest, DIGEST);
+    int error = munge_encode(&credential, context, body->digest, DIGEST);
     if (error != EMUNGE_SUCCESS) {
         fprintf(stderr, "munge_encode: %s\n", munge_ctx_strerror(context));
         exit(3);
