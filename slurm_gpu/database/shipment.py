@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from slurm_gpu import __version__
-from slurm_gpu.database.unknown import Unknown
 from slurm_gpu.database.quick import QuickRecord, read_quickly
+from slurm_gpu.database.unknown import Unknown
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import (
     WIRE_RANGE,
