@@ -9,8 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -29,6 +28,11 @@ setsid sleep 1000 &
 setsid nohup sh -c "trap '' TERM; sleep 1001" >/dev/null 2>&1 &
 sleep 1002
 """
+
+
+def rarely(values: Iterable[object], often: Container[object]) -> list[object]:
+    """Parameters, of which `make test` has time for some."""
+    return [one if one in often else pytest.param(one, marks=pytest.mark.long) for one in values]
 
 
 def with_running_jobs(lab: Lab) -> None:
@@ -58,7 +62,9 @@ def test_down_twice_is_fine(no_lab: Lab) -> None:
     assert traces().since(before) == []
 
 
-@pytest.mark.parametrize("victim", [*DAEMONS, "slurmstepd", "all"])
+@pytest.mark.parametrize(
+    "victim", rarely([*DAEMONS, "slurmstepd", "all"], {"slurmctld", "slurm-gpud-n1", "slurmstepd", "all"})
+)
 def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     before = traces()
     with_running_jobs(no_lab)
@@ -74,7 +80,7 @@ def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     assert traces().since(before) == []
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", rarely(range(5), {0, 3}))
 def test_up_killed_at_any_moment_can_be_undone_and_repeated(no_lab: Lab, seed: int) -> None:
     before = traces()
     moment_s = random.Random(seed).uniform(0.1, 4.0)
@@ -173,7 +179,7 @@ def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: La
         sleep = ["env", *(f"{name}={value}" for name, value in theirs.items()), "sleep", "1000"]
         for command in (["chroot", str(root)], ["unshare", "--pid", "--fork", "--kill-child"]):
             others.append(subprocess.Popen([*command, *sleep]))
-        pids = [wait_for(partial(sleeping, other.pid), 30, "it sleeps") for other in others]
+        pids = [asleep(other.pid) for other in others]
         no_lab.down()
         assert all(start_ticks(pid) is not None for pid in pids)
     finally:
@@ -184,7 +190,11 @@ def test_labs_in_a_chroot_and_in_a_container_on_the_same_host_survive(no_lab: La
             subprocess.run(["umount", "-l", str(root / directory)], check=True)
 
 
-def sleeping(pid: int) -> int | None:
-    """Which of a process and its children is `sleep`."""
-    process = psutil.Process(pid)
-    return next((one.pid for one in (process, *process.children()) if one.name() == "sleep"), None)
+def asleep(pid: int) -> int:
+    """Which of a process and its children is `sleep`, once one is."""
+
+    def sleeping() -> int | None:
+        process = psutil.Process(pid)
+        return next((one.pid for one in (process, *process.children()) if one.name() == "sleep"), None)
+
+    return wait_for(sleeping, 30, "it sleeps")

@@ -13,7 +13,7 @@ from lab.cluster import Lab
 from .overshoot import KINDS, Kind, Play
 from .seconds import next_second
 
-ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "1"))
 
 
 @pytest.fixture(scope="module", params=["table", pytest.param("snapshot", marks=pytest.mark.long)])
