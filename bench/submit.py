@@ -1,6 +1,6 @@
 """How many submissions a second slurmctld takes: without a plugin, with a Lua that does nothing, with ours.
 
-    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 12] [--turns 2] [--jobs 100] [--json]
+    .venv/bin/python bench/submit.py [--queued 0,10000] [--rounds 8] [--turns 2] [--jobs 100] [--json]
 
 Brings up a lab of its own (root; the lab must be down). Every round starts slurmctld from the same saved
 queue of N pending jobs. In it the alternatives take turns, each with `jobs` jobs of each of four submitters:
@@ -30,6 +30,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import signal
 import statistics
@@ -57,6 +58,8 @@ FIRST_IN_THEIR_SECOND = 5
 BY_LOOKS = ("looks", "ours")
 """Beside slurm-gpuctld."""
 DOES_NOTHING = ("noop", "looks")
+BY_THE_CLOCK_S = 5.0
+"""A turn begins at any moment within so many seconds."""
 DECISIONS = 1000
 """How many are timed one by one."""
 USER = "alice"
@@ -191,6 +194,8 @@ class Bench:
             snapshot.unlink(missing_ok=True)
             if looks:
                 wait_for(snapshot.exists, 60, "slurm-gpuctld looks at the queue")
+        # What slurmctld does by the clock, such as saving its state, befalls all alike.
+        time.sleep(random.uniform(0, BY_THE_CLOCK_S))
         self.submit(1, 1, alternative)
 
     def submit(self, each: int, submitters: int, alternative: str, *, varied: bool = False) -> float:
@@ -337,7 +342,7 @@ def main() -> None:
         "--queued", type=arguments.numbers, default="0,10000", help="sizes of the queue (default 0,10000)"
     )
     parser.add_argument(
-        "--rounds", type=arguments.number(1), default=12, help="starts from the saved queue (default 12)"
+        "--rounds", type=arguments.number(1), default=8, help="starts from the saved queue (default 8)"
     )
     parser.add_argument(
         "--turns", type=arguments.number(1), default=2, help="of each alternative in a round (default 2)"
