@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def wait_for(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     deadline_s: float,
     what: str,
     explain: Callable[[], str] | None = None,
