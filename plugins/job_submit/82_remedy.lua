@@ -76,6 +76,11 @@ local function apply(fields, name, value, job)
       fields[field] = filled
     end
   end
+  if name == "--ntasks-per-node" then
+    -- As sbatch does where --ntasks is not given; whether it was, nobody can tell.
+    local nodes = fields.min_nodes or job.request.nodes or 1
+    fields.num_tasks = math.max(job.request.tasks or 0, nodes * fields.ntasks_per_node)
+  end
   if fields.num_tasks or fields.cpus_per_task or fields.min_nodes then
     local tasks = fields.num_tasks or job.request.tasks or fields.min_nodes or job.size.nodes
     fields.min_cpus = tasks * (fields.cpus_per_task or job.request.cpus_per_task or 1)

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_gpu.policy.bundle import build_bundle
@@ -107,6 +107,7 @@ def mixed(draw: st.DrawFn) -> dict[str, int]:
         optional={"nodes": st.integers(1, 6), "tasks": st.integers(1, 8), "cpus": st.integers(1, 16)},
     ),
 )
+@example(asked={"--gpus-per-node": 6, "--gpus-per-task": 2}, limits={"gpus": 4000, "tasks": 1})
 def test_what_is_advised_comes_out_even_and_is_accepted(
     asked: dict[str, int], limits: dict[str, Limit]
 ) -> None:
