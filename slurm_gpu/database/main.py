@@ -128,7 +128,7 @@ def _make_ready_when_there(database: Database, notifier: Notifier) -> None:
     waiting = False
     while True:
         try:
-            # Only once it answers, so that nobody waits a day for one that is away.
+            # Only once it answers: one that is away is waited for, and is told of otherwise.
             server = database.server()
             notifier.starting(f"brings the tables up to date: {server}", _TABLES_WITHIN_S)
             make_ready(database)

@@ -150,7 +150,7 @@ def test_systemd_hears_that_it_is_ready_that_it_works_and_that_it_ends(tmp_path:
         while heard.count("WATCHDOG=1") < 3:
             heard.append(systemd.recv(200).decode())
         assert heard[0].startswith("STATUS=brings the tables up to date: SQLite ")
-        assert heard[0].endswith("\nEXTEND_TIMEOUT_USEC=86400000000")
+        assert heard[0].endswith("\nEXTEND_TIMEOUT_USEC=600000000")
         assert heard[1] == "READY=1"
         assert any(line.startswith("STATUS=answers; accounting is ") for line in heard)
         assert daemon.stop(signal.SIGTERM) == 0
