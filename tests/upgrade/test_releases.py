@@ -34,6 +34,10 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+def uptime() -> str:
+    return Path("/proc/uptime").read_text().split()[0]
+
+
 @dataclass
 class Site:
     """A node with a simulated GPU, and a database, on Unix sockets: no Slurm, and no MUNGE."""
@@ -56,6 +60,9 @@ class Site:
         given = {"SLURM_JOB_ID": str(job_id), "SLURM_JOB_GPUS": "0", "SLURM_JOB_UID": "1001"}
         given |= {"SLURMD_NODENAME": "n1", "SLURM_CLUSTER_NAME": "lab", "SLURM_GPU_RUN_DIR": str(self.root)}
         subprocess.run(["/bin/sh", tree / kind / "10-slurm-gpu"], env=given, check=True)
+        # No job ends in the very tick of the uptime (10 ms) in which it began.
+        now = uptime()
+        self.wait_for(lambda: uptime() != now)
 
     def node(self, tree: Path) -> bool:
         """Let slurm-gpud take in what there is, ship what it can and stop; whether it could ship."""
