@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -46,6 +47,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
             f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600"
         )
     url = load_settings(database_config).url
+    os.umask(0o077)  # as slurm-gpudbd: what every user may not ask for, none may read from the file
     done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
     was = "" if done.before in (None, done.after) else f", had {done.before}"
     click.echo(f"{shown_url(url)} has schema {done.after}{was}")

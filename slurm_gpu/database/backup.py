@@ -93,7 +93,8 @@ def _copy_sqlite(database: Path, target: Path) -> Path:
             copy.execute("PRAGMA journal_mode=DELETE").close()
         if os.geteuid() == 0:  # for slurm-gpudbd's own user to restore
             owner = database.stat()
-            os.chown(unfinished, owner.st_uid, owner.st_gid)
+            # The folder is that user's, who could have put a link in its place.
+            os.chown(unfinished, owner.st_uid, owner.st_gid, follow_symlinks=False)
     return target
 
 

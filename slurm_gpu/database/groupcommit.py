@@ -32,7 +32,7 @@ class GroupCommit(Generic[T, R]):
 
     def do(self, item: T) -> R:
         """The item's result, once it is committed; raises what its work raised."""
-        entry = _Entry[T, R](item)
+        entry = _Entry[T, R](item, self._names(item))
         with self._lock:
             self._waiting.append(entry)
             leads, self._under_way = not self._under_way, True
@@ -63,7 +63,7 @@ class GroupCommit(Generic[T, R]):
         some: list[_Entry[T, R]] = []
         taken: set[Hashable] = set()
         while self._waiting and len(some) < MOST_AT_ONCE:
-            names = self._names(self._waiting[0].item)
+            names = self._waiting[0].names
             if not taken.isdisjoint(names):
                 break
             taken |= names
@@ -91,8 +91,8 @@ class GroupCommit(Generic[T, R]):
 class _Entry(Generic[T, R]):
     """`turn` may be acquired once the work is done, or is to be done."""
 
-    def __init__(self, item: T) -> None:
-        self.item = item
+    def __init__(self, item: T, names: Set[Hashable]) -> None:
+        self.item, self.names = item, names
         self.results: list[R] = []
         self.error: Exception | None = None
         self.turn = threading.Lock()

@@ -27,10 +27,14 @@ IMPORT_STEP_WITHIN_S = 3600.0
 
 
 class Importing(Protocol):
-    """What is asked of the importer; `stepped_s` is Clock.monotonic() when it last got on."""
+    """What is asked of the importer.
+
+    `stepped_s` is Clock.monotonic() when it last got on; a pass begins each `interval_s`.
+    """
 
     status: ImportStatus
     stepped_s: float
+    interval_s: float
 
 
 @dataclass(slots=True)
@@ -120,6 +124,6 @@ class Pulse:
         if not self._import_runs():
             return "the import has ended"
         silent_s = now_s - self._importing.stepped_s
-        if silent_s > IMPORT_STEP_WITHIN_S:
+        if silent_s > IMPORT_STEP_WITHIN_S + self._importing.interval_s:
             return f"the import has not got on for {silent_s:.0f} s"
         return self._answering.hangs(now_s)

@@ -11,6 +11,8 @@ from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.conftest import Database
 from tests.slurm.recorded import NOW_S, RecordedSlurm
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 class Slurm(CommandClient):
     """The recorded Slurm, with a slurm.conf as a test wants it."""
@@ -39,7 +41,7 @@ class Installation:
         self.site_file.write_text("cluster: neuron\n")
         for kind in ("Prolog", "Epilog"):
             hook = root / f"{kind.lower()}.d" / "10-slurm-gpu"
-            hook.write_text("#!/bin/sh\n")
+            hook.write_text((ROOT / kind.lower() / "10-slurm-gpu").read_text())
             hook.chmod(0o755)
             self.conf[kind] = f"{hook.parent}/*"
 

@@ -63,7 +63,8 @@ def test_a_hook_that_others_may_write_makes_them_root(installed: Installation):
 
 
 def test_other_hooks_without_ours(installed: Installation):
-    (installed.root / "prolog.d" / "10-slurm-gpu").rename(installed.root / "prolog.d" / "50-site")
+    (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
+    hook(installed, "prolog", "50-site")
     assert "does not run our hook" in worst(hooks.configured(installed.at())).message
 
 
@@ -71,6 +72,12 @@ def test_ours_is_known_by_its_text_whatever_its_name(installed: Installation):
     (installed.root / "prolog.d" / "10-slurm-gpu").unlink()
     hook(installed, "prolog", "50-gpus", (ROOT / "prolog" / "10-slurm-gpu").read_text())
     assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_a_hook_of_the_sites_is_its_own_whatever_its_name(installed: Installation):
+    for kind in ("prolog", "epilog"):
+        hook(installed, kind, "50-slurm-gpu-health")
+    assert not any("both our" in finding.message for finding in hooks.configured(installed.at()))
 
 
 def test_a_stub_tells_nothing(installed: Installation):
@@ -81,7 +88,7 @@ def test_a_stub_tells_nothing(installed: Installation):
 
 
 def test_two_of_ours_tell_everything_twice(installed: Installation):
-    second = hook(installed, "epilog", "90-slurm-gpu")
+    second = hook(installed, "epilog", "90-slurm-gpu", (ROOT / "epilog" / "10-slurm-gpu").read_text())
     finding = worst(hooks.configured(installed.at()))
     assert (finding.level, finding.remedy) == (Level.WARN, f"rm {second}")
 

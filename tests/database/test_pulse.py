@@ -24,6 +24,7 @@ class Import:
     stepped_s: float
     status: ImportStatus = field(default_factory=ImportStatus)
     runs: bool = True
+    interval_s: float = 60.0
 
 
 @dataclass

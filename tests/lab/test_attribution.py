@@ -110,8 +110,8 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     times_s = [float(line) for line in stamps.read_text().split()]
     stopped_s = max(after - before for before, after in pairwise(times_s))
     assert stopped_s > 9  # Slurm freezes it 2 s after it has told its processes to stop
-    # A look counts from when the round began in which it was made.
-    assert stopped_s - unknown_s <= record["suspended_s"] <= stopped_s + 0.5
+    # A look counts from when the round began in which it was made, which takes a while on a busy machine.
+    assert stopped_s - unknown_s <= record["suspended_s"] <= stopped_s + 1.0
     told_s = record["suspended_s"] + record["sampled_s"]
     assert record["held_s"] - unknown_s <= told_s <= record["held_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")

@@ -18,8 +18,6 @@ PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 """Where the package keeps their texts, and the command that puts them where Slurm runs them."""
 
 _PLACE = f"{PACKAGED}/place install"
-_NAME = "slurm-gpu"
-"""Part of the file names of our hooks, 10-slurm-gpu and 90-slurm-gpu."""
 _HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _SIGNATURE = "# Placed by slurm-gpu"
 """How the line begins that `place` adds, the last of the file."""
@@ -36,10 +34,11 @@ class HookFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is slurm-gpu's, by its name or by its text; also where only a stub of it is left."""
-        return (
-            _NAME in self.path.name or _NAME in self.path.resolve().name or _HEAD.match(self.text) is not None
-        )
+        """Whether it is slurm-gpu's, by its text as `place` has it; also where only a stub of it is left.
+
+        A site's own hook may be called 50-slurm-gpu-health.
+        """
+        return _HEAD.match(self.text) is not None
 
     @property
     def is_stub(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
@@ -14,6 +14,7 @@ from slurm_gpu.units import counted
 _OLDEST = (22, 5)
 _CROWDED = 0.8
 """Of MaxJobCount: beyond it the next large array may be too much."""
+_MANY_JOBS = 200_000
 _ENFORCED_BY = {"limits": ("limits", "safe", "all"), "qos": ("qos", "all")}
 _INSTANCE = re.compile(r"(^|_)[1-9]g\.[0-9]+gb")
 _SPLITS_INSTANCES = "22.05."
@@ -79,8 +80,17 @@ def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
         }
         yield warn(
             f"AccountingStorageEnforce lacks {' and '.join(unheld)}: {'; '.join(means[n] for n in unheld)}",
-            "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
+            f"AccountingStorageEnforce={_with(raw.get('AccountingStorageEnforce', ''), unheld)} in "
+            "slurm.conf; restart slurmctld. From then on users without an association are refused: "
+            "sacctmgr show assoc",
         )
+
+
+def _with(value: str, names: Sequence[str]) -> str:
+    """A list of slurm.conf with these added, and what they need."""
+    present = [part for part in value.split(",") if part and part.lower() not in ("none", "(null)")]
+    wanted = ["associations", *names]
+    return ",".join([*present, *(name for name in wanted if name not in map(str.lower, present))])
 
 
 def gres_types(at: Surroundings) -> Iterator[Finding]:
@@ -130,7 +140,7 @@ def room_for_jobs(at: Surroundings) -> Iterator[Finding]:
     if n_jobs > _CROWDED * int(most):
         yield warn(
             f"{message}: the next are refused to everybody, whoever queued them",
-            "MaxJobCount=200000 in slurm.conf; restart slurmctld",
+            f"MaxJobCount={max(_MANY_JOBS, 2 * int(most))} in slurm.conf; restart slurmctld",
         )
     else:
         yield ok(message)
