@@ -18,6 +18,7 @@ PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 """Where the package keeps their texts, and the command that puts them where Slurm runs them."""
 
 _PLACE = f"{PACKAGED}/place install"
+_NAMES = frozenset({"10-slurm-gpu", "90-slurm-gpu"})
 _HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _SIGNATURE = "# Placed by slurm-gpu"
 """How the line begins that `place` adds, the last of the file."""
@@ -34,11 +35,11 @@ class HookFile:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is slurm-gpu's, by its text as `place` has it; also where only a stub of it is left.
+        """Whether it is slurm-gpu's, by its very name or by its text; also where only a stub of it is left.
 
-        A site's own hook may be called 50-slurm-gpu-health.
+        A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
         """
-        return _HEAD.match(self.text) is not None
+        return self.path.name in _NAMES or _HEAD.match(self.text) is not None
 
     @property
     def is_stub(self) -> bool:
