@@ -18,7 +18,7 @@ test: setup
 	echo "What needs no cluster took $$(($$(date +%s) - start)) s; now the lab tests."
 	@LABS=$(LABS) tests/lab/side-by-side tests/lab -m "lab and not long"
 
-# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld and its snapshot. Twelve minutes.
+# Lab tests for which `make test` has no time: Slurm's own limits, slurm-gpuctld, packages, hooks, upgrades.
 test-long: setup
 	$(BIN)/python -m pytest -q tests -m long
 
@@ -30,7 +30,7 @@ test-versions:
 test-versions-%:
 	@tests/versions/try $*
 
-# Everything that needs no cluster; two minutes at most.
+# Everything that needs no cluster: two and a half minutes.
 check: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
