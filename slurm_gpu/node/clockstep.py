@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 
 # NTP slews both clocks alike, so that their difference moves only in steps.
 STEP_S = 1.0
@@ -15,13 +15,13 @@ class ClockSteps:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset_s = clock.wall() - clock.monotonic()
+        self._offset_s = wall_ahead_s(clock)
         self._not_before_s = 0.0
 
     def step_s(self) -> float | None:
         """By how much the wall clock was set since last told, forward or back; None if it was not."""
         now_s = self._clock.monotonic()
-        moved_s = self._clock.wall() - now_s - self._offset_s
+        moved_s = wall_ahead_s(self._clock) - self._offset_s
         if abs(moved_s) < STEP_S or now_s < self._not_before_s:
             return None
         self._offset_s += moved_s

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Facts, Reading, Request
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.held.hooks import HookEvent, Kind
@@ -234,7 +234,7 @@ class HostJobs:
 
     @property
     def _offset_s(self) -> float:
-        return self._clock.wall() - self._clock.monotonic()
+        return wall_ahead_s(self._clock)
 
     def _event(self, kind: Kind, job: HostRun, stay: _Stay, at_s: float) -> HookEvent:
         return HookEvent(

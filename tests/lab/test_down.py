@@ -47,6 +47,13 @@ def with_running_jobs(lab: Lab) -> None:
     lab.output(["scontrol", "suspend", str(jobs[1])])
 
 
+def stepds_of(jobs: int) -> list[int]:
+    """The slurmstepd processes, if there is one for each of so many jobs."""
+    found = subprocess.run(["pgrep", "-x", "slurmstepd"], capture_output=True, text=True, check=False)
+    pids = [int(pid) for pid in found.stdout.split()]
+    return pids if len(pids) >= jobs else []
+
+
 def test_down_leaves_nothing(no_lab: Lab) -> None:
     before = traces()
     with_running_jobs(no_lab)
@@ -69,10 +76,10 @@ def test_down_leaves_nothing_after_a_crash(no_lab: Lab, victim: str) -> None:
     before = traces()
     with_running_jobs(no_lab)
     if victim == "slurmstepd":
-        pids = subprocess.run(["pgrep", "-x", "slurmstepd"], capture_output=True, text=True, check=True)
-        for pid in pids.stdout.split():
+        # squeue says RUNNING a moment before a job's slurmstepd is there.
+        for pid in wait_for(lambda: stepds_of(3), 30, "each job has its slurmstepd"):
             with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
     else:
         for name in no_lab.daemons if victim == "all" else [victim]:
             no_lab.daemons[name].kill9()

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.node.held.statelock import own_directory
 
@@ -215,7 +215,7 @@ class HookDirectory:
         """/proc/uptime counts in 10 ms: the wall clock says it finer, if nobody has set it since."""
         if event.boot_id != self._clock.boot_id():
             return event.uptime_s
-        by_wall_s = event.at_s - (self._clock.wall() - self._clock.monotonic())
+        by_wall_s = event.at_s - wall_ahead_s(self._clock)
         late_s = by_wall_s - event.uptime_s
         # Later than that, date was slow to start: on a busy node by more than uptime is coarse.
         within = -_ROUNDING_S <= late_s <= _UPTIME_STEP_S

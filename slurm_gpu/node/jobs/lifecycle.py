@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.clockstep import STEP_S
 from slurm_gpu.node.held.allocations import Allocation, Allocations
 from slurm_gpu.node.held.hooks import HookEvent, Kind
@@ -132,7 +132,7 @@ class LifeCycle:
         """Its wall clock; as it would have been set by now if somebody has set it since, in an outage say."""
         if event.boot_id != self._clock.boot_id():
             return event.at_s
-        now_s = event.uptime_s + self._clock.wall() - self._clock.monotonic()
+        now_s = event.uptime_s + wall_ahead_s(self._clock)
         return event.at_s if abs(now_s - event.at_s) < STEP_S else now_s
 
     def _end(self, event: HookEvent) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Reading
 
 # The driver samples each 1/6 to 1 s: a sample further from the one before says nothing about all that time.
@@ -38,7 +38,7 @@ class UtilizationSpans:
 
     def __init__(self, clock: Clock, since_s: float) -> None:
         self._clock = clock
-        self._offset_s = clock.wall() - clock.monotonic()
+        self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
         # A sample may begin before `since_s`: whoever counts it has to know how long it really was.
         self.covered_s = since_s - SAMPLE_MAX_S
@@ -100,7 +100,7 @@ class UtilizationSpans:
         If so, that look's ring is worth nothing: it was read after a stamp of another time. The next one is
         to be read at once: it shows which samples are from before, by stamps that lie ahead of the clock.
         """
-        offset_s = self._clock.wall() - self._clock.monotonic()
+        offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
         # A clock that is only slewed drifts by less than this between two looks; follow it.
         self._offset_s = offset_s

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.clock import Clock
+from slurm_gpu.clock import Clock, wall_ahead_s
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
 from slurm_gpu.node.measure import ownlook
 from slurm_gpu.node.measure.pace import Pace
@@ -277,7 +277,7 @@ class DeviceWatch:
             self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
         if asked.process_ring_after_us is not None:
             now_s = self._clock.monotonic()
-            offset_s = self._clock.wall() - now_s
+            offset_s = wall_ahead_s(self._clock)
             self._job_samples.take(
                 reading.process_ring,
                 lambda pid: self._whose(pid, jobs),
@@ -404,4 +404,4 @@ class DeviceWatch:
         return False
 
     def _to_us(self, at_s: float) -> int:
-        return round((at_s + self._clock.wall() - self._clock.monotonic()) * 1_000_000)
+        return round((at_s + wall_ahead_s(self._clock)) * 1_000_000)

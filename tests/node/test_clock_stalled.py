@@ -1,0 +1,51 @@
+"""A process that stands still while it reads the clocks, as on a busy machine, sees no clock that was set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from slurm_gpu.clock import wall_ahead_s
+from slurm_gpu.node.clockstep import ClockSteps
+from slurm_gpu.node.measure.utilization import UtilizationSpans
+from tests.node.fakes import WALL_0, FakeClock
+
+
+class StallingClock(FakeClock):
+    """Stands still before every look at it for the next of `stalls_s`, then for no time."""
+
+    def __init__(self, stalls_s: Sequence[float] = ()) -> None:
+        super().__init__()
+        self.stalls_s = list(stalls_s)
+
+    def _stall(self) -> None:
+        if self.stalls_s:
+            self.advance(self.stalls_s.pop(0))
+
+    def wall(self) -> float:
+        self._stall()
+        return super().wall()
+
+    def monotonic(self) -> float:
+        self._stall()
+        return super().monotonic()
+
+
+@pytest.mark.parametrize("stalls_s", [(0, 0.3), (0, 0, 0.3), (0.3,), (0, 5, 5)])
+def test_the_difference_of_the_clocks_is_exact(stalls_s: Sequence[float]) -> None:
+    assert wall_ahead_s(StallingClock(stalls_s)) == pytest.approx(WALL_0, abs=1e-4)
+
+
+def test_on_a_machine_that_always_stalls_the_closest_look_counts() -> None:
+    clock = StallingClock([0, 2, 2, 0, 0.2, 0, 0, 2, 2] + 40 * [2.0])
+    assert wall_ahead_s(clock) == pytest.approx(WALL_0, abs=0.11)
+
+
+def test_nobody_takes_it_for_a_clock_that_was_set() -> None:
+    clock = StallingClock()
+    spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock)
+    clock.stalls_s = [0, 0.3]
+    assert not spans.clock_was_set(clock.now_s)
+    clock.stalls_s = [0, 5]
+    assert steps.step_s() is None
