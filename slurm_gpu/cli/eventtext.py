@@ -29,6 +29,7 @@ _KINDS = {
     "driver_reloaded": "the driver was reloaded",
     "epilog_missing": "the job ended without an epilog on this node",
     "gres_order_assumed": "Slurm did not name the GPUs' files; their order was assumed",
+    "gres_order_unknown": "slurmd did not say which GPUs the job holds; until it did they were not measured",
     "double_watch": "two slurm-gpud watched it; the longer watch counts",
     "device_elsewhere": "another node says that it has this GPU too",
 }

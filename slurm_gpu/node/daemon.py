@@ -105,6 +105,8 @@ class Node:
         now_s = self._clock.monotonic()
         if now_s >= self._find_at_s and self._needs_devices():
             self._find_devices()
+        if self._inventory.news():
+            self._life.resolve()
         self._life.watch_new()
         # What came before may have taken a while, as a first look at a GPU does.
         self._suspensions.look(self._life.segments, self._clock.monotonic())

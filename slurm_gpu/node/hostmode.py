@@ -41,9 +41,19 @@ class HostOrder:
     assumed: bool = False
     # They are, but of all processes it is known whose they are.
     can_be_shared: bool = False
+    # There is nobody to ask.
+    is_asking: bool = False
+    is_silent: bool = False
 
     def __init__(self) -> None:
         self._uuids: list[str] = []
+
+    def ask(self) -> None:
+        """See Order."""
+
+    def news(self) -> bool:
+        """See Order; each device has its number before anybody asks for it."""
+        return False
 
     def position(self, uuid: str) -> int:
         """The number of that device."""

@@ -19,8 +19,9 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
-from slurm_gpu.node.held.gres import GresOrder
+from slurm_gpu.node.held.gres import WAIT_S, GresOrder
 from slurm_gpu.node.held.hooks import HookDirectory, HookEvents
+from slurm_gpu.node.held.slurmd import DEADLINE_S
 from slurm_gpu.node.host.hostbook import HostBook
 from slurm_gpu.node.hostmode import HostJobs, HostOrder, HostProcesses, HostSource
 from slurm_gpu.node.hosttree import HostTree
@@ -78,7 +79,9 @@ class Service:
         self._host_jobs: HostJobs | None = None
         events: HookEvents = hooks
         processes = ProcessJobs()
-        order: Order = GresOrder(options.node)
+        order: Order = GresOrder(
+            options.node, clock, wake=self._waiter.wake, wait_s=DEADLINE_S if options.once else WAIT_S
+        )
         if options.no_slurm:
             processes, order = HostProcesses(), HostOrder()
             events = self._host_jobs = HostJobs(self._name, clock, self._seen, order, processes, self._spool)

@@ -61,6 +61,7 @@ class Installation:
             host=host,
             proc=self.root / "proc",
             slurmd=self._say,
+            conf_cache=self.root / "cached" / "slurm.conf",
         )
 
     def _say(self, argv: Sequence[str]) -> str:

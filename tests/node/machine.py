@@ -11,16 +11,16 @@ from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.held.gres import GresOrder
 from slurm_gpu.node.held.hooks import HookDirectory
 from slurm_gpu.node.host.hostbook import HostBook
-from slurm_gpu.node.host.workthread import Task
 from slurm_gpu.node.process.jobcgroups import JobCgroups
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.node.workthread import Task, Worker
 from slurm_gpu.records import Record, histogram_mean
 from tests.node.fakes import FakeClock, FakeGpu, FakeProcesses, FakeReader
 
 
 class AtOnce:
-    """A worker (slurm_gpu.node.host.workthread) that is done before anybody asks."""
+    """A worker (slurm_gpu.node.workthread) that is done before anybody asks."""
 
     idle = True
 
@@ -29,6 +29,26 @@ class AtOnce:
 
     def abandon(self) -> None:
         raise AssertionError
+
+
+class Later:
+    """A worker whose tasks run when a test says so."""
+
+    idle = True
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+
+    def start(self, task: Task) -> None:
+        self.tasks.append(task)
+
+    def abandon(self) -> None:
+        raise AssertionError
+
+    def run(self) -> None:
+        """All that was begun comes to its end."""
+        while self.tasks:
+            self.tasks.pop(0)()
 
 
 def slurmd_says(gpus: Sequence[FakeGpu]) -> Callable[[Sequence[str]], str]:
@@ -55,6 +75,7 @@ class Machine:
         self.spool: Spool | None = None
         self.due_s = 0.0
         self.interval_s = 1.0
+        self.slurmd_worker: Worker = AtOnce()
 
     def slurmd(self, command: Sequence[str]) -> str:
         """What `slurmd -G` prints."""
@@ -70,7 +91,13 @@ class Machine:
             hooks=HookDirectory(self.directory, "n1", self.clock),
             reader=self.reader,
             order=GresOrder(
-                "n1", self.slurmd, {"SLURM_CONF": "/nowhere/slurm.conf"}, self.directory / "mig-minors"
+                "n1",
+                self.clock,
+                run=self.slurmd,
+                environ={"SLURM_CONF": "/nowhere/slurm.conf"},
+                mig_minors=self.directory / "mig-minors",
+                worker=self.slurmd_worker,
+                wait_s=0.0,
             ),
             spool=self.spool,
             processes=self.processes(),

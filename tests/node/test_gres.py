@@ -1,6 +1,7 @@
 """Slurm's number of a GPU leads to the right UUID, whatever order gres.conf has."""
 
 from collections.abc import Sequence
+from operator import sub
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,10 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gpu.reading import Facts
 from slurm_gpu.node.held.gres import GresOrder, Place, minor_of, parse_files, place_of
 from slurm_gpu.node.held.mig import Capability, read_capabilities
+from slurm_gpu.node.held.slurmd import RETRY_MAX_S, RETRY_S, SILENT_S
+from slurm_gpu.node.workthread import Worker
+from tests.node.fakes import FakeClock
+from tests.node.machine import AtOnce, Later
 
 SHUFFLED = """\
 slurmd-n1: Gres Name=shard Type=a100 Count=4 Index=3 ID=1918986455 File=/dev/x/nvidia3 (null)
@@ -140,9 +145,19 @@ class Slurmd:
         return self.text
 
 
-def order(directory: Path, slurmd: Slurmd) -> GresOrder:
+def order(
+    directory: Path, slurmd: Slurmd, clock: FakeClock | None = None, worker: Worker | None = None
+) -> GresOrder:
     (directory / "mig-minors").write_text(MIG_MINORS)
-    return GresOrder("n1", slurmd, {"SLURM_CONF": str(directory / "slurm.conf")}, directory / "mig-minors")
+    return GresOrder(
+        "n1",
+        FakeClock() if clock is None else clock,
+        run=slurmd,
+        environ={"SLURM_CONF": str(directory / "slurm.conf")},
+        mig_minors=directory / "mig-minors",
+        worker=AtOnce() if worker is None else worker,
+        wait_s=0,
+    )
 
 
 def test_positions_follow_gres_conf_and_a_change_of_it(tmp_path: Path) -> None:
@@ -200,10 +215,86 @@ def test_without_files_mig_instances_have_no_order(tmp_path: Path) -> None:
     assert not asker.assumed
 
 
+def test_without_files_a_job_need_not_wait_for_slurmd_again(tmp_path: Path) -> None:
+    slurmd = Slurmd("slurmd: Gres Name=gpu Type=a100 Count=4 ID=7696487 (null)")
+    asker = order(tmp_path, slurmd)
+    asker.ask()
+    assert asker.uuids([0, 3], gpus(2, 0, 3, 1)) == {0: "GPU-0", 3: "GPU-3"}
+    assert slurmd.asked == 1
+
+
 def test_while_slurmd_cannot_be_asked_nothing_is_guessed(tmp_path: Path) -> None:
-    slurmd = Slurmd(None)
-    asker, devices = order(tmp_path, slurmd), gpus(2, 0, 3, 1)
+    slurmd, clock = Slurmd(None), FakeClock()
+    asker, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
     assert asker.uuids([0], devices) == {}
     assert not asker.assumed
+    assert asker.is_silent
+    slurmd.text = SHUFFLED
+    clock.advance(RETRY_S)
+    assert asker.uuids([0], devices) == {0: "GPU-3"}
+    assert not asker.is_silent
+
+
+def test_a_slurmd_that_fails_is_asked_less_and_less_often_until_something_changes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurmd, clock = Slurmd(None), FakeClock()
+    asker, devices = order(tmp_path, slurmd, clock), gpus(2, 0, 3, 1)
+    asked_s = []
+    for _ in range(600):
+        before = slurmd.asked
+        for position in range(4):  # as many jobs as there are GPUs
+            asker.uuids([position], devices)
+        assert slurmd.asked <= before + 1
+        asked_s += [clock.now_s - 1000.0] if slurmd.asked > before else []
+        clock.advance(1)
+    assert asked_s[:7] == [0, 1, 3, 7, 15, 31, 63]
+    assert set(map(sub, asked_s[8:], asked_s[7:])) == {RETRY_MAX_S}
+    assert len(caplog.records) == 1
+    (tmp_path / "gres.conf").write_text("mended")
     slurmd.text = SHUFFLED
     assert asker.uuids([0], devices) == {0: "GPU-3"}
+
+
+def test_the_caller_goes_on_while_slurmd_thinks(tmp_path: Path) -> None:
+    slurmd, clock, worker = Slurmd(SHUFFLED), FakeClock(), Later()
+    asker, devices = order(tmp_path, slurmd, clock, worker), gpus(2, 0, 3, 1)
+    asker.ask()
+    assert asker.uuids([0], devices) == {}
+    assert (asker.is_asking, asker.is_silent, asker.news(), len(worker.tasks)) == (True, False, False, 1)
+    clock.advance(SILENT_S + 1)
+    assert asker.uuids([1, 9], devices) == {}
+    assert (asker.is_silent, len(worker.tasks)) == (True, 1)
+    worker.run()
+    assert (asker.news(), asker.news(), asker.is_asking, asker.is_silent) == (True, False, False, False)
+    assert asker.uuids([0], devices) == {0: "GPU-3"}
+
+
+def test_an_answer_to_a_question_of_before_a_change_is_not_heeded(tmp_path: Path) -> None:
+    (tmp_path / "gres.conf").write_text("a")
+    slurmd, worker = Slurmd(SHUFFLED), Later()
+    asker, devices = order(tmp_path, slurmd, worker=worker), gpus(2, 0, 3, 1)
+    assert asker.uuids([0], devices) == {}
+    (tmp_path / "gres.conf").write_text("changed")
+    assert asker.uuids([0], devices) == {}
+    worker.run()
+    slurmd.text = SHUFFLED.replace("nvidia3", "nvidia9").replace("nvidia2", "nvidia3")
+    assert asker.uuids([0, 3], devices) == {}
+    worker.run()
+    assert asker.uuids([0, 3], devices) == {3: "GPU-3"}
+    assert slurmd.asked == 2
+
+
+def test_a_position_that_slurmd_did_not_tell_of_is_asked_for_once_then_now_and_then(tmp_path: Path) -> None:
+    slurmd, clock = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia0"), FakeClock()
+    asker, devices = order(tmp_path, slurmd, clock), gpus(0, 1)
+    assert asker.uuids([0], devices) == {0: "GPU-0"}
+    assert asker.uuids([0, 1], devices) == {0: "GPU-0"}
+    assert slurmd.asked == 2
+    assert asker.uuids([0, 1], devices) == {0: "GPU-0"}
+    assert slurmd.asked == 2
+    slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia[0-1]"
+    clock.advance(RETRY_S)
+    assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
+    assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
+    assert slurmd.asked == 3

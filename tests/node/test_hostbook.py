@@ -13,10 +13,10 @@ from slurm_gpu.node.application.rules import NO_RULES, Rules, check_rules
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.host.hostbook import STUCK_S, HostBook, Mounts
 from slurm_gpu.node.host.hostwatch import HostWatch
-from slurm_gpu.node.host.workthread import Task, Worker, WorkThread
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.nodecounters import NodeReading
 from slurm_gpu.node.process.procfs import TICKS_PER_S
+from slurm_gpu.node.workthread import Task, Worker, WorkThread
 from slurm_gpu.records import Host
 from slurm_gpu.yamlsource import parse_yaml
 from tests.node.fakeproc import FakeProc, write

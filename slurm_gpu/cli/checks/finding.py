@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.cli.site import Site
-from slurm_gpu.node.held.gres import RunSlurmd, run_slurmd
+from slurm_gpu.node.held.slurmd import CACHED_CONF, RunSlurmd, run_slurmd
 from slurm_gpu.policy.install import STATE_DIRECTORY
 from slurm_gpu.policy.peers import controllers
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
@@ -76,6 +76,8 @@ class Surroundings:
     proc: Path = Path("/proc")
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
+    conf_cache: Path = CACHED_CONF
+    """Where a node without a slurm.conf of its own has what slurmctld sent it."""
 
     @functools.cached_property
     def settings(self) -> SlurmSettings:
@@ -88,14 +90,25 @@ class Surroundings:
         return self.site.slurm.nodes()
 
     @property
-    def gpu_nodes_here(self) -> Sequence[str]:
-        """The nodes with GPUs that this host is, or simulates."""
+    def slurm_conf(self) -> Path:
+        """The slurm.conf on this host: what slurmctld names is its own, which a node need not have."""
+        path = Path(self.settings.conf_path)
+        return self.conf_cache if not path.exists() and may_read(self.conf_cache.parent) else path
+
+    @property
+    def nodes_here(self) -> Sequence[SlurmNode]:
+        """The nodes that this host is, or simulates: slurmd runs here."""
         here = (self.host, "localhost")
         return [
-            node.name
+            node
             for node in self.nodes
-            if node.n_gpus and (node.name in here or node.address in here or _LOOPBACK.match(node.address))
+            if node.name in here or node.address in here or _LOOPBACK.match(node.address)
         ]
+
+    @property
+    def gpu_nodes_here(self) -> Sequence[str]:
+        """Those with GPUs."""
+        return [node.name for node in self.nodes_here if node.n_gpus]
 
     @property
     def is_gpu_node(self) -> bool:

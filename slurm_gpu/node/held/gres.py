@@ -12,19 +12,22 @@ import logging
 import os
 import re
 import stat
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gpu.reading import Facts
 from slurm_gpu.node.held.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
+from slurm_gpu.node.held.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion
+from slurm_gpu.node.workthread import Worker
 
 log = logging.getLogger(__name__)
 
 # What is printed after Count and File differs by version (src/interfaces/gres.c, _log_gres_slurmd_conf).
 _LINE = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b.*?\bFile=(?P<files>\S+)")
+_COUNT = re.compile(r"\bGres Name=gpu\b.*?\bCount=(?P<count>\d+)\b")
 _SHARES = re.compile(r"\bGres Name=(?:shard|mps)\b.*?\bCount=[1-9]")
 _TRAILING_NUMBER = re.compile(r"(\d+)$")
 _RANGE = r"\d{1,5}(?:-\d{1,5})?"
@@ -32,24 +35,8 @@ _BRACKETS = re.compile(rf"\[({_RANGE}(?:,{_RANGE})*)\]", re.ASCII)
 _OUTER_COMMA = re.compile(r",(?![^\[]*\])")
 _CAPABILITY = re.compile(r"nvidia-cap\d+$")
 _GPU = re.compile(r"nvidia\d+$")
-_DEADLINE_S = 20.0
-
-RunSlurmd = Callable[[Sequence[str]], str]
-
-
-def run_slurmd(command: Sequence[str]) -> str:
-    """Standard output and error together (-G prints on the latter); raises SlurmError when it fails."""
-    try:
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=_DEADLINE_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SlurmError(f"{' '.join(command)}: {error}") from error
-    text = done.stdout.decode("utf-8", "replace")
-    if done.returncode != 0:
-        said = text.strip()[-300:] or "it printed nothing; is this the node's name in slurm.conf (--node)?"
-        raise SlurmError(f"{' '.join(command)}: exit status {done.returncode}: {said}")
-    return text
+WAIT_S = 2.0
+"""What slurmd is given to answer at the start, before its first job."""
 
 
 def parse_files(text: str) -> list[tuple[str, ...]]:
@@ -62,6 +49,11 @@ def parse_files(text: str) -> list[tuple[str, ...]]:
         files = tuple(itertools.chain.from_iterable(map(_expand, _OUTER_COMMA.split(match["files"]))))
         found.extend([files] if match["count"] == "1" else [(file,) for file in files])
     return found
+
+
+def _count_without_files(text: str) -> int:
+    """How many GPUs it tells of, where it names no device file of any."""
+    return sum(int(match["count"]) for match in map(_COUNT.search, text.splitlines()) if match)
 
 
 def _expand(name: str) -> Iterator[str]:
@@ -134,39 +126,80 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Pl
 class GresOrder:
     """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed.
 
-    `can_be_shared` tells whether several jobs may hold one GPU (`shard`, `mps`).
+    It never waits for slurmd but in `ask`: until there is an answer no device is told. `can_be_shared` tells
+    whether several jobs may hold one GPU (`shard`, `mps`).
     """
 
     def __init__(
         self,
         node: str | None,
-        run: RunSlurmd = run_slurmd,
+        clock: Clock,
+        *,
+        run: RunSlurmd | None = None,
         environ: Mapping[str, str] = os.environ,
         mig_minors: Path | None = None,
+        worker: Worker | None = None,
+        wake: Callable[[], None] = lambda: None,
+        wait_s: float = WAIT_S,
     ) -> None:
-        self._command = ("slurmd", "-G", *(("-N", node) if node is not None else ()))
-        self._run = run
+        command = ("slurmd", "-G", *(("-N", node) if node is not None else ()))
+        self._question = SlurmdQuestion(command, clock, run, worker, wake)
+        self._told = " ".join(command)
+        self._wait_s = wait_s
         self._mig_minors = mig_minors or Path(environ.get(MIG_MINORS_VARIABLE, MIG_MINORS))
-        directories = [Path("/etc/slurm"), Path("/run/slurm/conf")]
+        directories = [CONF.parent, CACHED_CONF.parent]
         if environ.get("SLURM_CONF"):
             directories = [Path(environ["SLURM_CONF"]).parent]
         self._watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
         self._stamp: object = None
         self._present: frozenset[Place] = frozenset()
+        # Changes are counted: an answer is to a question of before or after the last one.
+        self._changes = self._asked_at_change = self._answered_at_change = 0
+        self._asked_of: frozenset[int] = frozenset()
+        # Positions beyond those in the last answer, of which slurmd has been asked since.
+        self._nowhere: frozenset[int] = frozenset()
         self._places: Sequence[Place | None] = ()
-        self._failing = False
+        self._n_positions = 0
+        self._complained = self._has_news = False
         self.assumed = False
         self.can_be_shared = False
+
+    @property
+    def is_asking(self) -> bool:
+        """Is an answer on its way?"""
+        return self._question.is_open
+
+    @property
+    def is_silent(self) -> bool:
+        """Was slurmd asked in vain, as far as can be told by now?"""
+        return self._question.is_silent
+
+    def ask(self) -> None:
+        """Ask slurmd now, and give it a moment to answer."""
+        self.uuids((), ())
+        self._question.wait(self._wait_s)
+        self._hear()
+
+    def news(self) -> bool:
+        """Has slurmd answered since the last call?"""
+        self._hear()
+        news, self._has_news = self._has_news, False
+        return news
 
     def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
         """The UUID at each position; a position is absent where no device of `devices` can be told.
 
-        While slurmd cannot be asked none can: a guess might charge another job's GPU. Where it answers but
+        While slurmd has not answered none can: a guess might charge another job's GPU. Where it answers but
         names no device files, the order is that of the minor numbers, and `assumed` is set; MIG instances
         have no such order.
         """
-        outdated = self._outdated(devices)
-        if (outdated or any(p >= len(self._places) for p in positions)) and not self._ask():
+        self._notice(devices)
+        self._hear()
+        if not self._is_known(positions) or self._beyond(positions):
+            self._ask_of(self._beyond(positions))
+            self._hear()
+        if not self._is_known(positions):
+            self._complain_of_silence()
             return {}
         self.assumed = False
         if self._places:
@@ -184,7 +217,7 @@ class GresOrder:
                 found[position] = here[0]
         return found
 
-    def _outdated(self, devices: Sequence[Facts]) -> bool:
+    def _notice(self, devices: Sequence[Facts]) -> None:
         stamp = tuple(_modified(path) for path in self._watched)
         present = frozenset(
             Place(facts.minor, facts.gpu_instance, facts.compute_instance)
@@ -192,25 +225,55 @@ class GresOrder:
             if facts.minor is not None
         )
         # That the driver answers at last is no change.
-        changed = bool(self._present and present) and present != self._present
-        outdated = changed or stamp != self._stamp
+        if stamp != self._stamp or (self._present and present and present != self._present):
+            self._changes += 1
+            self._nowhere = frozenset()
+            self._question.at_once()
         self._stamp, self._present = stamp, present or self._present
-        return outdated
 
-    def _ask(self) -> bool:
+    def _beyond(self, positions: Iterable[int]) -> frozenset[int]:
+        """Slurm hands out what slurmd did not tell of: it may by now."""
+        return frozenset(position for position in positions if position >= self._n_positions)
+
+    def _is_known(self, positions: Iterable[int]) -> bool:
+        """Is the last answer about things as they are now?"""
+        return self._answered_at_change == self._changes and self._beyond(positions) <= self._nowhere
+
+    def _ask_of(self, beyond: frozenset[int]) -> None:
+        if self._question.ask():
+            self._asked_at_change, self._asked_of = self._changes, beyond
+
+    def _hear(self) -> None:
         try:
-            text = self._run(self._command)
+            text = self._question.answer()
         except SlurmError as error:
-            if not self._failing:
-                log.warning("%s; GPUs cannot be told from each other until it answers", error)
-            self._failing, self._stamp = True, None
-            return False
-        self._failing = False
+            self._answered_at_change = -1
+            self._question.no_use()
+            self._complain(str(error))
+            return
+        if text is None:
+            return
+        self._complained, self._has_news = False, True
+        self._answered_at_change = self._asked_at_change
         self.can_be_shared = _SHARES.search(text) is not None
         files = parse_files(text)
         capabilities = read_capabilities(self._mig_minors) if any(len(f) > 1 for f in files) else {}
         self._places = [place_of(of_position, capabilities) for of_position in files]
-        return True
+        self._n_positions = len(files) or _count_without_files(text)
+        self._nowhere = self._beyond(self._nowhere | self._asked_of)
+        if self._nowhere:
+            self._question.no_use()
+        else:
+            self._question.at_once()
+
+    def _complain_of_silence(self) -> None:
+        if self._question.is_silent:
+            self._complain(f"{self._told}: no answer for {self._question.silent_s:.0f} s")
+
+    def _complain(self, what: str) -> None:
+        if not self._complained:
+            log.warning("%s; GPUs cannot be told from each other until it answers", what)
+        self._complained = True
 
 
 def _modified(path: Path) -> int | None:

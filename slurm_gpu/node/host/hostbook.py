@@ -11,12 +11,12 @@ from slurm_gpu.node.application.recognition import Recognition
 from slurm_gpu.node.application.rules import Rules
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.host.hostwatch import HostWatch
-from slurm_gpu.node.host.workthread import Worker, WorkThread
 from slurm_gpu.node.process.environmentjobs import EnvironmentJobs
 from slurm_gpu.node.process.hoststats import HostStats
 from slurm_gpu.node.process.jobcgroups import JobCgroups, JobName
 from slurm_gpu.node.process.nodecounters import NodeCounters, NodeReading
 from slurm_gpu.node.process.procfs import Processes
+from slurm_gpu.node.workthread import Worker, WorkThread
 from slurm_gpu.records import Host
 
 log = logging.getLogger(__name__)

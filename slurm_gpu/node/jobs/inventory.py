@@ -16,13 +16,27 @@ log = logging.getLogger(__name__)
 
 
 class Order(Protocol):
-    """Which UUID each position is.
+    """Which UUID each position is, as slurmd tells some time after it was asked.
 
     `assumed` tells that the last answer was a guess, `can_be_shared` whether Slurm may give a GPU to several.
     """
 
     assumed: bool
     can_be_shared: bool
+
+    @property
+    def is_asking(self) -> bool:
+        """Is an answer on its way?"""
+
+    @property
+    def is_silent(self) -> bool:
+        """Was it asked for in vain, as far as can be told by now?"""
+
+    def ask(self) -> None:
+        """Learn the order now; waits a moment for it."""
+
+    def news(self) -> bool:
+        """Has more been told since the last call?"""
 
     def uuids(self, positions: Sequence[int], devices: Sequence[Facts]) -> Mapping[int, str]:
         """The UUID at each position; absent where none of `devices` can be told."""
@@ -38,6 +52,7 @@ class Inventory:
         self._seen: dict[str, Facts] = {}
         self._no_driver = False
         self._assumed_told = False
+        self._silence_told: set[int] = set()
 
     def find(self) -> bool:
         """Look for devices anew; False (and nothing changed) while there is no driver.
@@ -69,7 +84,16 @@ class Inventory:
     def ask_slurm(self) -> None:
         """Learn the order of positions now, so that the first job need not wait for the answer."""
         if self._seen:
-            self._order.uuids((), [])
+            self._order.ask()
+
+    def news(self) -> bool:
+        """Has Slurm told of its order since the last call?"""
+        return self._order.news()
+
+    @property
+    def is_asking(self) -> bool:
+        """Will Slurm tell of its order in a moment?"""
+        return self._order.is_asking
 
     @property
     def can_be_shared(self) -> bool:
@@ -92,4 +116,9 @@ class Inventory:
             self._assumed_told = True
             log.warning("slurmd -G names no GPU files: positions are taken to be in order of minor numbers")
             self._events.tell("gres_order_assumed")
+        if not self._order.is_silent:
+            self._silence_told.clear()
+        elif len(found) < len(unknown) and allocation.key.job_id not in self._silence_told:
+            self._silence_told.add(allocation.key.job_id)
+            self._events.tell("gres_order_unknown", job_id=allocation.key.job_id)
         return replace(allocation, devices={**allocation.devices, **found}) if found else allocation

@@ -237,7 +237,7 @@ class LifeCycle:
         allocation = self._inventory.resolve(allocation)
         if began_before:
             self._held_unwatched(allocation, allocation.start_s)
-        if len(allocation.devices) < len(allocation.positions):
+        if len(allocation.devices) < len(allocation.positions) and not self._inventory.is_asking:
             log.warning(
                 "job %d holds GPUs at positions %s; known are %s",
                 allocation.key.job_id,

@@ -1,7 +1,8 @@
-"""Allocations that ended before any driver could tell which devices they held.
+"""Allocations that ended before the driver, or slurmd, could tell which devices they held.
 
 A record is filed under its device for good. So one whose job lay wholly inside an outage is kept back for a
-moment where the driver is only starting: its spooled allocation and its epilog's file stay until it is told.
+moment where the driver is only starting, or slurmd has yet to answer: its spooled allocation and its
+epilog's file stay until it is told.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ class UntoldDevices:
     def wait(self, allocation: Allocation, end_s: float, epilog: HookEvent | None, now_s: float) -> bool:
         """Keep it back if its devices may be told in a moment; False where they are told, or never are."""
         starting = self._inventory.starting or now_s < self._since_s + TOLD_WITHIN_S
-        if _is_told(allocation) or not starting:
+        if _is_told(allocation) or not (starting or self._inventory.is_asking):
             return False
         due_s = now_s + TOLD_WITHIN_S
         self._waiting.append(Untold(allocation=allocation, end_s=end_s, epilog=epilog, due_s=due_s))
         return True
 
     def resolve(self) -> None:
-        """Find the devices, now that there is a driver."""
+        """Find the devices, now that there is a driver, or an answer."""
         self._waiting = [
             replace(one, allocation=self._inventory.resolve(one.allocation)) for one in self._waiting
         ]

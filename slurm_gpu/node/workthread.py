@@ -17,7 +17,7 @@ class Worker(Protocol):
     """Runs tasks beside the caller, or at once."""
 
     def start(self, task: Task) -> None:
-        """Begin it; only when idle."""
+        """Begin it; only when idle. Raises RuntimeError where the system has no room for a thread."""
 
     @property
     def idle(self) -> bool:
@@ -47,10 +47,10 @@ class WorkThread:
     def start(self, task: Task) -> None:
         """See Worker."""
         if self._tasks is None:
-            self._tasks = queue.SimpleQueue()
-            self._done = threading.Event()
-            arguments = (self._tasks, self._done)
-            threading.Thread(target=_work, args=arguments, name=self._name, daemon=True).start()
+            tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+            done = threading.Event()
+            threading.Thread(target=_work, args=(tasks, done), name=self._name, daemon=True).start()
+            self._tasks, self._done = tasks, done
         self._done.clear()
         self._tasks.put(task)
 
