@@ -56,10 +56,11 @@ def steps(at: Surroundings) -> list[Step]:
 
 def _conf(at: Surroundings) -> list[ConfLine]:
     try:
-        return read_conf(Path(at.settings.conf_path))
+        return read_conf(at.slurm_conf)
     except OSError as error:
         raise OutsideError(
-            f"{at.settings.conf_path} cannot be read ({error.strerror}): run this where slurm.conf lies"
+            f"neither {at.settings.conf_path} nor {at.conf_cache} can be read ({error.strerror}): "
+            "run this where slurm.conf lies"
         ) from error
 
 
@@ -85,7 +86,10 @@ def _slurm_conf(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[Step]:
     edits = [edit for kind in KINDS for edit in _hook_lines(at, kind, conf)]
     plugins = list(_job_submit(at, conf))
     if edits or plugins:
-        yield Step("In slurm.conf, on each host that has a copy of it:", (*edits, *plugins))
+        where = "on each host that has a copy of it"
+        if at.slurm_conf == at.conf_cache:
+            where = "on the controller, which sent this node the copy named here"
+        yield Step(f"In slurm.conf, {where}:", (*edits, *plugins))
         restart = ("systemctl restart slurmctld", "(on each host of slurmctld)") if plugins else ()
         yield Step("Let Slurm read it before anything is removed.", (*restart, "scontrol reconfigure"))
 

@@ -327,6 +327,19 @@ def test_one_cause_gives_one_failure(installed: Installation):
     assert results == [("Slurm", "fail"), ("hooks", "skipped"), ("more", "skipped"), ("other", "ok")]
 
 
+@pytest.mark.parametrize(("uid", "level"), [(0, "fail"), (1001, "skipped")])
+def test_what_only_root_may_see_is_no_failure_where_others_look(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, uid: int, level: str
+):
+    def closed(at: Surroundings) -> Iterator[Finding]:
+        raise PermissionError(13, "Permission denied", "/etc/slurm/job_submit.lua")
+
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    (result,) = run_checks(installed.at(), [Check("policy", closed)])
+    assert result.finding.level.value == level
+    assert "/etc/slurm/job_submit.lua" in result.finding.message
+
+
 def test_every_check_has_a_name_of_its_own_and_needs_what_comes_before():
     names = [check.name for check in CHECKS]
     assert len(set(names)) == len(names)

@@ -10,6 +10,7 @@ from slurm_gpu.cli.checks.finding import Level
 from tests.cli.installation import Installation, levels, worst
 
 ROOT = Path(__file__).resolve().parents[2]
+PLACE = "/usr/libexec/slurm-gpu/hooks/place install"
 STUB = "#!/bin/sh\n# Slurm prolog: slurm-gpu was removed from this host\nexit 0\n"
 
 
@@ -83,8 +84,53 @@ def test_a_hook_of_the_sites_is_its_own_whatever_its_name(installed: Installatio
 def test_a_stub_tells_nothing(installed: Installation):
     path = hook(installed, "prolog", "10-slurm-gpu", STUB)
     finding = worst(hooks.configured(installed.at()))
-    assert (finding.level, finding.remedy) == (Level.FAIL, "/usr/libexec/slurm-gpu/hooks/place install")
+    assert (finding.level, finding.remedy) == (Level.FAIL, f"{PLACE} --conf {installed.root}")
     assert finding.message.startswith(f"{path} is the stub that a removal of slurm-gpu left")
+
+
+@pytest.mark.parametrize(
+    ("kind", "pattern", "remedy"),
+    [
+        ("Prolog", "/etc/slurm/prolog.d/*", PLACE),
+        ("Epilog", "/opt/slurm/etc/epilog.d/*", f"{PLACE} --conf /opt/slurm/etc"),
+        ("Epilog", "/etc/slurm/epilog.d/9*", PLACE),
+        (
+            "Prolog",
+            "/etc/slurm/hooks/*",
+            "install -D -m 755 /usr/libexec/slurm-gpu/hooks/prolog /etc/slurm/hooks/10-slurm-gpu, "
+            "now and after each upgrade",
+        ),
+        (
+            "Prolog",
+            "/etc/slurm/prolog.sh",
+            f"{PLACE}; then Prolog=/etc/slurm/prolog.d/* in slurm.conf, "
+            "with a copy of /etc/slurm/prolog.sh in that directory; scontrol reconfigure",
+        ),
+        (
+            "Prolog",
+            "/etc/slurm/prolog.d/*.sh",
+            f"{PLACE}; then Prolog=/etc/slurm/prolog.d/* in slurm.conf, "
+            "with a copy of /etc/slurm/prolog.d/*.sh in that directory; scontrol reconfigure",
+        ),
+    ],
+)
+def test_our_hook_is_to_be_put_where_slurm_looks(kind: str, pattern: str, remedy: str):
+    assert hooks.placing(kind, [pattern]) == remedy
+    of_both = remedy.replace(f"a copy of {pattern}", "a copy of /site/one")
+    assert hooks.placing(kind, ["/site/one", pattern]) == of_both
+
+
+def test_a_path_that_is_not_absolute_is_where_slurmctld_sent_it(installed: Installation):
+    cached = installed.root / "cached"
+    cached.mkdir()
+    for kind in ("prolog", "epilog"):
+        hook(installed, kind, "10-slurm-gpu").rename(cached / f"{kind}.sh")
+        installed.conf[kind.capitalize()] = f"{kind}.sh"
+        (cached / f"{kind}.sh").write_text((ROOT / kind / "10-slurm-gpu").read_text())
+    found = list(hooks.configured(installed.at()))
+    assert [one.message for one in found] == [
+        f"{kind} runs our hook, {cached}/{kind.lower()}.sh" for kind in ("Prolog", "Epilog")
+    ]
 
 
 def test_two_of_ours_tell_everything_twice(installed: Installation):

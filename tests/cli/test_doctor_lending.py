@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,28 @@ def test_where_nothing_is_lent_nothing_is_missing(
     assert levels(job_submit.lending(dataclasses.replace(installed.at(), policy_file=policy_file))) == [
         "skipped"
     ]
+
+
+def test_what_is_not_for_everybody_to_read_is_no_mistake(
+    installed: Installation, policy_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed.conf["JobSubmitPlugins"] = "lua"
+    at = dataclasses.replace(installed.at(), policy_file=policy_file)
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.F_OK)
+    for check in (job_submit.lending, job_submit.script):
+        (finding,) = check(at)
+        assert finding.level is Level.SKIPPED
+        assert finding.message.endswith(" is not for everybody to read; run doctor as root")
+
+
+def test_a_policy_with_mistakes_or_none_at_all_tells_of_no_owners(
+    installed: Installation, policy_file: Path
+) -> None:
+    at = dataclasses.replace(installed.at(), policy_file=policy_file)
+    policy_file.write_text("version: 1\nowners: 3\n")
+    (finding,) = job_submit.lending(at)
+    assert finding.message.startswith(f"who lends is not known before this is mended: {policy_file}:2:")
+    policy_file.unlink()
+    policy_file.mkdir()
+    (finding,) = job_submit.lending(at)
+    assert finding.message.endswith(f"is mended: {policy_file}: cannot be read: Is a directory")

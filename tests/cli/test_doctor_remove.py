@@ -127,6 +127,15 @@ def test_the_database_host(installed: Installation, conf: Path):
     assert lines(installed)[-1] == "(and drop the database that url in slurm-gpudbd.yaml names)"
 
 
+def test_a_node_without_a_slurm_conf_goes_by_what_slurmctld_sent_it(installed: Installation, conf: Path):
+    cached = installed.at().conf_cache
+    cached.parent.mkdir()
+    conf.rename(cached)
+    step = removal.steps(installed.at("localhost"))[0]
+    assert step.what == "In slurm.conf, on the controller, which sent this node the copy named here:"
+    assert step.lines[0] == f"{cached}:2: take out Prolog={installed.root}/prolog.d/*"
+
+
 def test_without_slurm_conf_nothing_can_be_told(installed: Installation):
     with pytest.raises(OutsideError, match="run this where slurm"):
         removal.steps(installed.at())

@@ -110,6 +110,11 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("unit", SERVED)
+def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
+    assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
+
+
+@pytest.mark.parametrize("unit", SERVED)
 def test_whatever_hangs_or_dies_is_started_again_and_what_is_wrong_is_not(unit: str) -> None:
     found = settings(unit)
     assert found["Type"] == ["notify"]

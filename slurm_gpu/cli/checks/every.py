@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 
 from slurm_gpu.cli.checks import (
     applications,
+    commands,
     controller,
     database,
+    drains,
     gres,
     hooks,
     job_submit,
@@ -17,7 +20,7 @@ from slurm_gpu.cli.checks import (
     site_file,
     slurm_conf,
 )
-from slurm_gpu.cli.checks.finding import Check, Level, Result, Surroundings, skipped
+from slurm_gpu.cli.checks.finding import Check, Finding, Level, Result, Surroundings, fail, skipped
 from slurm_gpu.cli.checks.outages import trouble
 from slurm_gpu.errors import SlurmGpuError
 
@@ -30,6 +33,7 @@ CHECKS = (
     Check(_SLURM, slurm_conf.answers),
     Check("cluster", site_file.same_cluster, (_SITE, _SLURM)),
     Check("hooks", hooks.configured, (_SLURM,)),
+    Check("drained", drains.drained, (_SLURM,)),
     Check("PrologFlags", slurm_conf.prolog_flags, (_SLURM,)),
     Check("accounting", slurm_conf.gpus_accounted, (_SLURM,)),
     Check("GRES", slurm_conf.gres_types, (_SLURM,)),
@@ -50,6 +54,7 @@ CHECKS = (
     Check("gres.conf", gres.agrees, (_SLURM, _DATABASE)),
     Check("clocks", database.clocks, (_SLURM, _DATABASE)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
+    Check("commands", commands.found),
     Check("applications", applications.rules, (_SLURM,)),
     Check("hook events", node.hook_directory, (_SLURM,)),
     Check("spool", node.spool),
@@ -70,6 +75,16 @@ def run_checks(at: Surroundings, checks: Sequence[Check] = CHECKS) -> Iterator[R
                 if finding.level is Level.FAIL:
                     failed.add(check.name)
                 yield Result(check.name, finding)
+        except PermissionError as error:
+            failed.add(check.name)
+            yield Result(check.name, _not_allowed(error))
         except (SlurmGpuError, OSError) as error:
             failed.add(check.name)
             yield Result(check.name, trouble(str(error), "mend this, then run slurm-gpu doctor again"))
+
+
+def _not_allowed(error: PermissionError) -> Finding:
+    """What root alone may see is no failure where somebody else looks."""
+    if os.geteuid() == 0:
+        return fail(str(error), "mend this, then run slurm-gpu doctor again")
+    return skipped(f"{error.filename} is not for everybody to read; run doctor as root")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.outages import finding_slurm
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.held.gres import minor_of, parse_files
@@ -59,7 +60,8 @@ def agrees(at: Surroundings) -> Iterator[Finding]:
         try:
             text = at.slurmd(("slurmd", "-G", *(("-N", node) if len(here) > 1 else ())))
         except SlurmError as error:
-            yield warn(str(error), f"slurmd -G, as root on {node}, says how it reads gres.conf")
+            remedy = finding_slurm(str(error)) or f"slurmd -G, as root on {node}, says how it reads gres.conf"
+            yield warn(str(error), remedy)
             continue
         yield from compare(node, positions(text), report)
 

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import fnmatch
 import glob
-import os
 import re
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.drains import nothing, traps
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
 
 KINDS = ("Prolog", "Epilog")
 PACKAGED = Path("/usr/libexec/slurm-gpu/hooks")
 """Where the package keeps their texts, and the command that puts them where Slurm runs them."""
 
-_PLACE = f"{PACKAGED}/place install"
-_NAMES = frozenset({"10-slurm-gpu", "90-slurm-gpu"})
+_CONF = Path("/etc/slurm")
+_NAME_OF = {"Prolog": "10-slurm-gpu", "Epilog": "90-slurm-gpu"}
+"""What `place` calls them: of the prologs ours is the last to run, of the epilogs the first."""
 _HEAD = re.compile(r"#!.*\n# Slurm (?:prolog|epilog): (?:tell slurm-gpud |(?P<stub>slurm-gpu was removed ))")
 _SIGNATURE = "# Placed by slurm-gpu"
 """How the line begins that `place` adds, the last of the file."""
@@ -39,7 +42,7 @@ class HookFile:
 
         A site's own hook may be called 50-slurm-gpu-health, and one called 10-slurm-gpu may run ours.
         """
-        return self.path.name in _NAMES or _HEAD.match(self.text) is not None
+        return self.path.name in _NAME_OF.values() or _HEAD.match(self.text) is not None
 
     @property
     def is_stub(self) -> bool:
@@ -50,18 +53,20 @@ class HookFile:
 
 def configured(at: Surroundings) -> Iterator[Finding]:
     """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
+    conf = at.slurm_conf.parent  # where slurmctld sends what has no absolute path (configless)
     for kind in KINDS:
-        patterns, directory = patterns_of(at.settings.raw, kind), f"/etc/slurm/{kind.lower()}.d"
+        patterns, directory = patterns_of(at.settings.raw, kind), _CONF / f"{kind.lower()}.d"
         yield from _passed_over(at, kind, patterns)
         if not patterns:
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"{_PLACE} on each GPU node; then {kind}={directory}/* in slurm.conf; scontrol reconfigure",
+                f"{PACKAGED}/place install on each GPU node, and on each node without GPUs "
+                f"{nothing(f'{directory}/*')}; then {kind}={directory}/* in slurm.conf; scontrol reconfigure",
             )
-        elif not at.is_gpu_node:
-            yield skipped(f"{kind}={','.join(patterns)} lies on GPU nodes, and this host is none")
+        elif not at.nodes_here:
+            yield skipped(f"{kind}={','.join(patterns)} lies on nodes, and this host is none")
         else:
-            yield from _files(kind, patterns)
+            yield from _files(at, kind, [str(conf / pattern) for pattern in patterns])
 
 
 def patterns_of(raw: Mapping[str, str], kind: str) -> list[str]:
@@ -88,7 +93,7 @@ def hook_file(path: Path) -> HookFile:
 def _passed_over(at: Surroundings, kind: str, heeded: Sequence[str]) -> Iterator[Finding]:
     """Slurm 22.05 takes the last of several lines, and says nothing."""
     try:
-        lines = settings_named(read_conf(Path(at.settings.conf_path)), kind)
+        lines = settings_named(read_conf(at.slurm_conf), kind)
     except OSError:
         return  # slurm.conf is another host's
     lost = [line for line in lines if _parts(line) and not set(_parts(line)) & set(heeded)]
@@ -104,49 +109,72 @@ def _parts(line: ConfLine) -> list[str]:
     return [part for part in line.value.split(",") if part]
 
 
-def _files(kind: str, patterns: Sequence[str]) -> Iterator[Finding]:
+def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Finding]:
+    """What the patterns match on this node, which has GPUs or not."""
     ours: list[HookFile] = []
+    found: list[Finding] = []
+    unread = []
     for pattern in patterns:
+        directory = Path(pattern).parent
+        if directory.exists() and not may_read(directory):
+            unread.append(directory)
+            continue
         paths = matched(pattern)
-        if not paths:
-            yield fail(
-                f"{kind}={pattern} matches nothing: Slurm drains the node of the next job",
-                f"{_PLACE}, or take {kind} out of slurm.conf and type scontrol reconfigure",
-            )
-        for path in paths:
-            yield from _drains(kind, path)
+        found += traps(kind, pattern, paths, placing(kind, [pattern]) if at.is_gpu_node else nothing(pattern))
         mine = [file for file in map(hook_file, paths) if file.is_ours]
         for file in mine:
-            yield from _order(kind, file, paths)
+            found += _order(kind, file, paths)
         ours += mine
+    yield from found
     working = [file for file in ours if not file.is_stub]
-    if working:
+    if unread:
+        yield skipped(f"{unread[0]} is root's; run doctor as root")
+    elif not at.is_gpu_node:
+        yield from _without_gpus(at, kind, patterns, working, found)
+    elif working:
         yield from _ours(kind, working)
     elif ours:
         yield fail(
-            f"{ours[0].path} is the stub that a removal of slurm-gpu left: jobs leave no GPU records", _PLACE
+            f"{ours[0].path} is the stub that a removal of slurm-gpu left: jobs leave no GPU records",
+            placing(kind, patterns),
         )
     else:
-        yield fail(f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records", _PLACE)
+        yield fail(
+            f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
+            placing(kind, patterns),
+        )
 
 
-def _drains(kind: str, path: Path) -> Iterator[Finding]:
-    try:
-        mode = path.stat().st_mode
-    except OSError:
-        mode = 0  # a symbolic link that leads nowhere
-    if not stat.S_ISREG(mode):
-        yield fail(f"{path} is matched by {kind} and is no file: Slurm drains nodes", f"move {path} away")
-    elif not os.access(path, os.X_OK):
-        yield fail(
-            f"{path} is matched by {kind} and cannot be executed: Slurm drains nodes",
-            f"chmod +x {path}, or move it away",
+def _without_gpus(
+    at: Surroundings, kind: str, patterns: Sequence[str], ours: Sequence[HookFile], found: Sequence[Finding]
+) -> Iterator[Finding]:
+    # Where nodes share their hooks, those with GPUs need it; it stops writing when too much waits.
+    if ours and not daemons(at.proc, "slurm-gpud") and shared_file_system(ours[0].path) is None:
+        yield warn(
+            f"{ours[0].path} runs on this node without GPUs, and no slurm-gpud takes in what it writes",
+            "dnf remove slurm-gpu-node, which leaves a hook that does nothing"
+            if PACKAGED.is_dir()
+            else f"install -m 755 /usr/bin/true {ours[0].path}",
         )
-    elif mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield fail(
-            f"{path} runs as root for every job, and others than its owner may write it",
-            f"chmod go-w {path}; read it before",
-        )
+    elif not found:
+        yield ok(f"{kind}={','.join(patterns)} matches what can be run; this node has no GPUs")
+
+
+def placing(kind: str, patterns: Sequence[str]) -> str:
+    """How to put our hook where one of these patterns of Prolog or Epilog finds it."""
+    name = _NAME_OF[kind]
+    fitting = [path for path in map(Path, patterns) if fnmatch.fnmatchcase(name, path.name)]
+    for path in fitting:
+        if path.parent.name == f"{kind.lower()}.d":
+            conf = path.parent.parent
+            return f"{PACKAGED}/place install" + ("" if conf == _CONF else f" --conf {conf}")
+    if fitting:
+        hook = fitting[0].with_name(name)
+        return f"install -D -m 755 {PACKAGED}/{kind.lower()} {hook}, now and after each upgrade"
+    return (
+        f"{PACKAGED}/place install; then {kind}={_CONF}/{kind.lower()}.d/* in slurm.conf, "
+        f"with a copy of {patterns[0]} in that directory; scontrol reconfigure"
+    )
 
 
 def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding]:
@@ -173,6 +201,7 @@ def _ours(kind: str, files: Sequence[HookFile]) -> Iterator[Finding]:
     packaged = hook_file(PACKAGED / kind.lower()).text
     body, signature, _ = files[0].text.partition(_SIGNATURE)
     if packaged and signature and body != packaged:
-        yield warn(f"{files[0].path} is not the {kind.lower()} of the package installed here", _PLACE)
+        remedy = placing(kind, [str(files[0].path.with_name("*"))])
+        yield warn(f"{files[0].path} is not the {kind.lower()} of the package installed here", remedy)
     else:
         yield ok(f"{kind} runs our hook, {files[0].path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,6 +43,9 @@ def script(at: Surroundings) -> Iterator[Finding]:
         return
     installed = Path(at.settings.conf_path).parent / SCRIPT_NAME
     policy_file = _policy_file(at)
+    if unreadable := _unreadable(installed, policy_file):
+        yield unreadable
+        return
     if not installed.exists():
         yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
         return
@@ -89,10 +93,13 @@ def lending(at: Surroundings) -> Iterator[Finding]:
     if not policy_file.exists():
         yield skipped(f"there is no {policy_file}")
         return
+    if unreadable := _unreadable(policy_file):
+        yield unreadable
+        return
     try:
         policy, _ = load_policy(policy_file)
     except InputError as error:
-        yield skipped(f"{policy_file} has mistakes: {error}")
+        yield skipped(f"who lends is not known before this is mended: {error}")
         return
     if not policy.owners:
         yield skipped(f"{policy_file} names no owners")
@@ -100,6 +107,14 @@ def lending(at: Surroundings) -> Iterator[Finding]:
     found = [fail(lack.problem, lack.remedy) for lack in lacks(at.settings, policy.owners)]
     seconds = return_time_s(at.settings)
     yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
+
+
+def _unreadable(*paths: Path) -> Finding | None:
+    """That one of them is there, and not for this user to read."""
+    for path in paths:
+        if os.access(path, os.F_OK) and not os.access(path, os.R_OK):
+            return skipped(f"{path} is not for everybody to read; run doctor as root")
+    return None
 
 
 def _asks_lua(at: Surroundings) -> bool:

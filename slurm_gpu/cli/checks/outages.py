@@ -54,6 +54,18 @@ _OUTAGES = (
 )
 
 
+_NOT_FOUND = "is not on the PATH"
+_PATH = (
+    "if Slurm is in /opt/slurm: PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor; for the daemons "
+    "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin in /etc/sysconfig/slurm-gpu, then restart them"
+)
+
+
+def finding_slurm(error: str) -> str | None:
+    """What to do where an error says that one of Slurm's commands was not found."""
+    return _PATH if _NOT_FOUND in error else None
+
+
 def daemon_that_is_down(error: str) -> str | None:
     """What is the matter, where an error tells which daemon does not answer."""
     return next((outage.message for outage in _OUTAGES if outage.said.search(error)), None)
@@ -65,4 +77,4 @@ def trouble(error: str, otherwise: str, prefix: str = "") -> Finding:
         if match := outage.said.search(error):
             detail = match.groupdict().get("detail")
             return fail(prefix + outage.message + (f": {detail}" if detail else ""), outage.remedy)
-    return fail(prefix + error, otherwise)
+    return fail(prefix + error, finding_slurm(error) or otherwise)

@@ -16,6 +16,8 @@ _START_TIME = 19
 class Process:
     """A daemon that runs here."""
 
+    directory: Path
+    """What /proc has of it."""
     words: list[str]
     """Its command line."""
     age_s: float | None
@@ -36,8 +38,18 @@ def running(proc: Path, name: str) -> list[Process]:
         except OSError:
             continue  # it has ended meanwhile
         if any(Path(word).stem == name for word in words[:_WORDS]):
-            found.append(Process(words, _age_s(proc, process)))
+            found.append(Process(process, words, _age_s(proc, process)))
     return found
+
+
+def variable(process: Process, name: str) -> str | None:
+    """What it has of that name in its environment; raises PermissionError where it is another user's."""
+    try:
+        entries = (process.directory / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return None  # it has ended meanwhile
+    found = (os.fsdecode(entry).partition("=") for entry in entries)
+    return next((value for key, _, value in found if key == name), None)
 
 
 def _age_s(proc: Path, process: Path) -> float | None:

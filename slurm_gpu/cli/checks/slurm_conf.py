@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.slurm.commands import PING_TIMEOUT_S, QUERY_TIMEOUT_S, query_environment
@@ -170,7 +169,7 @@ def _has_mig(at: Surroundings) -> bool:
     if any(_INSTANCE.search(kind) for node in at.nodes for kind in node.gpus):
         return True
     try:
-        lines = (Path(at.settings.conf_path).parent / "gres.conf").read_text(errors="replace").splitlines()
+        lines = (at.slurm_conf.parent / "gres.conf").read_text(errors="replace").splitlines()
     except OSError:
         return False  # it may lie on the nodes only
     return any(re.match(r"[^#]*\bMultipleFiles=", line, re.IGNORECASE) for line in lines)

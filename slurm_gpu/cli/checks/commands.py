@@ -1,0 +1,50 @@
+"""Whether the daemons find Slurm's commands, which need not be where this shell finds them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
+from slurm_gpu.cli.checks.processes import Process, running, variable
+from slurm_gpu.node.held.slurmd import SBIN
+
+_ASKS = ("scontrol", "squeue", "sacct")
+_NEEDS = {"slurm-gpud": ("slurmd",), "slurm-gpudbd": _ASKS, "slurm-gpuctld": _ASKS}
+
+
+def found(at: Surroundings) -> Iterator[Finding]:
+    """What each daemon that runs here asks Slurm with is on that daemon's PATH."""
+    fine, told = [], False
+    for daemon in _NEEDS:
+        for process in running(at.proc, daemon):
+            finding = _lacks(daemon, process)
+            if finding is not None:
+                told = True
+                yield finding
+                break  # where several simulate nodes, they are alike
+            fine.append(daemon)
+    if fine:
+        yield ok(f"{' and '.join(dict.fromkeys(fine))}: Slurm's commands are on the PATH")
+    elif not told:
+        yield skipped("none of slurm-gpu's daemons runs here")
+
+
+def _lacks(daemon: str, process: Process) -> Finding | None:
+    if "--no-slurm" in process.words:
+        return None
+    try:
+        path = variable(process, "PATH")
+    except PermissionError:
+        return skipped(f"the environment of {daemon} is not for everybody to read; run doctor as root")
+    if path is None:
+        return None  # it has ended meanwhile
+    where = f"{path}:{SBIN}" if daemon == "slurm-gpud" else path
+    lacking = [name for name in _NEEDS[daemon] if shutil.which(name, path=where) is None]
+    if not lacking:
+        return None
+    return fail(
+        f"{daemon} does not find {' and '.join(lacking)} on its PATH, {path}",
+        "PATH=/opt/slurm/bin:/opt/slurm/sbin:/usr/sbin:/usr/bin (or where they are) in "
+        f"/etc/sysconfig/slurm-gpu; systemctl restart {daemon}",
+    )

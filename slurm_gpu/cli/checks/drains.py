@@ -1,0 +1,91 @@
+"""What drains nodes for their prolog and epilog; which nodes are drained for them, or for their GPUs."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok
+from slurm_gpu.slurm.hostlist import compress
+
+_HOOK = re.compile(r"\b(?:prolog|epilog)", re.IGNORECASE)
+_GRES = re.compile(r"\bgres/(?:gpu|shard)", re.IGNORECASE)
+_OUT = ("drain", "inval", "fail", "down")
+"""How the words begin with which Slurm says that a node gets no jobs."""
+_NOTHING = "install -D -m 755 /usr/bin/true {path}"
+"""Makes a hook that does nothing: a file that can be executed from its first moment under its name."""
+_NAME = "00-nothing"
+
+
+def drained(at: Surroundings) -> Iterator[Finding]:
+    """No node is out of service for its prolog, its epilog or its GPUs."""
+    by_reason: dict[str, list[str]] = {}
+    for node in at.nodes:
+        if node.reason and any(word.startswith(_OUT) for word in node.state.split("+")):
+            by_reason.setdefault(node.reason, []).append(node.name)
+    found = False
+    for reason, names in by_reason.items():
+        nodes = compress(names)
+        told = f"drained: {nodes} ({reason})"
+        resume = f"scontrol update nodename={nodes} state=resume"
+        if _HOOK.search(reason):
+            found = True
+            yield fail(
+                told,
+                f"slurm-gpu doctor on {names[0]} says what is wrong there, else slurmd's log; then {resume}",
+            )
+        elif _GRES.search(reason):
+            found = True
+            yield fail(
+                told,
+                f"on {names[0]}, compare nvidia-smi -L with slurmd -G, mend gres.conf or the GPU; {resume}",
+            )
+    if not found:
+        yield ok("no node is drained for its prolog, its epilog or its GPUs")
+
+
+def traps(kind: str, pattern: str, paths: list[Path], remedy: str) -> Iterator[Finding]:
+    """What of these, which a pattern of Prolog or Epilog matches here, drains this node.
+
+    `remedy` is what puts a file there where there is none.
+    """
+    if not paths:
+        yield fail(
+            f"{kind}={pattern} matches nothing: Slurm drains the node of the next job",
+            f"{remedy} (or take {kind} out of slurm.conf, and type scontrol reconfigure)",
+        )
+    for path in paths:
+        yield from _drains(kind, path)
+
+
+def nothing(pattern: str) -> str:
+    """What to type so that the pattern matches a hook that does nothing."""
+    path = Path(pattern)
+    name = path.name.replace("*", _NAME)
+    if fnmatch.fnmatchcase(name, path.name):
+        return _NOTHING.format(path=path.with_name(name))
+    return (
+        f"an executable file that does nothing, such as /usr/bin/true, copied to where {pattern} matches it"
+    )
+
+
+def _drains(kind: str, path: Path) -> Iterator[Finding]:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        mode = 0  # a symbolic link that leads nowhere
+    if not stat.S_ISREG(mode):
+        yield fail(f"{path} is matched by {kind} and is no file: Slurm drains nodes", f"move {path} away")
+    elif not mode & (stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH):
+        yield fail(
+            f"{path} is matched by {kind} and cannot be executed: Slurm drains nodes",
+            f"chmod +x {path}, or move it away",
+        )
+    elif mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield fail(
+            f"{path} runs as root for every job, and others than its owner may write it",
+            f"chmod go-w {path}; read it before",
+        )

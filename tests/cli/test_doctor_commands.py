@@ -1,0 +1,89 @@
+"""`slurm-gpu doctor` sees a daemon that does not find Slurm's commands, and says what to write where."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import commands, gres
+from slurm_gpu.cli.checks.every import CHECKS, run_checks
+from slurm_gpu.cli.checks.finding import Level, Surroundings
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.node.held import slurmd
+from tests.cli.installation import Installation, levels, worst
+
+FILE = "in /etc/sysconfig/slurm-gpu"
+
+
+def daemon(installed: Installation, number: int, name: str, path: str | None, *options: str) -> None:
+    process = installed.root / "proc" / f"{number}"
+    process.mkdir()
+    words = ("/usr/bin/python3.11", f"/usr/sbin/{name}", *options)
+    (process / "cmdline").write_bytes("".join(f"{word}\0" for word in words).encode())
+    if path is not None:
+        (process / "environ").write_bytes(f"HOME=/\0PATH={path}\0LANG=C\0".encode())
+
+
+def slurm(root: Path, *names: str) -> str:
+    """A directory with these commands."""
+    directory = root / "opt"
+    directory.mkdir()
+    for name in names:
+        (directory / name).write_text("#!/bin/sh\n")
+        (directory / name).chmod(0o755)
+    return str(directory)
+
+
+@pytest.fixture(autouse=True)
+def nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the machine of the tests has a Slurm makes no difference."""
+    monkeypatch.setattr(commands, "SBIN", "/none")
+
+
+def test_a_daemon_that_finds_them(installed: Installation):
+    path = slurm(installed.root, "slurmd", "scontrol", "squeue", "sacct")
+    for number, name in enumerate(("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld"), 1):
+        daemon(installed, number, name, f"/none:{path}")
+    (finding,) = commands.found(installed.at())
+    assert (finding.level, finding.message) == (
+        Level.OK,
+        "slurm-gpud and slurm-gpudbd and slurm-gpuctld: Slurm's commands are on the PATH",
+    )
+
+
+def test_a_daemon_that_does_not(installed: Installation):
+    slurm(installed.root, "slurmd", "scontrol", "squeue", "sacct")
+    daemon(installed, 1, "slurm-gpud", "/none/bin")
+    finding = worst(commands.found(installed.at()))
+    assert finding.message == "slurm-gpud does not find slurmd on its PATH, /none/bin"
+    assert FILE in str(finding.remedy)
+    assert str(finding.remedy).endswith("systemctl restart slurm-gpud")
+    daemon(installed, 2, "slurm-gpudbd", "/none/bin")
+    messages = [one.message for one in commands.found(installed.at())]
+    assert messages[1].startswith("slurm-gpudbd does not find scontrol and squeue and sacct on its PATH")
+
+
+def test_where_none_runs_or_needs_none_there_is_nothing_to_find(installed: Installation):
+    assert levels(commands.found(installed.at())) == ["skipped"]
+    daemon(installed, 1, "slurm-gpud", "/none", "--no-slurm")
+    assert levels(commands.found(installed.at())) == ["ok"]
+
+
+def test_a_command_that_this_shell_does_not_find(installed: Installation):
+    def lost(at: Surroundings) -> None:
+        raise SlurmError("scontrol is not on the PATH; install Slurm's client commands")
+
+    (check,) = (check for check in CHECKS if check.name == "Slurm")
+    at = installed.at()
+    at.site.connect_slurm = lambda: lost(at)
+    (result,) = run_checks(at, [check])
+    assert result.finding.level is Level.FAIL
+    assert "PATH=/opt/slurm/bin:/opt/slurm/sbin:$PATH slurm-gpu doctor" in str(result.finding.remedy)
+    assert FILE in str(result.finding.remedy)
+
+
+def test_a_slurmd_that_this_shell_does_not_find(installed: Installation, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "/none")
+    monkeypatch.setattr(slurmd, "SBIN", "/none/sbin")
+    with pytest.raises(SlurmError) as raised:
+        slurmd.run_slurmd(("slurmd", "-G"))
+    assert gres.finding_slurm(str(raised.value)) is not None

@@ -1,0 +1,133 @@
+"""`slurm-gpu doctor` looks at what drains nodes on each of them, with GPUs or without."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import drains, hooks
+from slurm_gpu.cli.checks.finding import Level, Surroundings
+from tests.cli.installation import Installation, levels, worst
+
+
+def without_gpus(installed: Installation) -> Surroundings:
+    """A node of Slurm's that has none."""
+    at = installed.at("c1")
+    at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="c1", address="10.0.0.9", gpus={})]
+    return at
+
+
+@pytest.fixture
+def bare(installed: Installation) -> Installation:
+    """No hooks are there."""
+    for kind in ("prolog", "epilog"):
+        (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()
+    return installed
+
+
+def test_an_empty_glob_would_drain_a_node_without_gpus_too(bare: Installation):
+    found = list(hooks.configured(without_gpus(bare)))
+    assert [one.level for one in found] == [Level.FAIL, Level.FAIL]
+    assert found[0].message == (
+        f"Prolog={bare.root}/prolog.d/* matches nothing: Slurm drains the node of the next job"
+    )
+    stub = f"{bare.root}/prolog.d/00-nothing"
+    assert str(found[0].remedy).startswith(f"install -D -m 755 /usr/bin/true {stub} (or take Prolog out of")
+
+
+def test_what_is_said_to_be_typed_there_mends_it(bare: Installation):
+    for pattern in (f"{bare.root}/prolog.d/*", f"{bare.root}/new/epilog.d/*.sh"):
+        directory = Path(pattern).parent
+        command = drains.nothing(pattern).split()
+        assert command[:4] == ["install", "-D", "-m", "755"]
+        directory.mkdir(exist_ok=True, parents=True)
+        stub = Path(command[-1])
+        stub.write_text("#!/bin/sh\n")
+        stub.chmod(0o755)
+        assert hooks.matched(pattern) == [stub]
+    assert drains.nothing("/etc/slurm/prolog.sh").endswith(" /etc/slurm/prolog.sh")
+    assert "copied to where /hooks/[a-c]* matches it" in drains.nothing("/hooks/[a-c]*")
+
+
+def test_a_node_without_gpus_needs_no_hook_of_ours(bare: Installation):
+    for kind in ("prolog", "epilog"):
+        hook = bare.root / f"{kind}.d" / "00-nothing"
+        hook.write_text("#!/bin/sh\n")
+        hook.chmod(0o755)
+    found = list(hooks.configured(without_gpus(bare)))
+    assert [one.level for one in found] == [Level.OK, Level.OK]
+    assert found[0].message.endswith("matches what can be run; this node has no GPUs")
+    hook.chmod(0o644)
+    assert "cannot be executed: Slurm drains" in worst(hooks.configured(without_gpus(bare))).message
+
+
+def test_our_hook_where_nobody_takes_in_what_it_writes(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    at = without_gpus(installed)
+    monkeypatch.setattr(hooks, "shared_file_system", lambda path: None)
+    finding = worst(hooks.configured(at))
+    hook = f"{installed.root}/prolog.d/10-slurm-gpu"
+    assert (finding.level, finding.remedy) == (Level.WARN, f"install -m 755 /usr/bin/true {hook}")
+    monkeypatch.setattr(hooks, "PACKAGED", installed.root)
+    assert str(worst(hooks.configured(at)).remedy).startswith("dnf remove slurm-gpu-node")
+    monkeypatch.setattr(hooks, "shared_file_system", lambda path: "nfs4")  # nodes with GPUs need it
+    assert levels(hooks.configured(at)) == ["ok", "ok"]
+
+
+def test_a_hook_that_only_root_may_run_is_no_trap(installed: Installation):
+    (installed.root / "prolog.d" / "50-site").write_text("#!/bin/sh\n")
+    (installed.root / "prolog.d" / "50-site").chmod(0o700)
+    assert levels(hooks.configured(installed.at())) == ["ok", "ok"]
+
+
+def test_a_directory_that_only_root_may_read_is_not_empty(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hooks, "may_read", lambda directory: directory.name != "prolog.d")
+    found = list(hooks.configured(installed.at()))
+    assert [one.level for one in found] == [Level.SKIPPED, Level.OK]
+    assert found[0].message == f"{installed.root}/prolog.d is root's; run doctor as root"
+
+
+# Nodes that are drained already
+
+
+def drained(installed: Installation, *states: tuple[str, str, str | None]) -> Surroundings:
+    at = installed.at()
+    node = at.site.slurm.nodes()[0]
+    at.nodes = [
+        dataclasses.replace(node, name=name, state=state, reason=reason) for name, state, reason in states
+    ]
+    return at
+
+
+def test_nodes_that_a_hook_has_drained(installed: Installation):
+    at = drained(
+        installed,
+        ("n1", "idle+drain", "Prolog error"),
+        ("n2", "mixed", None),
+        ("n3", "down+drain", "Prolog error"),
+        ("n4", "idle+drain", "Epilog error"),
+        ("n5", "idle+drain", "disk is full"),
+    )
+    found = list(drains.drained(at))
+    assert [one.message for one in found] == ["drained: n[1,3] (Prolog error)", "drained: n4 (Epilog error)"]
+    assert {one.level for one in found} == {Level.FAIL}
+    assert "slurm-gpu doctor on n1" in str(found[0].remedy)
+    assert str(found[0].remedy).endswith("scontrol update nodename=n[1,3] state=resume")
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["gres/gpu count too low (3 < 4)", "gres/gpu count reported lower than configured (3 < 4)"],
+)
+def test_nodes_that_lack_gpus(installed: Installation, reason: str):
+    (finding,) = drains.drained(drained(installed, ("n1", "inval", reason)))
+    assert finding.message == f"drained: n1 ({reason})"
+    assert "compare nvidia-smi -L with slurmd -G" in str(finding.remedy)
+
+
+def test_nodes_that_somebody_drained_for_another_reason(installed: Installation):
+    at = drained(installed, ("n1", "idle+drain", "new disks"), ("n2", "idle", "Prolog error, mended"))
+    assert levels(drains.drained(at)) == ["ok"]
