@@ -19,7 +19,7 @@ from slurm_gpu.units import counted
 _STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red", Level.SKIPPED: "dim"}
 _ONE_COLUMN = 60
 """On narrower terminals the message stands below its check."""
-_PATH = click.Path(path_type=Path, file_okay=False)
+_PATH = click.Path(path_type=Path, file_okay=False, readable=False)  # not by everybody
 
 
 @click.group(invoke_without_command=True)
@@ -66,7 +66,9 @@ def doctor(
         checks = [result.to_json() for result in results]
         print_json({"checks": checks, "failed": failed, "warned": warned})
     else:
-        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine")
+        skipped = levels.count(Level.SKIPPED)
+        more = f", {skipped} skipped" if skipped else ""
+        click.echo(f"{failed} failed, {counted(warned, 'warning')}, {levels.count(Level.OK)} fine{more}")
     return 1 if failed else 0
 
 

@@ -65,7 +65,12 @@ def _conf(at: Surroundings) -> list[ConfLine]:
 
 
 def _native_limits(at: Surroundings) -> Iterator[Step]:
-    if not at.policy_state.exists() or not may_read(at.policy_state):
+    if not at.policy_state.exists():
+        return
+    if not may_read(at.policy_state):
+        yield Step(
+            "Only root and SlurmUser may see which of Slurm's own limits are the policy's: run this as root."
+        )
         return
     owned = Journal(at.policy_state).owned(at.settings.cluster)
     if owned:

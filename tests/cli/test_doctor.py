@@ -14,7 +14,7 @@ import pytest
 
 from slurm_gpu.cli.checks import applications, job_submit, node, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
-from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok
+from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import load_policy
@@ -369,6 +369,15 @@ def test_the_exit_code_says_whether_anything_failed(slurm_gpu: CommandLine, monk
     }
     monkeypatch.setattr(run_checks, "__defaults__", (checks[:1],))
     assert slurm_gpu("doctor") == 0
+
+
+def test_who_is_not_root_may_call_it_where_root_has_closed_directories(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(run_checks, "__defaults__", ((Check("one", lambda _: [skipped("is root's")]),),))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert slurm_gpu("doctor", f"--policy-state-dir={tmp_path}", f"--node-state-dir={tmp_path}") == 0
+    assert slurm_gpu.out.splitlines()[-1] == "0 failed, 0 warnings, 0 fine, 1 skipped"
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80])

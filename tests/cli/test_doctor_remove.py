@@ -99,6 +99,14 @@ def test_limits_that_the_policy_set_are_given_back_first(installed: Installation
     ]
 
 
+def test_who_may_not_see_these_limits_is_told_so(
+    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
+):
+    installed.at().policy_state.mkdir()
+    monkeypatch.setattr(removal, "may_read", lambda directory: False)
+    assert removal.steps(installed.at())[0].what.endswith(": run this as root.")
+
+
 def test_a_controller_without_the_hooks_asks_a_node(installed: Installation, conf: Path):
     for kind in ("prolog", "epilog"):
         (installed.root / f"{kind}.d" / "10-slurm-gpu").unlink()

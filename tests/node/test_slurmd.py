@@ -1,6 +1,7 @@
 """`slurmd -G` is run as the slurmd of the node would read its files, and holds nobody up."""
 
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.held import slurmd
+from slurm_gpu.node.held.gres import parse_files
 from slurm_gpu.node.held.slurmd import SlurmdQuestion, conf_of_slurmd, run_slurmd
 from tests.node.fakes import FakeClock, FakeGpu, Work
 from tests.node.machine import Later, Machine, core
@@ -64,6 +66,23 @@ def test_without_a_slurm_conf_it_reads_what_slurmctld_sent(
     assert run_slurmd(COMMAND) == f"{cached}\n"
     monkeypatch.setenv("SLURM_CONF", "/of/the/site")
     assert run_slurmd(COMMAND) == "/of/the/site\n"
+
+
+@pytest.mark.skipif(shutil.which("slurmd") is None or os.geteuid() != 0, reason="needs root and a slurmd")
+def test_slurm_s_own_finds_gres_conf_beside_what_slurmctld_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_CONF", raising=False)
+    monkeypatch.setattr(
+        conf_of_slurmd, "__defaults__", (tmp_path / "none", tmp_path / "slurm.conf", tmp_path)
+    )
+    (tmp_path / "slurm.conf").write_text(
+        "ClusterName=c\nSlurmctldHost=localhost\nGresTypes=gpu\nSlurmUser=root\n"
+        f"SlurmdSpoolDir={tmp_path}\nStateSaveLocation={tmp_path}\nMpiDefault=none\n"
+        "ProctrackType=proctrack/linuxproc\nNodeName=n1 NodeHostname=localhost CPUs=1 Gres=gpu:1\n"
+    )
+    (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/null\n")
+    assert parse_files(run_slurmd((*COMMAND, "-N", "n1"))) == [("/dev/null",)]
 
 
 def test_a_file_beside_a_slurmd_that_was_told_of_a_server_is_not_heeded(tmp_path: Path) -> None:

@@ -114,6 +114,7 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
     ours: list[HookFile] = []
     found: list[Finding] = []
     unread = []
+    n_files = 0
     for pattern in patterns:
         directory = Path(pattern).parent
         if directory.exists() and not may_read(directory):
@@ -121,6 +122,7 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
             continue
         paths = matched(pattern)
         found += traps(kind, pattern, paths, placing(kind, [pattern]) if at.is_gpu_node else nothing(pattern))
+        n_files += len(paths)
         mine = [file for file in map(hook_file, paths) if file.is_ours]
         for file in mine:
             found += _order(kind, file, paths)
@@ -138,7 +140,7 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
             f"{ours[0].path} is the stub that a removal of slurm-gpu left: jobs leave no GPU records",
             placing(kind, patterns),
         )
-    else:
+    elif n_files:
         yield fail(
             f"{kind}={','.join(patterns)} does not run our hook: jobs leave no GPU records",
             placing(kind, patterns),
