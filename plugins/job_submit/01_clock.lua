@@ -25,18 +25,23 @@ end
 
 local function read(bytes)
   file:seek("set", 0)
-  local text = file:read(bytes)
-  return text and text:match("^(%d+%.%d%d) ")
+  return file:read(bytes)
 end
+
+local SPACE = string.byte(" ")
 
 -- Seconds since boot, in hundredths; nil where the machine does not tell.
 function clock.uptime()
   if not file then
     return nil
   end
-  local number = read(length) or read(64) -- it grows by a digit now and then
-  length = number and #number + 1 or 0
-  return tonumber(number)
+  local text = length > 0 and read(length)
+  if not (text and text:byte(length) == SPACE) then -- it grows by a digit now and then
+    text = read(64)
+    text = text and text:match("^%d+%.%d%d ")
+    length = text and #text or 0
+  end
+  return text and tonumber(text) -- which minds no space at the end
 end
 
 return clock

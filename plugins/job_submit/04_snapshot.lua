@@ -112,17 +112,18 @@ function snapshot.use(found, group, user)
   return use
 end
 
--- The tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job in; at least
--- those since `oldest`. The youngest come first.
-function snapshot.seen(found, oldest)
-  local seen = {}
-  for token, inserted in found.body:gmatch("\nseen (%w+) ?(%d*)") do
-    seen[token] = tonumber(inserted) or 0
-    if seen[token] < oldest - 1 and found.began then
-      break
+-- Goes through the tokens of admissions that the snapshot counts, each with the second in which slurmctld put the job
+-- in, the youngest first. They stand together, and are read from there on: what each user uses is much longer.
+function snapshot.seen(found)
+  local body = found.body
+  local at = body:find("\nseen ", 1, true)
+  return function()
+    local token, inserted
+    if at then
+      token, inserted, at = body:match("^\nseen (%w+) ?(%d*)[^\n]*()", at)
     end
+    return token, tonumber(inserted) or 0
   end
-  return seen
 end
 
 -- The name of a user, which an update does not tell; nil where the user has no jobs.

@@ -27,9 +27,12 @@ function sums.classify(state, uid, account, qos, partition, kind)
   return class
 end
 
--- No use at all, by scope.
+local n_fresh = 0
+
+-- No use at all, by scope. The tables in it stay the same until the next ones, of another number, take their place.
 function sums.fresh()
-  local use = {}
+  n_fresh = n_fresh + 1
+  local use = { number = n_fresh }
   for index = 1, #lib.scopes.list do
     use[index] = { all = {}, users = {} }
   end
@@ -63,22 +66,38 @@ local function add_some(into, vector, times, measures)
   end
 end
 
--- Counts a vector for all that a class belongs to, as far as some rule asks for it.
-function sums.count(state, class, vector, times)
+-- Where jobs of a class are counted: pairs of the sums and of the measures that some rule asks for, as a flat list.
+local function places_of(state, class)
   wanted = wanted or find_wanted()
-  local scopes = class.scopes
-  for position = 1, #scopes do
-    local index = scopes[position]
+  local places = {}
+  for _, index in ipairs(class.scopes) do
     local use, measures = state.use[index], wanted[index]
-    add_some(use.all, vector, times, measures.group)
+    if #measures.group > 0 then
+      places[#places + 1] = use.all
+      places[#places + 1] = measures.group
+    end
     if #measures.user > 0 then
       local own = use.users[class.uid]
       if own == nil then
         own = {}
         use.users[class.uid] = own
       end
-      add_some(own, vector, times, measures.user)
+      places[#places + 1] = own
+      places[#places + 1] = measures.user
     end
+  end
+  return places
+end
+
+-- Counts a vector for all that a class belongs to, as far as some rule asks for it.
+function sums.count(state, class, vector, times)
+  local number = state.use.number
+  if class.placed_in ~= number then
+    class.placed_in, class.places = number, places_of(state, class)
+  end
+  local places = class.places
+  for index = 1, #places, 2 do
+    add_some(places[index], vector, times, places[index + 1])
   end
 end
 

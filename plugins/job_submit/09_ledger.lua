@@ -1,6 +1,8 @@
--- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, class, sum, whole_nodes}: the
--- second and, where the machine tells it, the uptime of the decision, whose it is, what it adds, and whether the job
--- has its nodes to itself (nil where that is not known any more).
+-- Admissions that neither slurm.jobs nor a snapshot shows yet. state.ledger is token → {at, up, claim}: the second and,
+-- where the machine tells it, the uptime of the decision, and what was let in: {class, sum, whole_nodes}, whose it is,
+-- what it adds, and whether the job has its nodes to itself (nil where that is not known any more). Thousands of jobs
+-- that are alike have one claim. Besides, an admission may have `missed` (how many seconds later a snapshot lacked it),
+-- `shown` (a table has it) or `saved` (slurmctld's saved state has it): up to four fields take half of what five do.
 local _, lib = ...
 local ledger = {}
 
@@ -45,20 +47,24 @@ end
 
 function ledger.next_token(state)
   state.tokens = state.tokens + 1
-  return state.prefix .. string.format("%x", state.tokens)
+  return string.format("%s%x", state.prefix, state.tokens)
 end
 
--- Counts an admission from now on; `sum` is what it adds, by measure.
-function ledger.admit(state, token, job, sum)
-  local whole_nodes = job.request.whole_nodes
-  state.ledger[token] = { at = job.now, up = job.up, class = job.class, sum = sum, whole_nodes = whole_nodes }
-  lib.sums.count(state, job.class, sum, 1)
+-- What a job takes that is let in; `sum` is what it adds, by measure.
+function ledger.claim(job, sum)
+  return { class = job.class, sum = sum, whole_nodes = job.request.whole_nodes }
+end
+
+-- Counts an admission from now on.
+function ledger.admit(state, token, job, claim)
+  state.ledger[token] = { at = job.now, up = job.up, claim = claim }
+  lib.sums.count(state, claim.class, claim.sum, 1)
 end
 
 -- Forgets an admission that came to nothing.
 local function drop(state, token, entry)
   state.ledger[token] = nil
-  lib.sums.count(state, entry.class, entry.sum, -1)
+  lib.sums.count(state, entry.claim.class, entry.claim.sum, -1)
 end
 
 -- slurmctld was busy for `seconds` between a decision and the insertion; allow for that a while.
@@ -83,6 +89,20 @@ local function learn_delay(state, entry, inserted, snapshot, now)
   ledger.note_delay(state, math.max(entry.missed or 0, inserted - entry.at - (fine and 1 or 0)), now)
 end
 
+-- Drops the admissions that a snapshot counts, of those that were given from the second `oldest` on.
+local function drop_seen(state, snapshot, oldest, now)
+  for token, inserted in lib.snapshot.seen(snapshot) do
+    local entry = state.ledger[token]
+    if entry then
+      learn_delay(state, entry, inserted, snapshot, now)
+      state.ledger[token] = nil
+    end
+    if inserted < oldest - 1 and snapshot.began then
+      return -- what follows came in before
+    end
+  end
+end
+
 -- Counts the admissions that a new snapshot does not count yet, and drops the others.
 function ledger.compare(state, snapshot, now)
   local oldest = math.huge
@@ -90,21 +110,16 @@ function ledger.compare(state, snapshot, now)
     entry.at = math.min(entry.at, now) -- the clock may have been set back
     oldest = math.min(oldest, entry.at)
   end
-  local seen = oldest < math.huge and lib.snapshot.seen(snapshot, oldest) or {}
   ledger.forget_delay(state, now)
-  for token, inserted in pairs(seen) do
-    local entry = state.ledger[token]
-    if entry then
-      learn_delay(state, entry, inserted, snapshot, now)
-      state.ledger[token] = nil
-    end
+  if oldest < math.huge then
+    drop_seen(state, snapshot, oldest, now)
   end
   for token, entry in pairs(state.ledger) do
     if is_settled(state, entry, snapshot) then
       state.ledger[token] = nil
     else
       entry.missed = entry.up and snapshot.began and snapshot.began - entry.up or nil
-      lib.sums.count(state, entry.class, entry.sum, 1)
+      lib.sums.count(state, entry.claim.class, entry.claim.sum, 1)
     end
   end
 end
@@ -143,7 +158,7 @@ end
 function ledger.restore(state, now)
   for token, line in pairs(lib.remembered.admissions(now, ledger.REMEMBER_S)) do
     local class = lib.sums.classify(state, line.uid, line.account, line.qos, line.partition, line.kind)
-    state.ledger[token] = { at = line.at, class = class, sum = line.sum }
+    state.ledger[token] = { at = line.at, claim = { class = class, sum = line.sum } }
   end
 end
 
@@ -163,9 +178,10 @@ end
 function ledger.just_submitted(state, rule, uid, now)
   local sum, left_s = {}, 1
   for _, entry in pairs(state.ledger) do
-    local own = rule.per ~= "user" or entry.class.uid == uid
-    if own and not entry.saved and not entry.shown and lib.sums.belongs(entry.class, rule.scope) then
-      lib.sums.add(sum, entry.sum, 1)
+    local class = entry.claim.class
+    local own = rule.per ~= "user" or class.uid == uid
+    if own and not entry.saved and not entry.shown and lib.sums.belongs(class, rule.scope) then
+      lib.sums.add(sum, entry.claim.sum, 1)
       left_s = math.max(left_s, math.ceil(left_of(state, entry, now)))
     end
   end

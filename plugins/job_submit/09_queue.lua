@@ -64,7 +64,7 @@ local function count_admissions(state, now)
     elseif age >= lib.ledger.SETTLE_S + state.delay then
       state.ledger[token] = nil
     else
-      lib.sums.count(state, entry.class, entry.sum, 1)
+      lib.sums.count(state, entry.claim.class, entry.claim.sum, 1)
     end
   end
 end
@@ -81,16 +81,17 @@ function queue.read(state, jobs, now)
     local base = record.job_state % 256 -- flags lie above; 0 pending, 1 running, 2 suspended, ended above
     local job = state.known[id]
     local entry = job == nil and settle(state, record, now)
+    local claim = entry and entry.claim
     if base > 2 then
       known[id] = ENDED
     else
       if job == nil or job.base ~= base then
         job = queue.describe(state, record, base)
-        if entry and entry.whole_nodes ~= false and base == 0 and entry.sum.jobs > 0 then
+        if claim and claim.whole_nodes ~= false and base == 0 and claim.sum.jobs > 0 then
           -- The table does not say that a pending job wants whole nodes; its submission did. Of any other job it
           -- says all, an update since then too.
-          for measure, value in pairs(entry.sum) do
-            job.each[measure] = math.max(job.each[measure] or 0, value / entry.sum.jobs)
+          for measure, value in pairs(claim.sum) do
+            job.each[measure] = math.max(job.each[measure] or 0, value / claim.sum.jobs)
           end
         end
         give_shape(job)

@@ -41,16 +41,13 @@ for _, rule in ipairs(policy.rules) do
   kinds_matter = kinds_matter or rule.kind ~= nil
 end
 
--- "interactive" for a job without a script. Only the first component of a het job brings its script along, and
+-- "interactive" for a new job without a script. Only the first component of a het job brings its script along, and
 -- the others come right after it.
-function job_module.kind_of(job, state)
+function job_module.kind_of(desc, state)
   if not kinds_matter then
     return "batch"
-  elseif job.record then
-    return lib.queue.kind_of(job.record)
   end
-  local desc = job.desc
-  local uid = job.uid or desc.user_id
+  local uid = desc.user_id
   local offset = amounts.u32(desc.het_job_offset)
   if offset and offset > 0 and state.het_kind[uid] then
     return state.het_kind[uid]
@@ -87,6 +84,8 @@ function job_module.run(job, state)
   local function number(name)
     return amounts.u32(desc[name]) or amounts.u32(record[name])
   end
+  -- Slurm looks each field up among a hundred names; one that means nothing without another is asked only with it.
+  local per_socket, tasks = merged("tres_per_socket"), amounts.u32(desc.num_tasks)
 
   job.uid = job.record and record.user_id or desc.user_id
   job.user = text(desc.user_name)
@@ -112,19 +111,23 @@ function job_module.run(job, state)
     job.tasks = amounts.array_tasks(job.array)
   end
 
-  job.kind = job.kind or job_module.kind_of(job, state)
+  if job.record then
+    job.kind = kinds_matter and lib.queue.kind_of(job.record) or "batch"
+  else
+    job.kind = job.kind or job_module.kind_of(desc, state)
+  end
 
   job.request = {
     per_job = merged("tres_per_job"),
     per_node = merged("tres_per_node"),
-    per_socket = merged("tres_per_socket"),
+    per_socket = per_socket,
     per_task = merged("tres_per_task"),
     nodes = number("min_nodes"),
     most_nodes = number("max_nodes"),
-    tasks = amounts.u32(desc.num_tasks),
+    tasks = tasks,
     tasks_per_node = amounts.u16(desc.ntasks_per_node),
-    tasks_per_gpu = amounts.u16(desc.ntasks_per_tres),
-    sockets = amounts.u16(desc.sockets_per_node),
+    tasks_per_gpu = tasks and amounts.u16(desc.ntasks_per_tres),
+    sockets = per_socket and amounts.u16(desc.sockets_per_node),
     cpus = number("min_cpus"),
     cpus_per_task = amounts.u16(desc.cpus_per_task),
     node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),

@@ -113,28 +113,32 @@ function state_module.refresh(state, now, up)
   end
 end
 
--- What a rule's jobs use of one measure: all of its group, or one user's among them. `user` is the name behind
--- uid, nil where it is not known.
-function state_module.used(state, rule, measure, uid, user)
+-- What a rule's jobs use, all of its group or one user's among them, as two tables by measure: what was counted here,
+-- and what the snapshot tells; nil for none. `user` is the name behind uid, nil where it is not known.
+function state_module.sums(state, rule, uid, user)
   local own = state.use[rule.scope]
   if rule.per == "user" then
     own = own.users[uid]
   else
     own = own.all
   end
-  local sum = own and own[measure] or 0
-  if state.counting == "snapshot" then
-    local name
-    if rule.per == "user" then
-      name = user or lib.snapshot.user_name(state.counted, uid)
-      if name == nil then
-        return sum
-      end
-    end
-    local use = lib.snapshot.use(state.counted, policy.groups[rule.group].name, name)
-    sum = sum + (use[measure] or 0)
+  if state.counting ~= "snapshot" then
+    return own, nil
   end
-  return sum
+  local name
+  if rule.per == "user" then
+    name = user or lib.snapshot.user_name(state.counted, uid)
+    if name == nil then
+      return own, nil
+    end
+  end
+  return own, lib.snapshot.use(state.counted, policy.groups[rule.group].name, name)
+end
+
+-- The same of one measure, as a number.
+function state_module.used(state, rule, measure, uid, user)
+  local own, told = state_module.sums(state, rule, uid, user)
+  return (own and own[measure] or 0) + (told and told[measure] or 0)
 end
 
 -- GPU-hours used in the running period; raises an error where slurm-gpuctld has not told them.

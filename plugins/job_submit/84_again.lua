@@ -4,6 +4,11 @@
 -- at the clock, and from what others use. So when a job is found fine, the questions that were asked about it are
 -- kept with their answers, as a path in a tree. A job that answers alike comes to the same leaf, where only the
 -- limits on sums are left to look at. Whatever is different, or fails, is judged from the beginning.
+--
+-- A node of the tree is a stretch of `questions` that all its jobs gave the same `answers` to, as flat lists: slurmctld
+-- does much else between two submissions, and then each piece of memory that is touched costs more than what is done
+-- with it. At the end stands the `leaf`, or the `question` that its jobs answered differently, with the nodes that
+-- follow `by_answer` (`unset` for none). `fields` has the questions about a field of job_desc, false for the others.
 local policy, lib = ...
 local again = {}
 
@@ -36,6 +41,8 @@ for _, rule in ipairs(policy.rules) do
   end
 end
 
+local answer, same = lib.reading.answer, lib.reading.same
+
 local roots, n_leaves, since = {}, 0, 0
 
 local function forget()
@@ -43,38 +50,48 @@ local function forget()
 end
 
 -- Where the tree for a kind of job and its submitter begins.
-local function root_of(job)
-  local kinds = roots[job.kind]
-  return kinds and kinds[job.submit_uid]
+local function root_of(kind, submit_uid)
+  local kinds = roots[kind]
+  return kinds and kinds[submit_uid]
 end
 
-local function plant(job)
-  local root = {}
-  roots[job.kind] = roots[job.kind] or {}
-  roots[job.kind][job.submit_uid] = root
-  return root
+local function following(node, value)
+  if value == nil then
+    return node.unset
+  end
+  return node.by_answer[value]
 end
 
 -- The leaf that a job's answers lead to.
-local function leaf_of(job)
-  local node, desc, parts = root_of(job), job.desc, job.parts or {}
+local function leaf_of(node, desc, parts)
   while node do
-    local value
-    if node.field then
-      value = desc[node.field]
-    elseif node.question then
-      value = lib.reading.answer(node.question, parts)
-    else
+    local fields, answers = node.fields, node.answers
+    for index = 1, #fields do
+      local field, value = fields[index], nil
+      if field then
+        value = desc[field]
+      else
+        value = answer(node.questions[index], parts)
+      end
+      if value ~= answers[index] then
+        return nil
+      end
+    end
+    if node.leaf then
       return node.leaf
     end
-    if value == nil then
-      node = node.unset
+    local question, value = node.question, nil
+    if type(question) == "string" then
+      value = desc[question]
     else
-      node = node.by_answer[value]
+      value = answer(question, parts)
     end
+    node = following(node, value)
   end
   return nil
 end
+
+local NONE = {}
 
 -- Whether a limit still has room for a job, and how much of it is left, as in 30_limits.
 local function left_of(check, job, state)
@@ -83,7 +100,14 @@ local function left_of(check, job, state)
   end
   local used
   if check.sum then
-    used = math.max(lib.state.used(state, check.rule, check.sum, check.uid, job.user), 0)
+    local number = state.use.number
+    if check.looked_in ~= number then
+      local own, told = lib.state.sums(state, check.rule, check.uid, job.user)
+      check.own, check.told = own or NONE, told or NONE
+      check.looked_in = own and number -- without any of its own the user may get them yet
+    end
+    used = (check.own[check.sum] or 0) + (check.told[check.sum] or 0)
+    used = used > 0 and used or 0
   else
     used = lib.state.gpu_hours(state, check.rule, check.hours, job.uid, job.user)
   end
@@ -110,15 +134,14 @@ local function compress(checks)
   return kept
 end
 
-local function find(job, state)
-  job.kind = lib.job.kind_of(job, state)
-  if job.now < since or job.now - since >= KEPT_S then
+local function find(state, kind, desc, parts, submit_uid, now, up)
+  if now < since or now - since >= KEPT_S then
     forget()
-    since = job.now
+    since = now
     return nil
   end
-  local leaf = leaf_of(job)
-  if leaf == nil or not (timeless or leaf.now == job.now) then
+  local leaf = leaf_of(root_of(kind, submit_uid), desc, parts or NONE)
+  if leaf == nil or not (timeless or leaf.now == now) then
     return nil
   end
   local known, least, nearest = leaf.job, nil, nil
@@ -139,70 +162,129 @@ local function find(job, state)
     end
   end
   known.nearest_rule = nearest
-  known.desc, known.now, known.up = job.desc, job.now, job.up
-  job.on_error_deny = known.on_error_deny
+  known.desc, known.now, known.up = desc, now, up
   return known
 end
 
--- Whether jobs like this one may be found again: an update is of one job, and a listener wants to hear all.
-local function may_recur(job)
-  return usable and job.record == nil and job.queue_error == nil and slurm_gpu_considered == nil
+-- Whether jobs may be found again: a listener wants to hear all.
+local function may_recur()
+  return usable and slurm_gpu_considered == nil
 end
 
--- The judgement of a job like this one, with this one's job_desc, if it would be let in just the same; nil where
+-- The judgement of a new job like this one, with this one's job_desc, if it would be let in just the same; nil where
 -- it has to be judged.
-function again.find(job, state)
-  if not may_recur(job) then
+function again.find(state, ...)
+  if not may_recur() then
     return nil
   end
-  local fine, known = pcall(find, job, state)
+  local fine, known = pcall(find, state, ...)
   return fine and known or nil
-end
-
--- The node that follows an answer, made where there is none.
-local function next_of(node, value)
-  local following
-  if value == nil then
-    following = node.unset or {}
-    node.unset = following
-  else
-    following = node.by_answer[value] or {}
-    node.by_answer[value] = following
-  end
-  return following
 end
 
 local COMPARABLE = { ["nil"] = true, string = true, number = true, boolean = true }
 
+-- A node of these questions and answers, from one to another of them.
+local function stretch(questions, answers, first, last)
+  local node = { questions = {}, fields = {}, answers = {} }
+  for index = first, last do
+    local question, at = questions[index], index - first + 1
+    node.questions[at], node.fields[at] = question, type(question) == "string" and question
+    node.answers[at] = false
+  end
+  for at = 1, last - first + 1 do
+    node.answers[at] = answers[first + at - 1] -- a list that was full stays one, though some are nil
+  end
+  return node
+end
+
+local function set_following(node, value, other)
+  if value == nil then
+    node.unset = other
+  else
+    node.by_answer[value] = other
+  end
+end
+
+-- Ends a node's stretch before one of its questions, which from now on is answered differently.
+local function split(node, at)
+  local questions, answers = node.questions, node.answers
+  local before, after = stretch(questions, answers, 1, at - 1), stretch(questions, answers, at + 1, #questions)
+  after.leaf, after.question, after.by_answer, after.unset = node.leaf, node.question, node.by_answer, node.unset
+  node.questions, node.fields, node.answers = before.questions, before.fields, before.answers
+  node.leaf, node.question, node.by_answer, node.unset = nil, questions[at], {}, nil
+  set_following(node, answers[at], after)
+end
+
+-- The number of questions at the beginning of a node's stretch that are answered alike there and from `first` on; nil
+-- where others are asked: what is asked next follows from more than the answers.
+local function alike(node, questions, answers, first)
+  for at = 1, #node.questions do
+    local index = first + at - 1
+    if questions[index] == nil or not same(node.questions[at], questions[index]) then
+      return nil
+    elseif node.answers[at] ~= answers[index] then
+      return at - 1
+    end
+  end
+  return #node.questions
+end
+
+-- The node whose leaf a judgement with these questions and answers becomes; nil where it cannot be kept.
+local function place(kind, submit_uid, questions, answers)
+  roots[kind] = roots[kind] or {}
+  local node = root_of(kind, submit_uid)
+  if node == nil then
+    node = stretch(questions, answers, 1, #questions)
+    roots[kind][submit_uid] = node
+    return node
+  end
+  local first = 1
+  while true do
+    local n = alike(node, questions, answers, first)
+    if n == nil then
+      return nil
+    elseif n < #node.questions then
+      split(node, n + 1)
+    end
+    first = first + n
+    local question, value = questions[first], answers[first]
+    if node.leaf or question == nil then
+      return node.leaf and question == nil and node or nil
+    elseif not same(node.question, question) then
+      return nil
+    end
+    local before = node
+    node, first = following(before, value), first + 1
+    if node == nil then
+      node = stretch(questions, answers, first, #questions)
+      set_following(before, value, node)
+      return node
+    end
+  end
+end
+
 local function learn(job, questions, answers)
+  for index = 1, #questions do
+    local value = answers[index]
+    if value ~= value or not COMPARABLE[type(value)] then
+      return -- no answer that could be told again
+    end
+  end
   if n_leaves >= MOST_LEAVES then
     forget()
   end
-  local node = root_of(job) or plant(job)
-  for index, question in ipairs(questions) do
-    local value = answers[index]
-    local asked = node.field or node.question
-    if value ~= value or not COMPARABLE[type(value)] then
-      return -- no answer that could be told again
-    elseif node.leaf or asked and not lib.reading.same(asked, question) then
-      return -- what is asked next follows from more than the answers
-    elseif asked == nil then
-      node.by_answer = {}
-      node[type(question) == "string" and "field" or "question"] = question
-    end
-    node = next_of(node, value)
-  end
-  if node.by_answer == nil then
+  job.command = nil -- it would ask this very job_desc
+  job.checks = compress(job.checks)
+  local node = place(job.kind, job.submit_uid, questions, answers)
+  if node then
     n_leaves = n_leaves + (node.leaf and 0 or 1)
-    job.command = nil -- it would ask this very job_desc
-    job.checks = compress(job.checks)
     node.leaf = { job = job, now = job.now }
   end
 end
 
 -- Judges a job, and notes what is asked about it if others like it may come.
 function again.judge(job, state)
-  if not may_recur(job) or job.kind == nil then
+  if not may_recur() or job.record or job.queue_error then
     return lib.judge.run(job, state)
   end
   local desc, parts, questions, answers = job.desc, job.parts, nil, nil

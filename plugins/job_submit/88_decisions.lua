@@ -116,11 +116,17 @@ local function text_of(job, sum)
   return table.concat(fields, " ")
 end
 
+-- How the lines of one second begin, and that second.
+local opening, opening_of
+
 -- One line; `sum` is what the job adds by measure. For one job it is the same each time.
 function decisions.record(job, state, verdict, token, sum)
-  local asked = job.record and "modify" or "submit"
+  if opening_of ~= job.now then
+    opening, opening_of = string.format("slurm-gpu/1 %.0f ", job.now), job.now
+  end
+  local asked = job.record and "modify " or "submit "
   job.logged = job.logged or text_of(job, sum)
-  write(string.format("slurm-gpu/1 %.0f %s %s %s %s\n", job.now, asked, verdict, token, job.logged), job, state)
+  write(opening .. asked .. verdict .. " " .. token .. " " .. job.logged .. "\n", job, state)
 end
 
 return decisions

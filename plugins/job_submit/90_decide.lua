@@ -2,7 +2,7 @@
 local policy, lib = ...
 local decide = {}
 
-local wrap = lib.wording.wrap
+local wrap, ledger, decisions = lib.wording.wrap, lib.ledger, lib.decisions
 
 -- Whether the last run told the user anything.
 decide.said = false
@@ -58,7 +58,7 @@ end
 
 -- Lets a new job in: writes into its job_desc, counts it, and logs it.
 function decide.accept(job, state)
-  local token = lib.ledger.next_token(state)
+  local token = ledger.next_token(state)
   if job.loan then
     local lines = {}
     lib.loan(lines, job.loan)
@@ -67,23 +67,15 @@ function decide.accept(job, state)
   for field, value in pairs(job.writes) do
     job.desc[field] = value
   end
-  local comment = "slurm-gpu/1 t=" .. token
-  if job.kind == "interactive" then
-    comment = comment .. " k=i"
-  end
-  if job.loan then
-    comment = comment .. " l=" .. table.concat(job.loan.owners, ",")
-  end
-  if job.nearest_rule then
-    comment = comment .. " r=" .. job.nearest_rule
-  end
+  local kind = job.kind == "interactive" and " k=i" or ""
+  local loan = job.loan and " l=" .. table.concat(job.loan.owners, ",") or ""
+  local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
   local foreign = job.desc.admin_comment
-  if type(foreign) == "string" and foreign ~= "" then
-    comment = comment .. " " .. foreign
-  end
-  job.desc.admin_comment = comment
-  lib.ledger.admit(state, token, job, job.sum)
-  lib.decisions.record(job, state, "allow", token, job.sum)
+  foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. loan .. nearest .. foreign
+  job.claim = job.claim or ledger.claim(job, job.sum)
+  ledger.admit(state, token, job, job.claim)
+  decisions.record(job, state, "allow", token, job.sum)
   return slurm.SUCCESS
 end
 
@@ -114,7 +106,7 @@ function decide.run(job, state)
     end
     contact_line(lines)
     say(table.concat(lines, "\n"))
-    lib.decisions.record(job, state, "deny", "-", growth)
+    decisions.record(job, state, "deny", "-", growth)
     return slurm.ESLURM_ACCOUNTING_POLICY or 2050
   end
   if #advice > 0 then
@@ -128,7 +120,7 @@ function decide.run(job, state)
   end
 
   if job.record then
-    local token = lib.ledger.next_token(state)
+    local token = ledger.next_token(state)
     for _, index in ipairs(job.class.scopes) do
       if not job.counted.scopes[index] then
         -- It moves to where it did not count at all; where it did, it counts twice until the next table.
@@ -136,9 +128,9 @@ function decide.run(job, state)
       end
     end
     if growth.jobs > 0 or growth.mgpu > 0 or growth.cpus > 0 or growth.mib > 0 then
-      lib.ledger.admit(state, token, job, growth)
+      ledger.admit(state, token, job, ledger.claim(job, growth))
     end
-    lib.decisions.record(job, state, "allow", token, growth)
+    decisions.record(job, state, "allow", token, growth)
     return slurm.SUCCESS
   end
   return decide.accept(job, state)

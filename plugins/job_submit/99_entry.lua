@@ -10,30 +10,52 @@ for _, rule in ipairs(policy.rules) do
   deny_on_error = deny_on_error or (rule.mode == "enforce" and rule.on_error == "deny")
 end
 
-local function decide(job)
-  local known = lib.again.find(job, state)
-  local code
-  if known then
-    code = lib.decide.accept(known, state)
-    known.desc = nil
-  else
-    code = lib.decide.run(lib.again.judge(job, state), state)
-    job.desc, job.parts = nil, nil -- they are Slurm's, and may be kept no longer than this call
-    if code == slurm.SUCCESS and not lib.decide.said then
-      lib.again.keep(job)
-    end
+-- The job that is being decided, as soon as there is one: `protected` asks it whose on_error counts if the decision
+-- fails.
+local at_hand
+
+local function judge(job)
+  at_hand = job
+  local code = lib.decide.run(lib.again.judge(job, state), state)
+  job.desc, job.parts = nil, nil -- they are Slurm's, and may be kept no longer than this call
+  if code == slurm.SUCCESS and not lib.decide.said then
+    lib.again.keep(job)
   end
   return code
 end
 
+-- The decision on a new job. One like a job before it gets no table of its own: what is made here is collected in
+-- slurmctld's time, which looks at every job in slurm.jobs as it does so.
+local function decide(desc, parts, submit_uid, now, up, queue_error)
+  local kind = lib.job.kind_of(desc, state)
+  local known = queue_error == nil and lib.again.find(state, kind, desc, parts, submit_uid, now, up)
+  if known then
+    at_hand = known
+    local code = lib.decide.accept(known, state)
+    known.desc = nil
+    return code
+  end
+  return judge({
+    desc = desc,
+    parts = parts,
+    submit_uid = submit_uid,
+    now = now,
+    up = up,
+    kind = kind,
+    queue_error = queue_error,
+  })
+end
+
 -- The code of `ask`, or where that fails the policy's own answer and one line in slurmctld's log.
-local function protected(job, ask)
-  local fine, result = pcall(ask, job)
+local function protected(ask, ...)
+  local fine, result = pcall(ask, ...)
+  local job = at_hand
+  at_hand = nil -- it may still have Slurm's job_desc
   if fine and type(result) == "number" then
     return result
   end
   pcall(slurm.log_error, "%s", "slurm-gpu: the decision failed: " .. tostring(result))
-  local deny = job.on_error_deny -- known once the job's rules were
+  local deny = job and job.on_error_deny -- known once the job's rules were
   if deny == nil then
     deny = deny_on_error
   end
@@ -49,19 +71,15 @@ local function protected(job, ask)
   return slurm.ERROR
 end
 
--- Our decision (none for an update that is not the owner's, where job is nil) between those of a site's own
--- script: the first that refuses is the answer.
-local function ask_all(job, name, ...)
-  if not lib.chain.present then
-    return job and protected(job, decide) or slurm.SUCCESS
-  end
+-- Our decision between those of a site's own script, where it has one: the first that refuses is the answer.
+local function ask_in_turn(ours, name, ...)
   local arguments, code = { ... }, nil
   local unpack_all = unpack or table.unpack
   for _, place in ipairs({ "before", "ours", "after" }) do
     if place == "ours" then
-      code = job and protected(job, decide) or slurm.SUCCESS
+      code = ours()
     else
-      code = protected({}, function()
+      code = protected(function()
         return lib.chain.ask(place, name, unpack_all(arguments, 1, 4))
       end)
     end
@@ -73,40 +91,41 @@ local function ask_all(job, name, ...)
 end
 
 -- Every call looks at the queue first: the table is safe to read only in the call that got it.
-local function refresh(now, up)
-  return pcall(lib.state.refresh, state, now, up)
-end
+local refresh = lib.state.refresh
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
   local now, up = os.time(), lib.clock.uptime()
-  local fine, reason = refresh(now, up)
-  return ask_all({
-    desc = job_desc,
-    parts = part_list,
-    submit_uid = submit_uid,
-    now = now,
-    up = up,
-    queue_error = not fine and tostring(reason) or nil,
-  }, "slurm_job_submit", job_desc, part_list, submit_uid)
+  local fine, reason = pcall(refresh, state, now, up)
+  local queue_error = not fine and tostring(reason) or nil
+  if not lib.chain.present then
+    return protected(decide, job_desc, part_list, submit_uid, now, up, queue_error)
+  end
+  return ask_in_turn(function()
+    return protected(decide, job_desc, part_list, submit_uid, now, up, queue_error)
+  end, "slurm_job_submit", job_desc, part_list, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
   local now, up = os.time(), lib.clock.uptime()
-  local fine, reason = refresh(now, up)
+  local fine, reason = pcall(refresh, state, now, up)
   pcall(function()
     lib.state.forget(state, job_rec.job_id)
   end)
   -- Only owners are checked: for anyone else Slurm itself asks operator's rights, and those decide.
-  local ours = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
-  return ask_all(ours and {
-    desc = job_desc,
-    record = job_rec,
-    parts = part_list,
-    submit_uid = modify_uid,
-    now = now,
-    up = up,
-    queue_error = not fine and tostring(reason) or nil,
-  } or nil, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
+  local by_owner = modify_uid ~= 0 and modify_uid ~= policy.slurm_user_uid and modify_uid == job_rec.user_id
+  return ask_in_turn(function()
+    return by_owner
+        and protected(judge, {
+          desc = job_desc,
+          record = job_rec,
+          parts = part_list,
+          submit_uid = modify_uid,
+          now = now,
+          up = up,
+          queue_error = not fine and tostring(reason) or nil,
+        })
+      or slurm.SUCCESS
+  end, "slurm_job_modify", job_desc, job_rec, part_list, modify_uid)
 end
 
 -- A starting slurmctld loads the script before it recovers its jobs. It stamps the empty table and the

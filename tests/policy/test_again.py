@@ -149,16 +149,49 @@ return slurm.SUCCESS
 """
 
 
-def test_each_field_is_read_once_and_what_follows_from_the_uid_not_at_all(tmp_path: Path) -> None:
-    bundle = build_bundle(compiled([SHARE, TIME], str(tmp_path / "decisions.log")))
-    script = PolicyScript(
-        bundle.replace("return (function(...)", "local _ = (function(...)") + SPY, writes=True
-    )
+def spied() -> PolicyScript:
+    bundle = build_bundle(compiled([SHARE, TIME], "/nonexistent/decisions.log"))
+    return PolicyScript(bundle.replace("return (function(...)", "local _ = (function(...)") + SPY)
+
+
+def test_each_field_is_read_once_and_what_follows_from_the_uid_not_at_all() -> None:
+    script = spied()
     first, second = (script.submit(description(ALICE), PARTITIONS) for _ in range(2))
     fields = [name for _, name in second.log]
     assert len(set(fields)) == len(fields) < len(first.log)
     assert {"user_id", "tres_per_job"} <= set(fields)
     assert "user_name" not in fields
+
+
+# Fields in which jobs differ that are all let in: read early and late, and one that makes others be asked.
+DIFFERENCES: list[dict[str, Any]] = [
+    {},
+    {"time_limit": 61},
+    {"time_limit": 62},
+    {"num_tasks": 2},
+    {"num_tasks": 2, "time_limit": 61},
+    {"qos": None, "default_qos": "normal"},
+    {"min_cpus": 3},
+    {"tres_per_job": None},
+    {"partition": None},
+    {"partition": "gpu,long"},
+]
+
+
+@settings(max_examples=examples(20, one_in=100), deadline=None)
+@given(order=st.permutations(DIFFERENCES))
+def test_jobs_that_differ_anywhere_are_each_found_again(order: Sequence[dict[str, Any]]) -> None:
+    script = spied()
+    alike = description(ALICE) | {"tres_per_job": "gres/gpu:0"}  # there is always room
+    for change in order:
+        judged = script.submit(alike | change, PARTITIONS)
+        assert "user_name" in {name for _, name in judged.log}
+    for change in reversed(order):
+        found = script.submit(alike | change, PARTITIONS)
+        fields = [name for _, name in found.log]
+        assert found.accepted
+        assert "user_name" not in fields
+        assert len(set(fields)) == len(fields)
 
 
 @pytest.mark.parametrize(
@@ -204,3 +237,11 @@ def test_the_room_that_others_take_is_noticed(site: Site) -> None:
     site.second += 2
     site.snapshot.write_text(snapshot(2, site.second, site.rules, [(ALICE, False)] * 8))
     assert [site.submit(desc).accepted for _ in range(3)] == [True] * 2 + [False]
+
+
+def test_a_new_snapshot_counts_for_what_was_found_again_before(site: Site) -> None:
+    desc = description(ALICE)
+    assert all(site.submit(desc).accepted for _ in range(3))
+    site.second += 2
+    site.snapshot.write_text(snapshot(2, site.second, site.rules, [(ALICE, False)] * 10))
+    assert not site.submit(desc).accepted

@@ -89,6 +89,16 @@ def test_an_admission_counts_until_a_snapshot_has_seen_it_and_then_once(site: Si
     assert site.submit(2).accepted
 
 
+def test_what_a_later_slurm_gpuctld_writes_beside_tokens_hides_none(site: Site) -> None:
+    site.take()
+    first, second = (site.token(site.submit(2)) for _ in range(2))
+    site.second += 1
+    four = Request(uid=1001, account="vision", per_job=4)
+    site.take(four, tokens=(f"{first} {site.second} more", f"{second} {site.second}\nzone z small 12000 1"))
+    assert not site.submit(3).accepted
+    assert site.submit(2).accepted
+
+
 def test_an_admission_goes_on_counting_while_snapshots_may_be_too_early(site: Site) -> None:
     site.take()
     site.submit(6)
