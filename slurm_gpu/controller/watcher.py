@@ -40,7 +40,7 @@ _SETTINGS_EVERY_S = 600.0
 _NODES_EVERY_S = 60.0
 _NODES_EVERY_WITH_ZONES_S = 10.0
 
-_TOKEN = re.compile(r"slurm-gpu/1 t=(\w+)")
+_TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
 
 def cpu_seconds() -> float:

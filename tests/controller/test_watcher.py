@@ -220,6 +220,7 @@ def test_tokens_of_the_last_two_minutes_are_named_once_each(site: Site) -> None:
         job(4, "ended", 60, Phase.ENDED),
         job(5, "old", SEEN_S + 10),
         make_job(6, admin_comment="by hand: slurm-gpu/1 t=forged", submit_s=NOON_S),
+        job(7, "é", 5),  # by an operator's hand: none of ours, and no word that the file could hold
     ]
     seen = site.turn().seen
     assert seen == {"new": NOON_S - 5, "array": NOON_S - 5, "ended": NOON_S - 60}
