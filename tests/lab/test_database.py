@@ -36,8 +36,10 @@ def recorded(database: DatabaseClient, job: int | str, n_runs: int = 1, n_device
 
     def found() -> list[Run]:
         runs = list(database.run(str(job)))
+        # slurmdbd may tell the end of a job of a few seconds up to 5 s before it knows when it was eligible.
         done = all(
             run.end_s is not None
+            and run.eligible_s is not None
             and len({(record.node, record.device) for record in run.devices or () if record.final})
             == n_devices
             for run in runs
@@ -56,9 +58,11 @@ def test_a_three_second_job_has_one_run_with_one_record(lab: Lab, database: Data
     assert run.ugpucore == pytest.approx(share.usage.util_pct, abs=1.0)
     assert run.coverage is not None
     assert run.elapsed_s is not None
-    # Of Slurm's whole seconds, in which the job may have waited for its prolog.
-    held_share = min(1.0, (share.end_s - share.start_s) / run.elapsed_s)
-    assert run.coverage == pytest.approx(held_share, abs=0.05)
+    held_s = share.end_s - share.start_s
+    # Up to 1 s is Slurm's rounding; more was a wait for the prolog, in which the job held nothing.
+    not_held_s = run.elapsed_s - held_s
+    possible = [1.0] * (not_held_s < 1.1) + [held_s / run.elapsed_s] * (not_held_s > 0.9)
+    assert any(run.coverage == pytest.approx(coverage, abs=0.05) for coverage in possible), possible
     assert run.wait_h is not None
     assert run.run_h == (run.elapsed_s or 0) / 3600
 
