@@ -16,6 +16,7 @@ from typing import IO, Any
 from sqlalchemy import URL
 
 from slurm_gpu.database.engine import UnusableDatabaseError
+from slurm_gpu.wholefile import whole_file
 
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
@@ -59,31 +60,13 @@ def back_up(url: URL, name: str, directory: Path | None) -> Path:
         ) from error
 
 
-@contextlib.contextmanager
-def _finished(path: Path) -> Iterator[Path]:
-    """A place to write to, which takes the place of `path` once all is on disk, and is removed otherwise."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.unfinished")
-    with contextlib.suppress(FileNotFoundError):
-        unfinished.unlink()
-    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    try:
-        yield unfinished
-        with unfinished.open("rb") as file:
-            os.fsync(file.fileno())
-        unfinished.rename(path)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+def _place_of(target: Path) -> Path:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return target
 
 
 def _copy_sqlite(database: Path, target: Path) -> Path:
-    with _finished(target) as unfinished:
+    with whole_file(_place_of(target)) as unfinished:
         with (
             contextlib.closing(sqlite3.connect(database)) as source,
             contextlib.closing(sqlite3.connect(unfinished)) as copy,
@@ -105,7 +88,7 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
             f"no backup of the database can be made: neither {' nor '.join(DUMP_PROGRAMS)} is installed; "
             f"install MariaDB's client programs, or {_WITHOUT}"
         )
-    with _finished(target) as unfinished, _options_file(url) as options:
+    with whole_file(_place_of(target)) as unfinished, _options_file(url) as options:
         command = [
             program,
             f"--defaults-file={options}",  # has to come first; others could name another server

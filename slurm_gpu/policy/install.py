@@ -23,6 +23,7 @@ from slurm_gpu.policy.script import (
     ScriptError,
     Verdict,
 )
+from slurm_gpu.wholefile import whole_file
 
 SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
@@ -270,19 +271,7 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
 
 def _swap_in(content: bytes, script: Path, mtime: int) -> None:
     """Write beside the script, then rename: slurmctld sees the old one or the new one, never a part."""
-    fresh = script.with_name(f".{script.name}.{os.getpid()}")
-    try:
-        with fresh.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+    with whole_file(script) as fresh:
+        fresh.write_bytes(content)
         fresh.chmod(0o644)
         os.utime(fresh, (mtime, mtime))
-        fresh.replace(script)
-    finally:
-        fresh.unlink(missing_ok=True)
-    descriptor = os.open(script.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

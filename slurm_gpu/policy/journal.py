@@ -20,6 +20,7 @@ from typing import Any
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.native.difference import Owned, Step
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField
+from slurm_gpu.wholefile import whole_file
 
 KEPT = 20
 """Applies that are kept, and can be rolled back."""
@@ -128,20 +129,11 @@ class Journal:
 
     def _write(self, entry: Entry) -> None:
         file = self._file(entry)
-        fresh = file.with_suffix(".new")
         try:
-            with fresh.open("w", encoding="utf-8") as out:
+            with whole_file(file) as fresh, fresh.open("w", encoding="utf-8") as out:
                 json.dump(_plain(entry), out, indent=1)
                 out.write("\n")
-                out.flush()
                 self._give(out.fileno())
-                os.fsync(out.fileno())
-            fresh.replace(file)
-            descriptor = os.open(self.directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
         except OSError as error:
             raise OutsideError(f"{file}: {error.strerror}") from error
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.inforce import without_run_directory
 from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.wholefile import whole_file
 
 _VERSION = 1
 _DIRECTORY = "slurm-gpu"
@@ -81,18 +82,15 @@ def tell(settings: SlurmSettings, host: str, script: Path, at_s: float) -> None:
     """Leave a word about the script of this host; raises OutsideError where StateSaveLocation refuses it."""
     directory = _directory(settings)
     file = directory / f"policy-{host}.json"
-    fresh = directory / f".{file.name}.{os.getpid()}"
     told = {"version": _VERSION, "host": host, "digest": digest_of(script), "at_s": int(at_s)}
     try:
         if not directory.exists():
             directory.mkdir(mode=0o755)
             _give(directory, settings)
-        try:
+        with whole_file(file) as fresh:
             fresh.write_text(json.dumps(told) + "\n", encoding="utf-8")
+            fresh.chmod(0o644)
             _give(fresh, settings)
-            fresh.replace(file)
-        finally:
-            fresh.unlink(missing_ok=True)
     except OSError as error:
         raise OutsideError(f"{error.filename or file}: {error.strerror}") from error
 

@@ -1,0 +1,46 @@
+"""Files that are there whole or not at all, whatever happens meanwhile: kill -9, a power cut, a full disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+_UNFINISHED = "unfinished"
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """A file of mode 0600 to write to, which takes the place of `path` once all of it is on disk.
+
+    Where that fails it is removed, and `path` stays as it was. What another process that was killed left of
+    its own is removed as well. Raises OSError.
+    """
+    for left in path.parent.glob(f".*.{_UNFINISHED}"):
+        if left.name.startswith(f".{path.name}.") and not _is_at_work(left):
+            left.unlink(missing_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.{_UNFINISHED}")
+    # Never through a link that somebody put there.
+    os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    try:
+        yield unfinished
+        _sync(unfinished)
+        unfinished.replace(path)
+        _sync(path.parent)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _is_at_work(unfinished: Path) -> bool:
+    """Is the process that writes there alive, and another one than this?"""
+    pid = unfinished.name.split(".")[-2]
+    return pid != str(os.getpid()) and Path("/proc", pid).exists()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
