@@ -11,6 +11,9 @@ from collections.abc import MutableMapping
 log = logging.getLogger(__name__)
 
 STATUS_EACH_S = 10.0
+AGAIN_AFTER_S = 1.0
+"""What systemd had no room for is told again then: it works through all units' words one by one."""
+_OUT_OF_LOOP_S = 1.0
 
 
 class Notifier:
@@ -30,6 +33,7 @@ class Notifier:
         self._feed_at_s = 0.0 if self._address and self._feed_each_s else math.inf
         self._status_at_s = 0.0 if self._address else math.inf
         self._status = ""
+        self._ready_due = False
 
     @property
     def listens(self) -> bool:
@@ -38,32 +42,42 @@ class Notifier:
 
     def ready(self) -> None:
         """Everything is set up."""
-        self._tell("READY=1")
+        self._ready_due = not self._tell("READY=1")
 
     def starting(self, status: str, within_s: float) -> None:
         """It is being set up, which may take so long: systemd waits, from now on, and shows the line."""
-        self._tell(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}")
+        self._tell(f"STATUS={status}\nEXTEND_TIMEOUT_USEC={within_s * 1e6:.0f}", _OUT_OF_LOOP_S)
 
     def turned(self, now_s: float, status: str) -> float:
         """The loop came round: feed the watchdog when it is time; returns when to come round again."""
+        if self._ready_due:
+            self.ready()
         if now_s >= self._feed_at_s:
-            self._feed_at_s = now_s + self._feed_each_s
-            self._tell("WATCHDOG=1")
-        if now_s >= self._status_at_s and status != self._status:
+            is_fed = self._tell("WATCHDOG=1")
+            self._feed_at_s = now_s + (self._feed_each_s if is_fed else self._again_after_s)
+        if now_s >= self._status_at_s and status != self._status and self._tell(f"STATUS={status}"):
             self._status_at_s, self._status = now_s + STATUS_EACH_S, status
-            self._tell(f"STATUS={status}")
-        return self._feed_at_s
+        return min(self._feed_at_s, now_s + self._again_after_s) if self._ready_due else self._feed_at_s
 
     def stopping(self) -> None:
         """The end begins."""
-        self._tell("STOPPING=1")
+        self._tell("STOPPING=1", _OUT_OF_LOOP_S)
 
-    def _tell(self, text: str) -> None:
+    @property
+    def _again_after_s(self) -> float:
+        return min(AGAIN_AFTER_S, self._feed_each_s) if self._feed_each_s else AGAIN_AFTER_S
+
+    def _tell(self, text: str, within_s: float = 0.0) -> bool:
+        """False where systemd has no room for it just now; where nobody listens there is nothing to tell."""
         if not self._address:
-            return
+            return True
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
-                sender.setblocking(False)
+                sender.settimeout(within_s)
                 sender.sendto(text.encode(), self._address)
-        except OSError as error:
+        except FileNotFoundError as error:
             log.debug("systemd was not told %s: %s", text, error)
+        except OSError as error:
+            log.debug("systemd was not told %s: %s; it is told again", text, error)
+            return False
+        return True

@@ -1,5 +1,6 @@
 """What systemd hears, over a real datagram socket."""
 
+import contextlib
 import math
 import os
 import socket
@@ -74,3 +75,34 @@ def test_without_systemd_or_with_one_that_is_gone_nothing_happens() -> None:
         notifier.ready()
         assert notifier.turned(1.0, "status") == math.inf
         notifier.stopping()
+
+
+def full(systemd: socket.socket) -> None:
+    """Leave systemd no room for another word."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others:
+        others.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                others.sendto(b"others", systemd.getsockname())
+
+
+def test_what_systemd_had_no_room_for_is_told_again_within_a_second(systemd: socket.socket) -> None:
+    notifier = Notifier(environment(systemd, WATCHDOG_USEC="60000000"))
+    full(systemd)
+    notifier.ready()
+    assert notifier.turned(100.0, "2 jobs") == 101.0
+    assert set(heard(systemd)) == {"others"}
+    assert notifier.turned(101.0, "2 jobs") == 131.0
+    assert heard(systemd) == ["READY=1", "WATCHDOG=1", "STATUS=2 jobs"]
+    assert notifier.turned(102.0, "2 jobs") == 131.0
+    assert heard(systemd) == []
+
+
+def test_without_a_watchdog_too_systemd_learns_that_all_is_ready(systemd: socket.socket) -> None:
+    notifier = Notifier(environment(systemd))
+    full(systemd)
+    notifier.ready()
+    assert notifier.turned(100.0, "") == 101.0
+    heard(systemd)
+    assert notifier.turned(101.0, "") == math.inf
+    assert heard(systemd) == ["READY=1"]
