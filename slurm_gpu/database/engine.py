@@ -27,7 +27,14 @@ from sqlalchemy import (
     table,
     text,
 )
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    StatementError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from slurm_gpu import __version__
@@ -37,17 +44,31 @@ from slurm_gpu.errors import DatabaseError
 T = TypeVar("T")
 
 LOCK_WAIT_S = 30
+"""For SQLite, which has one writer at a time, and for a connection."""
+ROW_LOCK_WAIT_S = 5
+"""On MariaDB, for rows that another session holds: all that nodes ship waits for it meanwhile."""
 ANSWERS_WITHIN_S = 60
-# MariaDB: lock wait time-out, deadlock. SQLite waits LOCK_WAIT_S itself.
-_RETRYABLE = ((1205,), (1213,))
+REFUSED = StatementError, OverflowError, UnicodeError
+"""What values bring about that the database, or the way there, does not take, however often it is tried.
+
+All else is DatabaseError: that the database is away, locked, full, or lacks a table is no fault of theirs.
+"""
+_LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
+# Of MariaDB's errors that pymysql holds for operational: a row too large, a packet too large, a wrong value,
+# a wrong character.
+_OF_VALUES = frozenset({1118, 1153, 1292, 1300})
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
-# Starlette answers from up to 40 threads, and the import has its own.
+# Starlette answers from up to 40 threads; the import, what nodes ship and what they are told have the rest.
 _POOL: dict[str, Any] = {"pool_size": 10, "max_overflow": 40, "pool_timeout": LOCK_WAIT_S}
 
 
 class UnusableDatabaseError(DatabaseError):
     """The database cannot be used as it is; waiting will not help."""
+
+
+class LockedError(DatabaseError):
+    """Others hold rows that this transaction is to change; the database itself may be well."""
 
 
 class Database:
@@ -68,10 +89,11 @@ class Database:
         with _translated(), self.engine.connect() as connection, connection.begin():
             yield connection
 
-    def write(self, work: Callable[[Connection], T]) -> T:
+    def write(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
         """Run `work` in one transaction and commit it; on a deadlock roll back and run it again.
 
-        Raises DatabaseError when the database is away; then nothing was stored, or all was.
+        Also where others have held its rows for ROW_LOCK_WAIT_S, if it is `patient`. Raises LockedError where
+        they go on to, and DatabaseError when the database is away; then nothing was stored, or all was.
         """
         for attempt in range(1, _TRIES + 1):
             try:
@@ -79,8 +101,8 @@ class Database:
                     connection = connection.execution_options(**{_WRITE: True})
                     with connection.begin():
                         return work(connection)
-            except DatabaseError as error:
-                if attempt == _TRIES or not _retryable(error.__cause__):
+            except LockedError as error:
+                if attempt == _TRIES or not (patient or _code(error.__cause__) == _DEADLOCK):
                     raise
                 time.sleep(0.02 * attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -199,7 +221,7 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
             event.listen(engine, "connect", _prepare_sqlite)
             event.listen(engine, "begin", _begin_sqlite)
             return engine
-        return create_engine(
+        engine = create_engine(
             url,
             isolation_level="READ COMMITTED",
             pool_pre_ping=True,  # MariaDB was restarted: the next request simply gets a new connection
@@ -215,6 +237,14 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UnusableDatabaseError(f"url: {error}; the extra slurm-gpu[db] brings pymysql") from error
+    if answers_within_s is not None:  # what may take hours waits for locks as long as the server says
+        event.listen(engine, "connect", _prepare_mariadb)
+    return engine
+
+
+def _prepare_mariadb(connection: Any, _: object) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", (ROW_LOCK_WAIT_S,))
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
@@ -234,14 +264,27 @@ def _begin_sqlite(connection: Connection) -> None:
 def _translated() -> Iterator[None]:
     try:
         yield
-    except (OperationalError, InterfaceError) as error:
+    except DBAPIError as error:
+        code = _code(error)
+        if isinstance(error, DataError | IntegrityError) or code in _OF_VALUES:
+            raise
+        if code in (_LOCK_WAIT_TIMEOUT, _DEADLOCK):
+            raise LockedError(f"others hold rows of the database: {error.orig}") from error
         raise DatabaseError(f"the database does not answer: {error.orig}") from error
     except PoolTimeoutError as error:
         raise DatabaseError("the database is too busy: no connection became free") from error
 
 
-def _retryable(error: BaseException | None) -> bool:
-    return isinstance(error, DBAPIError) and error.orig is not None and error.orig.args[:1] in _RETRYABLE
+def why_refused(error: BaseException) -> str:
+    """One of REFUSED in words: without the statement, which may be long."""
+    reason = error.orig if isinstance(error, StatementError) and error.orig is not None else error
+    return f"{type(reason).__name__}: {reason}"
+
+
+def _code(error: BaseException | None) -> int | None:
+    """MariaDB's number of an error."""
+    first = error.orig.args[:1] if isinstance(error, DBAPIError) and error.orig is not None else ()
+    return first[0] if first and isinstance(first[0], int) else None
 
 
 @contextmanager

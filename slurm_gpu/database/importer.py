@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, select
-from sqlalchemy.exc import StatementError
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import SlurmView
@@ -78,7 +77,8 @@ class Importer:
     def run_until(self, stop: threading.Event) -> None:
         """A pass each interval until `stop`; tells of trouble when it begins and when it ends."""
         while not stop.is_set():
-            began = self.stepped_s = self._clock.monotonic()
+            self._step()
+            began = self.stepped_s
             try:
                 self.run_once()
                 if self.status.error is not None:
@@ -91,6 +91,9 @@ class Importer:
                     log.exception("import: a pass failed unexpectedly, and is tried again")
                 self._tell(f"{type(error).__name__}: {error}")
             stop.wait(max(0.0, began + self.interval_s - self._clock.monotonic()))
+
+    def _step(self) -> None:
+        self.stepped_s = self._clock.monotonic()
 
     def _tell(self, error: str) -> None:
         if self.status.error is None:
@@ -110,13 +113,13 @@ class Importer:
             # A site without Slurm has no accounting: its nodes tell their runs themselves.
             return 0 if self._cluster.startswith(HOST_CLUSTER) else self._import()
         finally:
-            self.stepped_s = self._clock.monotonic()
+            self._step()
             try:
-                reconcile(self._database, self.min_coverage)
+                reconcile(self._database, self.min_coverage, self._step)
             finally:
-                self.stepped_s = self._clock.monotonic()
+                self._step()
                 if self._upkeep is not None:
-                    self._upkeep.run_once()
+                    self._upkeep.run_once(self._step)
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())
@@ -126,6 +129,7 @@ class Importer:
         seen: set[tuple[int, int]] = set()
         n_changed = self._store(client.accounting(self._since(watermark_s)), nodes, seen)
         for ids in batched(self._to_ask_again(seen), _JOBS_PER_QUESTION):
+            self._step()  # sacct may know none of them
             n_changed += self._store(client.accounting(0, job_ids=ids), nodes, seen)
         self._database.write(lambda connection: set_watermark(connection, self._mark, now_s))
         return n_changed
@@ -144,22 +148,22 @@ class Importer:
     ) -> int:
         n_changed = 0
         for some in batched(rows, _ROWS_PER_TRANSACTION):
-            self.stepped_s = self._clock.monotonic()
+            self._step()
             values = [run_row(row, nodes) for row in some]
             seen.update((row["job_id"], row["submit_s"]) for row in values)
             try:
                 n_changed += self._database.write(partial(store_changed_runs, rows=values))
-            except (StatementError, OverflowError):
+            except REFUSED:
                 # One row that the database cannot take must not keep out the others.
                 n_changed += sum(self._store_one(row) for row in values)
         return n_changed
 
     def _store_one(self, row: dict[str, Any]) -> int:
+        self._step()
         try:
             return self._database.write(partial(store_changed_runs, rows=[row]))
-        except (StatementError, OverflowError) as error:
-            reason = error.orig if isinstance(error, StatementError) else error
-            log.warning("import: job %s was skipped: %s: %r", row["job_id"], reason, row)
+        except REFUSED as error:
+            log.warning("import: job %s was skipped: %s: %r", row["job_id"], why_refused(error), row)
             return 0
 
     def _to_ask_again(self, seen: set[tuple[int, int]]) -> list[int]:

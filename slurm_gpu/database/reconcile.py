@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import Any
@@ -28,11 +28,10 @@ from sqlalchemy import (
     tuple_,
     update,
 )
-from sqlalchemy.exc import StatementError
 
 from slurm_gpu.config import Sampling
 from slurm_gpu.database.derive import Derived, application, derive, first_submits, resolve_double_watches
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.heldtime import Part
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
 from slurm_gpu.database.resized import Row, began_s, part_s, runs_of
@@ -55,15 +54,23 @@ _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
 # What one job's values may bring about; a database that is away is none of it.
-_OF_ONE_JOB = StatementError, ArithmeticError, ValueError
+_OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
 
 Job = tuple[str, int]
 
 
-def reconcile(database: Database, min_coverage: float = DEFAULT_MIN_COVERAGE) -> int:
-    """Match and derive everything that is due; returns how many jobs were looked at."""
+def reconcile(
+    database: Database,
+    min_coverage: float = DEFAULT_MIN_COVERAGE,
+    stepped: Callable[[], None] = lambda: None,
+) -> int:
+    """Match and derive everything that is due; returns how many jobs were looked at.
+
+    `stepped` is called whenever some of them are done: all jobs that there ever were may be due.
+    """
     n_jobs = 0
     while True:
+        stepped()
         with database.reading() as connection:
             jobs = _due(connection)
         if not jobs:
@@ -73,6 +80,7 @@ def reconcile(database: Database, min_coverage: float = DEFAULT_MIN_COVERAGE) ->
         except _OF_ONE_JOB:
             # One job that cannot be reckoned or stored must not keep the others from it.
             for job in jobs:
+                stepped()
                 _reconcile_one(database, job, min_coverage)
         n_jobs += len(jobs)
         if len(jobs) < _JOBS_PER_TRANSACTION:
@@ -84,8 +92,7 @@ def _reconcile_one(database: Database, job: Job, min_coverage: float) -> None:
     try:
         database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage))
     except _OF_ONE_JOB as error:
-        reason = error.orig if isinstance(error, StatementError) else error
-        log.warning("job %d of %s is left out: %s: %s", job[1], job[0], type(reason).__name__, reason)
+        log.warning("job %d of %s is left out: %s", job[1], job[0], why_refused(error))
         database.write(partial(_leave_out, job=job))
 
 

@@ -3,15 +3,16 @@
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
+from slurm_gpu.database import upkeep as upkeep_module
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.schema import event, node_period, run_device, run_window
 from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
 from slurm_gpu.database.store import ArrivedWindow, store_events, store_records, store_windows
-from slurm_gpu.database.upkeep import PRUNE_EVERY_S, Upkeep
+from slurm_gpu.database.upkeep import LATE_EVERY_S, PRUNE_EVERY_S, Upkeep
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Event, Window
 from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, segment, timeline
@@ -151,6 +152,8 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
     ship(4, T0 - 95 * _DAY_S)
     assert kept() == (["2", "3", "4"], ["3", "4"])
     world.later(PRUNE_EVERY_S)
+    assert kept() == (["2", "3", "4"], ["3"])
+    world.later(LATE_EVERY_S)
     assert kept() == (["2", "3"], ["3"])
     world.later(83 * _DAY_S)
     assert kept() == (["3"], [])
@@ -174,3 +177,63 @@ def test_events_go_when_they_are_too_old(database: Database) -> None:
     assert kept() == [2, 3]
     world.later(2 * _DAY_S)
     assert kept() == [3]
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Of each transaction that prunes: the table, from when on it looks, and how many rows it changes."""
+    found: list[tuple[str, int, int]] = []
+    right = upkeep_module._prune_some
+
+    def watched(connection: Connection, **given: Any) -> tuple[int, int | None]:
+        n, next_s = right(connection, **given)
+        found.append((given["at"].table.name, given["from_s"] - T0, n))
+        return n, next_s
+
+    monkeypatch.setattr(upkeep_module, "_prune_some", watched)
+    return found
+
+
+def _told_of_old(database: Database, *days_ago: int) -> None:
+    told = [
+        record(segment=segment(n), first_s=T0 - days * _DAY_S, timeline=timeline(1, start_s=T0))
+        for n, days in enumerate(days_ago)
+    ]
+    database.write(lambda connection: store_records(connection, told))
+
+
+def test_what_is_too_old_goes_in_parts_that_hold_up_nobody(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep_module, "_ROWS_AT_ONCE", 3)
+    _told_of_old(database, *range(100, 110), 5)
+    found = looked_at(monkeypatch)
+    World(database).later(0)
+    assert [n for table, _, n in found if table == "run_device"] == [3, 3, 3, 1]
+    with database.reading() as connection:
+        left = connection.execute(select(run_device.c.segment).where(run_device.c.timeline.is_not(None)))
+        assert left.scalars().all() == [segment(10)]
+
+
+def test_it_goes_on_where_it_was_though_it_was_started_again(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _told_of_old(database, 1000, 100)
+    World(database).later(0)
+    found = looked_at(monkeypatch)
+    again = World(database)
+    again.later(60)
+    again.later(PRUNE_EVERY_S)
+    begun = [from_s for table, from_s, _ in found if table == "run_device"]
+    assert begun == [-120 * _DAY_S, -90 * _DAY_S + 60], "what came late is looked for once a day, too"
+
+
+def test_a_clock_that_was_ahead_for_a_while_keeps_nothing_from_going(database: Database) -> None:
+    world = World(database)
+    world.later(500 * _DAY_S)
+    _told_of_old(database, 50)
+    world.later(PRUNE_EVERY_S - 500 * _DAY_S)
+    world.upkeep._prune_at = world.upkeep._late_at = 0  # what counts seconds went on meanwhile
+    world.later(0)
+    world.later(60 * _DAY_S)
+    with database.reading() as connection:
+        assert connection.execute(select(run_device.c.timeline)).scalars().all() == [None]

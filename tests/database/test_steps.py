@@ -1,0 +1,132 @@
+"""However much there is to do, the import shows all along that it gets on: else the watchdog ends it."""
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from slurm_gpu.config import Retention
+from slurm_gpu.database import importer as importing
+from slurm_gpu.database import reconcile as reconciling
+from slurm_gpu.database import upkeep as keeping
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import Importer, store_changed_runs
+from slurm_gpu.database.pulse import IMPORT_STEP_WITHIN_S
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.store import store_records
+from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.slurm.client import AccountingRun
+from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, row, segment, timeline
+
+PIECE_S = 600.0
+"""What takes an hour in all is done in pieces that take so long each."""
+
+
+class SlowSlurm(MemorySlurm):
+    """Its accounting takes as long as it may, and knows none of the jobs that it is asked for."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def accounting(
+        self, since_s: int, until_s: int | None = None, job_ids: Iterable[int] | None = None
+    ) -> Iterator[AccountingRun]:
+        self._clock.now += PIECE_S
+        return iter(())
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def longest_s(clock: FakeClock, making: Importer) -> float:
+    """For how long a pass showed no sign of life."""
+    found = [0.0]
+    real = clock.monotonic
+
+    class Watched(FakeClock):
+        def monotonic(self) -> float:
+            found.append(real() - making.stepped_s)
+            return real()
+
+        def wall(self) -> float:
+            return clock.wall()
+
+    making._clock = Watched()
+    making.stepped_s = real()
+    making.run_once()
+    found.append(real() - making.stepped_s)
+    return max(found)
+
+
+def ship(database: Database, *numbers: int, first_s: int = T0) -> None:
+    for n in numbers:
+        rows = [run_row(row(job_id=n), {})]
+        database.write(partial(store_changed_runs, rows=rows))
+        told = record(job_id=n, segment=segment(n), first_s=first_s, timeline=timeline(1, start_s=first_s))
+        database.write(partial(store_records, records=[told]))
+
+
+def test_jobs_that_sacct_does_not_know(
+    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "_JOBS_PER_QUESTION", 1)
+    for n in range(1, 10):
+        told = record(job_id=n, segment=segment(n))
+        database.write(partial(store_records, records=[told]))
+    making = Importer(database, SlurmView(SlowSlurm(clock), clock), clock, CLUSTER, 60.0)
+    assert longest_s(clock, making) <= PIECE_S < IMPORT_STEP_WITHIN_S
+    assert clock.now >= T0 + 10 * PIECE_S
+
+
+def test_all_jobs_of_a_first_import(
+    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = reconciling._reconcile_jobs
+
+    def slowly(*given: Any, **more: Any) -> None:
+        clock.now += PIECE_S
+        right(*given, **more)
+
+    monkeypatch.setattr(reconciling, "_JOBS_PER_TRANSACTION", 1)
+    monkeypatch.setattr(reconciling, "_reconcile_jobs", slowly)
+    ship(database, *range(1, 10))
+    making = Importer(database, SlurmView(MemorySlurm(), clock), clock, CLUSTER, 60.0)
+    assert longest_s(clock, making) <= PIECE_S
+    assert clock.now >= T0 + 9 * PIECE_S
+
+
+def test_jobs_that_are_done_one_by_one(
+    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        clock.now += PIECE_S
+        raise ArithmeticError("of all these jobs")
+
+    monkeypatch.setattr(reconciling, "_reconcile_jobs", never)
+    ship(database, *range(1, 10))
+    making = Importer(database, SlurmView(MemorySlurm(), clock), clock, CLUSTER, 60.0)
+    assert longest_s(clock, making) <= PIECE_S
+    assert clock.now >= T0 + 10 * PIECE_S
+
+
+def test_years_of_timelines(database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = keeping._prune_some
+
+    def slowly(*given: Any, **more: Any) -> Any:
+        clock.now += PIECE_S
+        return right(*given, **more)
+
+    monkeypatch.setattr(keeping, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(keeping, "_prune_some", slowly)
+    for n in range(1, 10):
+        ship(database, n, first_s=T0 - (100 + n) * 86400)
+    view = SlurmView(MemorySlurm(), clock)
+    upkeep = Upkeep(database, view, clock, retention=Retention(timelines_s=90 * 86400.0))
+    making = Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep)
+    assert longest_s(clock, making) <= PIECE_S
+    assert clock.now >= T0 + 9 * PIECE_S
