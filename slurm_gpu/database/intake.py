@@ -4,59 +4,39 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, select
-
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
-from slurm_gpu.database.engine import Database
+from slurm_gpu.database.engine import REFUSED, Database, LockedError, why_refused
+from slurm_gpu.database.goods import Goods
 from slurm_gpu.database.groupcommit import GroupCommit
-from slurm_gpu.database.hostruns import host_run_row
-from slurm_gpu.database.importer import batched
-from slurm_gpu.database.match import node_set
+from slurm_gpu.database.jobfacts import jobs_on
+from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
-from slurm_gpu.database.quick import QuickRecord
-from slurm_gpu.database.resized import began_s
-from slurm_gpu.database.schema import run
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
-from slurm_gpu.database.store import (
-    ArrivedWindow,
-    W,
-    Watch,
-    device_elsewhere_event,
-    foreign_segments,
-    foreign_windows,
-    nodes_with,
-    store_devices,
-    store_events,
-    store_hosts,
-    store_records,
-    store_told_runs,
-    store_windows,
-)
+from slurm_gpu.database.storing import store
+from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.database.unknown import UnknownLog
-from slurm_gpu.records import WIRE_RANGE, DeviceFacts, Event, Host, HostRun, Live, Record, Window
-from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import WIRE_RANGE, DeviceFacts, Event, HostRun, Live
 
 log = logging.getLogger(__name__)
 
-# Accounting knows all of a job's runs only some time after the fact, and clocks differ.
-_DENIAL_MARGIN_S = 300
-_RUNS_PER_QUERY = 500
 # Of a device the newest word counts: one from the future would silence all that follow. An event from there
 # would be kept for ever.
 _AHEAD_S = 86400
+_MOST_OF_A_REASON = 500
+ENDS_AT_ONCE = 5
+"""So many nodes at once are told by accounting which jobs are over: each takes one of the few connections."""
 
 T = TypeVar("T")
-_Key = tuple[int, int]
-"""Of an item among several shipments: which of them, and its index there."""
 
 
 class Intake:
@@ -75,13 +55,21 @@ class Intake:
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
         self._allowances = Allowances(clock)
-        self._commits = GroupCommit(self._store_together, _Goods.segments)
+        self._commits = GroupCommit(self._store_together, Goods.segments)
         self._unknown = UnknownLog()
+        self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
+        self._away = TroubleLog(
+            "what nodes ship cannot be stored, and waits there: %s", clock, "what nodes ship is stored again"
+        )
+        self._locked = TroubleLog("a shipment cannot be stored, and waits on its node: %s", clock)
+        self._unread = TroubleLog("nodes cannot be told which of their jobs are over: %s", clock)
+        self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
+        """Those that wait for it."""
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
 
-        The answer comes after the commit. Raises DatabaseError when nothing could be stored, SlurmError when
+        The answer comes after the commit. Raises DatabaseError when not all could be stored, SlurmError when
         only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
         the sender has sent more than its allowance: it tries again.
         """
@@ -94,29 +82,33 @@ class Intake:
             raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
         goods = self._admitted(shipment, address, queue)
-        stored, stale = 0, 0
-        if goods.n_to_store:
-            stored, stale = self._commits.do(goods)
-            self._allowances.spend(sender, goods.n_to_store)
         if goods.live is not None:
+            # Whatever becomes of the rest: later nobody needs to know.
             self._board.put(shipment.node, goods.live)
-        for window in goods.windows.values():
+        stored, stale = 0, 0
+        windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
+        if n_to_store:
+            stored, stale = self._stored(goods)
+            self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
+        # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
+        for window in windows:
             self._wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
         if shipment.unknown:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
+        slurm_nodes = self._view.nodes() or {}
         # A machine without Slurm counts jobs by itself.
-        is_slurms = shipment.node in (self._view.nodes() or {})
-        open_jobs = shipment.open_jobs if is_slurms else ()
-        over = ended(shipment.node, open_jobs, queue, self._clock.wall(), self._run_ends)
+        open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
+        now_s = self._clock.wall()
+        over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
         return {
             "stored": stored,
             "stale": stale,
             **{_rejection_key(kind): [] for kind in KINDS},
             **_by_kind(goods.rejected),
             "want": self._wants.of(shipment.node),
-            "jobs": self._jobs(shipment.node, queue),
+            "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
             "ignored": shipment.unknown,
             "version": __version__,
@@ -127,11 +119,11 @@ class Intake:
         """Whether what comes from `address` is the word of `node`; raises SlurmError as `take` does."""
         return self._foreign(node, address=address) is None
 
-    def _admitted(self, shipment: Shipment, address: str | None, queue: Queue | None) -> _Goods:
+    def _admitted(self, shipment: Shipment, address: str | None, queue: Queue | None) -> Goods:
         """What this sender may say; the rest is rejected."""
         foreign = cache(partial(self._foreign, address=address))
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
-        goods = _Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
+        goods = Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
         def admit(kind: str, items: Mapping[int, T], node_of: Callable[[T], str], into: dict[int, T]) -> None:
             for index, item in items.items():
@@ -158,50 +150,46 @@ class Intake:
         goods.reject("events", _from_the_future(goods.events, goods.at_s))
         return goods
 
-    def _store_together(self, some: Sequence[_Goods]) -> Sequence[tuple[int, int]]:
-        """Of each, how many records and host records were (stored, stale), once they are committed."""
-        return self._database.write(partial(self._store, some))
+    def _stored(self, goods: Goods) -> tuple[int, int]:
+        """How many records and host records were (stored, stale), once they are committed.
 
-    def _store(self, some: Sequence[_Goods], connection: Connection) -> Sequence[tuple[int, int]]:
-        """In one transaction, which may be run again."""
-        _reject(some, "records", self._denials(connection, some, _of_all(some, attrgetter("records"))))
-        _reject(some, "hosts", self._denials(connection, some, _of_all(some, attrgetter("hosts"))))
-        windows = {
-            (place, index): ArrivedWindow(window, goods.node, goods.at_s)
-            for place, goods in enumerate(some)
-            for index, window in goods.windows.items()
-        }
-        foreign = foreign_windows(connection, windows)
-        _reject(some, "windows", {key: _not_its(item.window, item.node) for key, item in foreign.items()})
-        counts = [[0, 0] for _ in some]
-        records, hosts = _of_all(some, attrgetter("records")), _of_all(some, attrgetter("hosts"))
-        stored = zip(records, store_records(connection, records.values()), strict=True)
-        stored_hosts = zip(hosts, store_hosts(connection, hosts.values()), strict=True)
-        for (place, _), is_stored in (*stored, *stored_hosts):
-            counts[place][0 if is_stored else 1] += 1
-        store_devices(connection, _of_all(some, attrgetter("devices")).values())
-        self._tell_of_doubles(connection, some)
-        store_windows(connection, [item for key, item in windows.items() if key not in foreign])
-        store_events(connection, _of_all(some, attrgetter("events")).values())
-        told_runs = _of_all(some, attrgetter("runs")).values()
-        store_told_runs(connection, list(map(host_run_row, told_runs)))
-        return [(stored, stale) for stored, stale in counts]
+        What the database does not take, and never will, is rejected, and keeps out nothing else.
+        """
+        try:
+            with self.storing:
+                counts = self._commits.do(goods)
+        except LockedError as error:
+            self._locked.failed(f"{goods.node}: {error}")
+            raise
+        except DatabaseError as error:
+            self._away.failed(str(error))
+            raise
+        except REFUSED as error:
+            if goods.n_to_store <= 1:
+                goods.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
+                return 0, 0
+            # By halves, until it stands alone.
+            first, second = map(self._stored, goods.halves())
+            return first[0] + second[0], first[1] + second[1]
+        self._away.worked()
+        return counts
 
-    def _tell_of_doubles(self, connection: Connection, some: Sequence[_Goods]) -> None:
-        """A GPU that was moved, before its old node has looked again, or a node that is not what it says."""
-        devices = _of_all(some, attrgetter("devices"))
-        nodes_of = nodes_with(connection, devices.values()) if devices else {}
-        for (place, _), item in devices.items():
-            others = nodes_of.get(item.uuid, set()) - {item.node}
-            if others and item.node in nodes_of[item.uuid]:
-                told = ", ".join(sorted(others))
-                log.warning("%s tells of the device %s, as does %s", item.node, item.uuid, told)
-                at_s = some[place].at_s
-                store_events(connection, [device_elsewhere_event(item.uuid, item.node, others, at_s)])
+    def _store_together(self, some: Sequence[Goods]) -> Sequence[tuple[int, int]]:
+        # All others wait meanwhile: not even for a lock any longer than need be.
+        return self._database.write(partial(store, some=some, cluster=self._cluster), patient=False)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
-        with self._database.reading() as connection:
-            return run_ends(connection, self._cluster, job_ids)
+        """None where that cannot be read just now: the node goes on to ask."""
+        if not self._asking_ends.acquire(blocking=False):
+            return {}
+        try:
+            with self._database.reading() as connection:
+                return run_ends(connection, self._cluster, job_ids)
+        except DatabaseError as error:
+            self._unread.failed(str(error))
+            return {}
+        finally:
+            self._asking_ends.release()
 
     def _foreign(self, node: str, *, address: str | None) -> str | None:
         """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
@@ -213,134 +201,6 @@ class Intake:
         if not addresses:
             return f"{node} is no node of this cluster"
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
-
-    def _denials(
-        self, connection: Connection, some: Sequence[_Goods], records: Mapping[_Key, W]
-    ) -> dict[_Key, str]:
-        """Those of jobs that Slurm says were never on the record's node, and of others' segments; and why.
-
-        Doubt counts for the record: a requeued job's next run may be on any node before accounting tells.
-        """
-        foreign = foreign_segments(connection, records)
-        denied = {key: _not_its(record, record.node) for key, record in foreign.items()}
-        jobs: dict[_Key, QueuedJob | None] = {}
-        for key, record in records.items():
-            queue = some[key[0]].queue
-            job = None if queue is None else queue.by_id.get(record.job_id)
-            if record.cluster == self._cluster and not (job is not None and record.node in job.nodes):
-                jobs[key] = job
-        runs: dict[int, list[_Whereabouts]] = {}
-        columns = run.c.job_id, run.c.restart, run.c.submit_s, run.c.start_s, run.c.end_s, run.c.nodes
-        for ids in batched({records[key].job_id for key in jobs}, _RUNS_PER_QUERY):
-            query = select(*columns).where(run.c.cluster == self._cluster, run.c.job_id.in_(ids))
-            for row in connection.execute(query).mappings():
-                start_s = None if row["start_s"] is None else began_s(row)
-                place = _Whereabouts(row["restart"], start_s, row["end_s"], node_set(row["nodes"]))
-                runs.setdefault(row["job_id"], []).append(place)
-        for key, job in jobs.items():
-            record = records[key]
-            if _denied(record, runs.get(record.job_id, ()), job):
-                denied[key] = f"job {record.job_id} was never on {record.node}, says Slurm"
-        return denied
-
-    def _jobs(self, node: str, queue: Queue | None) -> dict[str, Any]:
-        if queue is None:
-            return {}
-        slurm_node = (self._view.nodes() or {}).get(node)
-        # Where slurmctld does not answer, what it said last may be hours old.
-        age_s = round(max(0.0, self._clock.wall() - queue.as_of_s), 1)
-        return {
-            str(job.job_id): {**job_facts(job, node, slurm_node), "age_s": age_s}
-            for job in queue.by_node.get(node, ())
-        }
-
-
-def job_facts(job: QueuedJob, node: str, slurm_node: SlurmNode | None) -> dict[str, Any]:
-    """What hooks cannot know of a job on `node`; docs/api.md lists the keys.
-
-    `granted_mgpu` is per device: 1000 for a whole GPU, the job's part of one for shards, None for unknown.
-    """
-    shards = job.tres_allocated.get("gres/shard")
-    return {
-        "array_job_id": job.array_job_id,
-        "array_task": job.array_task,
-        "het_job_id": job.het_job_id,
-        "restart": job.restarts,
-        "state": job.state,
-        "in_prolog": job.reason == "Prolog",
-        "uid": job.uid,
-        "start_s": job.start_s,
-        "shards": None if shards is None else round(shards / _n_nodes(job)),
-        "granted_mgpu": _granted_mgpu(job, node, None if slurm_node is None else slurm_node.shards_per_gpu),
-        "gpu_index": {name: list(index) for name, index in job.gpu_index.get(node, {}).items()},
-    }
-
-
-def _granted_mgpu(job: QueuedJob, node: str, shards_per_gpu: int | None) -> int | None:
-    """Of each device that it holds there; None where Slurm does not tell how its shards are shared out."""
-    shards = round(job.tres_allocated.get("gres/shard", 0))
-    if not shards:
-        return 1000
-    n_nodes, n_gpus = _n_nodes(job), len(job.gpu_index.get(node, {}).get("shard", ()))
-    if not shards_per_gpu or shards % n_nodes or job.tres_allocated.get("gres/gpu"):
-        return None
-    on_node = shards // n_nodes
-    if on_node == shards_per_gpu * max(1, n_gpus):
-        return 1000
-    return None if n_gpus > 1 or on_node > shards_per_gpu else round(on_node * 1000 / shards_per_gpu)
-
-
-def _n_nodes(job: QueuedJob) -> int:
-    """How many its allocation has; a job that is completing shows only those that it has yet to leave."""
-    return max(1, round(job.tres_allocated.get("node", len(job.nodes))))
-
-
-@dataclass(slots=True, kw_only=True)
-class _Goods:
-    """What of a shipment is still to be stored, and what is not."""
-
-    node: str
-    at_s: int
-    queue: Queue | None
-    rejected: list[Rejected]
-    records: dict[int, Record | QuickRecord] = field(default_factory=dict)
-    hosts: dict[int, Host] = field(default_factory=dict)
-    devices: dict[int, DeviceFacts] = field(default_factory=dict)
-    events: dict[int, Event] = field(default_factory=dict)
-    runs: dict[int, HostRun] = field(default_factory=dict)
-    windows: dict[int, Window] = field(default_factory=dict)
-    live: Live | None = None
-
-    @property
-    def n_to_store(self) -> int:
-        """How many items there are for the database."""
-        stored: tuple[Sized, ...] = (self.records, self.hosts, self.devices)
-        stored += (self.events, self.runs, self.windows)
-        return sum(map(len, stored))
-
-    def segments(self) -> Set[str]:
-        """Of all that it tells: what else tells of them has to wait for this."""
-        watches: tuple[Iterable[Watch | Window], ...] = (self.records.values(), self.hosts.values())
-        return {item.segment for items in (*watches, self.windows.values()) for item in items}
-
-    def reject(self, kind: str, reasons: Mapping[int, str]) -> None:
-        """Move items to the rejected ones."""
-        for index, why in reasons.items():
-            del getattr(self, kind)[index]
-            self.rejected.append(Rejected(index, why, kind))
-
-
-def _of_all(some: Sequence[_Goods], get: Callable[[_Goods], Mapping[int, T]]) -> dict[_Key, T]:
-    return {(place, index): item for place, goods in enumerate(some) for index, item in get(goods).items()}
-
-
-def _reject(some: Sequence[_Goods], kind: str, reasons: Mapping[_Key, str]) -> None:
-    for (place, index), why in reasons.items():
-        some[place].reject(kind, {index: why})
-
-
-def _not_its(item: Watch | Window, node: str) -> str:
-    return f"segment {item.segment} is not one of job {item.job_id} on {node}"
 
 
 def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now_s: int) -> dict[int, str]:
@@ -382,37 +242,3 @@ def _warn(node: str, address: str | None, rejected: Sequence[Rejected]) -> None:
 def _plain(address: str) -> str:
     """An IPv4 address as such, also where it arrived on an IPv6 socket."""
     return address.removeprefix("::ffff:")
-
-
-@dataclass(frozen=True, slots=True)
-class _Whereabouts:
-    restart: int | None
-    start_s: int | None
-    end_s: int | None
-    nodes: frozenset[str]
-
-
-def _denied(record: Watch, runs: Sequence[_Whereabouts], job: QueuedJob | None) -> bool:
-    if any(record.node in run.nodes for run in runs) or (job is not None and record.node in job.nodes):
-        return False
-    if (
-        job is not None
-        and _shows_all_nodes(job)
-        and job.restarts == record.restart
-        and job.start_s is not None
-    ):
-        return record.last_s >= job.start_s - _DENIAL_MARGIN_S
-    return any(
-        run.nodes
-        and run.restart in (None, record.restart)
-        and run.start_s is not None
-        and run.end_s is not None
-        and run.start_s + _DENIAL_MARGIN_S <= record.first_s
-        and record.last_s <= run.end_s - _DENIAL_MARGIN_S
-        for run in runs
-    )
-
-
-def _shows_all_nodes(job: QueuedJob) -> bool:
-    """False where it may have left some already, of which the accounting alone tells, perhaps later."""
-    return bool(job.nodes) and job.resized_s is None and job.state != "COMPLETING"

@@ -15,7 +15,7 @@ import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.daemonlog import log_to_stderr
-from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.app import make_app
 from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.identity import Authenticator
@@ -25,6 +25,7 @@ from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
+from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upgrading import make_ready
@@ -86,7 +87,7 @@ def _run(options: argparse.Namespace) -> None:
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     answering = Answering(make_app(services), clock)
-    pulse = Pulse(notifier, clock, answering, importer, worker.is_alive)
+    pulse = Pulse(notifier, clock, (*answering.lanes, services.intake.storing), importer, worker.is_alive)
 
     def stopping() -> None:
         notifier.stopping()

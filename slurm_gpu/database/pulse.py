@@ -1,21 +1,21 @@
 """Whether slurm-gpudbd still does its work: only while it does is systemd's watchdog fed.
 
 It hangs where the loop that answers does not come round (then nothing here is called), where requests wait
-and none is answered, or where the import has ended or does not get on. A database that is away is no such
-thing: its errors are answers.
+and none is answered, where none of what is to be stored is, or where the import has ended or does not get on.
+A database that is away is no such thing: its errors are answers.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.importer import ImportStatus
+from slurm_gpu.database.lane import Lane
 from slurm_gpu.notify import STATUS_EACH_S, Notifier
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 ANSWERED_WITHIN_S = 600.0
 """Well over what one request waits for a database that does not answer."""
 IMPORT_STEP_WITHIN_S = 3600.0
-"""A step of the import is one question to sacct, which may take ten minutes, or one look at all records."""
+"""A step of the import is one question to sacct, which may take ten minutes, or some hundred jobs or rows."""
 
 
 class Importing(Protocol):
@@ -37,14 +37,6 @@ class Importing(Protocol):
     interval_s: float
 
 
-@dataclass(slots=True)
-class _Lane:
-    """Requests that wait for the first word of their answer; `since_s`: nothing was answered since then."""
-
-    waiting: int = 0
-    since_s: float = 0.0
-
-
 class Answering:
     """An ASGI application around another, which sees whether requests are answered.
 
@@ -52,23 +44,26 @@ class Answering:
     """
 
     def __init__(self, app: ASGIApp, clock: Clock) -> None:
-        self._app, self._clock = app, clock
-        self._records, self._questions = _Lane(), _Lane()
+        self._app = app
+        self._records = Lane("POST requests wait, and none was answered", clock)
+        self._questions = Lane("GET requests wait, and none was answered", clock)
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """Requests that wait for the first word of their answer."""
+        return self._records, self._questions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
         lane = self._records if scope["method"] == "POST" else self._questions
-        if not lane.waiting:
-            lane.since_s = self._clock.monotonic()
-        lane.waiting += 1
+        lane.begin()
         waits = True
 
         def answered() -> None:
             nonlocal waits
             if waits:
                 waits = False
-                lane.waiting -= 1
-                lane.since_s = self._clock.monotonic()
+                lane.end()
 
         async def told(message: Message) -> None:
             answered()
@@ -79,14 +74,6 @@ class Answering:
         finally:
             answered()
 
-    def hangs(self, now_s: float) -> str | None:
-        """What it is that hangs, in words."""
-        for name, lane in (("POST", self._records), ("GET", self._questions)):
-            silent_s = now_s - lane.since_s
-            if lane.waiting and silent_s > ANSWERED_WITHIN_S:
-                return f"{lane.waiting} {name} requests wait, and none was answered for {silent_s:.0f} s"
-        return None
-
 
 class Pulse:
     """Tells systemd how slurm-gpudbd fares; `beat` is called in the loop that answers."""
@@ -95,12 +82,13 @@ class Pulse:
         self,
         notifier: Notifier,
         clock: Clock,
-        answering: Answering,
+        lanes: tuple[Lane, ...],
         importing: Importing,
         import_runs: Callable[[], bool],
     ) -> None:
+        """`lanes` are all in which somebody may wait for ever."""
         self._notifier, self._clock = notifier, clock
-        self._answering, self._importing, self._import_runs = answering, importing, import_runs
+        self._lanes, self._importing, self._import_runs = lanes, importing, import_runs
         self._ready, self._hung = False, False
 
     def beat(self) -> float:
@@ -111,6 +99,9 @@ class Pulse:
         now_s = self._clock.monotonic()
         hung = self._hangs(now_s)
         if hung is None:
+            if self._hung:
+                self._hung = False
+                log.warning("what hung goes on; systemd's watchdog is fed again")
             trouble = self._importing.status.error
             fares = "accounting is read" if trouble is None else f"accounting is not read: {trouble}"
             feed_at_s = self._notifier.turned(now_s, f"answers; {fares}")
@@ -126,4 +117,5 @@ class Pulse:
         silent_s = now_s - self._importing.stepped_s
         if silent_s > IMPORT_STEP_WITHIN_S + self._importing.interval_s:
             return f"the import has not got on for {silent_s:.0f} s"
-        return self._answering.hangs(now_s)
+        found = (lane.hangs(now_s, ANSWERED_WITHIN_S) for lane in self._lanes)
+        return next((hung for hung in found if hung is not None), None)

@@ -19,7 +19,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from slurm_gpu.database.app import PEER_UID
+from slurm_gpu.database.asking import PEER_UID
 from slurm_gpu.database.settings import Address
 from slurm_gpu.errors import OutsideError
 

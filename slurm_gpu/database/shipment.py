@@ -105,7 +105,8 @@ class Shipment:
     """What a node sent: its well-formed items by index, and what is wrong with the others.
 
     `open_jobs` are those that hold GPUs, as far as the node knows; `version` is that of its slurm-gpud;
-    `unknown` are names by kind that are not known here, and lost.
+    `unknown` are names by kind that are not known here, and lost. `n_bytes` is the length of its body,
+    inflated.
     """
 
     node: str
@@ -120,6 +121,7 @@ class Shipment:
     open_jobs: Sequence[int] = ()
     rejected: Sequence[Rejected] = ()
     unknown: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    n_bytes: int = 0
 
     @property
     def n_to_store(self) -> int:
@@ -184,6 +186,7 @@ def _read(body: bytes | None) -> Shipment:
         open_jobs=_open_jobs(value),
         rejected=rejected,
         unknown=unknown.names,
+        n_bytes=len(body),
     )
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import func, select
 from slurm_gpu import munge
 from slurm_gpu.config import Operators, SiteConfig
 from slurm_gpu.database.accounting import run_row
-from slurm_gpu.database.app import Services, make_app
+from slurm_gpu.database.app import make_app
 from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
@@ -29,6 +29,7 @@ from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LiveBoard, Wants
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
+from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import Address
 from slurm_gpu.database.slurmview import SlurmView
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row

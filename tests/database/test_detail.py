@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete
 
-from slurm_gpu.database import app, detail
+from slurm_gpu.database import detail, reads
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.importer import store_changed_runs
@@ -252,7 +252,7 @@ def _read_until(stream: socket.socket, wanted: bytes) -> bytes:
 
 
 def test_live_values_also_come_by_themselves(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "LIVE_EVERY_S", 0.01)
+    monkeypatch.setattr(reads, "LIVE_EVERY_S", 0.01)
     with _event_stream(site.config.database_socket) as stream:
         head = _read_until(stream, b'data: {"nodes":{}}\n\n')
         assert b"content-type: text/event-stream" in head.lower()
@@ -273,8 +273,8 @@ def test_who_listens_does_not_keep_the_server_from_stopping(
 
 
 def test_no_user_can_take_all_streams(site: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(app, "LIVE_STREAMS_OF_A_USER", 2)
-    monkeypatch.setattr(app, "LIVE_EVERY_S", 0.01)
+    monkeypatch.setattr(reads, "LIVE_STREAMS_OF_A_USER", 2)
+    monkeypatch.setattr(reads, "LIVE_EVERY_S", 0.01)
     with _event_stream(site.config.database_socket) as one, _event_stream(site.config.database_socket) as two:
         for stream in (one, two):
             _read_until(stream, b"data: ")

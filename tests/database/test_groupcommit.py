@@ -1,53 +1,80 @@
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import pytest
 
-from slurm_gpu.database.groupcommit import MOST_AT_ONCE, GroupCommit
+from slurm_gpu.database.engine import LockedError
+from slurm_gpu.database.groupcommit import MOST_AT_ONCE, MOST_LOCKED, GroupCommit
 from slurm_gpu.errors import DatabaseError
 
 Item = tuple[str, int]
 
 
+class NoMemory(Set[str]):
+    """Names that nobody can look at."""
+
+    def __contains__(self, name: object) -> bool:
+        raise MemoryError
+
+    def __iter__(self) -> Iterator[str]:
+        raise MemoryError
+
+    def __len__(self) -> int:
+        return 1
+
+
 class Transactions:
-    """What was done together; the first waits until `others` are there. An item of "bad" cannot be done."""
+    """What was done together; the first waits until `others` are there.
+
+    An item of "bad" cannot be done, nor one of "locked"; with one of "off" the database goes away.
+    """
 
     def __init__(self, others: int) -> None:
         self.done: list[list[int]] = []
+        self.tried: list[list[int]] = []
+        self.errors: list[BaseException] = []
         self.away = False
         self._others, self._waiting = others, threading.Semaphore(0)
-        self.commits = GroupCommit[Item, int](self._together, lambda item: {item[0]})
+        self.commits = GroupCommit[Item, int](
+            self._together, lambda item: NoMemory() if item[0] == "no memory" else {item[0]}
+        )
 
     def _together(self, items: Sequence[Item]) -> Sequence[int]:
         if not self.done and len(items) == 1 and items[0][0] == "first":
             for _ in range(self._others):
                 assert self._waiting.acquire(timeout=20)
-        if self.away:
-            raise DatabaseError("away")
-        if any(name.startswith("bad") for name, _ in items):
+        self.tried.append([n for _, n in items])
+        names = [name for name, _ in items]
+        if any(name.startswith("bad") for name in names):
             raise ValueError("bad")
+        if any(name.startswith("locked") for name in names):
+            raise LockedError("locked")
+        if self.away or "off" in names:
+            self.away = True
+            raise DatabaseError("away")
         self.done.append([n for _, n in items])
         return [10 * n for _, n in items]
 
     def do(self, *items: Item) -> dict[int, int | str]:
-        """A thread for each item, after a first one that lets them gather."""
+        """A thread for each item, one after the other, after a first one that lets them gather."""
         results: dict[int, int | str] = {}
 
         def work(item: Item) -> None:
             try:
                 results[item[1]] = self.commits.do(item)
-            except (DatabaseError, ValueError) as error:
+            except (DatabaseError, ValueError, MemoryError) as error:
                 results[item[1]] = str(error)
+                self.errors.append(error)
 
         first = threading.Thread(target=work, args=(("first", 0),))
         first.start()
         while not self.commits._under_way:
             pass
         threads = [threading.Thread(target=work, args=(item,)) for item in items]
-        for thread in threads:
+        for n, thread in enumerate(threads):
             thread.start()
-        while len(self.commits._waiting) < len(items):
-            pass
+            while len(self.commits._waiting) <= n:
+                pass
         for _ in items:
             self._waiting.release()
         for thread in (first, *threads):
@@ -95,3 +122,42 @@ def test_alone_nothing_is_waited_for() -> None:
     assert [world.commits.do(("a", n)) for n in range(3)] == [0, 10, 20]
     with pytest.raises(ValueError, match="bad"):
         world.commits.do(("bad", 1))
+
+
+def test_each_that_fails_has_an_error_of_its_own() -> None:
+    """One that several threads raise would gather the frames of all of them."""
+    world = Transactions(others=3)
+    world.away = True
+    world.do(("a", 1), ("b", 2), ("c", 3))
+    assert len(set(map(id, world.errors))) == 4
+    assert {type(error) for error in world.errors} == {DatabaseError}
+
+
+def test_one_whose_rows_are_locked_keeps_no_other_out() -> None:
+    world = Transactions(others=3)
+    assert world.do(("a", 1), ("locked", 2), ("c", 3)) == {0: 0, 1: 10, 2: "locked", 3: 30}
+    assert world.done == [[0], [1], [3]]
+
+
+def test_where_many_are_locked_not_each_of_them_is_waited_for() -> None:
+    world = Transactions(others=10)
+    results = world.do(*((f"locked{n}", n) for n in range(1, 10)), ("a", 10))
+    assert results == {0: 0, **dict.fromkeys(range(1, 11), "locked")}
+    assert world.tried[2:] == [[n] for n in range(1, MOST_LOCKED + 1)]
+    assert {type(error) for error in world.errors} == {LockedError}
+    assert len(set(map(id, world.errors))) == 10
+
+
+def test_a_database_that_goes_away_meanwhile_is_asked_for_no_more_of_them() -> None:
+    world = Transactions(others=5)
+    results = world.do(("a", 1), ("bad", 2), ("off", 3), ("d", 4), ("e", 5))
+    assert results == {0: 0, 1: 10, 2: "bad", 3: "away", 4: "away", 5: "away"}
+    assert world.tried[2:] == [[1], [2], [3]]
+
+
+def test_who_fails_before_the_work_begins_leaves_nobody_waiting() -> None:
+    world = Transactions(others=3)
+    results = world.do(("a", 1), ("no memory", 2), ("c", 3))
+    assert set(results) == {0, 1, 2, 3}
+    assert (results[2], results[3]) == ("", 30)
+    assert world.commits.do(("x", 5)) == 50

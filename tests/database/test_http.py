@@ -13,10 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.database import app as app_module
+from slurm_gpu.database import posts
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
+from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
+from slurm_gpu.database.trouble import TOLD_EACH_S
+from slurm_gpu.errors import SlurmError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
 from tests.database.samples import CLUSTER, record, segment
 
@@ -237,8 +240,8 @@ def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.Monke
     def ship() -> tuple[int, Any]:
         return server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body, **gzipped))
 
-    monkeypatch.setattr(app_module, "SHIPMENTS_OF_AN_ADDRESS", 1)
-    monkeypatch.setattr(app_module, "parse_shipment", slowly)
+    monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 1)
+    monkeypatch.setattr(posts, "parse_shipment", slowly)
     first: list[int] = []
     thread = threading.Thread(target=lambda: first.append(ship()[0]))
     thread.start()
@@ -271,3 +274,59 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
     finally:
         for connection in many:
             connection.close()
+
+
+def post(server: Running, body: bytes) -> tuple[int, Any]:
+    headers = server.signed("POST", "/v1/node", body, **{"Content-Encoding": "gzip"})
+    return server.raw("POST", "/v1/node", body, headers)
+
+
+def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = shipment(records=[record(node="here", segment=segment(700)).to_wire()])
+    before = server.contents()
+    server.clock.now += TOLD_EACH_S
+    with monkeypatch.context() as small:
+        small.setattr(posts, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
+        status, answer = post(server, body)
+        assert (status, answer["error"]) == (503, "shipments of 0 MiB wait to be stored already")
+        assert post(server, shipment(records=[]))[0] == 200, "live values wait for nobody"
+    assert server.contents() == before
+    assert "nodes are told to come again: shipments of 0 MiB wait to be stored already" in caplog.text
+    for _ in range(3):
+        assert post(server, body)[0] == 200
+
+
+def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends the same again."""
+    body = shipment(records=[record(node="here", segment=segment(701)).to_wire()])
+    before = server.contents()
+
+    def slowly(*given: Any) -> Any:
+        server.clock.now += posts.WAITED_FOR_S + 1
+        return parse_shipment(*given)
+
+    monkeypatch.setattr(posts, "parse_shipment", slowly)
+    status, answer = post(server, body)
+    assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node does")
+    assert server.contents() == before
+
+
+def test_nobody_is_told_to_come_again_once_all_is_stored(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slurm goes away at any moment; whether it can tell who speaks is found out first."""
+
+    def unknown(*_: object) -> bool:
+        raise SlurmError("slurmctld does not answer")
+
+    body = shipment(records=[record(node="here", segment=segment(702)).to_wire()])
+    before = server.contents()
+    server.clock.now += TOLD_EACH_S
+    monkeypatch.setattr(Intake, "may_speak", unknown)
+    assert post(server, body)[0] == 503
+    assert server.contents() == before
+    assert "nodes are told to come again: slurmctld does not answer" in caplog.text

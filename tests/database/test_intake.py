@@ -12,7 +12,8 @@ from sqlalchemy import select
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.intake import Intake, job_facts
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.jobfacts import job_facts
 from slurm_gpu.database.schema import run_device
 from slurm_gpu.database.shipment import (
     MAX_GROUPS,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from slurm_gpu.database import nodememory
 from slurm_gpu.database.accounting import run_row
@@ -15,7 +15,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S, LiveBoard, Wants
+from slurm_gpu.database.nodememory import LIVE_FOR_S, WANTED_FOR_S
 from slurm_gpu.database.queries import find_job
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import device, event, run_device, run_host, run_window
@@ -23,6 +23,7 @@ from slurm_gpu.database.shipment import MAX_ITEMS, ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.records import Event, Window
 from slurm_gpu.records.window import pack
+from tests.database.gate import N1, N2, Gate, whys
 from tests.database.samples import (
     CLUSTER,
     T0,
@@ -38,8 +39,6 @@ from tests.database.samples import (
 )
 from tests.shared.wire import JSON
 
-N1, N2 = "127.0.1.1", "127.0.1.2"
-
 
 def window(**given: Any) -> Window:
     values: dict[str, Any] = {
@@ -51,36 +50,6 @@ def window(**given: Any) -> Window:
         "series": {"util_pct": pack([0.0, None, 50.0])},
     }
     return Window(**{**values, **given})
-
-
-class Gate:
-    """An Intake with its clock, Slurm and memory; `ship` is a shipment of n1 over the wire."""
-
-    def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
-        self.database, self.clock = database, FakeClock()
-        self.slurm = MemorySlurm() if slurm is None else slurm
-        self.board, self.wants = LiveBoard(self.clock), Wants(self.clock)
-        view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
-        self.intake = Intake(database, view, CLUSTER, self.clock, self.board, self.wants)
-
-    def ship(self, *, node: str = "n1", address: str | None = N1, **lists: Any) -> dict[str, Any]:
-        def wire(item: Any) -> Any:
-            return item.to_wire() if hasattr(item, "to_wire") else item
-
-        items = {
-            name: [wire(item) for item in value] if isinstance(value, list) else wire(value)
-            for name, value in lists.items()
-        }
-        body = json.dumps({"wire": 1, "node": node, "boot_id": "boot", **items}).encode()
-        return self.intake.take(parse_shipment(body, ""), address)
-
-    def count(self, table: Any) -> int:
-        with self.database.reading() as connection:
-            return connection.execute(select(func.count()).select_from(table)).scalar_one()
-
-
-def whys(answer: dict[str, Any], kind: str) -> dict[int, str]:
-    return {item["index"]: item["why"] for item in answer[f"rejected_{kind}"]}
 
 
 def test_each_kind_is_stored_and_counted(database: Database) -> None:

@@ -12,6 +12,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from slurm_gpu.database.importer import ImportStatus
+from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.pulse import ANSWERED_WITHIN_S, IMPORT_STEP_WITHIN_S, Answering, Pulse
 from slurm_gpu.notify import STATUS_EACH_S, Notifier
 from tests.database.samples import FakeClock
@@ -35,6 +36,7 @@ class Daemon:
     clock: FakeClock
     importing: Import
     answering: Answering
+    storing: Lane
     pulse: Pulse
 
     def heard(self) -> list[str]:
@@ -74,8 +76,10 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
         told = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6))}
         importing = Import(clock.monotonic())
         answering = Answering(answer, clock)
-        pulse = Pulse(Notifier(told), clock, answering, importing, lambda: importing.runs)
-        yield Daemon(systemd, clock, importing, answering, pulse)
+        storing = Lane("shipments wait", clock)
+        lanes = (*answering.lanes, storing)
+        pulse = Pulse(Notifier(told), clock, lanes, importing, lambda: importing.runs)
+        yield Daemon(systemd, clock, importing, answering, storing, pulse)
 
 
 def played(story: Callable[[], Awaitable[None]]) -> None:
@@ -121,6 +125,34 @@ def test_requests_of_which_none_is_answered_are_a_hung_daemon(daemon: Daemon, me
             task.cancel()
 
     played(story)
+
+
+def test_storing_alone_that_hangs_is_a_hung_daemon_until_it_goes_on(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever else is answered meanwhile, such as live values, and shipments of who has sent too much."""
+
+    async def story() -> None:
+        daemon.storing.begin()
+        for _ in range(int(ANSWERED_WITHIN_S / 60) + 2):
+            daemon.live(60)
+            other = request("POST")
+            other["begin"].set()
+            other["end"].set()
+            await (await begun(daemon, other))
+        assert "WATCHDOG=1" not in daemon.live(WATCHDOG_S)
+        daemon.storing.end()
+        assert "WATCHDOG=1" in daemon.live(WATCHDOG_S)
+        daemon.storing.begin()
+        daemon.live(ANSWERED_WITHIN_S + WATCHDOG_S)
+
+    played(story)
+    told = [record.getMessage().partition(" for ")[0] for record in caplog.records]
+    assert told == [
+        "1 shipments wait",
+        "what hung goes on; systemd's watchdog is fed again",
+        "1 shipments wait",
+    ]
 
 
 def test_slow_answers_are_answers(daemon: Daemon) -> None:

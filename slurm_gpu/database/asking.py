@@ -1,0 +1,72 @@
+"""What a request says: who asks, its parameters and its body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
+from slurm_gpu.database.shipment import MAX_BODY_BYTES
+from slurm_gpu.errors import UsageError
+
+PEER_UID = "peer_uid"
+"""Where the server leaves the uid of a Unix socket's peer, in the request's state."""
+BODY_WITHIN_S = 30.0
+RETRY_AFTER_S = 10
+"""What whoever has to come again is told to wait."""
+
+
+async def authenticated(authenticator: Authenticator, request: Request) -> Caller:
+    """Who asks; raises NotAuthenticatedError."""
+    identify, _ = await asked(authenticator, request)
+    return await run_in_threadpool(identify)
+
+
+async def asked(authenticator: Authenticator, request: Request) -> tuple[Callable[[], Caller], bytes]:
+    """What finds out who the caller is, and waits for it, and the body.
+
+    That is read only once there is a credential to check it with.
+    """
+    uid: int | None = getattr(request.state, PEER_UID, None)
+    authorization = request.headers.get("authorization")
+    if uid is None and authorization is None:
+        raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
+    body = await _body(request)
+    if uid is not None:
+        return partial(authenticator.by_uid, uid), body
+    assert authorization is not None
+    target = request.scope["raw_path"].decode("latin-1")
+    if request.scope["query_string"]:
+        target += "?" + request.scope["query_string"].decode("latin-1")
+    return partial(authenticator.by_credential, authorization, request.method, target, body), body
+
+
+async def _body(request: Request) -> bytes:
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length) > MAX_BODY_BYTES:
+        raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > MAX_BODY_BYTES:
+                    raise HTTPException(413, f"a body has at most {MAX_BODY_BYTES} bytes; send less at once")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_WITHIN_S:g} s") from None
+    return bytes(body)
+
+
+def parameters(request: Request) -> dict[str, str]:
+    """Those of the query, each once; raises UsageError."""
+    query: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name in query:
+            raise UsageError(f"{name!r} is given twice")
+        query[name] = value
+    return query

@@ -1,0 +1,207 @@
+"""The read API: runs, their course, live values, nodes and health, as far as the caller may see them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+import slurm_gpu
+from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
+from slurm_gpu.database.detail import node_reports
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.loans import with_lenders
+from slurm_gpu.database.queries import (
+    RunFilter,
+    WindowsFound,
+    count_unmatched,
+    find_job,
+    find_runs,
+    find_timelines,
+    find_windows,
+    show_live,
+)
+from slurm_gpu.database.results import Health, RunTimeline
+from slurm_gpu.database.services import Services
+from slurm_gpu.records import WIRE_RANGE
+
+LIVE_EVERY_S = 5.0
+LIVE_STREAM_S = 600.0
+LIVE_STREAMS_OF_A_USER = 16
+"""Each costs up to a tenth of a second of CPU for a thousand nodes, each LIVE_EVERY_S."""
+WINDOW_WITHIN_S = 10
+"""A node ships its live values each 10 s, is asked then, and sends the window with the next ones."""
+_OWN_ANSWER = {"Cache-Control": "private, no-cache"}
+
+
+class Reads:
+    """The endpoints, and the streams that are open."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._streams: Counter[int] = Counter()
+
+    async def get_runs(self, request: Request) -> Response:
+        """GET /v1/runs."""
+        caller = await self._caller(request)
+        wanted = RunFilter.from_query(parameters(request))
+
+        def find() -> dict[str, Any]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_runs(connection, cluster, wanted, caller, now_s).to_json()
+
+        return JSONResponse(await run_in_threadpool(find))
+
+    async def get_job(self, request: Request) -> Response:
+        """GET /v1/runs/{job}."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> dict[str, Any]:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                min_coverage = self._services.importer.min_coverage
+                page = find_job(connection, cluster, job, caller, now_s, min_coverage)
+            return replace(page, runs=with_lenders(page.runs, self._services.view.queue)).to_json()
+
+        found = await run_in_threadpool(find)
+        if not found["runs"]:
+            raise _unknown(job)
+        return JSONResponse(found)
+
+    async def get_timeline(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/timeline."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> list[RunTimeline]:
+            with self._services.database.reading() as connection:
+                return find_timelines(connection, self._services.cluster, job, caller)
+
+        found = await run_in_threadpool(find)
+        if not found:
+            raise _unknown(job)
+        return JSONResponse({"runs": [item.to_json() for item in found]})
+
+    async def get_window(self, request: Request) -> Response:
+        """GET /v1/runs/{job}/window: what is kept; a window that is not there is asked for."""
+        caller = await self._caller(request)
+        job = request.path_params["job"]
+
+        def find() -> WindowsFound:
+            with self._services.database.reading() as connection:
+                cluster, now_s = self._services.cluster, self._services.clock.wall()
+                return find_windows(connection, cluster, job, caller, now_s)
+
+        found = await run_in_threadpool(find)
+        if not found.runs:
+            raise _unknown(job)
+        if not found.visible:
+            raise HTTPException(
+                403, f"job {job} is another user's; its owner and operators may see its window"
+            )
+        for node, job_id in found.missing:
+            self._services.wants.ask(node, job_id)
+        if found.windows:
+            return JSONResponse({"windows": [item.to_json() for item in found.windows]})
+        if found.missing:
+            headers = {"Retry-After": str(WINDOW_WITHIN_S)}
+            return JSONResponse({"windows": [], "asked": found.asked()}, 202, headers=headers)
+        raise HTTPException(404, f"no window of job {job} was kept, and it does not run")
+
+    async def get_live(self, request: Request) -> Response:
+        """GET /v1/live, once or as a stream of events."""
+        caller = await self._caller(request)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            if self._streams[caller.uid] >= LIVE_STREAMS_OF_A_USER:
+                why = f"you have {LIVE_STREAMS_OF_A_USER} streams of live values; end one first"
+                raise HTTPException(429, why, {"Retry-After": str(RETRY_AFTER_S)})
+            stream = self._live_events(caller)
+            return StreamingResponse(stream, media_type="text/event-stream", headers=_OWN_ANSWER)
+        body = await run_in_threadpool(self._live, caller)
+        # Of the body, so that it also changes with what the caller may see.
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        headers = {"ETag": etag, **_OWN_ANSWER}
+        asked = [tag.strip() for tag in request.headers.get("if-none-match", "").split(",")]
+        if etag in asked:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type="application/json", headers=headers)
+
+    def _live(self, caller: Caller) -> bytes:
+        shown = show_live(self._services.board.values(), self._services.view.queue(), caller)
+        return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
+
+    async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
+        """The values whenever they changed, until it is time to show a fresh credential, or we stop."""
+        told = b""
+        self._streams[caller.uid] += 1
+        try:
+            for _ in range(round(LIVE_STREAM_S / LIVE_EVERY_S)):
+                body = await run_in_threadpool(self._live, caller)
+                # A comment keeps proxies from taking the silence for an end.
+                yield b":\n\n" if body == told else b"data: " + body + b"\n\n"
+                told = body
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._services.stopping.wait(), LIVE_EVERY_S)
+                    return
+        finally:
+            self._streams[caller.uid] -= 1
+            if not self._streams[caller.uid]:
+                del self._streams[caller.uid]
+
+    async def get_nodes(self, request: Request) -> Response:
+        """GET /v1/nodes."""
+        await self._caller(request)
+
+        def find() -> list[dict[str, Any]]:
+            heard = {name: (item.at_s, item.version) for name, item in self._services.arrivals.last().items()}
+            with self._services.database.reading() as connection:
+                return [item.to_json() for item in node_reports(connection, heard)]
+
+        return JSONResponse({"nodes": await run_in_threadpool(find)})
+
+    async def get_health(self, request: Request) -> Response:
+        """GET /v1/health."""
+        await self._caller(request)
+        return JSONResponse(await run_in_threadpool(self._health))
+
+    def _health(self) -> dict[str, Any]:
+        services = self._services
+        now_s = services.clock.wall()
+        with services.database.reading() as connection:
+            watermark_s = services.importer.watermark(connection)
+            unmatched = count_unmatched(connection)
+        status = services.importer.status
+        return Health(
+            version=slurm_gpu.__version__,
+            wire=WIRE_RANGE,
+            schema=services.database.schema(),
+            database=services.database.server(),
+            cluster=services.cluster,
+            now_s=now_s,
+            import_interval_s=services.importer.interval_s,
+            last_import_s=status.last_import_s,
+            import_error=status.error,
+            watermark_s=watermark_s,
+            watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
+            unmatched=unmatched,
+            silent_nodes=services.arrivals.silent(services.view.queue()),
+        ).to_json()
+
+    async def _caller(self, request: Request) -> Caller:
+        return await authenticated(self._services.authenticator, request)
+
+
+def _unknown(job: str) -> HTTPException:
+    return HTTPException(404, f"no run of job {job} is known here")

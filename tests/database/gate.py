@@ -1,0 +1,46 @@
+"""The way in of what nodes ship, without HTTP."""
+
+import json
+from typing import Any
+
+from sqlalchemy import func, select
+
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.intake import Intake
+from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.shipment import parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
+from tests.database.samples import CLUSTER, FakeClock, MemorySlurm
+
+N1, N2 = "127.0.1.1", "127.0.1.2"
+
+
+class Gate:
+    """An Intake with its clock, Slurm and memory; `ship` is a shipment of n1 over the wire."""
+
+    def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
+        self.database, self.clock = database, FakeClock()
+        self.slurm = MemorySlurm() if slurm is None else slurm
+        self.board, self.wants = LiveBoard(self.clock), Wants(self.clock)
+        view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
+        self.intake = Intake(database, view, CLUSTER, self.clock, self.board, self.wants)
+
+    def ship(self, *, node: str = "n1", address: str | None = N1, **lists: Any) -> dict[str, Any]:
+        def wire(item: Any) -> Any:
+            return item.to_wire() if hasattr(item, "to_wire") else item
+
+        items = {
+            name: [wire(item) for item in value] if isinstance(value, list) else wire(value)
+            for name, value in lists.items()
+        }
+        body = json.dumps({"wire": 1, "node": node, "boot_id": "boot", **items}).encode()
+        return self.intake.take(parse_shipment(body, ""), address)
+
+    def count(self, table: Any) -> int:
+        with self.database.reading() as connection:
+            return connection.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def whys(answer: dict[str, Any], kind: str) -> dict[int, str]:
+    """Why items of that kind were rejected."""
+    return {item["index"]: item["why"] for item in answer[f"rejected_{kind}"]}

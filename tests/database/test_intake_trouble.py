@@ -1,0 +1,229 @@
+"""What nodes are told, and the log, when the database is away, hangs, is locked, or refuses an item."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.database import engine, intake, storing
+from slurm_gpu.database.engine import Database, LockedError
+from slurm_gpu.database.pulse import ANSWERED_WITHIN_S
+from slurm_gpu.database.schema import device, event, run_device, run_host
+from slurm_gpu.database.trouble import TOLD_EACH_S
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.records import Event
+from tests.database.gate import N2, Gate, whys
+from tests.database.samples import T0, MemorySlurm, gpu, host, record, segment
+from tests.database.servers import MariaDB
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, name: str, is_refused: Callable[[Any], bool]) -> None:
+    """The database takes no transaction with such an item in it."""
+    right = getattr(storing, name)
+
+    def store(connection: Any, items: Iterable[Any]) -> Any:
+        if any(map(is_refused, items)):
+            raise OverflowError("Python int too large to convert to SQLite INTEGER")
+        return right(connection, items)
+
+    monkeypatch.setattr(storing, name, store)
+
+
+def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refuse(monkeypatch, "store_hosts", lambda item: item.segment in (segment(3), segment(8)))
+    refuse(monkeypatch, "store_devices", lambda item: item.uuid == "GPU-2")
+    gate = Gate(database)
+    answer = gate.ship(
+        records=[record(segment=segment(n)) for n in range(5)],
+        hosts=[host(segment=segment(n)) for n in range(10)],
+        devices=[gpu(), gpu(uuid="GPU-2"), gpu(uuid="GPU-3")],
+        events=[Event(node="n1", boot_id="b", n=1, at_s=T0, kind="gpu_lost")],
+    )
+    why = "the database refuses it: OverflowError: Python int too large to convert to SQLite INTEGER"
+    assert whys(answer, "hosts") == {3: why, 8: why}
+    assert whys(answer, "devices") == {1: why}
+    assert (answer["stored"], answer["stale"], answer["rejected"]) == (13, 0, [])
+    assert [gate.count(table) for table in (run_device, run_host, device, event)] == [5, 8, 2, 1]
+    assert "'n1' from 127.0.1.1: 3 rejected for good, such as hosts[" in caplog.text
+
+
+def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(database: Database) -> None:
+    """32 of 255 characters are allowed, which JSON may write with twelve bytes each."""
+    long = {f"p{n}": "🚀" * 255 for n in range(32)}
+    answer = Gate(database).ship(hosts=[host(), host(segment=segment(2), app_params=long)])
+    refused = whys(answer, "hosts")
+    assert answer["stored"] + len(refused) == 2
+    assert set(refused) <= {1}
+    assert all(why.startswith("the database refuses it: DataError: (1406, ") for why in refused.values())
+
+
+def test_a_database_without_a_table_refuses_nothing_for_good(fresh_database: Database) -> None:
+    run_host.drop(fresh_database.engine)
+    with pytest.raises(DatabaseError):
+        Gate(fresh_database).ship(hosts=[host()])
+
+
+@pytest.fixture
+def locked(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A database of MariaDB that does not wait for locks."""
+    monkeypatch.setattr(engine, "ROW_LOCK_WAIT_S", 0)
+    url = mariadb.fresh()
+    database = Database(url)
+    database.upgrade()
+    yield database
+    database.dispose()
+    mariadb.drop(url)
+
+
+def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
+    locked: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(locked)
+    gate.ship(records=[record()])
+    with locked.engine.connect() as somebody:
+        somebody.execute(select(run_device.c.seq).with_for_update())
+        with pytest.raises(LockedError, match="others hold rows of the database"):
+            gate.ship(records=[record(seq=2)])
+        other = record(node="n2", segment=segment(2))
+        assert gate.ship(node="n2", address=N2, records=[other])["stored"] == 1
+    assert gate.ship(records=[record(seq=2)])["stored"] == 1
+    assert [item.getMessage().partition(": others")[0] for item in caplog.records] == [
+        "a shipment cannot be stored, and waits on its node: n1"
+    ]
+
+
+def test_who_is_patient_tries_again_for_a_lock_and_nodes_shipments_do_not(locked: Database) -> None:
+    locked.write(lambda connection: storing.store_records(connection, [record()]))
+    tries: list[bool] = []
+
+    def write(patient: bool) -> None:
+        def work(connection: Any) -> None:
+            tries.append(patient)
+            storing.store_records(connection, [record(seq=2)])
+
+        with pytest.raises(LockedError):
+            locked.write(work, patient=patient)
+
+    with locked.engine.connect() as somebody:
+        somebody.execute(select(run_device.c.seq).with_for_update())
+        write(patient=False)
+        write(patient=True)
+    assert (tries.count(False), tries.count(True)) == (1, 5)
+
+
+def test_a_lock_is_waited_for_seconds_and_by_an_upgrade_as_long_as_the_server_says(mariadb: MariaDB) -> None:
+    def waits_s(database: Database) -> int:
+        with database.reading() as connection:
+            found = connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one()
+        database.dispose()
+        return int(found)
+
+    url = mariadb.fresh()
+    assert waits_s(Database(url)) == engine.ROW_LOCK_WAIT_S < 10
+    assert waits_s(Database(url, answers_within_s=None)) >= 50
+    mariadb.drop(url)
+
+
+def away(*_: object, **__: object) -> Any:
+    raise DatabaseError("the database does not answer: gone")
+
+
+def test_what_is_stored_is_told_though_nothing_more_can_be_read(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate(database)
+    with monkeypatch.context() as broken:
+        broken.setattr(database, "reading", away)
+        answer = gate.ship(hosts=[host()], open=[2])
+    assert (answer["stored"], answer["ended"]) == (1, {})
+    assert [item.getMessage() for item in caplog.records] == [
+        "nodes cannot be told which of their jobs are over: the database does not answer: gone"
+    ]
+
+
+def test_no_more_connections_are_taken_to_tell_what_is_over_than_there_are(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "ENDS_AT_ONCE", 2)
+    gate = Gate(database)
+    gate.ship()  # Slurm is asked now
+    reading, go_on = threading.Semaphore(0), threading.Event()
+
+    def slowly(*_: object) -> Any:
+        reading.release()
+        assert go_on.wait(20)
+        return {}
+
+    monkeypatch.setattr(intake, "run_ends", slowly)
+    slow = [threading.Thread(target=gate.ship, kwargs={"open": [2]}) for _ in range(2)]
+    for thread in slow:
+        thread.start()
+        assert reading.acquire(timeout=20)
+    assert gate.ship(open=[2], hosts=[host()])["stored"] == 1, "it waits for none of them"
+    go_on.set()
+    for thread in slow:
+        thread.join(20)
+    gate.ship(open=[2])
+    assert reading.acquire(timeout=0), "and the next is told again"
+
+
+def test_storing_that_hangs_is_seen_though_live_values_are_answered(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(database)
+    under_way, go_on = threading.Event(), threading.Event()
+
+    def hanging(*_: object, **__: object) -> list[tuple[int, int]]:
+        under_way.set()
+        assert go_on.wait(20)
+        return [(1, 0)]
+
+    monkeypatch.setattr(database, "write", hanging)
+    thread = threading.Thread(target=gate.ship, kwargs={"hosts": [host()]})
+    thread.start()
+    assert under_way.wait(20)
+    gate.clock.now += ANSWERED_WITHIN_S + 1
+    gate.ship(live={"at_s": T0})
+    told = gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S)
+    assert told == "1 shipments wait for the database, and none was stored or refused for 601 s"
+    go_on.set()
+    thread.join(20)
+    assert gate.intake.storing.hangs(gate.clock.monotonic(), ANSWERED_WITHIN_S) is None
+
+
+def test_trouble_is_told_here_when_it_begins_each_minute_and_when_it_ends(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    gate = Gate(database, MemorySlurm())
+    with monkeypatch.context() as broken:
+        broken.setattr(database, "write", away)
+        for _ in range(3):
+            with pytest.raises(DatabaseError):
+                gate.ship(hosts=[host()], live={"at_s": T0})
+        gate.clock.now += TOLD_EACH_S
+        with pytest.raises(DatabaseError):
+            gate.ship(hosts=[host()])
+    assert gate.ship(hosts=[host()])["stored"] == 1
+    assert gate.ship(hosts=[host()])["stale"] == 1
+    why = "what nodes ship cannot be stored, and waits there: the database does not answer: gone"
+    assert [item.getMessage() for item in caplog.records if item.name.endswith("trouble")] == [
+        why,
+        f"{why} (3 times since it was told last)",
+        "what nodes ship is stored again",
+    ]
+
+
+def test_live_values_are_shown_though_nothing_can_be_stored(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(database)
+    monkeypatch.setattr(database, "write", away)
+    with pytest.raises(DatabaseError):
+        gate.ship(hosts=[host()], live={"at_s": T0})
+    assert list(gate.board.values()) == ["n1"]
