@@ -181,7 +181,7 @@ class Lab:
     def _apply_policy(self) -> None:
         if self.options.job_submit is JobSubmit.OURS:
             with self._phase("policy"):
-                self.output(["slurm-gpu", "policy", "apply", "--replace", str(self.layout.policy_file)])
+                self.output(["slurm-gpu", "policy", "apply", str(self.layout.policy_file)])
 
     def _start(self, name: str) -> None:
         with self._phase(name):

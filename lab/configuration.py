@@ -20,6 +20,8 @@ from lab.mariadb import Passwords
 from lab.options import JobSubmit, Node, Options
 
 MUNGE_USER = "munge"
+# As a removal leaves it, so that `policy apply` finds no script of a site's own to put aside.
+_OURS_TO_COME = "-- slurm-gpu was removed: or is to come, as soon as the lab applies its policy.\n"
 _NOOP_LUA = """\
 -- Does nothing: what a slurmctld with the Lua plugin costs without a policy.
 function slurm_job_submit(job_desc, part_list, submit_uid) return slurm.SUCCESS end
@@ -65,6 +67,8 @@ def job_submit_script(layout: Layout, choice: JobSubmit) -> None:
     path = layout.etc / "job_submit.lua"
     if choice is JobSubmit.NONE:
         path.unlink(missing_ok=True)
+    elif choice is JobSubmit.OURS:
+        path.write_text(_OURS_TO_COME + _NOOP_LUA)
     else:
         path.write_text(_NOOP_LUA)
 

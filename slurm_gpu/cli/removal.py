@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
-from slurm_gpu.cli.checks.hooks import KINDS, hook_file, matched
+from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.installed import read_chain
 from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
 
 DATABASE_FILE = "slurm-gpudbd.yaml"
@@ -49,6 +50,7 @@ def steps(at: Surroundings) -> list[Step]:
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if at.is_gpu_node or at.is_controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
+    found += _shared(at)
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
     found += _leftovers(at, conf, database=database)
     return found
@@ -114,11 +116,31 @@ def _hook_lines(at: Surroundings, kind: str, conf: Sequence[ConfLine]) -> Iterat
 
 def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
     # A script of the site's own comes back to its place, and is asked as before.
-    if not at.is_controller or read_chain(_script(at)) != {}:
+    if not at.is_controller or read_chain(_script(at)) != {} or _own_script(at) is not None:
         return
     for line in settings_named(conf, "JobSubmitPlugins"):
         plugins = [part for part in line.value.split(",") if part]
         yield from _without(line, plugins, [part for part in plugins if part.rpartition("/")[2] != "lua"])
+
+
+def _shared(at: Surroundings) -> Iterator[Step]:
+    """Packages leave alone what other hosts may share."""
+    kind = shared_file_system(_script(at).parent)
+    commands = [("place", at.is_gpu_node), ("place-lua", at.is_controller)]
+    lines = [f"{PACKAGED}/{command} remove --shared" for command, is_here in commands if is_here]
+    if kind is not None and lines:
+        yield Step(
+            f"{_script(at).parent} lies on {kind}, which other hosts may share: there the packages change "
+            "nothing. Only where slurm-gpu leaves all of these hosts:",
+            tuple(lines),
+        )
+
+
+def _own_script(at: Surroundings) -> Path | None:
+    """The copy of the site's own script that comes back where the policy's asks none."""
+    if not at.is_controller or not may_read(at.policy_state) or read_chain(_script(at)) != {}:
+        return None
+    return put_aside(at.policy_state)
 
 
 def _without(line: ConfLine, parts: Sequence[str], others: Sequence[str]) -> Iterator[str]:
@@ -137,13 +159,15 @@ def _leftovers(at: Surroundings, conf: Sequence[ConfLine], *, database: bool) ->
         part for kind in KINDS for line in settings_named(conf, kind) for part in line.value.split(",")
     ]
     stubs = [str(path) for pattern in patterns for path in matched(pattern) if hook_file(path).is_ours]
-    if at.is_controller and read_chain(_script(at)) == {}:
+    own = _own_script(at)
+    if at.is_controller and read_chain(_script(at)) == {} and own is None:
         stubs.append(str(_script(at)))
     if stubs:
         yield Step("The stubs may go once no slurm.conf names them any more.", (f"rm {shlex.join(stubs)}",))
     where = ", in the database too" if database else ""
     drop = (f"(and drop the database that url in {DATABASE_FILE} names)",) if database else ()
+    back = f" {_script(at)} is your own again by then, or lies here still: {own}." if own else ""
     yield Step(
-        f"What was configured and recorded stays{where}. To part with it:",
+        f"What was configured and recorded stays{where}.{back} To part with it:",
         ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu", *drop),
     )

@@ -28,7 +28,7 @@ from slurm_gpu.wholefile import whole_file
 SCRIPT_NAME = "job_submit.lua"
 STATE_DIRECTORY = Path("/var/lib/slurm-gpu/policy")
 KEPT = 20
-"""Previous scripts that are kept."""
+"""Previous scripts of our own that are kept; those of the site stay for good."""
 
 _STRANGER = 65533
 """A user whom no policy names."""
@@ -181,7 +181,8 @@ def prepare_replacement(
         old = script.read_bytes() if script.exists() else None
         if old is not None and not old.startswith(MARK.encode()) and not replace_foreign:
             raise UsageError(
-                f"{script} is not slurm-gpu's; use --replace to put it aside (a copy is kept), or remove it"
+                f"{script} is not slurm-gpu's; for it to be asked too, name a copy of it under `chain:` in "
+                "policy.yaml. Then use --replace, which keeps a copy besides"
             )
         if old == bundle.encode():
             return None
@@ -255,8 +256,25 @@ def prepare_run_directory(directory: Path, owner_uid: int) -> None:
         raise OutsideError(f"{error.filename or log}: {error.strerror}") from error
 
 
+def put_aside(state_directory: Path) -> Path | None:
+    """The site's own script as it was when one of ours last took its place; None where none ever did.
+
+    Raises OutsideError where copies cannot be read.
+    """
+    try:
+        return next((copy for copy in reversed(_copies(state_directory)) if not _is_ours(copy)), None)
+    except OSError as error:
+        raise OutsideError(f"{error.filename}: {error.strerror}") from error
+
+
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
+    """Copy the script. Of our own the last copies stay; of the site's each that differs from its last."""
     make_state_directory(state_directory, owner_uid)
+    copies = _copies(state_directory)
+    if not _is_ours(script):
+        last = put_aside(state_directory)
+        if last is not None and last.read_bytes() == script.read_bytes():
+            return last
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))
     kept = state_directory / f"job_submit-{stamp}.lua"
     number = 1
@@ -264,9 +282,19 @@ def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[],
         kept = state_directory / f"job_submit-{stamp}.{number}.lua"
         number += 1
     shutil.copy2(script, kept)
-    for stale in sorted(state_directory.glob("job_submit-*.lua"))[:-KEPT]:
+    for stale in [copy for copy in [*copies, kept] if _is_ours(copy)][:-KEPT]:
         stale.unlink()
     return kept
+
+
+def _copies(state_directory: Path) -> list[Path]:
+    """The oldest first."""
+    return sorted(state_directory.glob("job_submit-*.lua"))
+
+
+def _is_ours(script: Path) -> bool:
+    with script.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
 
 
 def _swap_in(content: bytes, script: Path, mtime: int) -> None:

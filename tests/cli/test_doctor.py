@@ -190,7 +190,12 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     assert levels(job_submit.script(at)) == ["skipped"]
     policy_file.write_text(_POLICY)
     foreign = worst(job_submit.script(at))
-    assert (foreign.level, foreign.remedy) == (Level.FAIL, "slurm-gpu policy apply --replace")
+    assert (foreign.level, foreign.remedy) == (
+        Level.FAIL,
+        f"cp -p {script} {script.with_name('site_job_submit.lua')}; "
+        f"`chain: {{before: {script.with_name('site_job_submit.lua')}}}` in {policy_file}; "
+        "slurm-gpu policy apply --replace",
+    )
     policy, source = load_policy(policy_file)
     facts = SiteFacts.of(at.settings, at.nodes, Path("/where/apply/was/told"), "UTC")
     script.write_text(

@@ -86,6 +86,37 @@ def test_where_the_sites_own_script_comes_back_lua_stays(installed: Installation
         assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
 
 
+def test_where_a_script_that_ours_replaced_comes_back_lua_stays_and_its_copy_is_named(
+    installed: Installation, conf: Path
+):
+    apply(installed)
+    policy_state = installed.at().policy_state
+    policy_state.mkdir()
+    copy = policy_state / "job_submit-20261121T183000Z.lua"
+    copy.write_text("function slurm_job_submit() end\n")
+    assert not any("JobSubmitPlugins" in line or "job_submit.lua" in line for line in lines(installed))
+    last = removal.steps(installed.at())[-1]
+    assert f"job_submit.lua is your own again by then, or lies here still: {copy}." in last.what
+    assert last.lines == ("rm -r /etc/slurm-gpu /var/lib/slurm-gpu",)
+
+
+def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
+    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch
+):
+    apply(installed)
+    assert not any("--shared" in line for line in lines(installed))
+    monkeypatch.setattr(removal, "shared_file_system", lambda path: "nfs4")
+    (step,) = [step for step in removal.steps(installed.at()) if "lies on nfs4" in step.what]
+    assert step.lines == (
+        "/usr/libexec/slurm-gpu/hooks/place remove --shared",
+        "/usr/libexec/slurm-gpu/hooks/place-lua remove --shared",
+    )
+    said = lines(installed)
+    assert said.index(step.lines[0]) < said.index(
+        "dnf remove slurm-gpu-node slurm-gpu-controller slurm-gpu-client slurm-gpu"
+    )
+
+
 def test_limits_that_the_policy_set_are_given_back_first(installed: Installation, conf: Path):
     apply(installed, Path("/etc/slurm/site.lua"))
     owned = Owned(Entity(EntityKind.QOS, "sg-a"), LimitField("MaxWall"), 60, None, "r")

@@ -11,7 +11,14 @@ import pytest
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.install import install, prepare_replacement, prepare_run_directory, restore, try_bundle
+from slurm_gpu.policy.install import (
+    install,
+    prepare_replacement,
+    prepare_run_directory,
+    put_aside,
+    restore,
+    try_bundle,
+)
 from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.yamlsource import parse_yaml
@@ -72,7 +79,7 @@ def test_an_equal_bundle_is_left_alone(tmp_path: Path) -> None:
 def test_a_sites_own_script_is_replaced_only_when_told(tmp_path: Path) -> None:
     own = tmp_path / "etc" / "job_submit.lua"
     own.write_text("-- ours since 2019\n")
-    with pytest.raises(UsageError, match="is not slurm-gpu's; use --replace"):
+    with pytest.raises(UsageError, match="is not slurm-gpu's; for it to be asked too, name a copy"):
         put(BUNDLE, tmp_path)
     assert own.read_text() == "-- ours since 2019\n"
     kept = put(BUNDLE, tmp_path, replace_foreign=True)
@@ -103,6 +110,32 @@ def test_only_so_many_previous_scripts_are_kept(tmp_path: Path) -> None:
     for number in range(25):
         put(f"{BUNDLE}-- {number}\n", tmp_path, now=1_000_000 + number)
     assert len(list((tmp_path / "state").iterdir())) == 20
+
+
+def test_a_script_of_the_sites_own_is_never_given_up(tmp_path: Path) -> None:
+    own = tmp_path / "etc" / "job_submit.lua"
+    own.write_text("-- ours since 2019\n")
+    first = put(BUNDLE, tmp_path, now=1_000_000, replace_foreign=True)
+    for number in range(25):
+        put(f"{BUNDLE}-- {number}\n", tmp_path, now=1_000_001 + number)
+    own.write_text("-- ours since 2026\n")
+    second = put(BUNDLE, tmp_path, now=1_000_100, replace_foreign=True)
+    for number in range(25):
+        put(f"{BUNDLE}-- {number}\n", tmp_path, now=1_000_101 + number)
+    assert first is not None
+    assert second is not None
+    assert (first.read_text(), second.read_text()) == ("-- ours since 2019\n", "-- ours since 2026\n")
+    assert put_aside(tmp_path / "state") == second
+    assert len(list((tmp_path / "state").iterdir())) == 22
+
+
+def test_one_that_is_put_there_again_and_again_is_kept_once(tmp_path: Path) -> None:
+    own, kept = tmp_path / "etc" / "job_submit.lua", set()
+    for number in range(3):
+        own.write_text("-- as configuration management has it\n")
+        kept.add(put(BUNDLE, tmp_path, now=1_000_000 + number, replace_foreign=True))
+    assert len(kept) == 1
+    assert put_aside(tmp_path / "nowhere") is None
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,9 @@ def script(at: Surroundings) -> Iterator[Finding]:
         yield fail(f"{installed} is the stub that a removal left: the policy binds nobody", _APPLY)
         return
     if not text.startswith(MARK):
-        yield fail(f"{installed} is not slurm-gpu's: the policy binds nobody", f"{_APPLY} --replace")
+        yield fail(
+            f"{installed} is not slurm-gpu's: the policy binds nobody", _beside(installed, policy_file)
+        )
         return
     try:
         for version in LUA_VERSIONS:
@@ -85,6 +87,12 @@ def script(at: Surroundings) -> Iterator[Finding]:
             f"{installed} is not what {policy_file} gives now: it, its groups' members, or slurm-gpu changed",
             _APPLY,
         )
+
+
+def _beside(installed: Path, policy_file: Path) -> str:
+    """What makes the policy's script ask the site's own, so that neither is lost."""
+    own = installed.with_name(f"site_{SCRIPT_NAME}")
+    return f"cp -p {installed} {own}; `chain: {{before: {own}}}` in {policy_file}; {_APPLY} --replace"
 
 
 def lending(at: Surroundings) -> Iterator[Finding]:

@@ -1,0 +1,113 @@
+"""File trees of hosts in which `place` and `place-lua` work, and what they leave there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACE, PLACE_LUA = (ROOT / "packaging" / "hooks" / name for name in ("place", "place-lua"))
+SHELLS = [shell for shell in ("/bin/dash", "/bin/bash", "/bin/busybox") if Path(shell).exists()]
+KINDS = ("prolog", "epilog")
+
+_CANNOT = 77
+_OVER = f'mount -t overlay -o "ro,lowerdir=$0:/usr/bin" programs /usr/bin || exit {_CANNOT}; exec "$@"'
+_STAT = """\
+#!/bin/sh
+case " $* " in
+*" -f "*) echo '{filesystem}' ;;
+*) exec {real} "$@" ;;
+esac
+"""
+
+
+class Tree:
+    """A host's file tree with the package's texts in it, and the script that is tried there."""
+
+    def __init__(self, root: Path, script: Path = PLACE, shell: str = "/bin/sh") -> None:
+        self.root, self.script, self.shell = root, script, shell
+        self.slurm = root / "etc" / "slurm"
+        self.hook = {
+            "prolog": self.slurm / "prolog.d" / "10-slurm-gpu",
+            "epilog": self.slurm / "epilog.d" / "90-slurm-gpu",
+        }
+        self.texts = root / "usr" / "libexec" / "slurm-gpu" / "hooks"
+        self.texts.mkdir(parents=True)
+        for kind in KINDS:
+            shutil.copy(ROOT / kind / "10-slurm-gpu", self.texts / kind)
+        self._programs = root.with_name(f"{root.name}-programs")
+
+    def has(self, programs: Mapping[str, str | None]) -> None:
+        """Put programs over those in /usr/bin, for the script alone; None hides one. Needs root."""
+        if os.geteuid() != 0 or shutil.which("unshare") is None:
+            pytest.skip("needs root and unshare")
+        self._programs.mkdir(exist_ok=True)
+        for name, text in programs.items():
+            (self._programs / name).write_text(text or "")
+            (self._programs / name).chmod(0o644 if text is None else 0o755)
+
+    def lies_on(self, filesystem: str) -> None:
+        """Have `stat -f` say of every file that it lies on this type of file system."""
+        real = self.root.with_name("stat")
+        shutil.copy("/usr/bin/stat", real)
+        self.has({"stat": _STAT.format(filesystem=filesystem, real=real)})
+
+    def __call__(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        shell = [self.shell, "sh"] if self.shell.endswith("busybox") else [self.shell]
+        options = [] if self.script is PLACE_LUA else [f"--texts={self.texts}"]
+        over = ["unshare", "-m", "sh", "-c", _OVER, self._programs] if self._programs.exists() else []
+        done = subprocess.run(
+            [*over, *shell, self.script, *words, f"--root={self.root}", *options],
+            env=environ,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if done.returncode == _CANNOT:
+            pytest.skip("cannot mount here")
+        return done
+
+    def done(self, *words: str) -> str:
+        """What it says; it must do what it was told."""
+        done = self(*words)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        return done.stdout
+
+    def refused(self, *words: str) -> str:
+        """What it says about something in its way."""
+        done = self(*words)
+        assert done.returncode == 1
+        return done.stderr
+
+
+def is_hook(tree: Tree, kind: str) -> bool:
+    """Whether it is the package's text, signed."""
+    placed = tree.hook[kind].read_text()
+    return placed.startswith((tree.texts / kind).read_text()) and placed.count("\n# Placed by") == 1
+
+
+def is_stub(tree: Tree, kind: str) -> bool:
+    """Whether it is what a removal leaves, which works."""
+    assert runs(tree.hook[kind]).returncode == 0
+    return "was removed" in tree.hook[kind].read_text().splitlines()[1]
+
+
+def runs(hook: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """What comes of a hook, run as slurmd does."""
+    return subprocess.run([hook], env=environ, capture_output=True, text=True, check=False, timeout=20)
+
+
+def mode(path: Path) -> int:
+    """Its permissions."""
+    return path.stat().st_mode & 0o7777
+
+
+def inside(tree: Tree, path: Path) -> Path:
+    """The path as somebody on the host writes it."""
+    return Path("/") / path.relative_to(tree.root)

@@ -1,0 +1,63 @@
+"""job_submit.lua, the site's own and ours, and what a job gets from one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.model import Chain, Policy
+from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
+
+from .placing import Tree
+
+SITES = """\
+function slurm_job_submit(job_desc, part_list, submit_uid)
+  slurm.log_user("%s", "asked {name}")
+  return {code}
+end
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+  return slurm.SUCCESS
+end
+return slurm.SUCCESS
+"""
+
+
+def script_of(tree: Tree) -> Path:
+    """Where slurmctld looks."""
+    return tree.slurm / "job_submit.lua"
+
+
+def apply(tree: Tree, before: Path | None = None, after: Path | None = None) -> Path:
+    """A bundle as `policy apply` makes it; chained paths are as they are on the host."""
+    paths = [None if path is None else Path("/") / path.relative_to(tree.root) for path in (before, after)]
+    policy = Policy(contact='["chain_before"] = "/evil" x', chain=Chain(before=paths[0], after=paths[1]))
+    script = script_of(tree)
+    script.write_text(build_bundle(compile_policy(policy, ResolvedNames(), SiteFacts())))
+    return script
+
+
+def submitted(text: str) -> set[tuple[int, tuple[str, ...]]]:
+    """What a job gets from a script, in every Lua."""
+    scripts = [PolicyScript(text, lua=version) for version in LUA_VERSIONS]
+    for script in scripts:
+        script.set_jobs([])
+    partition = {"name": "gpu", "flag_default": 1, "default_time": 60, "max_time": 600}
+    verdicts = [script.submit({**EMPTY_DESCRIPTION, "user_id": 7}, [partition]) for script in scripts]
+    return {(verdict.code, verdict.messages) for verdict in verdicts}
+
+
+def own_script(tree: Tree, name: str, code: str = "slurm.SUCCESS") -> Path:
+    """A script of the site's, which says its name and gives the code."""
+    path = tree.slurm / name
+    path.write_text(SITES.format(name="".join(filter(str.isalnum, path.stem)), code=code))
+    return path
+
+
+def keep(tree: Tree, at: str, text: str) -> Path:
+    """A copy of a script that `policy apply` replaced at that time, as 20261121T183000Z."""
+    directory = tree.root / "var" / "lib" / "slurm-gpu" / "policy"
+    directory.mkdir(parents=True, exist_ok=True)
+    copy = directory / f"job_submit-{at}.lua"
+    copy.write_text(text)
+    return copy
