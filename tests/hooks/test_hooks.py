@@ -13,6 +13,8 @@ from slurm_gpu.node.held.hooks import Kind, read_event
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS = {kind: ROOT / kind / "10-slurm-gpu" for kind in ("prolog", "epilog")}
 SHELLS = [shell for shell in ("/bin/dash", "/bin/bash", "/bin/busybox") if Path(shell).exists()]
+MOST = 4000
+"""Events that wait, beyond which hooks write no more."""
 
 
 def run(
@@ -100,6 +102,25 @@ def test_a_directory_that_cannot_be_written_fails_no_job(tmp_path: Path, kind: s
     done = run(kind, tmp_path / "file", shell, SLURM_JOB_ID="1")
     assert done.returncode == 0
     assert "not recorded" in done.stderr
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("kind", HOOKS)
+def test_where_nobody_reads_hooks_do_not_fill_the_memory(tmp_path: Path, kind: str, shell: str) -> None:
+    """Neither does it cost a job anything; once somebody reads, they tell again."""
+    jobs = tmp_path / "jobs"
+    jobs.mkdir()
+    for number in range(MOST):
+        (jobs / f"{10**18 + number}-{number}-prolog").touch()
+    newest = jobs / f"{10**18 + MOST - 1}-{MOST - 1}-prolog"
+    for _ in range(2):
+        done = run(kind, tmp_path, shell, SLURM_JOB_ID="4711")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert f"{kind} of job 4711 not recorded: {MOST} wait in {jobs}, and no slurm-gpud" in done.stderr
+        assert len(list(jobs.iterdir())) == MOST
+    newest.unlink()
+    assert run(kind, tmp_path, shell, SLURM_JOB_ID="4711").stderr == ""
+    assert [path.name.partition("-")[2] for path in files(tmp_path)[-1:]] == [f"4711-{kind}"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
