@@ -62,6 +62,8 @@ def test_packages_need_each_other_in_the_same_version_and_python_and_munge(built
     needed = _query(built.package(""), "--requires")
     assert "python3.11" in needed
     assert "libmunge.so.2()(64bit)" in needed
+    for part in ("-db", "-controller"):  # they make SlurmUser before their files come, some of which are its
+        assert "shadow-utils" in _query(built.package(part), "--requires")
 
 
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])

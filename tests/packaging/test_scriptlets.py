@@ -1,5 +1,6 @@
 """What installing, upgrading and removing packages does to a host, here one that mostly has no systemd."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -64,6 +65,31 @@ def test_an_upgrade_keeps_hooks_and_what_the_admin_wrote(tree: Tree, built: Buil
     assert site_file.read_text() == "cluster: ours\n"
 
 
+def test_an_upgrade_leaves_the_password_to_the_slurm_user_of_the_site(
+    tree: Tree, built: Built, next_built: Built
+) -> None:
+    """rpm gives a file of its own back to whom the package says, also where it keeps what is in it."""
+    tmpfiles = shutil.which("systemd-tmpfiles")
+    if tmpfiles is None:
+        pytest.skip("needs systemd-tmpfiles")
+    tree.rpm("-U", *built.packages)
+    shutil.copy(tmpfiles, tree.root / "usr/bin")
+    for file, line in (("passwd", "hpc:x:64031:64031::/:/bin/sh\n"), ("group", "hpc:x:64031:\n")):
+        with (tree.root / "etc" / file).open("a") as out:
+            out.write(line)
+    own = tree.root / "etc/tmpfiles.d/slurm-gpu.conf"
+    own.parent.mkdir()
+    packaged = (tree.root / "usr/lib/tmpfiles.d/slurm-gpu.conf").read_text()
+    own.write_text(packaged.replace(" slurm slurm ", " hpc hpc "))
+    assert tree.run("systemd-tmpfiles", "--create", "slurm-gpu.conf").returncode == 0
+    secret = tree.root / "etc/slurm-gpu/slurm-gpudbd.yaml"
+    secret.write_text("database: ours\n")
+    tree.rpm("-U", *next_built.packages)
+    status = secret.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (64031, 64031, 0o600)
+    assert secret.read_text() == "database: ours\n"
+
+
 def test_going_back_works_as_an_upgrade_does(tree: Tree, built: Built, next_built: Built) -> None:
     tree.rpm("-U", *next_built.packages)
     tree.rpm("-U", "--oldpackage", *built.packages)
@@ -98,6 +124,18 @@ def test_removing_the_controller_leaves_a_script_for_slurmctld(tree: Tree, built
     assert script.read_text().startswith(MARK)
     tree.rpm("-e", "slurm-gpu-controller")
     assert "lets every job in" in script.read_text()
+
+
+def test_removing_the_controller_gives_the_site_back_the_script_that_it_had(tree: Tree, built: Built) -> None:
+    tree.rpm("-U", *built.packages)
+    site = "function slurm_job_submit() return 0 end\nfunction slurm_job_modify() return 0 end\nreturn 0\n"
+    kept = tree.root / "var/lib/slurm-gpu/policy/job_submit-20261121T183000Z.lua"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(site)
+    script = tree.root / "etc/slurm/job_submit.lua"
+    script.write_text(f"{MARK}0.2.0\nlocal lib = {{}}\n")
+    assert "is the site's own again" in tree.rpm("-e", "slurm-gpu-controller")
+    assert script.read_text() == kept.read_text() == site
 
 
 def test_a_script_of_the_site_stays(tree: Tree, built: Built) -> None:

@@ -98,6 +98,27 @@ def test_a_slurm_user_that_is_there_stays_as_it_is(system: Path) -> None:
     assert (system / "etc/passwd").read_text() == "slurm:x:64030:64030::/nonexistent:/bin/false\n"
 
 
+@needs_systemd
+@pytest.mark.parametrize("user", ["slurm", "hpc"])
+def test_the_file_with_the_password_is_slurm_users_whoever_that_is(system: Path, user: str) -> None:
+    """A package's upgrade makes it slurm's; then comes what the site has in /etc/tmpfiles.d."""
+    (system / "etc/passwd").write_text("slurm:x:64030:64030::/:/bin/false\nhpc:x:64031:64031::/:/bin/false\n")
+    (system / "etc/group").write_text("slurm:x:64030:\nhpc:x:64031:\n")
+    secret = system / "etc/slurm-gpu/slurm-gpudbd.yaml"
+    secret.parent.mkdir()
+    secret.write_text("database: {}\n")
+    secret.chmod(0o644)
+    if user != "slurm":  # as docs/install.md says
+        own = system / "etc/tmpfiles.d/slurm-gpu.conf"
+        own.parent.mkdir()
+        text = (UNITS / "tmpfiles.conf").read_text()
+        own.write_text(text.replace(" slurm slurm ", f" {user} {user} "))
+    assert run("systemd-tmpfiles", f"--root={system}", "--create", "slurm-gpu.conf").returncode == 0
+    status = secret.stat()
+    assert (status.st_uid, status.st_mode & 0o777) == ({"slurm": 64030, "hpc": 64031}[user], 0o600)
+    assert (system / "var/lib/slurm-gpu").stat().st_uid == status.st_uid
+
+
 def test_every_unit_starts_a_command_that_there_is() -> None:
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
