@@ -114,6 +114,17 @@ def unlike(settings: SlurmSettings, host: str, script: Path) -> Iterator[tuple[s
             yield other, told.get(other)
 
 
+def since_s(settings: SlurmSettings, host: str, script: Path) -> int:
+    """When the script of this host became what it is: as was told, or by its file where it changed since."""
+    told = read_told(settings).get(host)
+    if told is not None and told.digest == digest_of(script):
+        return told.at_s
+    try:
+        return int(script.stat().st_mtime)
+    except OSError as error:
+        raise OutsideError(f"{script}: {error.strerror}") from error
+
+
 def _directory(settings: SlurmSettings) -> Path:
     return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / _DIRECTORY
 

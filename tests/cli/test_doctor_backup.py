@@ -77,8 +77,35 @@ def test_two_hosts_with_different_scripts(two: Installation):
     script(two).write_text("-- slurm-gpu 0.2.0\n-- changed\n")
     tell(two, "head2")
     assert worst(check.same_script(two.at("head2"))).message == (
-        "head has another job_submit.lua than this host, of 2026-11-21 12:15 UTC"
+        "head has another job_submit.lua than this host, of 2026-11-21 12:15 UTC; this one is of "
+        "2026-11-21 12:15 UTC"
     )
+
+
+@pytest.mark.parametrize(
+    ("here", "follows"),
+    [("head", "; ssh head2 slurm-gpu policy apply"), ("head2", "on both hosts; slurm-gpu policy apply")],
+)
+def test_the_host_that_was_given_the_older_policy_is_the_one_to_follow(
+    two: Installation, here: str, follows: str
+):
+    """`head` has the newer one, whichever of them is asked."""
+    texts = {"head2": "-- slurm-gpu 0.2.0\n", "head": "-- slurm-gpu 0.2.0\n-- newer\n"}
+    for day, (host, text) in enumerate(texts.items()):
+        script(two).write_text(text)
+        tell(two, host, 1795263300.9 + 86400 * day)
+    script(two).write_text(texts[here])
+    assert str(worst(check.same_script(two.at(here))).remedy).endswith(follows)
+
+
+def test_a_script_that_was_changed_since_the_apply_is_as_old_as_its_file(two: Installation):
+    tell(two, "head", 1795000000.0)
+    tell(two, "head2", 1795263300.9)
+    script(two).write_text("-- slurm-gpu 0.2.0\n-- rolled back\n")
+    os.utime(script(two), (1795349700, 1795349700))
+    finding = worst(check.same_script(two.at("head")))
+    assert finding.message.endswith("of 2026-11-21 12:15 UTC; this one is of 2026-11-22 12:15 UTC")
+    assert str(finding.remedy).endswith("; ssh head2 slurm-gpu policy apply")
 
 
 def test_what_a_later_version_told_or_half_of_it_counts_as_not_told(two: Installation):

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped
 from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.peers import controllers, shared_file_system, unlike
+from slurm_gpu.policy.peers import Told, controllers, shared_file_system, since_s, unlike
+
+_APPLY = "slurm-gpu policy apply"
+_SAME = "the same policy.yaml on both hosts"
 
 
 def same_script(at: Surroundings) -> Iterator[Finding]:
@@ -30,11 +33,23 @@ def same_script(at: Surroundings) -> Iterator[Finding]:
     else:
         different = list(unlike(at.settings, at.host, script))
         for other, told in different:
-            if told is None:
-                message = f"no policy was applied on {other}: without {script} its slurmctld does not start"
-            else:
-                when = dt.datetime.fromtimestamp(told.at_s, dt.UTC)
-                message = f"{other} has another {SCRIPT_NAME} than this host, of {when:%Y-%m-%d %H:%M} UTC"
-            yield fail(message, f"the same policy.yaml on both hosts; ssh {other} slurm-gpu policy apply")
+            yield _different(at, script, other, told)
         if not different:
             yield ok(f"{', '.join(hosts)} have the same {SCRIPT_NAME}")
+
+
+def _different(at: Surroundings, script: Path, other: str, told: Told | None) -> Finding:
+    """The host whose script is the older one has to follow."""
+    there = f"{_SAME}; ssh {other} {_APPLY}"
+    if told is None:
+        return fail(f"no policy was applied on {other}: without {script} its slurmctld does not start", there)
+    here_s = since_s(at.settings, at.host, script)
+    message = (
+        f"{other} has another {SCRIPT_NAME} than this host, of {_moment(told.at_s)}; this one is of "
+        f"{_moment(here_s)}"
+    )
+    return fail(message, f"{_SAME}; {_APPLY}" if told.at_s > here_s else there)
+
+
+def _moment(at_s: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
