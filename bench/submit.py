@@ -58,6 +58,12 @@ FIRST_IN_THEIR_SECOND = 5
 BY_LOOKS = ("looks", "ours")
 """Beside slurm-gpuctld."""
 DOES_NOTHING = ("noop", "looks")
+LEFT_OUT = {
+    "none": ("JobSubmitPlugins",),
+    # Where jobs may preempt others, a submission takes slurmctld the longer, the more are queued.
+    "filling": ("JobSubmitPlugins", "PreemptType", "PreemptMode"),
+}
+"""Lines of slurm.conf that an alternative does without."""
 BY_THE_CLOCK_S = 5.0
 """A turn begins at any moment within so many seconds."""
 DECISIONS = 1000
@@ -154,10 +160,10 @@ class Bench:
 
     def fill(self, count: int) -> None:
         """Queue `count` pending jobs, and keep slurmctld's state with them."""
-        self.start("none")
+        self.start("filling")
         while (missing := count - self.queued()) > 0:
             share = max(missing // 4, 1)
-            self.submit(share, min(4, missing), "none")
+            self.submit(share, min(4, missing), "filling")
         self.lab.daemons["slurmctld"].stop(120)
         replace_tree(self.lab.layout.slurmctld, self.saved)
 
@@ -171,9 +177,7 @@ class Bench:
         self.lab.daemons["slurmctld"].stop(120)
         if self.saved.exists():
             replace_tree(self.saved, self.lab.layout.slurmctld)
-        self.lab.layout.slurm_conf.write_text(
-            without(self.conf, "JobSubmitPlugins") if alternative == "none" else self.conf
-        )
+        self.lab.layout.slurm_conf.write_text(without(self.conf, *LEFT_OUT.get(alternative, ())))
         self.script.write_text(self.scripts[script])
         self.lab.daemons["slurmctld"].start()
         self.lab.wait_until_idle_nodes()
@@ -250,9 +254,9 @@ class Bench:
         return [float(line) * 1000 for line in self.times_file.read_text().split()]
 
 
-def without(conf: str, name: str) -> str:
-    """slurm.conf without its lines of that name."""
-    return "".join(line for line in conf.splitlines(keepends=True) if not line.startswith(f"{name}="))
+def without(conf: str, *names: str) -> str:
+    """slurm.conf without its lines of these names."""
+    return "".join(line for line in conf.splitlines(keepends=True) if line.partition("=")[0] not in names)
 
 
 def replace_tree(source: Path, target: Path) -> None:
