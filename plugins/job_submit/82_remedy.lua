@@ -64,8 +64,9 @@ local function seconds_of(text)
   return (tonumber(days) or 0) * 86400 + hours * 3600 + minutes * 60 + seconds
 end
 
--- Puts an option's fields into `fields`; CPUs that follow from it are as sbatch works them out.
-local function apply(fields, name, value, job)
+-- Puts the fields of one of the options into `fields`; tasks and CPUs that follow from it are as sbatch works them out.
+local function apply(fields, options, name, job)
+  local value = options[name]
   if name == "--time" then
     fields.time_limit = seconds_of(value) / 60
   elseif MEMORY[name] then
@@ -76,10 +77,11 @@ local function apply(fields, name, value, job)
       fields[field] = filled
     end
   end
-  if name == "--ntasks-per-node" then
+  if not options["--ntasks"] and (name == "--ntasks-per-node" or name == "--nodes" and job.request.tasks) then
     -- As sbatch does where --ntasks is not given; whether it was, nobody can tell.
     local nodes = fields.min_nodes or job.request.nodes or 1
-    fields.num_tasks = math.max(job.request.tasks or 0, nodes * fields.ntasks_per_node)
+    local on_each = fields.ntasks_per_node or job.request.tasks_per_node or 1
+    fields.num_tasks = math.max(job.request.tasks or 0, nodes * on_each)
   end
   if fields.num_tasks or fields.cpus_per_task or fields.min_nodes then
     local tasks = fields.num_tasks or job.request.tasks or fields.min_nodes or job.size.nodes
@@ -114,7 +116,7 @@ return function(job, judge)
         order[#order + 1] = name
       end
       options[name] = value
-      apply(fields, name, value, job)
+      apply(fields, options, name, job)
     end
     current = judge(fields)
     wrong = lib.judge.objections(current)

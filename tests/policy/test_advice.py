@@ -79,6 +79,12 @@ def refused(rule: RuleModel, *words: str, bundles: tuple[BundleModel, ...] = ())
     return list(verdict.messages)
 
 
+def test_fewer_nodes_than_of_a_range_are_judged_with_the_tasks_that_sbatch_makes_of_them() -> None:
+    rule = RuleModel("r", "job", limits={"nodes": 2, "gpus": 2000})
+    lines = refused(rule, "--gpus-per-task=2", "--nodes=1-3")
+    assert lines[2].endswith("sbatch --nodes=1 --ntasks=1 ...")
+
+
 def test_each_limit_says_its_numbers_and_what_would_do() -> None:
     def lines(
         limit: dict[str, float | frozenset[str] | tuple[tuple[int, int], ...]], *words: str
