@@ -80,7 +80,8 @@ def test_a_slurm_that_is_too_old(installed: Installation):
 def test_prolog_flags(installed: Installation):
     assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
     installed.conf["PrologFlags"] = "Serial"
-    assert worst(slurm_conf.prolog_flags(installed.at())).remedy.startswith("PrologFlags=Alloc in slurm.conf")
+    (finding,) = slurm_conf.prolog_flags(installed.at())
+    assert str(finding.remedy).startswith("PrologFlags=Serial,Alloc in slurm.conf")
     installed.conf["PrologFlags"] = "Contain,X11"
     assert levels(slurm_conf.prolog_flags(installed.at())) == ["ok"]
 
@@ -120,8 +121,11 @@ def test_priorities(installed: Installation):
 
 def test_gres_types(installed: Installation):
     assert levels(slurm_conf.gres_types(installed.at())) == ["ok"]
-    installed.conf["GresTypes"] = "shard"
-    assert levels(slurm_conf.gres_types(installed.at())) == ["fail"]
+    for written, remedy in (("shard", "shard,gpu"), ("(null)", "gpu")):
+        installed.conf["GresTypes"] = written
+        (finding,) = slurm_conf.gres_types(installed.at())
+        assert finding.level is Level.FAIL
+        assert str(finding.remedy).startswith(f"GresTypes={remedy} in slurm.conf")
 
 
 def test_gpus_without_type(installed: Installation):
@@ -156,6 +160,9 @@ def test_memory_per_gpu(installed: Installation):
     assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
     installed.conf |= {"JobDefaults": "(null)", "DefMemPerCPU": "0", "DefMemPerNode": "UNLIMITED"}
     assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["warn"]
+    installed.conf["JobDefaults"] = "DefCpuPerGPU=8"
+    finding = worst(slurm_conf.memory_per_gpu(installed.at()))
+    assert str(finding.remedy).startswith("JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=... (or")
 
 
 # The policy
@@ -177,7 +184,10 @@ def test_a_site_without_policy_has_nothing_to_check(installed: Installation):
 
 def test_a_policy_that_slurm_does_not_ask(installed: Installation):
     (installed.root / "policy.yaml").write_text(_POLICY)
-    assert "the policy binds nobody" in worst(job_submit.plugin(installed.at())).message
+    installed.conf["JobSubmitPlugins"] = "throttle"
+    finding = worst(job_submit.plugin(installed.at()))
+    assert "the policy binds nobody" in finding.message
+    assert "then JobSubmitPlugins=throttle,lua in slurm.conf" in str(finding.remedy)
 
 
 def test_the_script_in_force_is_the_policys(installed: Installation):

@@ -128,9 +128,13 @@ def test_slurm_gpud_may_ask_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None
         "ProctrackType=proctrack/linuxproc\nNodeName=n1 NodeHostname=localhost CPUs=1 Gres=gpu:1\n"
     )
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/null\n")
-    done = confined(NODE, "slurmd", "-G", "-N", "n1", SLURM_CONF=str(tmp_path / "slurm.conf"))
+    code = """
+from slurm_gpu.node.held.slurmd import run_slurmd
+print(run_slurmd(("slurmd", "-G", "-N", "n1")))
+"""
+    done = confined(NODE, PYTHON, "-c", code, SLURM_CONF=str(tmp_path / "slurm.conf"))
     assert done.returncode == 0, done.stderr
-    assert parse_files(done.stdout + done.stderr) == [("/dev/null",)]
+    assert parse_files(done.stdout) == [("/dev/null",)]
 
 
 @pytest.mark.parametrize("daemon", [NODE, pytest.param(DATABASE, marks=needs_slurm_user)])

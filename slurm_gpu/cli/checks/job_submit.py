@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
+from slurm_gpu.cli.checks.slurm_conf import with_names
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
@@ -27,7 +28,8 @@ def plugin(at: Surroundings) -> Iterator[Finding]:
     elif _policy_file(at).exists():
         yield fail(
             "JobSubmitPlugins lacks lua: the policy binds nobody",
-            f"{_APPLY}, then JobSubmitPlugins=lua in slurm.conf and restart slurmctld",
+            f"{_APPLY}, then JobSubmitPlugins={with_names(_plugins(at), ['lua'])} in slurm.conf and restart "
+            "slurmctld",
         )
     else:
         yield skipped(f"JobSubmitPlugins lacks lua, and there is no {_policy_file(at)}")
@@ -126,7 +128,11 @@ def _unreadable(*paths: Path) -> Finding | None:
 
 
 def _asks_lua(at: Surroundings) -> bool:
-    return "lua" in at.settings.raw.get("JobSubmitPlugins", "").split(",")
+    return "lua" in _plugins(at).split(",")
+
+
+def _plugins(at: Surroundings) -> str:
+    return at.settings.raw.get("JobSubmitPlugins", "")
 
 
 def _policy_file(at: Surroundings) -> Path:

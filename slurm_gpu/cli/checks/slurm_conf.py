@@ -42,13 +42,14 @@ def answers(at: Surroundings) -> Iterator[Finding]:
 
 def prolog_flags(at: Surroundings) -> Iterator[Finding]:
     """The prolog runs on every node of a job, at once."""
-    flags = set(at.settings.raw.get("PrologFlags", "").split(","))
+    raw = at.settings.raw.get("PrologFlags", "")
+    flags = set(raw.split(","))
     if flags & {"Alloc", "Contain"}:
         yield ok(f"PrologFlags={','.join(sorted(flags))}")
     else:
         yield fail(
             "PrologFlags has neither Alloc nor Contain: of a multi-node job only the first node has a prolog",
-            "PrologFlags=Alloc in slurm.conf; scontrol reconfigure",
+            f"PrologFlags={with_names(raw, ['Alloc'])} in slurm.conf; scontrol reconfigure",
         )
 
 
@@ -73,30 +74,33 @@ def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
     enforce = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
     unheld = [name for name, by in _ENFORCED_BY.items() if enforce.isdisjoint(by)]
     if unheld:
+        wanted = ["associations", *unheld]
         means = {
             "limits": "Slurm's own limits on associations and QOS do not bind",
             "qos": "jobs may name any QOS, and its limits with it",
         }
         yield warn(
             f"AccountingStorageEnforce lacks {' and '.join(unheld)}: {'; '.join(means[n] for n in unheld)}",
-            f"AccountingStorageEnforce={_with(raw.get('AccountingStorageEnforce', ''), unheld)} in "
+            f"AccountingStorageEnforce={with_names(raw.get('AccountingStorageEnforce', ''), wanted)} in "
             "slurm.conf; restart slurmctld. From then on users without an association are refused: "
             "sacctmgr show assoc",
         )
 
 
-def _with(value: str, names: Sequence[str]) -> str:
-    """A list of slurm.conf with these added, and what they need."""
+def with_names(value: str, names: Sequence[str]) -> str:
+    """A list in slurm.conf as it is, with these added."""
     present = [part for part in value.split(",") if part and part.lower() not in ("none", "(null)")]
-    wanted = ["associations", *names]
-    return ",".join([*present, *(name for name in wanted if name not in map(str.lower, present))])
+    known = [part.lower() for part in present]
+    return ",".join([*present, *(name for name in names if name.lower() not in known)])
 
 
 def gres_types(at: Surroundings) -> Iterator[Finding]:
     """Slurm knows GPUs, and their type."""
-    types = at.settings.raw.get("GresTypes", "").split(",")
+    raw = at.settings.raw.get("GresTypes", "")
+    types = raw.split(",")
     if "gpu" not in types:
-        yield fail("GresTypes lacks gpu", "GresTypes=gpu in slurm.conf; restart slurmctld")
+        remedy = f"GresTypes={with_names(raw, ['gpu'])} in slurm.conf; restart slurmctld"
+        yield fail("GresTypes lacks gpu", remedy)
         return
     untyped = [node.name for node in at.nodes if "" in node.gpus]
     if untyped:
@@ -123,7 +127,8 @@ def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
     else:
         yield warn(
             "no DefMemPerGPU: a job without --mem takes the whole node's memory, and its other GPUs lie idle",
-            "JobDefaults=DefMemPerGPU=... (or DefMemPerCPU) in slurm.conf; scontrol reconfigure",
+            f"JobDefaults={with_names(raw.get('JobDefaults', ''), ['DefMemPerGPU=...'])} "
+            "(or DefMemPerCPU) in slurm.conf; scontrol reconfigure",
         )
 
 
