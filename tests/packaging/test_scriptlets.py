@@ -65,10 +65,11 @@ def test_an_upgrade_keeps_hooks_and_what_the_admin_wrote(tree: Tree, built: Buil
     assert site_file.read_text() == "cluster: ours\n"
 
 
+@pytest.mark.parametrize("edited", [False, True])
 def test_an_upgrade_leaves_the_password_to_the_slurm_user_of_the_site(
-    tree: Tree, built: Built, next_built: Built
+    tree: Tree, built: Built, next_built: Built, edited: bool
 ) -> None:
-    """rpm gives a file of its own back to whom the package says, also where it keeps what is in it."""
+    """A file that nobody has edited rpm replaces by the package's, which is slurm's."""
     tmpfiles = shutil.which("systemd-tmpfiles")
     if tmpfiles is None:
         pytest.skip("needs systemd-tmpfiles")
@@ -83,11 +84,13 @@ def test_an_upgrade_leaves_the_password_to_the_slurm_user_of_the_site(
     own.write_text(packaged.replace(" slurm slurm ", " hpc hpc "))
     assert tree.run("systemd-tmpfiles", "--create", "slurm-gpu.conf").returncode == 0
     secret = tree.root / "etc/slurm-gpu/slurm-gpudbd.yaml"
-    secret.write_text("database: ours\n")
+    if edited:
+        secret.write_text("database: ours\n")
+    before = secret.read_text()
     tree.rpm("-U", *next_built.packages)
     status = secret.stat()
     assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (64031, 64031, 0o600)
-    assert secret.read_text() == "database: ours\n"
+    assert secret.read_text() == before
 
 
 def test_going_back_works_as_an_upgrade_does(tree: Tree, built: Built, next_built: Built) -> None:
