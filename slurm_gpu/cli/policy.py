@@ -105,7 +105,7 @@ def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None
     if found is InForce.DIFFERENT:
         return f"Not in force as shown: {SCRIPT_NAME} differs; `{apply_it}` installs {path}."
     if found is InForce.FOREIGN:
-        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; see `{apply_it} --replace`."
+        return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; `{apply_it}` says what to do."
     return None
 
 

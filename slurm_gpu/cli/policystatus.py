@@ -78,7 +78,7 @@ def _standing(found: InForce, maker: Entry | None, path: Path, file: Path | None
     if found is InForce.MISSING:
         return f"not there: `{apply}` installs it"
     if found is InForce.FOREIGN:
-        return f"not slurm-gpu's: see `{apply} --replace`"
+        return f"not slurm-gpu's: `{apply}` says what to do"
     if maker is None:
         return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
     if Path(maker.policy) != path.absolute():
