@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.database.steady import held_s
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
 
@@ -64,3 +65,20 @@ def test_a_run_of_before_the_reboot_is_over_before_the_next_begins(tmp_path: Pat
     machine.run(3)
     held = {record.restart: round(record.held_s) for record in machine.records()}
     assert held == {0: 100, 1: 10}
+
+
+@pytest.mark.parametrize("step_s", [-86400, -60, 60, 86400])
+def test_a_job_of_which_nothing_was_written_down_before_is_held_since_its_prolog_too(
+    machine: Machine, step_s: float
+) -> None:
+    """slurm-gpud was killed in the job's first second: its records begin in the next process."""
+    machine.hook("prolog", 7, "0")
+    machine.run(0.5)
+    machine.kill()
+    machine.clock.advance(10)
+    machine.clock.offset_s += step_s
+    machine.start()
+    machine.run(20)
+    machine.hook("epilog", 7, "0")
+    machine.run(3)
+    assert held_s(machine.records()) == pytest.approx(30.5, abs=1)

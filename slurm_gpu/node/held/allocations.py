@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from slurm_gpu.node.clockstep import STEP_S
 from slurm_gpu.node.held.hooks import HookEvent
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.process.cgroup import JobOwner
@@ -86,8 +87,16 @@ class Allocation:
         )
 
     def continued(self, now_s: float, wall_s: float) -> Allocation:
-        """The same hold in a new segment that begins now."""
-        key = replace(self.key, segment=new_segment())
+        """The same hold in a new segment that begins now.
+
+        Its prolog is told by the clock that it begins by, if somebody has set that since: a record's moments
+        are compared with each other.
+        """
+        prolog_at_s = wall_s - (now_s - self.begun_s)
+        # It is kept in whole seconds.
+        was_set = abs(prolog_at_s - self.key.prolog_s) > STEP_S + 1
+        prolog_s = int(prolog_at_s) if was_set else self.key.prolog_s
+        key = replace(self.key, segment=new_segment(), prolog_s=prolog_s)
         return replace(self, key=key, start_s=now_s, start_wall_s=wall_s)
 
     def to_json(self) -> dict[str, Any]:
