@@ -7,26 +7,16 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.clock import Clock, wall_ahead_s
+from slurm_gpu.clock import Clock
 from slurm_gpu.node.gpu.reading import Failure, Reading, Request
 from slurm_gpu.node.measure import ownlook
+from slurm_gpu.node.measure.attribution import LAG_S, Attribution, Others
 from slurm_gpu.node.measure.pace import Pace
-from slurm_gpu.node.measure.shares import (
-    PROCESSES_LATE_S,
-    Held,
-    JobSamples,
-    alone,
-    device_during,
-    held_part,
-    shared,
-)
+from slurm_gpu.node.measure.shares import PROCESSES_LATE_S
 from slurm_gpu.node.measure.tally import Look, Tally
-from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
 from slurm_gpu.node.process.cgroup import JobOwner
 from slurm_gpu.node.process.processjobs import ProcessJobs
 
-# What was seen is counted only after the epilog that makes it void had time to be seen.
-LAG_S = 0.04
 # For so long a segment that has ended waits for the driver's last samples of its time.
 SETTLE_S = 1.2
 # Where the device cannot be asked (its reader restarts), when to settle without it.
@@ -70,18 +60,13 @@ class DeviceWatch:
         self._clock, self._processes = clock, processes
         self._pace = Pace(interval_s)
         self._holders: list[_Holder] = []
-        self._spans = UtilizationSpans(clock, 0.0)
-        self._waiting: deque[Span] = deque()
-        self._settled_s = 0.0
-        self._job_samples = JobSamples(0)
+        self._others = Others()
+        self._attribution = Attribution(clock, self._others)
         self._asked: Request | None = None
         self._looked_s: float | None = None
         self._read_s = -math.inf
         # Since when nobody held the device, as far as this process knows; and GPM's last word.
         self._free_since_s = -math.inf
-        # Until when somebody unwatched held it, whose part in what it did nobody can tell.
-        self._unwatched_until_s = -math.inf
-        self._strangers_until_s = -math.inf
         self._activity_s: float | None = None
 
     @property
@@ -93,16 +78,13 @@ class DeviceWatch:
         """A segment begins; the driver's ring still tells what happened since its start."""
         if not self._holders:
             tally.free_since(self._free_since_s)
-            self._spans = UtilizationSpans(self._clock, tally.start_s)
-            self._waiting.clear()
-            self._settled_s = tally.start_s
-            self._job_samples = JobSamples(self._to_us(tally.start_s))
+            self._attribution.begin(tally.start_s)
         self._hold([*self._holders, _Holder(tally)])
         self.look_thoroughly()
 
     def held_unwatched(self, until_s: float) -> None:
         """Up to then somebody held the device, or may have, whom nobody watched: no holder was alone."""
-        self._unwatched_until_s = max(self._unwatched_until_s, until_s)
+        self._others.unwatched_s = max(self._others.unwatched_s, until_s)
         self._free_since_s = max(self._free_since_s, until_s)
 
     def strangers_until(self, at_s: float) -> None:
@@ -110,7 +92,7 @@ class DeviceWatch:
 
         Each has what its own processes do, as on a shared device.
         """
-        self._strangers_until_s = at_s
+        self._others.strangers_s = at_s
 
     def recover(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
@@ -118,9 +100,7 @@ class DeviceWatch:
         for holder in self._holders:
             holder.count(now_s)
             holder.tally.forget()
-        self._spans = UtilizationSpans(self._clock, now_s)
-        self._waiting.clear()
-        self._job_samples.begin(self._to_us(now_s))
+        self._attribution.resume(now_s)
         self.look_thoroughly()
 
     def release(self, tally: Tally, now_s: float) -> None:
@@ -156,7 +136,9 @@ class DeviceWatch:
         if holder.settle_by_s is None or holder.tally.end_s is None:
             return False
         end_s = holder.tally.end_s
-        told = self._settled_s >= end_s and (self._activity_s is None or self._activity_s >= end_s)
+        told = self._attribution.settled_s >= end_s and (
+            self._activity_s is None or self._activity_s >= end_s
+        )
         if self.failure is not None or told:
             return True
         # Time is up only after a look that knew so and counted what there was.
@@ -181,16 +163,16 @@ class DeviceWatch:
         if self.failure is not None or not self._holders:
             return None
         detailed = self._pace.wants_details(now_s) or self._settles_by(now_s)
-        several = len(self._holders) > 1 or self._spans.covered_s < self._strangers_until_s + PROCESSES_LATE_S
-        utilization = detailed or self._pace.settling or not self._spans.has_ring
+        several = len(self._holders) > 1 or self._attribution.may_have_strangers()
+        utilization = detailed or self._pace.settling or not self._attribution.has_ring
         self._pace.ask(now_s)
         self._asked = Request(
             uuid=self.uuid,
             detailed=detailed,
             processes=several or detailed,
-            ring_after_us=self._spans.after_us if utilization else None,
+            ring_after_us=self._attribution.after_us if utilization else None,
             process_ring_after_us=(
-                self._job_samples.after_us(self._to_us(now_s)) if utilization and several else None
+                self._attribution.processes_after_us(now_s) if utilization and several else None
             ),
         )
         return self._asked
@@ -201,15 +183,22 @@ class DeviceWatch:
         assert asked is not None
         assert asked_s is not None
         gap_s, detail_gap_s = self._pace.gap_s, self._pace.detail_gap_s
-        clock_was_set = self._spans.clock_was_set(reading.at_s)
+        clock_was_set = self._attribution.clock_was_set(reading.at_s)
         if clock_was_set:
-            self._job_samples.begin(self._to_us(reading.at_s))
             reading = reading._replace(
                 ring=None if reading.ring is None else (),
                 process_ring=None if reading.process_ring is None else (),
             )
         if asked.ring_after_us is not None:
-            self._take_utilization(asked, asked_s, reading, detail_gap_s, jobs)
+            self._attribution.take(
+                asked,
+                asked_s,
+                reading,
+                detail_gap_s,
+                [holder.tally for holder in self._holders],
+                lambda pid: self._whose(pid, jobs),
+                deadline=self._settles_by(asked_s),
+            )
         self._see(asked, asked_s, reading, gap_s, detail_gap_s, jobs)
         for holder in self._holders:
             holder.count(asked_s - LAG_S)
@@ -227,8 +216,8 @@ class DeviceWatch:
             self.failure is None
             and len(self._holders) == 1
             and self._pace.is_steady()
-            and self._spans.has_ring
-            and now_s >= self._strangers_until_s + PROCESSES_LATE_S
+            and self._attribution.has_ring
+            and now_s >= self._others.strangers_s + PROCESSES_LATE_S
         )
 
     def take_followed(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> None:
@@ -241,8 +230,7 @@ class DeviceWatch:
             return
         self._pace.ask(at_s)
         now_s = self._clock.monotonic()
-        if self._spans.clock_was_set(now_s):
-            self._job_samples.begin(self._to_us(now_s))
+        if self._attribution.clock_was_set(now_s):
             self.look_thoroughly()
         self._see(Request(self.uuid), at_s, reading, self._pace.gap_s, self._pace.detail_gap_s, jobs)
         self._looked_s = self._read_s = at_s
@@ -260,86 +248,6 @@ class DeviceWatch:
         return self._pace.settling and any(
             h.settle_by_s is not None and now_s >= h.settle_by_s for h in self._holders
         )
-
-    def _take_utilization(
-        self,
-        asked: Request,
-        asked_s: float,
-        reading: Reading,
-        gap_s: float,
-        jobs: Mapping[int, JobOwner],
-    ) -> None:
-        deadline = self._settles_by(asked_s)
-        spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
-        if spans and spans[0].start_s >= self._unwatched_until_s:
-            self._waiting.extend(spans)
-        else:
-            self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
-        if asked.process_ring_after_us is not None:
-            now_s = self._clock.monotonic()
-            offset_s = wall_ahead_s(self._clock)
-            self._job_samples.take(
-                reading.process_ring,
-                lambda pid: self._whose(pid, jobs),
-                offset_s,
-                self._to_us(now_s),
-            )
-        self._count_alone(asked_s - LAG_S)
-        while self._waiting:
-            span = self._waiting[0]
-            parts = {}
-            for holder in self._holders:
-                part = held_part(span, holder.tally.start_s, holder.tally.end_s)
-                if part is not None:
-                    parts[holder.tally] = part
-            strangers = span.start_s < self._strangers_until_s
-            several = len(parts) > 1 or strangers
-            # Hooks have been seen up to the time of asking.
-            late = asked_s - span.end_s >= LAG_S
-            if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
-                return
-            self._waiting.popleft()
-            self._count(span, parts, strangers=strangers)
-            self._settled_s = span.end_s
-        self._settled_s = self._spans.covered_s
-
-    def _watched(self, span: Span) -> Span | None:
-        """What of the span lies after the time in which an unwatched holder may have had a part in it."""
-        if span.start_s >= self._unwatched_until_s:
-            return span
-        if span.end_s <= self._unwatched_until_s:
-            return None
-        return span._replace(start_s=self._unwatched_until_s)
-
-    def _count_alone(self, until_s: float) -> None:
-        """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
-        if len(self._holders) != 1 or not self._waiting:
-            return
-        tally = self._holders[0].tally
-        if tally.end_s is not None or self._waiting[0].start_s < max(tally.start_s, self._strangers_until_s):
-            return
-        spans = []
-        while self._waiting and self._waiting[0].end_s <= until_s:
-            spans.append(self._waiting.popleft())
-        tally.utilization_alone(spans)
-
-    def _count(self, span: Span, parts: Mapping[Tally, Held], *, strangers: bool) -> None:
-        if len(parts) == 1 and not strangers:
-            ((tally, part),) = parts.items()
-            value = alone(span, part)
-            tally.utilization(part.start_s, part.end_s, value, value)
-        elif parts:
-            # Two runs of one job, where it was requeued at once, share what its processes did.
-            by_job: dict[int, Held] = {}
-            for tally, part in parts.items():
-                before = by_job.get(tally.key.job_id)
-                by_job[tally.key.job_id] = part if before is None else before.longer_by(part)
-            of_job = shared(span, by_job, self._job_samples.known, strangers=strangers)
-            own = {tally: of_job[tally.key.job_id] for tally in parts}
-            for tally, part in parts.items():
-                device = device_during(span, part, parts, own)
-                tally.utilization(part.start_s, part.end_s, own[tally], device)
-            self._job_samples.forget(span)
 
     def _see(
         self,
@@ -376,7 +284,7 @@ class DeviceWatch:
 
     def _had_strangers(self) -> bool:
         """May it have had any since the last look?"""
-        return (-math.inf if self._looked_s is None else self._looked_s) < self._strangers_until_s
+        return (-math.inf if self._looked_s is None else self._looked_s) < self._others.strangers_s
 
     def _sees_strangers(self, reading: Reading, jobs: Mapping[int, JobOwner]) -> bool:
         """May anyone but the holders have processes on the device?"""
@@ -390,7 +298,7 @@ class DeviceWatch:
     def _shares(self, tally: Tally, now_s: float) -> bool:
         """Did anyone else hold the device at any time since the last look?"""
         since_s = max(tally.start_s, self._looked_s if self._looked_s is not None else tally.start_s)
-        if since_s < self._unwatched_until_s:
+        if since_s < self._others.unwatched_s:
             return True
         until_s = now_s if tally.end_s is None else tally.end_s
         for holder in self._holders:
@@ -402,6 +310,3 @@ class DeviceWatch:
             ):
                 return True
         return False
-
-    def _to_us(self, at_s: float) -> int:
-        return round((at_s + wall_ahead_s(self._clock)) * 1_000_000)

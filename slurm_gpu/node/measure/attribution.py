@@ -1,0 +1,175 @@
+"""Whose doing a device's utilization was: it waits until hooks and the driver's processes have told.
+
+Times are Clock.monotonic() seconds, but for those in µs, which are the wall clock's, as the driver stamps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.clock import Clock, wall_ahead_s
+from slurm_gpu.node.gpu.reading import Reading, Request
+from slurm_gpu.node.measure.shares import (
+    PROCESSES_LATE_S,
+    Held,
+    JobSamples,
+    alone,
+    device_during,
+    held_part,
+    shared,
+)
+from slurm_gpu.node.measure.tally import Tally
+from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
+
+# What was seen is counted only after the epilog that makes it void had time to be seen.
+LAG_S = 0.04
+
+
+@dataclass(slots=True)
+class Others:
+    """Until when anybody but the known holders may have had a part in what the device did.
+
+    `unwatched_s`: somebody held it, or may have, whom nobody watched. `strangers_s`: jobs may hold it of
+    which nothing is known.
+    """
+
+    unwatched_s: float = -math.inf
+    strangers_s: float = -math.inf
+
+
+class Attribution:
+    """Of one device: `after_us` tells what to read, `take` gives what came to the tallies of its holders."""
+
+    def __init__(self, clock: Clock, others: Others) -> None:
+        self._clock, self._others = clock, others
+        self._spans = UtilizationSpans(clock, 0.0)
+        self._waiting: deque[Span] = deque()
+        self._job_samples = JobSamples(0)
+        self.settled_s = 0.0
+        """Up to then all that there is has been given out."""
+
+    def begin(self, start_s: float) -> None:
+        """Somebody holds the device again since then; the driver's ring still tells what it did."""
+        self._spans = UtilizationSpans(self._clock, start_s)
+        self._waiting.clear()
+        self._job_samples = JobSamples(self._to_us(start_s))
+        self.settled_s = start_s
+
+    def resume(self, now_s: float) -> None:
+        """The device answers again; what happened in between is a gap."""
+        self._spans = UtilizationSpans(self._clock, now_s)
+        self._waiting.clear()
+        self._job_samples.begin(self._to_us(now_s))
+
+    @property
+    def has_ring(self) -> bool:
+        """As UtilizationSpans has it."""
+        return self._spans.has_ring
+
+    @property
+    def after_us(self) -> int:
+        """What to read the device's ring after."""
+        return self._spans.after_us
+
+    def processes_after_us(self, now_s: float) -> int:
+        """What to read the ring of its processes after."""
+        return self._job_samples.after_us(self._to_us(now_s))
+
+    def may_have_strangers(self) -> bool:
+        """May any have had a part in what is still to be told?"""
+        return self._spans.covered_s < self._others.strangers_s + PROCESSES_LATE_S
+
+    def clock_was_set(self, at_s: float) -> bool:
+        """Was the wall clock set since the last look? To be asked with each (UtilizationSpans)."""
+        was_set = self._spans.clock_was_set(at_s)
+        if was_set:
+            self._job_samples.begin(self._to_us(at_s))
+        return was_set
+
+    def take(
+        self,
+        asked: Request,
+        asked_s: float,
+        reading: Reading,
+        gap_s: float,
+        tallies: Sequence[Tally],
+        whose: Callable[[int], int | None],
+        *,
+        deadline: bool,
+    ) -> None:
+        """Count for the holders' `tallies` what a reading with a ring tells, and what waited for it.
+
+        `whose` tells the job of a process. With `deadline` nothing waits any longer.
+        """
+        spans = self._spans.take(reading, gap_s, detailed=asked.detailed, to_the_end=deadline)
+        if spans and spans[0].start_s >= self._others.unwatched_s:
+            self._waiting.extend(spans)
+        else:
+            self._waiting.extend(span for span in map(self._watched, spans) if span is not None)
+        if asked.process_ring_after_us is not None:
+            now_s = self._clock.monotonic()
+            offset_s = wall_ahead_s(self._clock)
+            self._job_samples.take(reading.process_ring, whose, offset_s, self._to_us(now_s))
+        self._count_alone(asked_s - LAG_S, tallies)
+        while self._waiting:
+            span = self._waiting[0]
+            parts = {}
+            for tally in tallies:
+                part = held_part(span, tally.start_s, tally.end_s)
+                if part is not None:
+                    parts[tally] = part
+            strangers = span.start_s < self._others.strangers_s
+            several = len(parts) > 1 or strangers
+            # Hooks have been seen up to the time of asking.
+            late = asked_s - span.end_s >= LAG_S
+            if not (late and (not several or self._job_samples.reach(span, asked_s))) and not deadline:
+                return
+            self._waiting.popleft()
+            self._count(span, parts, strangers=strangers)
+            self.settled_s = span.end_s
+        self.settled_s = self._spans.covered_s
+
+    def _watched(self, span: Span) -> Span | None:
+        """What of the span lies after the time in which an unwatched holder may have had a part in it."""
+        unwatched_s = self._others.unwatched_s
+        if span.start_s >= unwatched_s:
+            return span
+        if span.end_s <= unwatched_s:
+            return None
+        return span._replace(start_s=unwatched_s)
+
+    def _count_alone(self, until_s: float, tallies: Sequence[Tally]) -> None:
+        """Count all that waits, up to then, where one job has held the device throughout and goes on to."""
+        if len(tallies) != 1 or not self._waiting:
+            return
+        tally = tallies[0]
+        if tally.end_s is not None or self._waiting[0].start_s < max(tally.start_s, self._others.strangers_s):
+            return
+        spans = []
+        while self._waiting and self._waiting[0].end_s <= until_s:
+            spans.append(self._waiting.popleft())
+        tally.utilization_alone(spans)
+
+    def _count(self, span: Span, parts: Mapping[Tally, Held], *, strangers: bool) -> None:
+        if len(parts) == 1 and not strangers:
+            ((tally, part),) = parts.items()
+            value = alone(span, part)
+            tally.utilization(part.start_s, part.end_s, value, value)
+        elif parts:
+            # Two runs of one job, where it was requeued at once, share what its processes did.
+            by_job: dict[int, Held] = {}
+            for tally, part in parts.items():
+                before = by_job.get(tally.key.job_id)
+                by_job[tally.key.job_id] = part if before is None else before.longer_by(part)
+            of_job = shared(span, by_job, self._job_samples.known, strangers=strangers)
+            own = {tally: of_job[tally.key.job_id] for tally in parts}
+            for tally, part in parts.items():
+                device = device_during(span, part, parts, own)
+                tally.utilization(part.start_s, part.end_s, own[tally], device)
+            self._job_samples.forget(span)
+
+    def _to_us(self, at_s: float) -> int:
+        return round((at_s + wall_ahead_s(self._clock)) * 1_000_000)
