@@ -1,91 +1,24 @@
 """A call that hangs, a driver that is slow, a reader that crashes: what each costs, with real processes."""
 
-import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lab.simgpu import faults
 from lab.simgpu.load import Point
-from lab.simgpu.world import GpuSpec, World, create
-from slurm_gpu.clock import SystemClock
+from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu import readerchild, readerprocess
 from slurm_gpu.node.gpu.readerprocess import ReaderProcess
-from slurm_gpu.node.gpu.reading import (
-    Failure,
-    Reader,
-    ReaderStartingError,
-    Reading,
-    Request,
-    Results,
-    Trouble,
-)
+from slurm_gpu.node.gpu.reading import Failure, ReaderStartingError, Request, Results, Trouble
 from tests.node.fakes import FakeClock
-
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 0.2
-GPUS = ["GPU-a", "GPU-b", "GPU-c"]
-
-
-@pytest.fixture
-def world(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    path = tmp_path / "gpus.world"
-    create(path, [GpuSpec(uuid, minor=n) for n, uuid in enumerate(GPUS)])
-    monkeypatch.setenv("SIMGPU_WORLD", str(path))
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
-    return World(path)
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def start(clock: FakeClock) -> Iterator[Callable[..., ReaderProcess]]:
-    readers = []
-
-    def start(**options: float) -> ReaderProcess:
-        readers.append(ReaderProcess(clock, **{"deadline_s": DEADLINE_S, "start_wait_s": 10, **options}))
-        return readers[-1]
-
-    yield start
-    for reader in readers:
-        reader.close()
-        # What was killed takes its time on a busy machine, and closing waits no longer than for an answer.
-        assert all(child.is_gone(10) for child in reader._dying)
-
-
-@pytest.fixture
-def reader(world: World, start: Callable[..., ReaderProcess]) -> ReaderProcess:
-    """Has found its devices."""
-    reader = start()
-    reader.devices()
-    return reader
-
-
-def uuids(reader: Reader) -> list[str]:
-    return [facts.uuid for facts in reader.devices()]
-
-
-def read(reader: Reader, *of: str) -> Results:
-    return reader.read([Request(uuid=uuid, detailed=True) for uuid in of or GPUS])
-
-
-def read_when_ready(reader: Reader) -> tuple[Results, float]:
-    """The first results that have readings, and how long it took."""
-    begin = time.monotonic()
-    while not (results := read(reader)).readings:
-        assert time.monotonic() < begin + 10
-        time.sleep(0.01)
-    return results, time.monotonic() - begin
+from tests.node.reader.asking import DEADLINE_S, GPUS, ROOT, read, read_when_ready, uuids, wait_for
 
 
 def test_a_reading_is_the_same_through_the_pipe(world: World, reader: ReaderProcess) -> None:
@@ -155,13 +88,6 @@ def test_a_gpu_that_hung_is_tried_again_at_growing_intervals_and_disturbs_nobody
     faults.hang(world, 1, [])
     wait_for(lambda: "GPU-b" in uuids(reader))
     assert set(read(reader).readings) == set(GPUS)
-
-
-def wait_for(met: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_gpu_that_hangs_at_the_start_is_left_out(world: World, start: Callable[..., ReaderProcess]) -> None:
@@ -333,134 +259,6 @@ def test_the_reader_never_outlives_the_daemon(world: World) -> None:
     daemon.wait()
     daemon.stdout.close()
     wait_for(lambda: not child.exists() or "Z" in (child / "stat").read_text().split()[2])
-
-
-def test_it_follows_devices_until_it_is_asked_for_anything_else(world: World, reader: ReaderProcess) -> None:
-    points = [Point(world.now_ns(), 40, 5000), Point(world.now_ns() + 1000 * 10**9, 40, 5000)]
-    world.register(0, points, pid=os.getpid())
-    reader.follow(["GPU-c", "GPU-a"], 0.05, math.inf)
-    assert reader.follows
-    followed: list[tuple[str, Reading]] = []
-
-    def enough() -> bool:
-        followed.extend(reader.followed())
-        return len(followed) >= 6
-
-    wait_for(enough)
-    assert [uuid for uuid, _ in followed[:4]] == ["GPU-c", "GPU-a"] * 2
-    for uuid, reading in followed:
-        assert reading.memory is not None
-        assert (reading.memory.used > 4000 * 2**20) == (uuid == "GPU-a")
-    assert set(read(reader).readings) == set(GPUS)
-    assert not reader.follows
-    reader.followed()  # what came before it was asked
-    asked, at_s = world.calls()["nvmlDeviceGetMemoryInfo_v2"], SystemClock().monotonic()
-    wait_for(lambda: SystemClock().monotonic() > at_s + 0.2)
-    assert world.calls()["nvmlDeviceGetMemoryInfo_v2"] == asked
-
-
-def test_it_follows_no_longer_than_it_was_told_to(world: World, reader: ReaderProcess) -> None:
-    until_s = SystemClock().monotonic() + 0.2
-    reader.follow(["GPU-a"], 0.05, until_s)
-    wait_for(lambda: SystemClock().monotonic() > until_s + 0.2)
-    followed = reader.followed()
-    assert 1 <= len(followed) <= 4
-    assert all(reading.at_s < until_s + 0.05 for _, reading in followed)
-
-
-def test_a_gpu_that_hangs_while_it_is_followed_is_left_out(world: World, reader: ReaderProcess) -> None:
-    reader.follow(["GPU-a", "GPU-b"], 0.05, math.inf)
-    wait_for(lambda: bool(reader.followed()))
-    faults.hang(world, 1)
-
-    def given_up() -> bool:
-        reader.followed()
-        return not reader.follows
-
-    wait_for(given_up)
-    results, _ = read_when_ready(reader)
-    assert set(results.readings) == {"GPU-a", "GPU-c"}
-    assert results.failures["GPU-b"].trouble is Trouble.HUNG
-
-
-def test_a_gpu_that_hangs_while_it_is_followed_is_known_to_whoever_asks_next(
-    world: World, reader: ReaderProcess
-) -> None:
-    reader.follow(["GPU-b"], 0.05, math.inf)
-    wait_for(lambda: bool(reader.followed()))
-    faults.hang(world, 1)
-    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]
-    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)  # it is asked, and hangs
-    begin = time.monotonic()
-    results = read(reader, "GPU-c", "GPU-b", "GPU-a")
-    assert time.monotonic() - begin < DEADLINE_S + 0.1
-    assert {uuid: failure.trouble for uuid, failure in results.failures.items()} == {"GPU-b": Trouble.HUNG}
-    results, _ = read_when_ready(reader)
-    assert set(results.readings) == {"GPU-a", "GPU-c"}
-
-
-def test_a_reader_that_has_nothing_to_follow_any_more_is_left_in_peace(
-    world: World, reader: ReaderProcess
-) -> None:
-    before, until_s = reader.pid, SystemClock().monotonic() + 0.1
-    reader.follow(["GPU-a"], 0.05, until_s)
-    wait_for(lambda: bool(reader.followed()))
-    wait_for(lambda: SystemClock().monotonic() > until_s + 2 * DEADLINE_S)
-    reader.followed()
-    assert not reader.follows
-    assert set(read(reader).readings) == set(GPUS)
-    assert reader.pid == before
-
-
-def test_a_gpu_that_is_lost_in_the_moment_in_which_it_is_asked_for_costs_no_reader(
-    world: World, reader: ReaderProcess
-) -> None:
-    before = reader.pid
-    reader.follow(["GPU-b"], 0.01, math.inf)
-    wait_for(lambda: bool(reader.followed()))
-    faults.lose(world, 1)
-    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]
-    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)
-    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
-    assert reader.pid == before
-
-
-def test_a_gpu_that_is_lost_while_it_is_followed_ends_that(world: World, reader: ReaderProcess) -> None:
-    reader.follow(["GPU-a", "GPU-b"], 0.05, math.inf)
-    wait_for(lambda: bool(reader.followed()))
-    faults.lose(world, 1)
-
-    def ended() -> bool:
-        reader.followed()
-        return not reader.follows
-
-    wait_for(ended)
-    assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
-
-
-def test_a_reader_that_is_killed_while_it_follows_is_replaced(world: World, reader: ReaderProcess) -> None:
-    reader.follow(["GPU-a"], 0.05, math.inf)
-    wait_for(lambda: bool(reader.followed()))
-    assert reader.pid is not None
-    os.kill(reader.pid, signal.SIGKILL)
-
-    def noticed() -> bool:
-        reader.followed()
-        return not reader.follows
-
-    wait_for(noticed)
-    results, _ = read_when_ready(reader)
-    assert set(results.readings) == set(GPUS)
-
-
-def test_a_slurm_gpud_that_sleeps_long_finds_all_that_was_followed(
-    world: World, reader: ReaderProcess
-) -> None:
-    reader.follow(["GPU-a"], 0.0005, math.inf)
-    # The pipe holds no more than some 64 KiB of it.
-    wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > 300)
-    assert len(reader.followed()) > 250
-    assert set(read(reader).readings) == set(GPUS)
 
 
 def test_slurm_gpud_itself_never_loads_nvml() -> None:

@@ -1,0 +1,35 @@
+"""Three simulated GPUs, and what tests ask the process that reads them."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from slurm_gpu.node.gpu.reading import Reader, Request, Results
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_S = 0.2
+GPUS = ["GPU-a", "GPU-b", "GPU-c"]
+
+
+def uuids(reader: Reader) -> list[str]:
+    return [facts.uuid for facts in reader.devices()]
+
+
+def read(reader: Reader, *of: str) -> Results:
+    return reader.read([Request(uuid=uuid, detailed=True) for uuid in of or GPUS])
+
+
+def read_when_ready(reader: Reader) -> tuple[Results, float]:
+    """The first results that have readings, and how long it took."""
+    begin = time.monotonic()
+    while not (results := read(reader)).readings:
+        assert time.monotonic() < begin + 10
+        time.sleep(0.01)
+    return results, time.monotonic() - begin
+
+
+def wait_for(met: Callable[[], bool]) -> None:
+    end = time.monotonic() + 10
+    while not met():
+        assert time.monotonic() < end
+        time.sleep(0.01)

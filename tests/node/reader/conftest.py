@@ -1,0 +1,41 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.simgpu.world import GpuSpec, World, create
+from slurm_gpu.node.gpu.readerprocess import ReaderProcess
+from tests.node.fakes import FakeClock
+from tests.node.reader.asking import DEADLINE_S, GPUS
+
+
+@pytest.fixture
+def world(nvml_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    path = tmp_path / "gpus.world"
+    create(path, [GpuSpec(uuid, minor=n) for n, uuid in enumerate(GPUS)])
+    monkeypatch.setenv("SIMGPU_WORLD", str(path))
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml_library.parent))
+    return World(path)
+
+
+@pytest.fixture
+def start(clock: FakeClock) -> Iterator[Callable[..., ReaderProcess]]:
+    readers = []
+
+    def start(**options: float) -> ReaderProcess:
+        readers.append(ReaderProcess(clock, **{"deadline_s": DEADLINE_S, "start_wait_s": 10, **options}))
+        return readers[-1]
+
+    yield start
+    for reader in readers:
+        reader.close()
+        # What was killed takes its time on a busy machine, and closing waits no longer than for an answer.
+        assert all(child.is_gone(10) for child in reader._dying)
+
+
+@pytest.fixture
+def reader(world: World, start: Callable[..., ReaderProcess]) -> ReaderProcess:
+    """Has found its devices."""
+    reader = start()
+    reader.devices()
+    return reader

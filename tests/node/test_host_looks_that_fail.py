@@ -1,0 +1,160 @@
+"""A look at a job's processes that hangs, is late or fails costs that job alone."""
+
+import contextlib
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.node.application.rules import NO_RULES
+from slurm_gpu.node.host.hostbook import STUCK_S, HostBook, Mounts
+from slurm_gpu.node.host.hostwatch import HostWatch
+from slurm_gpu.node.process.nodecounters import NodeReading
+from slurm_gpu.node.workthread import Task, WorkThread
+from tests.node.hostnode import START_S, HostNode, allocation, segment
+from tests.node.machine import AtOnce
+
+
+class Hanging:
+    """A worker whose tasks do not come back."""
+
+    def __init__(self) -> None:
+        self.idle, self.started = True, 0
+
+    def start(self, task: Task) -> None:
+        self.idle = False
+        self.started += 1
+
+    def abandon(self) -> None:
+        self.idle = True
+
+
+def test_a_look_that_does_not_come_back_costs_that_job_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = Hanging()
+    book = HostBook(
+        "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
+    )
+    book.begin(allocation(4))
+    now_s = START_S
+    while worker.started < 2 and now_s < START_S + 200:
+        assert not book.step(now_s, dict)
+        if "job 4" in caplog.text and book.next_step_s() is None:
+            book.begin(replace(allocation(5), uid=1002))
+        now_s += 1.0
+    assert (worker.started, now_s >= START_S + STUCK_S) == (2, True)
+    assert caplog.text.count("does not come back") == 1
+    book.end(segment(4), now_s)
+    book.end(segment(5), now_s)
+    hosts = [host for at in (now_s, now_s + STUCK_S + 1) for host in book.step(at, dict)]
+    assert sorted(host.job_id for host in hosts if host.final) == [4, 5]
+
+
+class Late(Hanging):
+    """A worker whose tasks come back when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: list[Task] = []
+
+    def start(self, task: Task) -> None:
+        super().start(task)
+        self.tasks.append(task)
+
+
+def test_a_look_that_comes_back_late_leaves_to_others_what_others_look_at_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[tuple[int, float]] = []
+
+    def look(watch: HostWatch, now_s: float, *_: object) -> None:
+        looked.append((watch.key.job_id, now_s))
+        watch.next_look_s = now_s + 10
+
+    monkeypatch.setattr(HostWatch, "look", look)
+    worker = Late()
+    book = HostBook(
+        "n1", NO_RULES, mounts=Mounts(proc=tmp_path, cgroup=tmp_path, sys=tmp_path), worker=worker
+    )
+    of_alice, of_bob = (replace(allocation(job), uid=uid) for job, uid in ((4, 1001), (5, 1002)))
+    book.sync([of_alice, of_bob], START_S)
+    book.step(START_S, dict)
+    late_s = START_S + STUCK_S + 1
+    book.step(late_s, dict)
+    first, second = worker.tasks
+    # While one look at a job of Alice's hangs, none is risked at another of hers.
+    book.sync([of_alice, of_bob, replace(allocation(6), uid=1001)], late_s)
+    second()
+    worker.idle = True
+    book.step(late_s + 1, dict)
+    assert (looked, len(worker.tasks)) == ([(5, late_s)], 2)
+    first()
+    book.step(late_s + 2, dict)
+    worker.tasks[2]()
+    assert looked == [(5, late_s), (6, late_s + 2)]
+
+
+class Failing(AtOnce):
+    """A worker whose thread survives what a task raises, as WorkThread's does."""
+
+    def start(self, task: Task) -> None:
+        with contextlib.suppress(ValueError):
+            task()
+
+
+def test_a_look_that_fails_costs_that_job_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = HostNode(tmp_path, worker=Failing())
+    look = HostWatch.look
+
+    def failing(watch: HostWatch, now_s: float, reading: NodeReading, on_gpu: Sequence[int]) -> None:
+        if watch.key.job_id == 4:
+            raise ValueError
+        look(watch, now_s, reading, on_gpu)
+
+    monkeypatch.setattr(HostWatch, "look", failing)
+    for job_id in (4, 5):
+        node.proc.process(job_id)
+        node.job(job_id, job_id)
+        node.book.begin(allocation(job_id))
+    node.until(START_S + 5)
+    assert (node.finished(4).cpu_s, node.finished(5).cpu_s) == (None, 0.0)
+    assert caplog.text.count("failed") == 1
+
+
+def test_the_thread_runs_tasks_and_survives_their_errors(caplog: pytest.LogCaptureFixture) -> None:
+    worker = WorkThread("test")
+    ran = threading.Event()
+
+    def wait_idle() -> None:
+        for _ in range(1000):
+            if worker.idle:
+                return
+            ran.wait(0.001)
+        raise AssertionError("not idle")
+
+    worker.start(lambda: 1 / 0)  # type: ignore[arg-type, return-value]
+    wait_idle()
+    worker.start(ran.set)
+    wait_idle()
+    assert ran.is_set()
+    assert "ZeroDivisionError" in caplog.text
+    held, go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held.set()
+        go.wait(5)
+
+    worker.start(hold)
+    assert held.wait(5)
+    assert not worker.idle
+    worker.abandon()
+    assert worker.idle
+    again = threading.Event()
+    worker.start(again.set)
+    assert again.wait(5)
+    go.set()
