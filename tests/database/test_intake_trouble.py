@@ -3,6 +3,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,8 +82,10 @@ def locked(mariadb: MariaDB, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
-    locked: Database, caplog: pytest.LogCaptureFixture
+    locked: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(engine, "time", SimpleNamespace(sleep=pauses.append))
     gate = Gate(locked)
     gate.ship(records=[record()])
     with locked.engine.connect() as somebody:
@@ -92,6 +95,7 @@ def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
         other = record(node="n2", segment=segment(2))
         assert gate.ship(node="n2", address=N2, records=[other])["stored"] == 1
     assert gate.ship(records=[record(seq=2)])["stored"] == 1
+    assert pauses == [], "it is not tried again while all others wait"
     assert [item.getMessage().partition(": others")[0] for item in caplog.records] == [
         "a shipment cannot be stored, and waits on its node: n1"
     ]
