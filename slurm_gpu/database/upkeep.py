@@ -86,14 +86,14 @@ class Upkeep:
         """Of records, which stay: so it is written down up to where they are without."""
         with self._database.reading() as connection:
             done_s = get_watermark(connection, _PRUNED)
-        # One that lies ahead is of a clock that was set, or of a shorter retention.
-        from_s = 0 if done_s is None else min(done_s, before_s)
+        from_s = 0 if done_s is None else done_s
         now = self._clock.monotonic()
         if now >= self._late_at:
             self._late_at = now + LATE_EVERY_S
             from_s -= _LATE_S
         statement = update(run_device).where(run_device.c.timeline.is_not(None)).values(timeline=null())
         n = self._prune_rows(statement, run_device.c.last_s, from_s, before_s, stepped)
+        # Also where it lay ahead, by a clock that was set or a shorter retention.
         self._database.write(lambda connection: set_watermark(connection, _PRUNED, before_s))
         return n
 
