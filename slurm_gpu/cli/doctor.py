@@ -49,7 +49,7 @@ def doctor(
     """Check what is installed, end to end, and say what to type where something is wrong.
 
     Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
-    host and on a GPU node. Exit code 1 if anything failed.
+    host and on nodes, with GPUs and without. Exit code 1 if anything failed.
     """
     at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, policy_state=policy_state_dir)
     if context.invoked_subcommand is not None:

@@ -1,8 +1,11 @@
 """Slurm's number of a GPU leads to the right UUID, whatever order gres.conf has."""
 
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
 from operator import sub
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -298,3 +301,94 @@ def test_a_position_that_slurmd_did_not_tell_of_is_asked_for_once_then_now_and_t
     assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
     assert asker.uuids([0, 1], devices) == {0: "GPU-0", 1: "GPU-1"}
     assert slurmd.asked == 3
+
+
+def test_a_list_that_lacks_a_position_which_slurm_hands_out_is_trusted_no_longer(tmp_path: Path) -> None:
+    slurmd, worker = Slurmd("Gres Name=gpu Count=1 File=/dev/x/nvidia0"), Later()
+    asker, devices = order(tmp_path, slurmd, worker=worker), gpus(0, 1)
+    asker.ask()
+    worker.run()
+    assert asker.uuids([0], devices) == {0: "GPU-0"}
+    slurmd.text = "Gres Name=gpu Count=2 File=/dev/x/nvidia1,/dev/x/nvidia0"  # by a file that is not watched
+    assert asker.uuids([0, 1], devices) == {}
+    worker.run()
+    assert asker.uuids([0, 1], devices) == {0: "GPU-1", 1: "GPU-0"}
+
+
+class SlowSlurmd:
+    """It reads gres.conf at any moment between question and answer, fails at times, and takes its time."""
+
+    def __init__(self, directory: Path) -> None:
+        self.conf, self.changes = directory / "gres.conf", 0
+        self.fails = self.reads_at_once = False
+        self.read = ""
+        self.worker, self.clock = Later(), FakeClock()
+        self.write((0, 1, 2))
+        self.order = GresOrder(
+            "n1",
+            self.clock,
+            run=self.run,
+            environ={"SLURM_CONF": str(directory / "slurm.conf")},
+            worker=self.worker,
+            wait_s=0,
+        )
+
+    def write(self, minors: Sequence[int]) -> None:
+        self.minors = minors
+        self.conf.write_text("".join(f"Gres Name=gpu Count=1 File=/dev/x/nvidia{m}\n" for m in minors))
+        self.changes += 1
+        os.utime(self.conf, ns=(0, self.changes))
+
+    def run(self, command: Sequence[str]) -> str:
+        if self.fails:
+            raise SlurmError("it fails")
+        return self.read if self.reads_at_once else self.conf.read_text()
+
+    def uuids(self, positions: Sequence[int]) -> Mapping[int, str]:
+        begun = len(self.worker.tasks)
+        found = self.order.uuids(positions, gpus(0, 1, 2))
+        if len(self.worker.tasks) > begun:
+            self.read = self.conf.read_text()
+        return found
+
+    def truth(self, positions: Sequence[int]) -> Mapping[int, str]:
+        return {p: f"GPU-{self.minors[p]}" for p in positions if p < len(self.minors)}
+
+
+POSITIONS = st.lists(st.integers(0, 3), max_size=3)
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.permutations((0, 1, 2)).map(lambda minors: tuple(minors)[:2])),
+    st.tuples(st.just("write"), st.permutations((0, 1, 2)).map(tuple)),
+    st.tuples(st.just("answer"), st.booleans()),
+    st.tuples(st.just("fails"), st.booleans()),
+    st.tuples(st.just("ask"), POSITIONS),
+    st.tuples(st.just("wait"), st.floats(0, 100)),
+)
+
+
+@given(st.lists(STEPS, max_size=30), POSITIONS)
+def test_whatever_comes_between_no_position_is_told_wrongly_and_each_in_the_end(
+    steps: list[tuple[str, Any]], positions: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        slurmd = SlowSlurmd(Path(directory))
+        for step, value in steps:
+            if step == "write":
+                slurmd.write(value)
+            elif step == "answer":
+                slurmd.reads_at_once = value
+                slurmd.worker.run()
+            elif step == "fails":
+                slurmd.fails = value
+            elif step == "wait":
+                slurmd.clock.advance(value)
+            else:
+                assert slurmd.uuids(value).items() <= slurmd.truth(value).items()
+            assert len(slurmd.worker.tasks) <= 1
+        slurmd.fails = False
+        for _ in range(3):
+            slurmd.worker.run()
+            slurmd.clock.advance(RETRY_MAX_S)
+            slurmd.uuids(positions)
+        slurmd.worker.run()
+        assert slurmd.uuids(positions) == slurmd.truth(positions)
