@@ -21,6 +21,10 @@ _EXIT_STATUS = (
     ("3", "Slurm, the database, MUNGE, NVML or another thing outside failed."),
 )
 _SITE_FILE = ("/etc/slurm-gpu/slurm-gpu.yaml", "The site file: see `slurm-gpu.yaml`(5).")
+_ENVIRONMENT_FILE = (
+    "/etc/sysconfig/slurm-gpu, /etc/default/slurm-gpu",
+    "Environment of the units: `PATH=`, where Slurm's commands are not in /usr/bin.",
+)
 _UNITS = (
     "The unit is `{name}.service`. It is of Type=notify: `systemctl status {name}` shows a line of what the "
     "daemon is at, and its work feeds the watchdog, so that a daemon that hangs is started again. It logs to "
@@ -49,7 +53,7 @@ def daemon_pages(version: str, date: str) -> Iterator[ManPage]:
         page.add("OPTIONS", _options(daemon.parser))
         page.add("COMMANDS", *(section(command, *_command(parser)) for command, parser in daemon.commands))
         page.add("EXIT STATUS", described(_EXIT_STATUS))
-        page.add("FILES", described((_SITE_FILE, *daemon.files)))
+        page.add("FILES", described((_SITE_FILE, *daemon.files, _ENVIRONMENT_FILE)))
         page.add("SEE ALSO", see_also(daemon.related))
         yield page
 

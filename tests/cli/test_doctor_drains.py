@@ -114,7 +114,7 @@ def test_nodes_that_a_hook_has_drained(installed: Installation):
     found = list(drains.drained(at))
     assert [one.message for one in found] == ["drained: n[1,3] (Prolog error)", "drained: n4 (Epilog error)"]
     assert {one.level for one in found} == {Level.FAIL}
-    assert "slurm-gpu doctor on n1" in str(found[0].remedy)
+    assert "ssh n1 slurm-gpu doctor" in str(found[0].remedy)
     assert str(found[0].remedy).endswith("scontrol update nodename=n[1,3] state=resume")
 
 

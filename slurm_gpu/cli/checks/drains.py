@@ -35,7 +35,7 @@ def drained(at: Surroundings) -> Iterator[Finding]:
             found = True
             yield fail(
                 told,
-                f"slurm-gpu doctor on {names[0]} says what is wrong there, else slurmd's log; then {resume}",
+                f"ssh {names[0]} slurm-gpu doctor says what is wrong there, or slurmd's log; then {resume}",
             )
         elif _GRES.search(reason):
             found = True
