@@ -51,15 +51,33 @@ MEMORY_LEVELS = 5
 _MEMORY_MIB = 81_920.0
 _PHASE_S = 7.0
 _PAUSE_S = 30.0
+PERIOD_S, FIRST_TOLD_S = 300, 10
+"""A job is told of soon after its beginning, then each five minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What is known of each GPU so many seconds after a job's beginning."""
+
+    at_s: float
+    records: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What one node tells of one job in the end: a record of each GPU, and the host record."""
+    """What one node tells of one job, at last a record of each GPU and the host record.
+
+    `stages` are how these records grew, the last of them `records`.
+    """
 
     seconds: int
-    records: tuple[Mapping[str, Any], ...]
+    stages: tuple[Stage, ...]
     host: Mapping[str, Any]
+
+    @property
+    def records(self) -> tuple[Mapping[str, Any], ...]:
+        """Those that are final."""
+        return self.stages[-1].records
 
 
 def patterns(seed: int = 1) -> list[Pattern]:
@@ -91,14 +109,26 @@ def _pattern(machine: SimulatedMachine, job_id: int, seconds: int, dice: random.
         machine.work(job_id, 0, gpu, points)
     positions = ",".join(map(str, range(GPUS)))
     machine.hook("prolog", job_id, positions)
-    machine.run(seconds)
+    began_s, stages = machine.clock.now_s, []
+    for at_s in (FIRST_TOLD_S, *range(PERIOD_S, seconds, PERIOD_S)):
+        machine.run_until(began_s + at_s)
+        stages.append(Stage(at_s, _told(machine, job_id)))
+    machine.run_until(began_s + seconds)
     machine.hook("epilog", job_id, positions)
     machine.run(_PAUSE_S)
+    stages.append(Stage(seconds, _told(machine, job_id)))
+    records = stages[-1].records
+    assert all(record["final"] for record in records)
+    return Pattern(seconds, tuple(stages), {**_identity(records[0]), **_HOST})
+
+
+def _told(machine: SimulatedMachine, job_id: int) -> tuple[Mapping[str, Any], ...]:
+    """A job's records as they are in the spool, in the order of its GPUs."""
     assert machine.spool is not None
-    waiting = [item for item in machine.spool.waiting(100, set()) if item.wire["job_id"] == job_id]
-    records = tuple(item.wire for item in waiting if item.kind == "records")
-    assert len(records) == GPUS, "the job's records are final"
-    return Pattern(seconds, records, {**_identity(records[0]), **_HOST})
+    waiting = machine.spool.waiting(1000, set(machine.spool.waiting_keys()))
+    records = [item.wire for item in waiting if item.kind == "records" and item.wire["job_id"] == job_id]
+    assert len(records) == GPUS, "each GPU has one"
+    return tuple(sorted(records, key=lambda record: str(record["device"])))
 
 
 def _identity(record: Mapping[str, Any]) -> dict[str, Any]:
