@@ -21,6 +21,7 @@ from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
+from slurm_gpu.database.store import prepare
 from slurm_gpu.database.storing import store
 from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.database.unknown import UnknownLog
@@ -88,6 +89,7 @@ class Intake:
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
         if n_to_store:
+            prepare(goods.records.values())
             stored, stale = self._stored(goods)
             self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
         # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from slurm_gpu.database.schema import Encoded
+from slurm_gpu.database.packed import HISTOGRAMS, pack_statistics, pack_timeline
 from slurm_gpu.records import HISTOGRAM_BINS, Live, LiveDevice, Record, fields
 from slurm_gpu.records.live import MAX_DEVICES, MAX_HOST_VALUES, MAX_JOBS, MAX_REASONS, QUANTITIES
 from slurm_gpu.records.record import WHOLE_GPU_MGPU
@@ -31,7 +31,6 @@ Moment = Annotated[int, Meta(ge=0, le=fields.MAX_MOMENT_S)]
 JobNumber = Annotated[int, Meta(ge=0, le=fields.MAX_JOB_ID)]
 Whole = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 _LEVELS = bytes([*range(FULL + 1), GAP])
-_encode = msgspec.json.Encoder().encode
 
 
 def _amount(name: str) -> Any:
@@ -84,7 +83,7 @@ def _n_levels(text: str) -> int:
     return len(levels)
 
 
-class QuickRecord(Struct, kw_only=True):
+class QuickRecord(Struct, kw_only=True, dict=True):
     """A `slurm_gpu.records.Record` that was read quickly, and is only to be stored."""
 
     cluster: Word
@@ -116,32 +115,34 @@ class QuickRecord(Struct, kw_only=True):
                 if not low - slack <= mean <= high + slack:
                     raise ValueError("mean")
 
+    @functools.cached_property
     def row(self) -> dict[str, Any]:
-        """The columns of `run_device`, but for those of matching."""
+        """The columns of `run_device`, but for those of matching; worked out once."""
         columns = dict(zip(_COLUMNS, _columns_of(self), strict=True))
-        for name in _TEXTS:
-            if columns[name] is not None:
-                columns[name] = Encoded(_encode(columns[name]), "ascii")
-        told = zip(_IN_STATISTICS, _statistics_of(self), strict=True)
-        statistics = {name: value for name, value in told if value is not None}
-        columns["statistics"] = Encoded(_encode(statistics), "ascii")
+        course = columns["timeline"]
+        if course is not None:
+            told = zip(SERIES, _series_of(course.series), strict=True)
+            series = {name: text for name, text in told if text is not UNSET}
+            columns["timeline"] = pack_timeline(
+                {"width_s": course.width_s, "start_s": course.start_s, "series": series}
+            )
+        values = zip(_IN_STATISTICS, _statistics_of(self), strict=True)
+        columns["statistics"] = pack_statistics({name: value for name, value in values if value is not None})
         return columns
 
 
 _OF_FIELDS = {f.name: str(f.type) for f in dataclasses.fields(Record)}
 _MEANS = [name for name, kind in _OF_FIELDS.items() if kind == "Mean | None"]
 _TOTALS = [name for name, kind in _OF_FIELDS.items() if kind == "Total | None"]
-_HISTOGRAMS = "util_hist_ms", "mem_hist_ms"
-_IN_STATISTICS = ("uptime_s", *_MEANS, *_TOTALS, "throttle_s")
+_IN_STATISTICS = ("uptime_s", *_MEANS, *_TOTALS, "throttle_s", *HISTOGRAMS)
 _COLUMNS = [name for name in _OF_FIELDS if name not in _IN_STATISTICS]
-_TEXTS = *_HISTOGRAMS, "timeline"
-_means_of, _histograms_of = attrgetter(*_MEANS), attrgetter(*_HISTOGRAMS)
+_means_of, _histograms_of = attrgetter(*_MEANS), attrgetter(*HISTOGRAMS)
 _columns_of, _statistics_of = attrgetter(*_COLUMNS), attrgetter(*_IN_STATISTICS)
 _HISTOGRAM: Any = dict[Literal[tuple(map(str, range(HISTOGRAM_BINS)))], Whole]  # type: ignore[misc]
 _MAY_BE_MISSING: dict[str, Any] = {
     **dict.fromkeys(("uptime_s", "no_process_s", "suspended_s"), Seconds),
     "granted_mgpu": Annotated[int, Meta(ge=0, le=WHOLE_GPU_MGPU)],
-    **dict.fromkeys(_HISTOGRAMS, _HISTOGRAM),
+    **dict.fromkeys(HISTOGRAMS, _HISTOGRAM),
     **{name: _mean(name) for name in _MEANS},
     **{name: _total(name) for name in _TOTALS},
     "throttle_s": Annotated[dict[Word, Seconds], Meta(max_length=64)],

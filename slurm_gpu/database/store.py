@@ -33,13 +33,14 @@ IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVE
 # What all rows of a segment have in common for as long as it lives: no other node can write to it.
 _OWNER = ("cluster", "job_id", "node")
 _MATCHING = ("run_id", "match_due")
+_OWN_OF_RECORDS = ("row_id", *_MATCHING)
 _RECORD_COLUMNS = tuple(
-    c.name for c in run_device.columns if c.name not in (*_MATCHING, "statistics", "timeline")
+    c.name for c in run_device.columns if c.name not in (*_OWN_OF_RECORDS, "statistics", "timeline")
 )
 _HOST_COLUMNS = tuple(c.name for c in run_host.columns if c.name not in _MATCHING)
 RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "timeline")
 """The columns of `run_device` for those who read records and not their course."""
-_RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("run_id",))
+_RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("row_id", "run_id"))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
 _TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
@@ -63,6 +64,13 @@ W = TypeVar("W", bound=Watch)
 K = TypeVar("K")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
+
+
+def prepare(records: Iterable[Record | QuickRecord]) -> None:
+    """Pack what is to be stored: better in the thread of its sender than while all wait for a transaction."""
+    for record in records:
+        if isinstance(record, QuickRecord):
+            _ = record.row  # which keeps it
 
 
 def store_records(connection: Connection, records: Iterable[Record | QuickRecord]) -> list[bool]:
@@ -255,7 +263,7 @@ def _row(names: Iterable[str], wire: Mapping[str, Any]) -> dict[str, Any]:
 
 def _record_row(record: Record | QuickRecord) -> dict[str, Any]:
     if isinstance(record, QuickRecord):
-        return {**record.row(), "match_due": True}
+        return {**record.row, "match_due": True}
     wire = record.to_wire()
     columns = {name: wire.pop(name, None) for name in (*_RECORD_COLUMNS, "timeline")}
     return {**columns, "statistics": wire, "match_due": True}

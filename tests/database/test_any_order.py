@@ -130,7 +130,7 @@ def tell(database: Database, items: Sequence[Told]) -> None:
 
 
 def tables(database: Database) -> dict[str, Any]:
-    """All that matters: without the numbers of runs, in whose place stand their keys."""
+    """All that matters: without the numbers of rows; in place of those of runs stand their keys."""
     with database.reading() as connection:
 
         def rows(table: Any) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ def tables(database: Database) -> dict[str, Any]:
         keys = {run_id: (r["cluster"], r["job_id"], r["submit_s"]) for run_id, r in runs.items()}
         keyed = {
             table.name: sorted(
-                ({**r, "run_id": keys.get(r["run_id"])} for r in rows(table)),
+                ({**r, "row_id": None, "run_id": keys.get(r["run_id"])} for r in rows(table)),
                 key=lambda r: (r["segment"], r.get("device", "")),
             )
             for table in (run_device, run_host)

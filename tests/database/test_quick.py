@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_gpu.database.packed import pack_statistics, pack_timeline, unpack_statistics, unpack_timeline
 from slurm_gpu.database.quick import QuickRecord, read_quickly
-from slurm_gpu.database.schema import Encoded
 from slurm_gpu.database.store import _record_row
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import Live, Mean, Record, Total
@@ -52,10 +52,15 @@ def read(**given: Any) -> dict[str, Any] | None:
 
 def columns(row: dict[str, Any]) -> dict[str, Any]:
     """A row as it comes back from the database."""
-    return {
-        name: json.loads(value if isinstance(value, Encoded) else json.dumps(value))
-        for name, value in row.items()
+    forms: dict[str, tuple[Any, Any]] = {
+        "statistics": (pack_statistics, unpack_statistics),
+        "timeline": (pack_timeline, unpack_timeline),
     }
+    back = dict(row)
+    for name, (pack, unpack) in forms.items():
+        if row[name] is not None:
+            back[name] = unpack(row[name] if isinstance(row[name], bytes) else pack(row[name]))
+    return back
 
 
 def as_slowly(wire: Any) -> bool:

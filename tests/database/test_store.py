@@ -69,6 +69,16 @@ def test_the_greater_seq_wins_and_the_others_are_stale(database: Database) -> No
     assert table(database)["records"][0]["held_s"] == 70.0
 
 
+def test_records_lie_in_the_order_in_which_they_first_came(database: Database) -> None:
+    ship(database, record(segment=segment(9)), record(segment=segment(9), device="GPU-2"))
+    ship(database, record(segment=segment(3)))
+    ship(database, record(segment=segment(9), seq=2))
+    with database.reading() as connection:
+        query = select(run_device.c.segment, run_device.c.device, run_device.c.seq)
+        rows = [tuple(r) for r in connection.execute(query.order_by(run_device.c.row_id))]
+    assert rows == [(segment(9), "GPU-1", 2), (segment(9), "GPU-2", 1), (segment(3), "GPU-1", 1)]
+
+
 def test_devices_that_differ_only_in_case_are_two(database: Database) -> None:
     ship(database, record(device="GPU-ab"), record(device="GPU-AB"))
     assert len(table(database)["records"]) == 2

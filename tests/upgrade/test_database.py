@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import itertools
+import json
 import os
 import sqlite3
 import stat
 import warnings
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,8 @@ from slurm_gpu.database.schema import metadata, run_device
 from slurm_gpu.database.store import read_record
 from slurm_gpu.database.upgrading import Upgraded, make_ready, upgrade_database
 from slurm_gpu.errors import UsageError
+from slurm_gpu.records import Mean, Record
+from tests.database.samples import T0, record, segment, timeline
 from tests.database.servers import MariaDB
 from tests.upgrade import write_state
 
@@ -141,6 +146,88 @@ def test_tables_that_were_made_in_part_are_made_by_the_next_start(url: str) -> N
     assert database.schema() == head_revision()
     require_shape(database)
     database.dispose()
+
+
+# Records
+
+
+def nth(n: int) -> Record:
+    """Some like one another and some not, in no order."""
+    last_s = T0 + 10 + n * 7919 % 1000 // 4
+    return record(
+        job_id=n % 40,
+        segment=segment(n * 2654435761 % 2**64),
+        device=f"GPU-{n % 3}",
+        seq=n + 1,
+        last_s=last_s,
+        util_hist_ms=None if n % 5 == 0 else {n % 101: 1000, 100: 2000},
+        mem_hist_ms={} if n % 7 == 0 else {n % 50: 10},
+        power_w=Mean(1.0, float(n), 0.0, float(n + 1)),
+        timeline=None if n % 4 == 0 else timeline(n % 100, None, 50, start_s=T0),
+    )
+
+
+def old_row(sent: Record) -> dict[str, Any]:
+    """A record as rows of `run_device` were up to 0004."""
+    wire = sent.to_wire()
+    texts = {name: wire.pop(name, None) for name in ("util_hist_ms", "mem_hist_ms", "timeline")}
+    columns = {c.name: wire.pop(c.name) for c in run_device.columns if c.name in wire}
+    texts["statistics"] = wire
+    dumped = {name: None if value is None else json.dumps(value) for name, value in texts.items()}
+    return {**columns, **dumped, "run_id": sent.job_id, "match_due": False}
+
+
+def filled(url: str, records: Sequence[Record]) -> Database:
+    """A database of schema 0004 that holds these."""
+    database = made(url, "0004")
+    rows = list(map(old_row, records))
+    names = list(rows[0])
+    values = ", ".join(f":{name}" for name in names)
+    with database.engine.begin() as connection:
+        connection.execute(text(f"INSERT INTO run_device ({', '.join(names)}) VALUES ({values})"), rows)
+    database.dispose()
+    return database
+
+
+def stored(database: Database) -> list[Record]:
+    """In the order in which they lie there."""
+    with database.reading() as connection:
+        rows = connection.execute(select(run_device).order_by(run_device.c.row_id)).mappings()
+        return [read_record(row) for row in rows]
+
+
+def test_records_are_carried_over_whenever_the_upgrade_is_killed(url: str) -> None:
+    sent = [nth(n) for n in range(1100)]
+    database = filled(url, sent)
+    # On MariaDB before its table is committed, twice between batches of rows, and while it takes its place.
+    numbers = itertools.chain((2, 4, 4), itertools.count(4))
+    while killed_at(next(numbers), url) == KILLED:
+        pass
+    assert next(numbers) > 6
+    require_shape(database)
+    assert stored(database) == sorted(sent, key=lambda r: (r.last_s, r.segment, r.device))
+    with database.reading() as connection:
+        query = select(run_device.c.run_id, run_device.c.job_id, run_device.c.match_due).distinct()
+        assert sorted(connection.execute(query)) == [(n, n, False) for n in range(40)]
+    database.dispose()
+
+
+def test_what_a_daemon_that_was_not_stopped_stored_meanwhile_is_carried_over(mariadb: MariaDB) -> None:
+    url = mariadb.fresh()
+    sent = [nth(n) for n in range(600)]
+    database = filled(url, sent)
+    assert killed_at(4, url) == KILLED  # after the first 500
+    first = min(sent, key=lambda r: (r.last_s, r.segment, r.device))
+    change = text("UPDATE run_device SET seq = 9999, last_s = :at_s WHERE segment = :segment")
+    with database.engine.begin() as connection:
+        assert connection.execute(text("SELECT count(*) FROM run_device_copy")).scalar_one() == 500
+        connection.execute(change, {"segment": first.segment, "at_s": T0 + 5000})
+    database.upgrade()
+    require_shape(database)
+    assert len(stored(database)) == 600
+    assert (stored(database)[-1].segment, stored(database)[-1].seq) == (first.segment, 9999)
+    database.dispose()
+    mariadb.drop(url)
 
 
 # What is done when
