@@ -89,7 +89,6 @@ class Intake:
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
         if n_to_store:
-            prepare(goods.records.values())
             stored, stale = self._stored(goods)
             self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
         # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
@@ -158,6 +157,7 @@ class Intake:
         What the database does not take, and never will, is rejected, and keeps out nothing else.
         """
         try:
+            prepare(goods.records.values())
             with self.storing:
                 counts = self._commits.do(goods)
         except LockedError as error:

@@ -53,6 +53,19 @@ def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
     assert "'n1' from 127.0.1.1: 3 rejected for good, such as hosts[" in caplog.text
 
 
+def test_a_record_that_cannot_even_be_packed_is_rejected_and_keeps_out_no_other(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prepare(records: Iterable[Any]) -> None:
+        if any(item.segment == segment(2) for item in records):
+            raise UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed")
+
+    monkeypatch.setattr(intake, "prepare", prepare)
+    answer = Gate(database).ship(records=[record(segment=segment(n)) for n in range(4)])
+    assert answer["stored"] == 3
+    assert [item["index"] for item in answer["rejected"]] == [2]
+
+
 def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(database: Database) -> None:
     """32 of 255 characters are allowed, which JSON may write with twelve bytes each."""
     long = {f"p{n}": "🚀" * 255 for n in range(32)}
