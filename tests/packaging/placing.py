@@ -111,3 +111,9 @@ def mode(path: Path) -> int:
 def inside(tree: Tree, path: Path) -> Path:
     """The path as somebody on the host writes it."""
     return Path("/") / path.relative_to(tree.root)
+
+
+def changed(path: Path) -> tuple[int, int, int]:
+    """When and as what the file was last changed; not when it was last read."""
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from .placing import KINDS, PLACE, PLACE_LUA, SHELLS, Tree, is_hook, is_stub, mode, runs
+from .placing import KINDS, PLACE, PLACE_LUA, SHELLS, Tree, changed, is_hook, is_stub, mode, runs
 
 
 @pytest.fixture(params=SHELLS)
@@ -86,11 +86,11 @@ def test_a_file_of_the_sites_own_is_never_touched(place: Tree, command: str):
     own.chmod(0o700)
     beside = own.with_name("50-site")
     shutil.copy2(own, beside)
-    before = own.stat()
+    before = changed(own)
     done = place(command)
     assert done.returncode == (1 if command == "install" else 0)
     assert "10-slurm-gpu is not slurm-gpu's" in done.stdout + done.stderr
-    assert (own.stat(), beside.read_text()) == (before, own.read_text())
+    assert (changed(own), beside.read_text()) == (before, own.read_text())
     if command == "install":
         assert "Move it away, then type: " in done.stderr
         assert is_hook(place, "epilog")

@@ -12,7 +12,7 @@ import pytest
 from slurm_gpu.policy.bundle import MARK
 from slurm_gpu.policy.installed import read_chain, read_policy_in_force
 
-from .placing import PLACE_LUA, SHELLS, Tree, inside, mode
+from .placing import PLACE_LUA, SHELLS, Tree, changed, inside, mode
 from .scripts import SITES, apply, keep, own_script, submitted
 
 READERS = tuple(PLACE_LUA.read_text().partition("for program in ")[2].partition(";")[0].split())
@@ -41,9 +41,9 @@ def test_without_a_script_of_the_sites_every_job_gets_in(lua: Tree):
     assert submitted(script.read_text()) == {(0, ())}
     assert mode(script) == 0o644
     assert read_policy_in_force(script) is None
-    before = script.stat()
+    before = changed(script)
     lua.done("remove")
-    assert script.stat() == before
+    assert changed(script) == before
     assert lua("status").returncode == 0
 
 
@@ -171,9 +171,9 @@ def test_a_replaced_script_that_cannot_be_loaded_is_named(lua: Tree):
 
 def test_a_script_that_is_not_ours_is_never_touched(lua: Tree):
     script = own_script(lua, "job_submit.lua")
-    before = script.stat()
+    before = changed(script)
     assert "is not slurm-gpu's" in lua.done("remove")
-    assert script.stat() == before
+    assert changed(script) == before
     script.unlink()
     lua.done("remove")
     assert not script.exists()
