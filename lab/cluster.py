@@ -16,6 +16,7 @@ from pathlib import Path
 from lab import (
     associations,
     cgroups,
+    clocks,
     configuration,
     devices,
     hooks,
@@ -102,6 +103,8 @@ class Lab:
             people.create(self.layout.home)
             devices.create(self.layout, nodes)
             devices.create_worlds(self.layout, nodes)
+            if self.options.own_clocks:
+                clocks.create(self.layout)
         with self._phase("mariadb-install-db"):
             mariadb.initialise(self.layout, passwords, services.tagged_environment(self.layout))
         return support.version
@@ -307,6 +310,15 @@ class Lab:
     def truth(self, job_id: int) -> list[GpuShare]:
         """Return what raw job ``job_id`` really did to each GPU that it held, run by run."""
         return of_job(self.layout, tuple(self.nodes.values()), job_id)
+
+    def step_clock(self, host: str, by_s: float) -> None:
+        """Set the wall clock of a node, or of `clocks.DATABASE_HOST`, forward or back.
+
+        LabError where the lab was not brought up with clocks of their own.
+        """
+        if not self.options.own_clocks:
+            raise LabError(f"{host} has this machine's clock, which nobody sets: Options(own_clocks=True)")
+        clocks.step(self.layout, host, by_s)
 
     def status(self) -> dict[str, bool]:
         """Return the daemons and whether each runs; all False where there is no lab."""

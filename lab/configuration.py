@@ -38,7 +38,7 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     write_slurm(layout, options, nodes, cgroups)
     _secret(layout.etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(layout, passwords.slurm), "slurm")
     job_submit_script(layout, options.job_submit)
-    hooks.install(layout, ours=options.services)
+    hooks.install(layout, ours=options.services, own_clocks=options.own_clocks)
     _slurm_gpu(layout, nodes, passwords)
     programs.install(layout)
     associations.write(layout.associations_file)

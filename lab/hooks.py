@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lab import clocks
 from lab.layout import INSTALLED_VARIABLE, REPOSITORY, Layout
 
 EVENTS = ("prolog", "epilog")
 _HOOK = "10-slurm-gpu"
 _INSTALLED = Path("/usr/libexec/slurm-gpu/hooks")
 _TOLD = "-told"
+_NODE = "$SLURMD_NODENAME"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Held:
     """How long our hooks ran, together: they stamp their events somewhere in between."""
 
 
-def install(layout: Layout, *, ours: bool) -> None:
+def install(layout: Layout, *, ours: bool, own_clocks: bool = False) -> None:
     """Write the directories that Prolog= and Epilog= of slurm.conf name."""
     layout.held.mkdir(exist_ok=True)
     layout.truth.mkdir(exist_ok=True)
@@ -38,10 +40,11 @@ def install(layout: Layout, *, ours: bool) -> None:
         directory = layout.etc / f"{event}.d"
         directory.mkdir(exist_ok=True)
         hook = _INSTALLED / event if INSTALLED_VARIABLE in os.environ else REPOSITORY / event / _HOOK
-        _executable(directory / _HOOK, _script(layout, event, hook if ours and hook.exists() else None))
+        script = _script(layout, event, hook if ours and hook.exists() else None, own_clocks=own_clocks)
+        _executable(directory / _HOOK, script)
 
 
-def _script(layout: Layout, event: str, hook: Path | None) -> str:
+def _script(layout: Layout, event: str, hook: Path | None, *, own_clocks: bool) -> str:
     """Stamp, run our hook, stamp again: in the same shell, as an exec takes 100 ms on a busy host."""
     script = f"""\
 #!/bin/sh
@@ -54,11 +57,12 @@ stamp {event}
 """
     if hook is None:
         return f"{script}exit 0\n"
+    variables = clocks.environment(layout, _NODE) if own_clocks else {}
+    clock = "".join(f'export {name}="{value}"\n' for name, value in variables.items())
     return f"""\
-{script}# All nodes share this host, so each has a run directory of its own.
-SLURM_GPU_RUN_DIR={layout.root}/nodes/$SLURMD_NODENAME/run
-export SLURM_GPU_RUN_DIR
-(. {hook})
+{script}# All nodes share this host, so each has a run directory of its own, and a clock where that is wanted.
+export SLURM_GPU_RUN_DIR="{layout.node(_NODE).run}"
+{clock}(. {hook})
 stamp {event}{_TOLD}
 exit 0
 """

@@ -142,6 +142,11 @@ class Layout:
         return self.root / "slurm-gpudbd"
 
     @property
+    def database_world(self) -> Path:
+        """How the clock of slurm-gpudbd's host was set (lab/clocks.py)."""
+        return self.root / "slurm-gpudbd.world"
+
+    @property
     def controller_run(self) -> Path:
         """What /run/slurm-gpu is on a real controller."""
         return self.root / "run"

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lab import mariadb
+from lab import clocks, mariadb
 from lab.configuration import MUNGE_USER
 from lab.daemons import Daemon
 from lab.layout import DIRECTORY_VARIABLE, TAG_VARIABLE, Layout
@@ -37,7 +37,7 @@ def tagged_environment(layout: Layout) -> dict[str, str]:
 
 def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict[str, Daemon]:
     """Return the daemons in the order in which they start."""
-    make = _Factory(layout)
+    make = _Factory(layout, own_clocks=options.own_clocks)
     daemons = [
         make.munged(),
         make.mariadb(),
@@ -54,8 +54,8 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
 
 
 class _Factory:
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, *, own_clocks: bool) -> None:
+        self.layout, self.own_clocks = layout, own_clocks
 
     def _daemon(
         self,
@@ -78,6 +78,9 @@ class _Factory:
             user=user,
             other_logs=(logs / f"{name}.log",) if log_file else (),
         )
+
+    def _clock(self, host: str) -> Mapping[str, str]:
+        return clocks.environment(self.layout, host) if self.own_clocks else {}
 
     def munged(self) -> Daemon:
         directory = self.layout.munge
@@ -144,7 +147,11 @@ class _Factory:
             "--foreground",
         ]
         return self._daemon(
-            "slurm-gpudbd", argv, lambda: accepts(self.layout.database_socket), user=SLURM_USER
+            "slurm-gpudbd",
+            argv,
+            lambda: accepts(self.layout.database_socket),
+            user=SLURM_USER,
+            extra=self._clock(clocks.DATABASE_HOST),
         )
 
     def slurm_gpud(self, node: Node) -> Daemon:
@@ -162,6 +169,7 @@ class _Factory:
             "LD_LIBRARY_PATH": str(self.layout.lib),
             "SIMGPU_WORLD": str(paths.world),
             "SLURM_GPU_MIG_MINORS": str(paths.mig_minors),
+            **self._clock(node.name),
         }
         spool = paths.state / "spool"  # from then on no event of a hook is missed
         return self._daemon(f"slurm-gpud-{node.name}", argv, spool.exists, extra=extra)

@@ -1,4 +1,4 @@
-"""The simulated libnvidia-ml.so.1: C sources beside this file, built by ``make`` (see README.md)."""
+"""The simulated libnvidia-ml.so.1, and a clock that can be set: C beside this file, built by ``make``."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from lab.errors import LabError
 
 SOURCES = Path(__file__).resolve().parent
 LIBRARY = "libnvidia-ml.so.1"
+WALLCLOCK = "libwallclock.so"
 
 
 def build(dest: Path) -> Path:
     """Build the library into directory ``dest``, unless it is up to date, and return its path."""
+    return _make(dest, LIBRARY)
+
+
+def build_wallclock(dest: Path) -> Path:
+    """Build what is preloaded to have a node's own wall clock (wallclock.c), in the same way."""
+    return _make(dest, WALLCLOCK)
+
+
+def _make(dest: Path, name: str) -> Path:
     made = subprocess.run(
-        ["make", "-s", "-C", str(SOURCES), f"DEST={dest.absolute()}"],
+        ["make", "-s", "-C", str(SOURCES), f"DEST={dest.absolute()}", str(dest.absolute() / name)],
         capture_output=True,
         text=True,
         check=False,
     )
     if made.returncode != 0:
-        raise LabError(f"cannot build {LIBRARY}: {made.stderr.strip()}")
-    return dest.absolute() / LIBRARY
+        raise LabError(f"cannot build {name}: {made.stderr.strip()}")
+    return dest.absolute() / name

@@ -19,7 +19,8 @@
  * What happens on an instance counts on its device by the share of the slices that the instance has.
  *
  * Times are ns of CLOCK_REALTIME, as NVML's own stamps are wall-clock time; a test may stop that clock
- * by setting `fake_now_ns`, and make NVML's stamps step while the simulated time goes on evenly.
+ * by setting `fake_now_ns`, and set the wall clock that NVML stamps by (and that wallclock.c shows to others)
+ * while the simulated time goes on evenly.
  */
 #ifndef SIMGPU_WORLD_H
 #define SIMGPU_WORLD_H
@@ -28,7 +29,7 @@
 #include <stdint.h>
 
 #define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
-#define WORLD_VERSION 4u
+#define WORLD_VERSION 5u
 
 enum {
     MAX_DEVICES = 16,
@@ -174,8 +175,9 @@ struct world {
     uint32_t n_functions;
     uint64_t boot_ns; /* when the driver was loaded: counters start here */
     uint64_t fake_now_ns;
-    uint64_t clock_step_at_ns; /* what is stamped later is stamped clock_step_ns later */
-    int64_t clock_step_ns;
+    uint64_t clock_step_at_ns; /* when the wall clock was set last */
+    int64_t clock_step_ns;   /* what happens since then is stamped so much later */
+    int64_t clock_before_ns; /* and what happened before so much */
     uint32_t driver_loaded;
     uint32_t folds;
     uint32_t slots_used; /* no slot from this one on was ever used: nobody need look there */

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char, c_double, c_int64, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 4
+VERSION = 5
 MAX_DEVICES = 16
 MAX_INSTANCES = 56
 MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES
@@ -176,6 +176,7 @@ class WorldStruct(ctypes.Structure):
         ("fake_now_ns", c_uint64),
         ("clock_step_at_ns", c_uint64),
         ("clock_step_ns", c_int64),
+        ("clock_before_ns", c_int64),
         ("driver_loaded", c_uint32),
         ("folds", c_uint32),
         ("slots_used", c_uint32),

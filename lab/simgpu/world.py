@@ -144,9 +144,11 @@ class World:
     def step_clock(self, by_ns: int) -> None:
         """Let the wall clock jump: NVML stamps what happens from now on as so much later, or earlier.
 
-        Schedules, truth and ``now_ns`` go on evenly. Of several steps, what happened before the last one is
-        stamped as if there had been none.
+        Who has lab/nvml/wallclock.c preloaded sees it, too. Schedules, truth and ``now_ns`` go on evenly.
+        Of several steps the last two count: what happened before is stamped as if between them.
         """
+        # In this order there is no moment at which anything is stamped by a clock that nobody ever had.
+        self.content.clock_before_ns = self.content.clock_step_ns
         self.content.clock_step_at_ns = self.now_ns()
         self.content.clock_step_ns += by_ns
 

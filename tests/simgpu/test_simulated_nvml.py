@@ -214,6 +214,14 @@ class TestASteppingClock:
         node.now_s += 60
         assert len(node.samples(0, UTIL, seen_us)) == 30
 
+    def test_what_came_between_two_steps_keeps_the_stamps_that_it_had(self, node):
+        node.world.step_clock(3600 * 10**9)
+        node.now_s += 5
+        before = node.samples(0, UTIL)[-30:]
+        node.world.step_clock(-3600 * 10**9)
+        node.now_s += 5
+        assert node.samples(0, UTIL)[-60:-30] == before
+
 
 class TestSharedDevices:
     def test_shares_add_up_to_the_device(self, node):
