@@ -1,19 +1,21 @@
-"""A cluster under steady jobs whose daemons are killed, restarted and reconfigured: what is lost, what leaks.
+"""A cluster under steady jobs whose daemons are killed, restarted and reconfigured, and whose clocks are set.
 
-    .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--json]
+    .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--json] [--keep]
 
 Brings up a lab of its own (root; the lab must be down). Any daemon of Slurm, slurm-gpu or the database may
 be killed, ended and restarted, or be away for up to a minute, at any time; Slurm is told to read its files
-again and the policy is applied again. At the end each job that held GPUs has to be recorded, once on each of
-them, by Slurm's accounting and the hooks' own stamps; what was watched all the time has to agree with what
-the simulated GPUs did. Leaks are slopes of memory and open files within the lives of each daemon; one of each
-kind lives through the second half.
+again and the policy is applied again. The wall clock of one node at a time, or of slurm-gpudbd's host, is set
+wrong by 1.5 s to 4 min, forward or back, and right again within a minute. At the end each job that held GPUs
+has to be recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks'
+own stamps; what was watched all the time has to agree with what the simulated GPUs did. Leaks are slopes of
+memory and open files within the lives of each daemon; one of each kind lives through the second half.
 
-Clock steps are not among it, since all of the lab has the host's clock: tests/node/test_clock_set_back.py and
-tests/node/test_clock_in_outage.py play them under a clock of their own.
+Nobody sets the clock of this machine: lab/clocks.py tells how it is done, and who sees it. slurm-gpud, its
+hooks and GPUs do, and slurm-gpudbd with the commands of Slurm that it runs; Slurm's daemons do not. A clock
+that is off by more is no case of ours: beyond five minutes MUNGE lets nobody in and Slurm starts no job.
 
-With --json the last line is {"jobs": …, "lost": …, "twice": …, "worst_points": …, "leaks": …, …}. The exit
-code is 1 where a job was lost or recorded twice, or something leaks.
+With --json the last line is {"jobs": …, "lost": …, "twice": …, "held_otherwise": …, "clock_steps": …, …}. The
+exit code is 1 where a job was lost, recorded twice or not as long as it held its GPUs, or something leaks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,14 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
 import psutil
+from soak_records import judge
 
+from lab.clocks import DATABASE_HOST
 from lab.cluster import Lab
 from lab.errors import LabError
 from lab.options import Options
 from lab.polling import wait_for
-from lab.truth import GpuShare
-from slurm_gpu.config import load_config
-from slurm_gpu.database.client import DatabaseClient
 
 OURS = "slurm-gpu"
 JOBS_AT_ONCE = 12
@@ -51,11 +52,13 @@ YOUNG_S = 300.0
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
 """In the second half these are left alone, whatever else is not: a leak is seen in a long life."""
 OUTAGE_S = 60.0
-WITHIN_S = 300.0
-COVERED = 0.999
-MOST_POINTS = 1.0
-"""By how much the mean of a run may differ that was watched all the time."""
+ENDED_WITHIN_S = 300.0
+STEPS_S = (1.5, 15.0, 60.0, 240.0)
+WRONG_CLOCK_S = 60.0
+"""For so long at most a clock is wrong."""
 _MIB = 1 << 20
+WRONG = ("lost", "twice", "held_otherwise", "beyond")
+"""Jobs by what is wrong with their records (bench/soak_records.py)."""
 LEAK_MIB_PER_H, LEAK_FILES_PER_H = 6.0, 3.0
 LEAST_H = 0.5
 """Of less watching a slope says nothing."""
@@ -82,6 +85,10 @@ class Soak:
     """Daemons that are to come back, and when."""
     troubles: Counter[str] = field(default_factory=Counter)
     lives: dict[tuple[str, int], list[Look]] = field(default_factory=lambda: defaultdict(list))
+    wrong: tuple[str, float] | None = None
+    """The host whose clock is wrong, and what sets it right, in seconds."""
+    steps: Counter[str] = field(default_factory=Counter)
+    """Of clocks, by whose and by how much."""
     refused: int = 0
     spares_some: bool = False
     disk: list[tuple[float, float]] = field(default_factory=list)
@@ -90,7 +97,7 @@ class Soak:
     def go_on(self, seconds: float) -> None:
         """Submit, trouble, look."""
         began = time.monotonic()
-        job_at = trouble_at = look_at = began
+        job_at = trouble_at = clock_at = look_at = began
         while (now := time.monotonic()) < began + seconds:
             self.spares_some = now > began + seconds / 2
             self._bring_back(now)
@@ -100,6 +107,8 @@ class Soak:
             if now >= trouble_at:
                 trouble_at = now + self.dice.uniform(5.0, 25.0)
                 self._trouble(now)
+            if now >= clock_at:
+                clock_at = now + self._set_clock()
             if now >= look_at:
                 look_at = now + LOOK_S
                 self.look(now)
@@ -107,6 +116,8 @@ class Soak:
         for name in list(self.away):
             self.away[name] = 0.0
         self._bring_back(time.monotonic())
+        if self.wrong is not None:
+            self._set_clock()
 
     def _submit(self) -> None:
         queue = self._quietly(["squeue", "-h", "-r", "-o", "%i"], timeout_s=10)
@@ -170,6 +181,19 @@ class Soak:
         self.troubles[f"{chosen} away"] += 1
         self.away[chosen] = now + self.dice.uniform(0.0, most_s)
 
+    def _set_clock(self) -> float:
+        """Set a clock wrong, or the one that is wrong right; return for how many seconds it stays so."""
+        if self.wrong is None:
+            # That of slurm-gpudbd as often as that of any node.
+            host = self.dice.choice([*self.lab.nodes, DATABASE_HOST])
+            by_s = self.dice.choice(STEPS_S) * self.dice.choice((1, -1))
+            self.wrong, stays_s = (host, -by_s), self.dice.uniform(2.0, WRONG_CLOCK_S)
+        else:
+            (host, by_s), self.wrong, stays_s = self.wrong, None, self.dice.uniform(2.0, WRONG_CLOCK_S / 2)
+        self.lab.step_clock(host, by_s)
+        self.steps[f"{'node' if host in self.lab.nodes else host} {by_s:+g} s"] += 1
+        return stays_s
+
     def _bring_back(self, now: float) -> None:
         for name in [name for name, at_s in self.away.items() if at_s <= now]:
             del self.away[name]
@@ -196,7 +220,7 @@ class Soak:
         def none_left() -> bool:
             return self._quietly(["squeue", "-h"], timeout_s=20) == ""
 
-        wait_for(none_left, WITHIN_S, "all jobs end", lambda: self._quietly(["squeue"]) or "", 1.0)
+        wait_for(none_left, ENDED_WITHIN_S, "all jobs end", lambda: self._quietly(["squeue"]) or "", 1.0)
 
 
 def _disk_mib(lab: Lab) -> float:
@@ -209,6 +233,12 @@ def _disk_mib(lab: Lab) -> float:
             except OSError:
                 continue
     return total / _MIB
+
+
+def steps_told(lab: Lab) -> int:
+    """How often a slurm-gpud noticed that its clock was set; of several within a minute it tells the sum."""
+    logs = [lab.daemons[f"slurm-gpud-{node}"].log for node in lab.nodes]
+    return sum(log.read_text(errors="replace").count("the wall clock was set") for log in logs)
 
 
 def leaks(soak: Soak) -> dict[str, dict[str, float]]:
@@ -240,72 +270,15 @@ def _slope(lives: Sequence[Sequence[tuple[float, float]]]) -> float:
     return 3600 * above / below if below else 0.0
 
 
-def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, int]:
-    """How many runs Slurm's accounting has of each job that was started."""
-    shown = lab.output(["sacct", "-aXnPD", "-S", "now-1days", "-E", "now+1days", "-o", "JobIDRaw,Start"])
-    started = [line.split("|") for line in shown.splitlines()]
-    return Counter(int(job) for job, start in started if int(job) in jobs and start[:1].isdigit())
-
-
-def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
-    """Compare what was recorded with Slurm's accounting, the hooks' stamps and what the GPUs did."""
-    expected = accounted(lab, jobs)
-    lost: list[int] = []
-    twice: list[int] = []
-    points: list[float] = []
-    client = DatabaseClient(load_config(lab.layout.site_file))
-    for job in sorted(jobs):
-        held = [(one.node, position) for one in lab.held(job) for position in one.positions]
-        wanted = sorted({(node, lab.nodes[node].at_position(position).uuid) for node, position in held})
-        runs = _runs(client, job, len(wanted))
-        told = sorted({(item["node"], item["device"]) for run in runs for item in run["devices"]})
-        if len(runs) != expected.get(job, 0) and expected.get(job, 0):
-            (lost if len(runs) < expected[job] else twice).append(job)
-        elif wanted and told != wanted:
-            (lost if set(told) < set(wanted) else twice).append(job)
-        elif len(runs) == 1:
-            points += _off_by(runs[0], lab.truth(job))
-    client.close()
-    return {
-        "jobs": len(jobs),
-        "in_accounting": len(expected),
-        "lost": lost,
-        "twice": twice,
-        "compared": len(points),
-        "worst_points": round(max(points, default=0.0), 2),
-        "beyond": sum(off > MOST_POINTS for off in points),
-    }
-
-
-def _runs(client: DatabaseClient, job: int, n_devices: int) -> list[dict[str, Any]]:
-    """As slurm-gpudbd shows them, once there is a record of each device, or time is over."""
-    until = time.monotonic() + WITHIN_S
-    while True:
-        runs = [run.to_json() for run in client.run(str(job))]
-        devices = {(item["node"], item["device"]) for run in runs for item in run["devices"]}
-        over = runs and all(run["end_s"] is not None for run in runs)
-        if (over and len(devices) == n_devices) or time.monotonic() > until:
-            return runs
-        time.sleep(2)
-
-
-def _off_by(run: Mapping[str, Any], shares: Sequence[GpuShare]) -> Iterator[float]:
-    """Percentage points of a run that was watched from end to end."""
-    seconds = sum(share.end_s - share.start_s for share in shares)
-    if run["coverage"] is None or run["coverage"] < COVERED or run["uGPUcore"] is None or seconds < 1:
-        return
-    true = sum(share.usage.util_pct * (share.end_s - share.start_s) for share in shares) / seconds
-    yield abs(run["uGPUcore"] - true)
-
-
 def main() -> int:
-    """Run it; 1 where something was lost, doubled or leaks."""
+    """Run it; 1 where something was lost, doubled, of another length, or leaks."""
     parser = argparse.ArgumentParser(description="A lab under jobs and trouble.")
     parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
     parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    parser.add_argument("--keep", action="store_true", help="leave the lab up, to be looked at")
     options = parser.parse_args()
-    lab = Lab(options=Options(native_limits=False))
+    lab = Lab(options=Options(native_limits=False, own_clocks=True))
     if any(lab.status().values()):
         raise SystemExit("a lab is up; take it down first: lab/down")
     try:
@@ -313,25 +286,27 @@ def main() -> int:
         soak = Soak(lab, random.Random(options.seed))
         soak.go_on(options.minutes * 60)
         soak.settle()
-        values = judge(lab, soak.jobs)
+        values = judge(lab, soak.jobs) | {"clock_steps_told": steps_told(lab)}
         soak.look(time.monotonic())
     finally:
-        lab.down()
+        if not options.keep:
+            lab.down()
     values |= {"refused": soak.refused, "troubles": dict(sorted(soak.troubles.items()))}
+    values |= {"clock_steps": dict(sorted(soak.steps.items()))}
     values |= {"leaks": leaks(soak), "disk_mib_at_last": round(soak.disk[-1][1], 2)}
     values["disk_mib_most"] = round(max(mib for _, mib in soak.disk), 2)
     for key, value in values.items():
         shown = "".join(f"\n{'':>24}{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
         print(f"{key:>20}  {shown}")
     if options.json:
-        print(json.dumps({**values, "lost": len(values["lost"]), "twice": len(values["twice"])}))
+        print(json.dumps({**values, **{name: len(values[name]) for name in WRONG}}))
     leaking = [
         kind
         for kind, slope in values["leaks"].items()
         if slope["watched_h"] >= LEAST_H
         and (slope["mib_per_h"] > LEAK_MIB_PER_H or slope["files_per_h"] > LEAK_FILES_PER_H)
     ]
-    return 1 if values["lost"] or values["twice"] or values["beyond"] or leaking else 0
+    return 1 if any(values[name] for name in WRONG) or leaking else 0
 
 
 if __name__ == "__main__":
