@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from lab import polling
 from slurm_gpu.node.gpu.reading import Reader, Request, Results
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,14 +23,14 @@ def read(reader: Reader, *of: str) -> Results:
 def read_when_ready(reader: Reader) -> tuple[Results, float]:
     """The first results that have readings, and how long it took."""
     begin = time.monotonic()
-    while not (results := read(reader)).readings:
-        assert time.monotonic() < begin + 10
-        time.sleep(0.01)
+
+    def readings() -> Results | None:
+        results = read(reader)
+        return results if results.readings else None
+
+    results = polling.wait_for(readings, 10, "a device is read", interval_s=0.01)
     return results, time.monotonic() - begin
 
 
 def wait_for(met: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not met():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    polling.wait_for(met, 10, "what the reader's process does", interval_s=0.01)
