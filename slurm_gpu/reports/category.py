@@ -1,0 +1,101 @@
+"""A column of texts as numbers: each different text is kept once, and a row is its place among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+UNKNOWN = -1
+"""The code of a gap."""
+
+Codes = NDArray[np.int32]
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """`codes[i]` is the place in `names` of row i's text, UNKNOWN where there is none."""
+
+    names: Sequence[str]
+    codes: Codes
+
+    @classmethod
+    def of(cls, texts: Iterable[str | None]) -> Category:
+        """The column of these texts, named in the order in which they come."""
+        encoder = Encoder()
+        return cls(encoder.names, encoder.codes(list(texts)))
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def texts(self, rows: NDArray[Any] | slice = slice(None)) -> list[str | None]:
+        """The texts of these rows, all if none are said."""
+        names = [*self.names, None]  # UNKNOWN is the last place
+        return [names[code] for code in self.codes[rows].tolist()]
+
+    def code(self, name: str) -> int:
+        """The code of a text, UNKNOWN where no row has it."""
+        return self.names.index(name) if name in self.names else UNKNOWN
+
+    def is_(self, name: str) -> Mask:
+        """The rows that have this text."""
+        code = self.code(name)
+        return np.zeros(len(self), np.bool_) if code == UNKNOWN else self.codes == code
+
+    def take(self, rows: NDArray[Any]) -> Category:
+        """These rows, by index or mask."""
+        return Category(self.names, self.codes[rows])
+
+    def renamed(self, new: Sequence[str | None]) -> Category:
+        """Each name replaced by that at its place in `new`, which may hold one several times, or None."""
+        encoder = Encoder()
+        places = np.append(encoder.codes(list(new)), np.int32(UNKNOWN))
+        return Category(encoder.names, places[self.codes])
+
+    def sums(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Σ values of each name, gaps left out; integers stay integers, so that sums agree to the last."""
+        return self.sums_and_rest(values)[:-1]
+
+    def sums_and_rest(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Σ values of each name, and at the end of the rows without one."""
+        total = np.zeros(len(self.names) + 1, values.dtype)  # UNKNOWN counts from the end
+        np.add.at(total, self.codes, values)
+        return total
+
+    def counts(self, rows: Mask | None = None) -> Integers:
+        """How many of these rows have each name."""
+        codes = self.codes if rows is None else self.codes[rows]
+        return np.bincount(codes[codes != UNKNOWN], minlength=len(self.names)).astype(np.int64)
+
+
+class _Places(dict[str | None, int]):
+    def __init__(self, names: list[str]) -> None:
+        super().__init__({None: UNKNOWN})
+        self._names = names
+
+    def __missing__(self, text: str | None) -> int:
+        assert text is not None
+        place = self[text] = len(self._names)
+        self._names.append(text)
+        return place
+
+
+@dataclass(slots=True)
+class Encoder:
+    """Codes texts that come in several lots; `names` grows."""
+
+    names: list[str] = field(default_factory=list)
+    _places: _Places = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._places = _Places(self.names)
+
+    def codes(self, texts: Sequence[str | None]) -> Codes:
+        """The codes of the next lot."""
+        return np.fromiter(map(self._places.__getitem__, texts), np.int32, len(texts))

@@ -1,0 +1,69 @@
+"""The time that a report is about: whole days of the site's own, and their parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from slurm_gpu.errors import UsageError
+from slurm_gpu.reports.category import Floats
+
+_DAYS_BY_HOUR = 8
+_DAYS_BY_WEEK = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """From the midnight that begins `since` to the one that begins `until`, which is no part of it."""
+
+    since: date
+    until: date
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if self.until <= self.since:
+            raise UsageError(f"the report ends on {self.until}, but begins on {self.since}: end it later")
+
+    @property
+    def since_s(self) -> int:
+        """When it begins, in UTC epoch seconds."""
+        return self.midnight_s(self.since)
+
+    @property
+    def until_s(self) -> int:
+        """When it ends; that second is no part of it."""
+        return self.midnight_s(self.until)
+
+    @property
+    def days(self) -> int:
+        """Days in it."""
+        return (self.until - self.since).days
+
+    def midnight_s(self, day: date) -> int:
+        """When a day begins at the site."""
+        return round(datetime.combine(day, time(), ZoneInfo(self.timezone)).timestamp())
+
+    def edges_s(self) -> Floats:
+        """Where the bins of a time series begin, and the last one ends: hours, days or weeks, by length."""
+        if self.days <= _DAYS_BY_HOUR:
+            return np.append(np.arange(self.since_s, self.until_s, 3600), self.until_s).astype(np.float64)
+        step = timedelta(days=1 if self.days <= _DAYS_BY_WEEK else 7)
+        days = [self.since + i * step for i in range(-(-self.days // step.days))]
+        return np.array([*map(self.midnight_s, days), self.until_s], np.float64)
+
+    def bin_name(self) -> str:
+        """What one bin of `edges_s` is."""
+        return "hour" if self.days <= _DAYS_BY_HOUR else "day" if self.days <= _DAYS_BY_WEEK else "week"
+
+    def months(self, n: int) -> list[date]:
+        """The first days of the `n` calendar months up to that of the last day, and of the one after it."""
+        last = (self.until - timedelta(days=1)).replace(day=1)
+        return [_month_after(last, back) for back in range(1 - n, 2)]
+
+
+def _month_after(first: date, months: int) -> date:
+    index = first.year * 12 + first.month - 1 + months
+    return date(index // 12, index % 12 + 1, 1)
