@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ class Derived:
     ugpumem: float | None
     coverage: float | None
     energy_j: float | None
+    no_process_mgpu_s: int | None
+    """GPU/1000 × seconds held while no process was on the device, of those devices that can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,14 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
     if granted_mgpu is None:
         granted_mgpu = _granted_by_nodes([record for record in records if record.node in last.nodes])
     if not records or (granted_mgpu == 0 and all(part.allocated_mgpu == 0 for part in parts)):
-        return Derived(granted_mgpu=granted_mgpu, ugpucore=None, ugpumem=None, coverage=None, energy_j=None)
+        return Derived(
+            granted_mgpu=granted_mgpu,
+            ugpucore=None,
+            ugpumem=None,
+            coverage=None,
+            energy_j=None,
+            no_process_mgpu_s=None,
+        )
     memory = merge_means(record.mem_used_frac for record in records)
     histogram = merge_histograms(record.util_hist_ms for record in records)
     energy = merge_totals(record.energy_j for record in records)
@@ -92,6 +102,7 @@ def derive(records: Sequence[Record], *, parts: Sequence[Part], min_coverage: fl
         ugpumem=None if memory is None or memory.seconds == 0 else 100 * memory.mean,
         coverage=None if time.held_s == 0 else time.sampled_s / time.held_s,
         energy_j=energy.total if energy is not None and metered else None,
+        no_process_mgpu_s=_no_process_mgpu_s(records),
     )
 
 
@@ -105,6 +116,15 @@ def coverage_at(
     if coverage is not None or granted_mgpu in (None, 0) or end_s is None or elapsed_s <= 0:
         return coverage
     return 0.0 if now_s - end_s > SHIPPED_WITHIN_S else None
+
+
+def _no_process_mgpu_s(records: Iterable[Record]) -> int | None:
+    told = [
+        record.granted_mgpu * record.no_process_s
+        for record in records
+        if record.granted_mgpu is not None and record.no_process_s is not None
+    ]
+    return round(math.fsum(told)) if told else None
 
 
 def _granted_by_nodes(records: Sequence[Record]) -> int | None:

@@ -138,6 +138,7 @@ run = Table(
     Column("ugpumem", Double),
     Column("coverage", Double),
     Column("energy_j", Double),
+    Column("no_process_mgpu_s", BigInteger),
     Column("app", String(NAME_LENGTH)),
     Column("app_field", String(NAME_LENGTH)),
     Column("told_seq", BigInteger),  # where its node tells of it, and not Slurm: of what it told last

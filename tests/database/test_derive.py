@@ -48,6 +48,7 @@ def test_a_cpu_only_run_has_no_gpu_columns_at_all() -> None:
     derived = _derive([], 0)
     assert derived == {
         "granted_mgpu": 0, "ugpucore": None, "ugpumem": None, "coverage": None, "energy_j": None,
+        "no_process_mgpu_s": None,
     }  # fmt: skip
 
 
@@ -256,3 +257,14 @@ def test_the_first_submit_goes_back_through_requeues_and_resizes_only(
     runs: list[tuple[int, str]], firsts: list[int]
 ) -> None:
     assert first_submits(runs) == firsts
+
+
+def test_time_without_a_process_counts_as_much_of_a_device_as_the_run_had() -> None:
+    busy = record(granted_mgpu=1000, no_process_s=0.0)
+    assert _derive([busy])["no_process_mgpu_s"] == 0
+    quarter = record(device="GPU-2", granted_mgpu=250, no_process_s=4.5)
+    later = record(device="GPU-2", segment=segment(2), first_s=T0 + 10, granted_mgpu=250, no_process_s=5.0)
+    assert _derive([busy, quarter, later], 1250)["no_process_mgpu_s"] == 2375
+    cannot_tell = record(device="GPU-3", granted_mgpu=1000, no_process_s=None)
+    assert _derive([cannot_tell])["no_process_mgpu_s"] is None
+    assert _derive([quarter, cannot_tell], 1250)["no_process_mgpu_s"] == 1125

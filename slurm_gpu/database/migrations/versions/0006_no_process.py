@@ -1,0 +1,18 @@
+"""A run tells for how much of its GPU time no process was on the GPU."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """It bears being run again. What is known of earlier runs is derived anew, little by little."""
+    known = sa.inspect(op.get_bind()).get_columns("run")
+    if "no_process_mgpu_s" not in {column["name"] for column in known}:
+        op.add_column("run", sa.Column("no_process_mgpu_s", sa.BigInteger()))
+    run = sa.table("run", sa.column("derive_due", sa.Boolean()), sa.column("coverage", sa.Double()))
+    op.execute(run.update().where(run.c.coverage.is_not(None)).values(derive_due=sa.true()))
