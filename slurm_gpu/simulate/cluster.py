@@ -1,0 +1,83 @@
+"""What a modelled cluster is made of. Nodes are known by their index, partitions by theirs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+GPU_MGPU = 1000
+"""One whole GPU, in thousandths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node."""
+
+    name: str
+    gpus: int = 0
+    cpus: int
+    memory_mib: int
+    gpu_type: str = ""
+    zone: str = ""
+    weight: int = 1
+    """Lighter nodes are taken first, as Slurm does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A named set of nodes; partitions may share nodes."""
+
+    name: str
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which a node takes no new jobs; what runs there goes on (a drain)."""
+
+    node: int
+    from_s: float
+    to_s: float = math.inf
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes, partitions and outages; raises ValueError where they do not fit one another."""
+
+    nodes: Sequence[Node]
+    partitions: Sequence[Partition]
+    outages: Sequence[Outage] = field(default=())
+
+    def __post_init__(self) -> None:
+        for node in self.nodes:
+            if min(node.gpus, node.cpus, node.memory_mib) < 0:
+                raise ValueError(f"node {node.name} has less than nothing: {node}")
+        for partition in self.partitions:
+            for index in partition.nodes:
+                self._check_index(index, f"partition {partition.name}")
+        for outage in self.outages:
+            self._check_index(outage.node, "an outage")
+            if not outage.from_s < outage.to_s:
+                raise ValueError(f"an outage must end after it began: {outage}")
+
+    def _check_index(self, index: int, where: str) -> None:
+        if not 0 <= index < len(self.nodes):
+            raise ValueError(f"{where} names node {index}; there are {len(self.nodes)}, from 0 on")
+
+    @cached_property
+    def total_gpus(self) -> int:
+        """Of all nodes."""
+        return sum(node.gpus for node in self.nodes)
+
+    def room(self, partition: int, gpu_type: str = "") -> NDArray[np.bool_]:
+        """Which nodes a job of a partition may use, by node; of one GPU type only if it is given."""
+        mask = np.zeros(len(self.nodes), dtype=np.bool_)
+        mask[list(self.partitions[partition].nodes)] = True
+        if gpu_type:
+            mask &= np.array([node.gpu_type == gpu_type for node in self.nodes], dtype=np.bool_)
+        return mask

@@ -1,0 +1,142 @@
+"""The jobs that a model runs: columns for millions of them, with their requests kept once each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import GPU_MGPU
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int32]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a job needs on each of its nodes, all of which are alike."""
+
+    nodes: int = 1
+    gpus: int = 0
+    """Whole GPUs."""
+    share_mgpu: int = 0
+    """Thousandths of one GPU, in place of whole ones."""
+    cpus: int = 1
+    memory_mib: int = 0
+    gpu_type: str = ""
+    """"" is any."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or min(self.gpus, self.cpus, self.memory_mib) < 0:
+            raise ValueError(f"a request needs at least one node, and nothing below 0: {self}")
+        if not 0 <= self.share_mgpu < GPU_MGPU or (self.share_mgpu and self.gpus):
+            raise ValueError(f"a share is of one GPU, below 1000, and without whole ones: {self}")
+
+    @property
+    def mgpu(self) -> int:
+        """In all, over its nodes."""
+        return self.nodes * (self.gpus * GPU_MGPU + self.share_mgpu)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job, for those who have few."""
+
+    request: Request
+    submit_s: float
+    run_s: float
+    limit_s: float = math.inf
+    partition: int = 0
+    priority: float = 0.0
+    """Larger starts first; equal ones in the order of submission."""
+    give_up_s: float = math.inf
+    """Cancelled if it has not started by then."""
+    counters: tuple[int, ...] = ()
+    """Those that it counts in, by their index among the limits' counters."""
+    qos: str = ""
+    """By which it preempts or is preempted."""
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """Columns of equal length, in the order of submission; codes are indices into the four tables."""
+
+    submit_s: Floats
+    """When it may start at the earliest: where it had to wait for its time or another job, that time."""
+    run_s: Floats
+    limit_s: Floats
+    priority: Floats
+    give_up_s: Floats
+    request: Codes
+    partition: Codes
+    counters: Codes
+    qos: Codes
+    requests: Sequence[Request]
+    counter_sets: Sequence[tuple[int, ...]] = ((),)
+    qos_names: Sequence[str] = ("",)
+
+    def __post_init__(self) -> None:
+        n = len(self.submit_s)
+        columns = (
+            self.run_s, self.limit_s, self.priority, self.give_up_s, self.request, self.partition,
+            self.counters, self.qos,
+        )  # fmt: skip
+        if any(len(column) != n for column in columns):
+            raise ValueError("the columns of jobs differ in length")
+        if n and (np.isnan(self.submit_s).any() or (np.diff(self.submit_s) < 0).any()):
+            raise ValueError("jobs must be in the order of their submission")
+        if n and not ((self.run_s >= 0) & (self.limit_s > 0)).all():
+            raise ValueError("a job runs 0 seconds or longer, and its limit is above 0")
+
+    def __len__(self) -> int:
+        return len(self.submit_s)
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job]) -> Jobs:
+        """Columns of these jobs, which come into the order of submission (a stable sort)."""
+        rows = sorted(jobs, key=lambda job: job.submit_s)
+        requests = _Table[Request]()
+        counter_sets = _Table[tuple[int, ...]]()
+        names = _Table[str]()
+
+        def floats(values: Iterable[float]) -> Floats:
+            return np.fromiter(values, dtype=np.float64, count=len(rows))
+
+        def codes(values: Iterable[int]) -> Codes:
+            return np.fromiter(values, dtype=np.int32, count=len(rows))
+
+        return cls(
+            submit_s=floats(job.submit_s for job in rows),
+            run_s=floats(job.run_s for job in rows),
+            limit_s=floats(job.limit_s for job in rows),
+            priority=floats(job.priority for job in rows),
+            give_up_s=floats(job.give_up_s for job in rows),
+            request=codes(requests.code(job.request) for job in rows),
+            partition=codes(job.partition for job in rows),
+            counters=codes(counter_sets.code(job.counters) for job in rows),
+            qos=codes(names.code(job.qos) for job in rows),
+            requests=requests.values,
+            counter_sets=counter_sets.values,
+            qos_names=names.values,
+        )
+
+
+class _Table(Generic[T]):
+    """Gives equal values one code."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._codes: dict[T, int] = {}
+
+    def code(self, value: T) -> int:
+        code = self._codes.get(value)
+        if code is None:
+            code = self._codes[value] = len(self.values)
+            self.values.append(value)
+        return code

@@ -1,0 +1,76 @@
+"""Limits on what runs at a time: counters with caps, such as the GPUs of one user under one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from slurm_gpu.simulate.jobs import Request
+
+
+class Resource(IntEnum):
+    """What a counter sums over its running jobs."""
+
+    MGPU = 0
+    JOBS = 1
+    CPUS = 2
+    MEMORY_MIB = 3
+    NODES = 4
+
+
+Amounts = tuple[int, int, int, int, int]
+"""By Resource."""
+
+
+def amounts_of(request: Request) -> Amounts:
+    """What a job with this request counts as."""
+    n = request.nodes
+    return (request.mgpu, 1, n * request.cpus, n * request.memory_mib, n)
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A sum over the running jobs that name it, and how large it may be."""
+
+    name: str
+    caps: Mapping[Resource, int]
+
+
+class Limits:
+    """The counters while a model runs."""
+
+    def __init__(self, counters: Sequence[Counter]) -> None:
+        self.counters = counters
+        self._caps = [tuple((int(r), cap) for r, cap in counter.caps.items()) for counter in counters]
+        self._used = [[0] * len(Resource) for _ in counters]
+
+    def used(self, counter: int, resource: Resource) -> int:
+        """At this moment."""
+        return self._used[counter][resource]
+
+    def hindered_by(self, counters: Iterable[int], amounts: Amounts) -> int | None:
+        """The first of these counters that has no room for one more job; None where all have."""
+        for counter in counters:
+            if not self.has_room(counter, amounts):
+                return counter
+        return None
+
+    def has_room(self, counter: int, amounts: Amounts) -> bool:
+        """Whether one more job would keep the counter within its caps."""
+        used = self._used[counter]
+        return all(used[resource] + amounts[resource] <= cap for resource, cap in self._caps[counter])
+
+    def take(self, counters: Iterable[int], amounts: Amounts) -> None:
+        """A job starts."""
+        for counter in counters:
+            used = self._used[counter]
+            for resource, amount in enumerate(amounts):
+                used[resource] += amount
+
+    def give_back(self, counters: Iterable[int], amounts: Amounts) -> None:
+        """A job ends."""
+        for counter in counters:
+            used = self._used[counter]
+            for resource, amount in enumerate(amounts):
+                used[resource] -= amount

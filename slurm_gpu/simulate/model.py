@@ -1,0 +1,323 @@
+"""Runs jobs on a cluster, from event to event."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import Cluster
+from slurm_gpu.simulate.jobs import Jobs
+from slurm_gpu.simulate.limits import Counter, Limits
+from slurm_gpu.simulate.outcome import Event, Outcome, What
+from slurm_gpu.simulate.placement import FirstFit, Placement
+from slurm_gpu.simulate.preemption import Preemption
+from slurm_gpu.simulate.queue import Kind, Queue
+from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
+from slurm_gpu.simulate.speed import Speed, sharers
+from slurm_gpu.simulate.state import ClusterState
+
+_PROGRESS_EVERY = 1000
+
+
+class Priority(Protocol):
+    """A queue's order that changes with time, as Slurm computes it anew every PriorityCalcPeriod."""
+
+    every_s: float
+
+    def of(self, now_s: float, jobs: NDArray[np.intp]) -> NDArray[np.float64]:
+        """The priorities of these jobs; larger starts first."""
+        ...
+
+
+def simulate(
+    cluster: Cluster,
+    jobs: Jobs,
+    *,
+    scheduling: Scheduling | None = None,
+    counters: Sequence[Counter] = (),
+    placement: Placement | None = None,
+    preemption: Preemption | None = None,
+    priority: Priority | None = None,
+    speed: Speed | None = None,
+    log: bool = False,
+    progress: Callable[[int], object] = lambda n_over: None,
+) -> Outcome:
+    """Run all jobs to their end; `progress` is told every now and then how many are over.
+
+    Raises ValueError where jobs name partitions or counters that are not there, or a placement gives nodes
+    or GPUs that are not free. A job that fits nowhere, or exceeds a limit by itself, never starts.
+    """
+    model = _Model(
+        cluster,
+        jobs,
+        scheduling or Scheduling(),
+        counters,
+        placement or FirstFit(),
+        preemption or Preemption(),
+        priority,
+        speed,
+        log,
+    )
+    model.run(progress)
+    return model.outcome()
+
+
+class _Model:
+    def __init__(
+        self,
+        cluster: Cluster,
+        jobs: Jobs,
+        scheduling: Scheduling,
+        counters: Sequence[Counter],
+        placement: Placement,
+        preemption: Preemption,
+        priority: Priority | None,
+        speed: Speed | None,
+        log: bool,
+    ) -> None:
+        _check(cluster, jobs, counters)
+        n = len(jobs)
+        self._jobs, self._scheduling, self._priority, self._speed = jobs, scheduling, priority, speed
+        self._now_s = -math.inf
+        self._log: list[Event] | None = [] if log else None
+        self._state = ClusterState(cluster)
+        self._queue = Queue(jobs, len(counters), len(cluster.partitions))
+        self._limits = Limits(counters)
+        self._preemption = preemption
+        self._scheduler = Scheduler(
+            self._state, self._queue, self._limits, placement, preemption,
+            qos_of=lambda job: jobs.qos_names[jobs.qos[job]],
+            start=self._start, requeue=self._requeue, ran_s=lambda job: self._now_s - float(self._last[job]),
+        )  # fmt: skip
+        self._first = np.full(n, math.nan)
+        self._last = np.full(n, math.nan)
+        self._end = np.full(n, math.nan)
+        self._held = np.full(n, math.nan)
+        self._restarts = np.zeros(n, dtype=np.int32)
+        self._ends: list[tuple[float, int, int]] = []
+        """(when, job, which of its planned ends: only the last planned one counts)."""
+        self._planned: dict[int, int] = {}
+        self._coming: list[tuple[float, int]] = []
+        """Requeued jobs: when each waits again."""
+        self._give_ups: list[tuple[float, int]] = []
+        self._outages = sorted(
+            [(one.from_s, False, one.node) for one in cluster.outages]
+            + [(one.to_s, True, one.node) for one in cluster.outages if one.to_s < math.inf],
+            reverse=True,
+        )
+        self._arrived = self._over = 0
+        self._backfill_at = self._rerank_at = math.inf
+        self._keys: dict[int, float] = {}
+        self._requeued = False
+        self._fits_never = [not self._fits_empty(kind) for kind in self._queue.kinds]
+        self._work: dict[int, list[float]] = {}
+        """Running jobs whose speed may change: work left, speed, since when."""
+
+    def run(self, progress: Callable[[int], object]) -> None:
+        told = 0
+        while (now := self._next_s()) < math.inf:
+            self._now_s = now
+            if self._happen(now):
+                self._pass(now)
+            if self._over >= told:
+                progress(self._over)
+                told = self._over + _PROGRESS_EVERY
+        progress(self._over)
+
+    def outcome(self) -> Outcome:
+        return Outcome(self._first, self._last, self._end, self._restarts, self._held, tuple(self._log or ()))
+
+    def _next_s(self) -> float:
+        now = min(self._backfill_at, self._rerank_at)
+        if self._arrived < len(self._jobs):
+            now = min(now, float(self._jobs.submit_s[self._arrived]))
+        for heap in (self._ends, self._coming, self._give_ups):
+            if heap and heap[0][0] < now:
+                now = heap[0][0]
+        if self._outages and self._outages[-1][0] < now:
+            now = self._outages[-1][0]
+        return now
+
+    def _happen(self, now: float) -> bool:
+        """All that happens at this moment but starts; whether it may let a job start."""
+        changed = False
+        while self._ends and self._ends[0][0] <= now:
+            _, job, planned = heapq.heappop(self._ends)
+            if self._planned.get(job) == planned:
+                self._finish(job)
+                changed = True
+        while self._outages and self._outages[-1][0] <= now:
+            _, opens, node = self._outages.pop()
+            if opens:
+                self._state.reopen(node)
+                changed = True
+            else:
+                self._state.close(node)
+        while self._give_ups and self._give_ups[0][0] <= now:
+            _, job = heapq.heappop(self._give_ups)
+            if self._queue.is_waiting(job) and not self._restarts[job]:
+                self._queue.give_up(job)
+                self._over += 1
+                self._write(What.GIVE_UP, job)
+                changed = True
+        while self._coming and self._coming[0][0] <= now:
+            _, job = heapq.heappop(self._coming)
+            self._wait(job)
+            changed = True
+        jobs = self._jobs
+        while self._arrived < len(jobs) and jobs.submit_s[self._arrived] <= now:
+            job = self._arrived
+            self._arrived += 1
+            self._write(What.SUBMIT, job)
+            self._wait(job)
+            if jobs.give_up_s[job] < math.inf:
+                heapq.heappush(self._give_ups, (float(jobs.give_up_s[job]), job))
+            changed = True
+        if self._rerank_at <= now:
+            self._rerank(now)
+            changed = True
+        return changed or self._backfill_at <= now
+
+    def _pass(self, now: float) -> None:
+        every = self._scheduling.backfill_every_s
+        while True:
+            self._requeued = False
+            if not self._queue.n_waiting:
+                break
+            if not self._scheduling.backfill:
+                self._scheduler.strict_pass(now)
+            elif every <= 0 or self._backfill_at <= now:
+                self._backfill_at = math.inf
+                self._scheduler.backfill_pass(now, self._scheduling.depth)
+            else:
+                self._scheduler.strict_pass(now)
+                if self._queue.n_waiting:
+                    self._backfill_at = min(self._backfill_at, (math.floor(now / every) + 1) * every)
+            if not self._requeued:
+                break
+        if not self._queue.n_waiting:
+            self._backfill_at = math.inf
+
+    def _fits_empty(self, kind: Kind) -> bool:
+        """Whether the cluster could ever run it; Slurm lets no other job into its queue."""
+        room = self._state.room(kind.partition, kind.request.gpu_type)
+        return int(np.count_nonzero(self._state.fits(kind.request, room))) >= kind.request.nodes
+
+    def _wait(self, job: int) -> None:
+        if self._fits_never[self._queue.kind_of(job)]:
+            return
+        now = self._now_s
+        if self._priority is None:
+            priority = float(self._jobs.priority[job])
+        else:
+            priority = float(self._priority.of(now, np.array([job], dtype=np.intp))[0])
+            if self._rerank_at == math.inf:
+                self._rerank_at = now + self._priority.every_s
+        self._queue.add(job, (-priority, job), now)
+
+    def _rerank(self, now: float) -> None:
+        assert self._priority is not None, "something has to give the priorities"
+        waiting = self._queue.waiting()
+        if not len(waiting):
+            self._rerank_at = math.inf
+            return
+        self._rerank_at = now + self._priority.every_s
+        priorities = self._priority.of(now, waiting)
+        self._queue.rerank(
+            (-priority, job) for priority, job in zip(priorities.tolist(), waiting.tolist(), strict=True)
+        )
+
+    def _start(self, job: int, nodes: tuple[int, ...], devices: tuple[tuple[int, ...], ...]) -> None:
+        now, jobs = self._now_s, self._jobs
+        kind = self._queue.kind_of(job)
+        held_s = self._queue.take(job, now)
+        limit_s = float(jobs.limit_s[job])
+        self._state.start(job, self._queue.kinds[kind].request, nodes, devices, now + limit_s)
+        self._limits.take(self._queue.counters_of(job), self._queue.amounts(kind))
+        if math.isnan(self._first[job]):
+            self._first[job], self._held[job] = now, held_s
+        self._last[job] = now
+        self._write(What.START, job, nodes, devices)
+        run_s = float(jobs.run_s[job])
+        if self._speed is not None and self._queue.kinds[kind].request.share_mgpu:
+            self._work[job] = [run_s, 1.0, now]
+            self._change_speeds({job, *sharers(self._state, job)})
+        else:
+            self._plan_end(job, now + min(run_s, limit_s))
+
+    def _plan_end(self, job: int, at_s: float) -> None:
+        planned = self._planned.get(job, 0) + 1
+        self._planned[job] = planned
+        heapq.heappush(self._ends, (at_s, job, planned))
+
+    def _finish(self, job: int) -> None:
+        self._release(job)
+        del self._planned[job]
+        self._end[job] = self._now_s
+        self._over += 1
+        self._write(What.END, job)
+
+    def _requeue(self, job: int) -> None:
+        self._release(job)
+        self._planned[job] += 1  # what was planned does not count any more
+        self._restarts[job] += 1
+        self._write(What.REQUEUE, job)
+        heapq.heappush(self._coming, (self._now_s + self._preemption.requeue_after_s, job))
+        self._requeued = True
+
+    def _release(self, job: int) -> None:
+        beside = set(sharers(self._state, job)) if job in self._work else set()
+        self._state.end(job)
+        self._work.pop(job, None)
+        self._change_speeds(beside)
+        amounts = self._queue.amounts(self._queue.kind_of(job))
+        counters = self._queue.counters_of(job)
+        self._limits.give_back(counters, amounts)
+        for counter in counters:
+            for line, wanted in self._queue.parked_at(counter):
+                if self._limits.has_room(counter, wanted):
+                    self._queue.let_go(line, self._now_s)
+
+    def _change_speeds(self, jobs: set[int]) -> None:
+        """After something began or ended beside these, plan their ends anew."""
+        if self._speed is None:
+            return
+        now = self._now_s
+        for job in sorted(jobs):
+            work = self._work[job]
+            work[0] -= work[1] * (now - work[2])
+            work[1] = self._speed.of(job, tuple(sorted(set(sharers(self._state, job)))))
+            work[2] = now
+            if not work[1] > 0:
+                raise ValueError(f"the speed of job {job} must be above 0, not {work[1]}")
+            limit_at = self._state.running[job].until_s
+            self._plan_end(job, min(now + max(work[0], 0.0) / work[1], limit_at))
+
+    def _write(
+        self,
+        what: What,
+        job: int,
+        nodes: tuple[int, ...] = (),
+        devices: tuple[tuple[int, ...], ...] = (),
+    ) -> None:
+        if self._log is not None:
+            self._log.append(Event(self._now_s, what, job, nodes, devices))
+
+
+def _check(cluster: Cluster, jobs: Jobs, counters: Sequence[Counter]) -> None:
+    for what, codes, n in (
+        ("partition", jobs.partition, len(cluster.partitions)),
+        ("request", jobs.request, len(jobs.requests)),
+        ("set of counters", jobs.counters, len(jobs.counter_sets)),
+        ("QOS", jobs.qos, len(jobs.qos_names)),
+    ):
+        if len(codes) and (codes.min() < 0 or codes.max() >= n):
+            raise ValueError(f"jobs name a {what} that is not there; there are {n}, from 0 on")
+    for one in jobs.counter_sets:
+        if any(not 0 <= counter < len(counters) for counter in one):
+            raise ValueError(f"jobs count in {one}; there are {len(counters)} counters, from 0 on")

@@ -1,0 +1,58 @@
+"""Where a job goes among the nodes that have room for it: the protocol, and what Slurm does by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import GPU_MGPU
+from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.state import ClusterState
+
+Nodes = NDArray[np.intp]
+
+
+class Placement(Protocol):
+    """A pure choice: the same state and request always give the same answer."""
+
+    def choose(self, state: ClusterState, request: Request, fitting: Nodes) -> Sequence[int] | Nodes:
+        """`request.nodes` of the fitting nodes (ascending, at least so many); none at all to let it wait."""
+        ...
+
+    def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:
+        """The GPUs of a node that has room for the request."""
+        ...
+
+
+def first_devices(free_mgpu: Sequence[int], request: Request) -> tuple[int, ...]:
+    """The first whole GPUs; for a share, the GPU with the least room that is enough."""
+    if request.gpus:
+        found: list[int] = []
+        for index, mgpu in enumerate(free_mgpu):
+            if mgpu == GPU_MGPU:
+                found.append(index)
+                if len(found) == request.gpus:
+                    break
+        return tuple(found)
+    if request.share_mgpu:
+        enough = [(mgpu, index) for index, mgpu in enumerate(free_mgpu) if mgpu >= request.share_mgpu]
+        return (min(enough)[1],)
+    return ()
+
+
+class FirstFit:
+    """The lightest nodes first, then in the order of the configuration: as Slurm does."""
+
+    def choose(self, state: ClusterState, request: Request, fitting: Nodes) -> Nodes:
+        """The first of the lightest."""
+        weights = state.weight[fitting]
+        if weights[0] != weights[-1] or weights.min() != weights.max():
+            fitting = fitting[np.argsort(weights, kind="stable")]
+        return fitting[: request.nodes]
+
+    def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:
+        """The first that are free."""
+        return first_devices(state.devices[node], request)

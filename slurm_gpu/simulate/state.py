@@ -1,0 +1,190 @@
+"""What is free on each node, and who holds the rest; the only place where resources change hands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
+from slurm_gpu.simulate.jobs import Request
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What one running job holds."""
+
+    job: int
+    request: Request
+    nodes: tuple[int, ...]
+    devices: tuple[tuple[int, ...], ...]
+    """For each of `nodes`, the GPUs there."""
+    until_s: float
+    """When its time limit ends it at the latest."""
+
+    def devices_on(self, node: int) -> tuple[int, ...]:
+        """The GPUs that it holds on one of its nodes."""
+        return self.devices[self.nodes.index(node)]
+
+
+class Free:
+    """What is free on one node, now or at some later moment; GPUs as mgpu each."""
+
+    __slots__ = ("cpus", "devices", "memory_mib")
+
+    def __init__(self, devices: Sequence[int], cpus: int, memory_mib: int) -> None:
+        self.devices, self.cpus, self.memory_mib = list(devices), cpus, memory_mib
+
+    def fits(self, request: Request) -> bool:
+        """Whether one node's part of a request has room here."""
+        if request.cpus > self.cpus or request.memory_mib > self.memory_mib:
+            return False
+        if request.gpus:
+            return self.devices.count(GPU_MGPU) >= request.gpus
+        return not request.share_mgpu or max(self.devices, default=0) >= request.share_mgpu
+
+    def give_back(self, request: Request, devices: Sequence[int]) -> None:
+        """One node's part of a job ends."""
+        self._change(request, devices, 1)
+
+    def take(self, request: Request, devices: Sequence[int]) -> None:
+        """One node's part of a job starts."""
+        self._change(request, devices, -1)
+
+    def _change(self, request: Request, devices: Sequence[int], sign: int) -> None:
+        self.cpus += sign * request.cpus
+        self.memory_mib += sign * request.memory_mib
+        amount = sign * (request.share_mgpu or GPU_MGPU)
+        for device in devices:
+            self.devices[device] += amount
+
+
+class ClusterState:
+    """A cluster while a model runs.
+
+    The arrays, one element per node, are for placements to read: whole GPUs free, the largest free part of a
+    GPU (mgpu; 1000 where one is free as a whole), CPUs, memory, and whether the node takes jobs.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        nodes = cluster.nodes
+        self.cluster = cluster
+        self.devices = [[GPU_MGPU] * node.gpus for node in nodes]
+        self.free_gpus = np.array([node.gpus for node in nodes], dtype=np.int32)
+        self.largest_mgpu = np.array([GPU_MGPU if node.gpus else 0 for node in nodes], dtype=np.int32)
+        self.free_cpus = np.array([node.cpus for node in nodes], dtype=np.int64)
+        self.free_memory_mib = np.array([node.memory_mib for node in nodes], dtype=np.int64)
+        self.weight = np.array([node.weight for node in nodes], dtype=np.int64)
+        self.open = np.ones(len(nodes), dtype=np.bool_)
+        self.on_node: list[dict[int, Allocation]] = [{} for _ in nodes]
+        """Node → job → what it holds."""
+        self.running: dict[int, Allocation] = {}
+        self.changed = np.zeros(len(nodes), dtype=np.int64)
+        """Node → the tick of its last change."""
+        self.tick = 0
+        """Grows with every change."""
+        self.released = 0
+        """The tick of the last change after which more may fit than before."""
+        self._closed_times = [0] * len(nodes)
+        self._rooms: dict[tuple[int, str], Mask] = {}
+
+    def room(self, partition: int, gpu_type: str) -> Mask:
+        """Where jobs of a partition may run; not to be written to."""
+        key = (partition, gpu_type)
+        mask = self._rooms.get(key)
+        if mask is None:
+            mask = self._rooms[key] = self.cluster.room(partition, gpu_type)
+        return mask
+
+    def fits(self, request: Request, room: Mask) -> Mask:
+        """Which nodes of `room` could take one node's part of a request now."""
+        mask = room & self.open & (self.free_cpus >= request.cpus)
+        if request.gpus:
+            mask &= self.free_gpus >= request.gpus
+        elif request.share_mgpu:
+            mask &= self.largest_mgpu >= request.share_mgpu
+        if request.memory_mib:
+            mask &= self.free_memory_mib >= request.memory_mib
+        return mask
+
+    def free(self, node: int) -> Free:
+        """A copy of what is free on a node now."""
+        return Free(self.devices[node], int(self.free_cpus[node]), int(self.free_memory_mib[node]))
+
+    def start(
+        self,
+        job: int,
+        request: Request,
+        nodes: Sequence[int],
+        devices: Sequence[tuple[int, ...]],
+        until_s: float,
+    ) -> Allocation:
+        """Let a job have these nodes and GPUs; raises ValueError where they are not free."""
+        if len(nodes) != request.nodes or len(set(nodes)) != len(nodes):
+            raise ValueError(f"job {job} needs {request.nodes} different nodes, not {list(nodes)}")
+        for node, indices in zip(nodes, devices, strict=True):
+            self._check(job, request, node, indices)
+        allocation = Allocation(job, request, tuple(nodes), tuple(devices), until_s)
+        for node, indices in zip(nodes, devices, strict=True):
+            self._change(node, request, indices, -1)
+            self.on_node[node][job] = allocation
+        self.running[job] = allocation
+        return allocation
+
+    def end(self, job: int) -> Allocation:
+        """Take back what a job holds."""
+        allocation = self.running.pop(job)
+        for node, indices in zip(allocation.nodes, allocation.devices, strict=True):
+            self._change(node, allocation.request, indices, 1)
+            del self.on_node[node][job]
+        self.released = self.tick
+        return allocation
+
+    def close(self, node: int) -> None:
+        """The node takes no more jobs (outages may overlap)."""
+        self._closed_times[node] += 1
+        self._set_open(node)
+
+    def reopen(self, node: int) -> None:
+        """One outage of the node is over."""
+        self._closed_times[node] -= 1
+        self._set_open(node)
+        self.released = self.tick
+
+    def _set_open(self, node: int) -> None:
+        self.open[node] = self._closed_times[node] == 0
+        self._touch(node)
+
+    def _check(self, job: int, request: Request, node: int, indices: Sequence[int]) -> None:
+        needed = request.share_mgpu or GPU_MGPU
+        right = len(set(indices)) == len(indices) == (request.gpus or (1 if request.share_mgpu else 0))
+        free = self.devices[node]
+        if (
+            not right
+            or not self.open[node]
+            or any(free[index] < needed for index in indices)
+            or self.free_cpus[node] < request.cpus
+            or self.free_memory_mib[node] < request.memory_mib
+        ):
+            name = self.cluster.nodes[node].name
+            raise ValueError(f"job {job} cannot have GPUs {list(indices)} of node {name}: {request}")
+
+    def _change(self, node: int, request: Request, indices: Sequence[int], sign: int) -> None:
+        self.free_cpus[node] += sign * request.cpus
+        self.free_memory_mib[node] += sign * request.memory_mib
+        if indices:
+            devices = self.devices[node]
+            amount = sign * (request.share_mgpu or GPU_MGPU)
+            for index in indices:
+                devices[index] += amount
+            self.free_gpus[node] = devices.count(GPU_MGPU)
+            self.largest_mgpu[node] = max(devices)
+        self._touch(node)
+
+    def _touch(self, node: int) -> None:
+        self.tick += 1
+        self.changed[node] = self.tick

@@ -1,0 +1,116 @@
+"""Goes through a model's log with its own books, and asks of each moment what must hold there.
+
+Written without the model's state, queue or reservations, and as simply as can be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+from slurm_gpu.simulate.cluster import Cluster
+from slurm_gpu.simulate.jobs import Job, Request
+from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.outcome import Event, What
+
+Room = list[tuple[list[int], int, int]]
+"""For each node, free mgpu of each GPU, CPUs, MiB."""
+
+
+class Books:
+    """What runs and waits at a moment of the log."""
+
+    def __init__(self, cluster: Cluster, jobs: Sequence[Job], counters: Sequence[Counter]) -> None:
+        self.cluster, self.jobs, self.counters = cluster, jobs, counters
+        self.waiting: set[int] = set()
+        self.running: dict[int, Event] = {}
+
+    def take_in(self, event: Event) -> None:
+        """One event of the log."""
+        if event.what in (What.SUBMIT, What.REQUEUE):
+            self.running.pop(event.job, None)
+            self.waiting.add(event.job)
+        elif event.what is What.START:
+            self.waiting.remove(event.job)
+            self.running[event.job] = event
+        elif event.what is What.END:
+            del self.running[event.job]
+        else:
+            self.waiting.remove(event.job)
+
+    def room(self, at_s: float = -math.inf) -> Room:
+        """What is free now, and what is by a later moment if every job runs to its time limit."""
+        room = [([1000] * node.gpus, node.cpus, node.memory_mib) for node in self.cluster.nodes]
+        for job, event in self.running.items():
+            if event.at_s + self.jobs[job].limit_s > at_s:
+                room = without(room, self.jobs[job].request, event)
+        return room
+
+    def order(self) -> list[int]:
+        """Who waits, the first first, less those whom their limits hinder."""
+        return [
+            job
+            for job in sorted(self.waiting, key=lambda one: (-self.jobs[one].priority, one))
+            if not self.over_limit([job])
+        ]
+
+    def over_limit(self, more: Sequence[int] = ()) -> bool:
+        """Whether what runs, and these, exceed a limit (of the first of these, where there are any)."""
+        relevant = self.jobs[more[0]].counters if more else range(len(self.counters))
+        for counter in relevant:
+            mine = [job for job in (*self.running, *more) if counter in self.jobs[job].counters]
+            for resource, cap in self.counters[counter].caps.items():
+                if sum(amount(self.jobs[job].request, resource) for job in mine) > cap:
+                    return True
+        return False
+
+    def nodes_of(self, job: int) -> list[int]:
+        """Where it might run."""
+        gpu_type = self.jobs[job].request.gpu_type
+        nodes = self.cluster.partitions[self.jobs[job].partition].nodes
+        return [node for node in nodes if gpu_type in ("", self.cluster.nodes[node].gpu_type)]
+
+    def fits(self, job: int, room: Room) -> bool:
+        """Whether it would have room."""
+        request = self.jobs[job].request
+        return sum(node_fits(request, room[node]) for node in self.nodes_of(job)) >= request.nodes
+
+    def latest_start(self, job: int, now_s: float) -> float:
+        """When it can start at the latest if nobody goes before it: by the time limits of what runs."""
+        ends = sorted({event.at_s + self.jobs[one].limit_s for one, event in self.running.items()})
+        return next((at for at in (now_s, *ends) if self.fits(job, self.room(at))), math.inf)
+
+
+def without(room: Room, request: Request, event: Event) -> Room:
+    """Less what one job holds."""
+    room = [(list(devices), cpus, mib) for devices, cpus, mib in room]
+    for node, indices in zip(event.nodes, event.devices, strict=True):
+        devices, cpus, mib = room[node]
+        for index in indices:
+            devices[index] -= request.share_mgpu or 1000
+        room[node] = devices, cpus - request.cpus, mib - request.memory_mib
+    return room
+
+
+def node_fits(request: Request, free: tuple[list[int], int, int]) -> bool:
+    devices, cpus, mib = free
+    gpus = sum(mgpu == 1000 for mgpu in devices) >= request.gpus
+    share = max(devices, default=0) >= request.share_mgpu
+    return gpus and share and cpus >= request.cpus and mib >= request.memory_mib
+
+
+def amount(request: Request, resource: Resource) -> int:
+    return {
+        Resource.MGPU: request.nodes * (1000 * request.gpus + request.share_mgpu),
+        Resource.JOBS: 1,
+        Resource.CPUS: request.nodes * request.cpus,
+        Resource.MEMORY_MIB: request.nodes * request.memory_mib,
+        Resource.NODES: request.nodes,
+    }[resource]
+
+
+def moments(log: Sequence[Event]) -> Iterator[tuple[float, list[Event]]]:
+    """The log, all events of one moment together."""
+    for at_s, events in itertools.groupby(log, key=lambda event: event.at_s):
+        yield at_s, list(events)

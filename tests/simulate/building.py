@@ -1,0 +1,63 @@
+"""Small clusters and jobs, said in few words."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_gpu.simulate.cluster import Cluster, Node, Outage, Partition
+from slurm_gpu.simulate.jobs import Job, Jobs, Request
+from slurm_gpu.simulate.model import simulate
+from slurm_gpu.simulate.outcome import Outcome
+
+
+def nodes(*gpus: int, cpus: int = 64, memory_mib: int = 64000) -> tuple[Node, ...]:
+    return tuple(
+        Node(name=f"n{i}", gpus=n, cpus=cpus, memory_mib=memory_mib, gpu_type="a100")
+        for i, n in enumerate(gpus)
+    )
+
+
+def cluster(*gpus: int, outages: tuple[Outage, ...] = ()) -> Cluster:
+    """One partition of all nodes."""
+    return Cluster(nodes(*gpus), (Partition("gpu", tuple(range(len(gpus)))),), outages)
+
+
+def job(
+    submit_s: float = 0.0,
+    gpus: int = 1,
+    run_s: float = 100.0,
+    limit_s: float | None = None,
+    *,
+    n_nodes: int = 1,
+    share_mgpu: int = 0,
+    cpus: int = 1,
+    memory_mib: int = 0,
+    gpu_type: str = "",
+    partition: int = 0,
+    priority: float = 0.0,
+    give_up_s: float = math.inf,
+    counters: tuple[int, ...] = (),
+    qos: str = "",
+) -> Job:
+    """Its time limit is its run time where none is given."""
+    request = Request(
+        nodes=n_nodes, gpus=0 if share_mgpu else gpus, share_mgpu=share_mgpu, cpus=cpus,
+        memory_mib=memory_mib, gpu_type=gpu_type,
+    )  # fmt: skip
+    return Job(
+        request=request, submit_s=submit_s, run_s=run_s,
+        limit_s=max(run_s, 1.0) if limit_s is None else limit_s,
+        partition=partition, priority=priority, give_up_s=give_up_s, counters=counters, qos=qos,
+    )  # fmt: skip
+
+
+def run(where: Cluster, *jobs: Job, **options: object) -> Outcome:
+    """What comes of these jobs, which have to be in the order of submission."""
+    assert [one.submit_s for one in jobs] == sorted(one.submit_s for one in jobs)
+    return simulate(where, Jobs.of(jobs), log=True, **options)  # type: ignore[arg-type]
+
+
+def starts(where: Cluster, *jobs: Job, **options: object) -> list[float | None]:
+    """When each started; None for never."""
+    found = run(where, *jobs, **options).start_s.tolist()
+    return [None if math.isnan(start) else start for start in found]

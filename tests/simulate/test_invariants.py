@@ -1,0 +1,179 @@
+"""What holds for every cluster and every queue, whatever they are; looked after by books of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.simulate.cluster import Cluster, Node, Partition
+from slurm_gpu.simulate.jobs import Job, Jobs, Request
+from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.model import simulate
+from slurm_gpu.simulate.outcome import Outcome, What
+from slurm_gpu.simulate.preemption import Preemption
+from slurm_gpu.simulate.scheduler import Scheduling
+from tests.simulate.auditing import Books, moments
+
+COUNTERS = (Counter("alice", {Resource.MGPU: 3000, Resource.CPUS: 8}), Counter("bob", {Resource.JOBS: 2}))
+OWNER_FIRST = Preemption({"owner": frozenset({"loan"})})
+SCHEDULINGS = (
+    Scheduling(), Scheduling(backfill=False), Scheduling(backfill_every_s=7), Scheduling(depth=2),
+)  # fmt: skip
+
+
+@st.composite
+def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
+    nodes = tuple(
+        Node(
+            name=f"n{i}", gpus=draw(st.integers(0, 4)), cpus=draw(st.integers(1, 8)),
+            memory_mib=draw(st.sampled_from((500, 1000))), gpu_type=draw(st.sampled_from(("a100", "v100"))),
+            weight=draw(st.integers(1, 2)),
+        )
+        for i in range(draw(st.integers(1, 4)))
+    )  # fmt: skip
+    some = st.sets(st.integers(0, len(nodes) - 1), min_size=1)
+    rest = [Partition(f"p{i}", tuple(sorted(draw(some)))) for i in range(1, n_partitions)]
+    return Cluster(nodes, (Partition("p0", tuple(range(len(nodes)))), *rest))
+
+
+def requests() -> st.SearchStrategy[Request]:
+    common = {
+        "nodes": st.sampled_from((1, 1, 1, 2, 3)), "cpus": st.integers(0, 4),
+        "memory_mib": st.sampled_from((0, 250, 500)), "gpu_type": st.sampled_from(("", "", "a100")),
+    }  # fmt: skip
+    whole = st.builds(Request, gpus=st.integers(0, 4), **common)
+    return st.one_of(whole, whole, st.builds(Request, share_mgpu=st.sampled_from((250, 500, 600)), **common))
+
+
+def job_lists(
+    n_partitions: int = 2, priorities: tuple[float, ...] = (0.0, 0.0, 1.0), qos: tuple[str, ...] = ("",)
+) -> st.SearchStrategy[list[Job]]:
+    one = st.builds(
+        Job,
+        request=requests(),
+        submit_s=st.integers(0, 60).map(float),
+        run_s=st.integers(0, 40).map(float),
+        limit_s=st.sampled_from((5.0, 10.0, 20.0, 40.0, math.inf)),
+        partition=st.integers(0, n_partitions - 1),
+        priority=st.sampled_from(priorities),
+        give_up_s=st.sampled_from((math.inf, math.inf, 70.0)),
+        counters=st.sampled_from(((), (0,), (1,), (0, 1))),
+        qos=st.sampled_from(qos),
+    )
+    return st.lists(one, max_size=16).map(lambda jobs: sorted(jobs, key=lambda job: job.submit_s))
+
+
+def run(cluster: Cluster, jobs: Sequence[Job], scheduling: Scheduling, **options: object) -> Outcome:
+    return simulate(
+        cluster, Jobs.of(jobs), scheduling=scheduling, counters=COUNTERS, log=True,
+        **options,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
+def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
+    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+) -> None:
+    outcome = run(cluster, jobs, scheduling, preemption=OWNER_FIRST)
+    books = Books(cluster, jobs, COUNTERS)
+    for _, events in moments(outcome.log):
+        for event in events:
+            books.take_in(event)
+            assert all(min((*devices, cpus, mib)) >= 0 for devices, cpus, mib in books.room())
+            assert not books.over_limit()
+            if event.what is What.START:
+                assert set(event.nodes) <= set(books.nodes_of(event.job))
+                assert len(set(event.nodes)) == jobs[event.job].request.nodes
+    assert not books.running
+    ends = [event.job for event in outcome.log if event.what is What.END]
+    assert len(ends) == len(set(ends))
+    for index, job in enumerate(jobs):
+        if index in ends:
+            assert outcome.end_s[index] == outcome.last_start_s[index] + min(job.run_s, job.limit_s)
+            assert job.submit_s <= outcome.start_s[index] <= outcome.last_start_s[index]
+            assert 0 <= outcome.held_s[index] <= outcome.start_s[index] - job.submit_s
+        else:
+            gave_up = job.give_up_s < math.inf
+            empty = Books(cluster, jobs, COUNTERS)
+            assert gave_up or not empty.fits(index, empty.room()) or empty.over_limit([index])
+
+
+@settings(max_examples=50)
+@given(clusters(n_partitions=1), job_lists(n_partitions=1))
+def test_backfill_leaves_nothing_idle_that_it_could_use(cluster: Cluster, jobs: list[Job]) -> None:
+    outcome = run(cluster, jobs, Scheduling())
+    books = Books(cluster, jobs, COUNTERS)
+    for now_s, events in moments(outcome.log):
+        for event in events:
+            books.take_in(event)
+        order = books.order()
+        assert not order or not books.fits(order[0], books.room()), "the first one waits for nothing"
+        possible = [job for job in order if books.latest_start(job, now_s) < math.inf]
+        if possible:
+            shadow_s = books.latest_start(possible[0], now_s)
+            for job in order:
+                over_by_then = now_s + jobs[job].limit_s <= shadow_s
+                assert not (over_by_then and books.fits(job, books.room())), (
+                    "it would have been in nobody's way"
+                )
+
+
+@settings(max_examples=50)
+@given(clusters(n_partitions=1), job_lists(n_partitions=1, priorities=(0.0,)), st.sampled_from(SCHEDULINGS))
+def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the_first(
+    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+) -> None:
+    outcome = run(cluster, jobs, scheduling)
+    books = Books(cluster, jobs, COUNTERS)
+    promised: dict[int, float] = {}
+    for now_s, events in moments(outcome.log):
+        for event in events:
+            books.take_in(event)
+            if event.what is What.START:
+                assert event.at_s <= promised.get(event.job, math.inf)
+        order = books.order()
+        # Limits may let an earlier one go first again: then nothing was promised.
+        promised = {job: at for job, at in promised.items() if order[:1] == [job]}
+        if order and scheduling.backfill_every_s == 0:
+            latest = books.latest_start(order[0], now_s)
+            promised[order[0]] = min(latest, promised.get(order[0], math.inf))
+
+
+@settings(max_examples=50)
+@given(clusters(), job_lists(priorities=(0.0, 1.0)), st.sampled_from(SCHEDULINGS))
+def test_equals_start_in_the_order_of_priority_and_then_of_submission(
+    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+) -> None:
+    starts = run(cluster, jobs, scheduling).start_s.tolist()
+    started: dict[object, list[tuple[float, int]]] = {}
+    for index, job in enumerate(jobs):
+        alike = (job.request, job.partition, job.limit_s, job.counters)
+        if not math.isnan(starts[index]):
+            started.setdefault(alike, []).append((starts[index], index))
+    for same in started.values():
+        for start, index in same:
+            for other_start, other in same:
+                ahead = jobs[other].priority >= jobs[index].priority and other < index
+                assert not ahead or other_start <= start
+
+
+@settings(max_examples=50)
+@given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
+def test_the_same_input_gives_the_same_log(cluster: Cluster, jobs: list[Job], scheduling: Scheduling) -> None:
+    first = run(cluster, jobs, scheduling, preemption=OWNER_FIRST)
+    assert run(cluster, jobs, scheduling, preemption=OWNER_FIRST).log == first.log
+
+
+@settings(max_examples=50)
+@given(clusters(), job_lists())
+def test_jobs_as_objects_and_as_columns_are_the_same(cluster: Cluster, jobs: list[Job]) -> None:
+    columns = Jobs.of(jobs)
+    for index, job in enumerate(jobs):
+        assert columns.requests[columns.request[index]] == job.request
+        assert columns.counter_sets[columns.counters[index]] == job.counters
+        assert columns.qos_names[columns.qos[index]] == job.qos
+        assert (columns.submit_s[index], columns.limit_s[index]) == (job.submit_s, job.limit_s)

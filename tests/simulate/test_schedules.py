@@ -1,0 +1,241 @@
+"""Schedules worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from slurm_gpu.simulate.cluster import Cluster, Node, Outage, Partition
+from slurm_gpu.simulate.jobs import Jobs, Request
+from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.model import simulate
+from slurm_gpu.simulate.outcome import What
+from slurm_gpu.simulate.scheduler import Scheduling
+from tests.simulate.building import cluster, job, nodes, run, starts
+
+
+def test_jobs_run_side_by_side_until_the_gpus_are_gone_and_then_one_after_the_other() -> None:
+    assert starts(cluster(2), job(0), job(0), job(0), job(10)) == [0, 0, 100, 100]
+
+
+def test_a_small_job_from_behind_runs_before_a_large_one_only_if_it_is_over_by_then() -> None:
+    # Two of four GPUs are held until 100; the large job needs all four, and has them from 100 on.
+    first = job(0, gpus=2, run_s=100)
+    large = job(1, gpus=4, run_s=50)
+    fits = job(2, gpus=2, run_s=90, limit_s=98)
+    late = job(3, gpus=2, run_s=90, limit_s=99)
+    assert starts(cluster(4), first, large, fits) == [0, 100, 2]
+    assert starts(cluster(4), first, large, late) == [0, 100, 150]
+
+
+def test_what_counts_is_the_time_limit_and_not_how_long_a_job_will_run() -> None:
+    # It ends at 12 in truth; by its limit it would be in the large job's way.
+    held = job(0, gpus=2, run_s=100)
+    assert starts(cluster(4), held, job(1, gpus=4), job(2, gpus=2, run_s=10, limit_s=200)) == [0, 100, 200]
+
+
+def test_a_job_from_behind_may_outlast_the_reservation_on_what_the_blocked_job_leaves() -> None:
+    # The blocked job will take two of n0's four GPUs at 100: two are left over, and a third is not.
+    first = job(0, gpus=3, run_s=100)
+    blocked = job(1, gpus=2, run_s=100, limit_s=100)
+    long = job(2, gpus=1, run_s=1000)
+    assert starts(cluster(4), first, blocked, long) == [0, 100, 2]
+    assert starts(cluster(4), first, job(1, gpus=4), long) == [0, 100, 200]
+
+
+def test_without_backfill_nobody_passes_a_blocked_job_of_the_same_partition() -> None:
+    strict = Scheduling(backfill=False)
+    jobs = job(0, gpus=2, run_s=100), job(1, gpus=4, run_s=50), job(2, gpus=2, run_s=10)
+    assert starts(cluster(4), *jobs, scheduling=strict) == [0, 100, 150]
+
+
+def test_between_two_backfills_only_the_first_of_the_queue_may_start() -> None:
+    every_30_s = Scheduling(backfill_every_s=30)
+    jobs = job(0, gpus=2, run_s=100), job(1, gpus=4, run_s=50), job(2, gpus=2, run_s=10)
+    assert starts(cluster(4), *jobs, scheduling=every_30_s) == [0, 100, 30]
+
+
+def test_a_job_that_ends_before_its_limit_lets_the_next_start_at_once() -> None:
+    assert starts(cluster(1), job(0, run_s=10, limit_s=1000), job(1)) == [0, 10]
+
+
+def test_a_job_is_cut_off_at_its_time_limit() -> None:
+    outcome = run(cluster(1), job(0, run_s=500, limit_s=60), job(1))
+    assert outcome.end_s.tolist() == [60, 160]
+
+
+def test_nodes_of_a_multi_node_job_start_and_end_together() -> None:
+    outcome = run(
+        cluster(4, 4, 4), job(0, gpus=4), job(1, gpus=3, n_nodes=2, run_s=20), job(2, gpus=4, n_nodes=3)
+    )
+    assert outcome.start_s.tolist() == [0, 1, 100]
+    assert [event.nodes for event in outcome.log if event.what is What.START] == [(0,), (1, 2), (0, 1, 2)]
+
+
+def test_lighter_nodes_are_taken_first_then_the_first() -> None:
+    three = tuple(
+        Node(name=f"n{i}", gpus=1, cpus=8, memory_mib=1000, weight=weight)
+        for i, weight in enumerate((5, 1, 1))
+    )
+    where = Cluster(three, (Partition("gpu", (0, 1, 2)),))
+    outcome = run(where, job(0), job(0), job(0))
+    assert [event.nodes for event in outcome.log if event.what is What.START] == [(1,), (2,), (0,)]
+
+
+def test_cpus_and_memory_count_as_gpus_do() -> None:
+    where = Cluster(nodes(4, cpus=8, memory_mib=1000), (Partition("gpu", (0,)),))
+    assert starts(where, job(0, cpus=6), job(1, cpus=3), job(2, cpus=2)) == [0, 100, 2]
+    assert starts(where, job(0, memory_mib=600), job(1, memory_mib=401)) == [0, 100]
+
+
+def test_shares_fill_a_gpu_before_they_break_another() -> None:
+    outcome = run(cluster(2), *(job(0, share_mgpu=500) for _ in range(3)), job(1), job(2, share_mgpu=500))
+    devices = [event.devices for event in outcome.log if event.what is What.START]
+    assert devices == [((0,),), ((0,),), ((1,),), ((1,),), ((0,),)]
+    assert outcome.start_s.tolist() == [0, 0, 0, 100, 2]
+
+
+def test_a_job_of_one_gpu_type_waits_for_that_type() -> None:
+    two = (
+        Node(name="n0", gpus=1, cpus=8, memory_mib=1000, gpu_type="v100"),
+        Node(name="n1", gpus=1, cpus=8, memory_mib=1000, gpu_type="a100"),
+    )
+    where = Cluster(two, (Partition("gpu", (0, 1)),))
+    assert starts(where, job(0, gpu_type="a100"), job(0, gpu_type="a100"), job(1)) == [0, 100, 1]
+
+
+def test_larger_priority_goes_first_and_equal_ones_in_the_order_of_submission() -> None:
+    queue = job(0), job(1, priority=1), job(2, priority=5), job(3, priority=1)
+    assert starts(cluster(1), *queue) == [0, 200, 100, 300]
+
+
+def test_partitions_do_not_block_each_other_but_where_they_share_nodes() -> None:
+    where = Cluster(nodes(1, 1), (Partition("a", (0,)), Partition("both", (0, 1))))
+    held = job(0, gpus=1, run_s=100)
+    pair = job(1, gpus=1, n_nodes=2, partition=1, run_s=10)
+    # n1 is free, n0 is not: the pair's reservation of both nodes is for 100.
+    assert starts(where, held, pair, job(2, partition=1, run_s=50), job(3, partition=0, run_s=5)) == [
+        0,
+        100,
+        2,
+        110,
+    ]
+
+
+def test_who_reached_a_limit_is_passed_by_others_and_goes_on_when_there_is_room() -> None:
+    two_gpus = (Counter("alice", {Resource.MGPU: 2000}),)
+    mine = [job(0, run_s=100, counters=(0,)) for _ in range(3)]
+    outcome = run(cluster(8), *mine, job(1), counters=two_gpus)
+    assert outcome.start_s.tolist() == [0, 0, 100, 1]
+    assert outcome.held_s.tolist() == [0, 0, 100, 0]
+
+
+def test_a_job_can_count_against_several_limits() -> None:
+    counters = (Counter("alice", {Resource.JOBS: 2}), Counter("vision", {Resource.CPUS: 10}))
+    jobs = (
+        job(0, cpus=6, counters=(0, 1), run_s=50),
+        job(1, cpus=6, counters=(1,), run_s=10),  # 6 + 6 > 10 CPUs of the group
+        job(2, cpus=1, counters=(0,), run_s=100),
+        job(3, cpus=1, counters=(0, 1), run_s=10),  # alice has two jobs, until the first ends
+    )
+    assert starts(cluster(8), *jobs, counters=counters) == [0, 50, 2, 50]
+
+
+def test_a_job_that_exceeds_a_limit_or_the_cluster_never_starts_and_blocks_nobody() -> None:
+    limit = (Counter("alice", {Resource.MGPU: 1000}),)
+    jobs = job(0, gpus=2, counters=(0,)), job(1, gpus=8), job(2, gpus=4)
+    assert starts(cluster(4), *jobs, counters=limit) == [None, None, 2]
+    assert starts(cluster(4), *jobs, counters=limit, scheduling=Scheduling(backfill=False)) == [None, None, 2]
+
+
+def test_who_is_cancelled_while_it_waits_never_starts_and_ends_nowhere() -> None:
+    outcome = run(cluster(1), job(0), job(1, give_up_s=50), job(2, give_up_s=100.5))
+    assert outcome.start_s.tolist()[0] == 0
+    assert math.isnan(outcome.start_s[1])
+    assert math.isnan(outcome.end_s[1])
+    assert outcome.start_s[2] == 100
+    assert [event.job for event in outcome.log if event.what is What.GIVE_UP] == [1]
+
+
+def test_a_drained_node_finishes_what_runs_and_takes_nothing_new_until_it_is_back() -> None:
+    where = cluster(1, 1, outages=(Outage(0, 10, 500),))
+    assert starts(where, job(0, run_s=100), job(20), job(30, run_s=400), job(40)) == [0, 20, 120, 500]
+
+
+def test_the_priority_hook_is_asked_again_and_again() -> None:
+    class ShortestWaitsLeast:
+        """After 60 s the later job is the more urgent one."""
+
+        every_s = 60.0
+
+        def of(self, now_s: float, jobs: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+            return jobs * (1.0 if now_s >= 60 else -1.0)
+
+    assert starts(cluster(1), job(0), job(1), job(2), priority=ShortestWaitsLeast()) == [0, 200, 100]
+
+
+def test_the_placement_hook_decides_and_may_let_a_job_wait() -> None:
+    class LastNodeOrNone:
+        def choose(self, state, request, fitting):  # type: ignore[no-untyped-def]
+            return fitting[-1:] if fitting[-1] == 1 else ()
+
+        def devices(self, state, node, request):  # type: ignore[no-untyped-def]
+            return (0,)
+
+    outcome = run(cluster(1, 1), job(0), job(1), placement=LastNodeOrNone())
+    assert outcome.start_s.tolist() == [0, 100]
+    assert {event.nodes for event in outcome.log if event.what is What.START} == {(1,)}
+
+
+def test_a_placement_that_gives_away_what_is_not_free_is_told_so() -> None:
+    class AlwaysTheSameGpu:
+        def choose(self, state, request, fitting):  # type: ignore[no-untyped-def]
+            return (0,)
+
+        def devices(self, state, node, request):  # type: ignore[no-untyped-def]
+            return (0,)
+
+    with pytest.raises(ValueError, match="job 1 cannot have GPUs \\[0\\] of node n0"):
+        run(cluster(2), job(0), job(0), placement=AlwaysTheSameGpu())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"submit_s": np.array([2.0, 1.0])}, "in the order of their submission"),
+        ({"run_s": np.array([-1.0, 1.0])}, "its limit is above 0"),
+        ({"priority": np.zeros(3)}, "differ in length"),
+    ],
+)
+def test_columns_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
+    two = {
+        "submit_s": np.array([0.0, 1.0]), "run_s": np.ones(2), "limit_s": np.ones(2), "priority": np.zeros(2),
+        "give_up_s": np.full(2, math.inf), "request": np.zeros(2, dtype=np.int32),
+        "partition": np.zeros(2, dtype=np.int32), "counters": np.zeros(2, dtype=np.int32),
+        "qos": np.zeros(2, dtype=np.int32), "requests": (Request(gpus=1),),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=message):
+        Jobs(**(two | change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "bad", [{"gpus": 1, "share_mgpu": 500}, {"share_mgpu": 1000}, {"nodes": 0}, {"cpus": -1}]
+)
+def test_requests_that_make_no_sense_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"a (share|request)"):
+        Request(**bad)  # type: ignore[arg-type]
+
+
+def test_jobs_that_name_what_is_not_there_are_refused() -> None:
+    with pytest.raises(ValueError, match="partition that is not there; there are 1"):
+        run(cluster(1), job(0, partition=1))
+    with pytest.raises(ValueError, match="there are 0 counters"):
+        run(cluster(1), job(0, counters=(0,)))
+    with pytest.raises(ValueError, match="partition gpu names node 7"):
+        Cluster(nodes(1), (Partition("gpu", (7,)),))
+
+
+def test_no_jobs_at_all_are_no_trouble() -> None:
+    assert len(simulate(cluster(1), Jobs.of([])).start_s) == 0
