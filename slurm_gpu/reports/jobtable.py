@@ -65,8 +65,8 @@ class JobTable:
 
     Times are UTC epoch seconds and NaN for what has not happened. `wait_h`, `run_h`, `n_nodes`, `n_gpus`
     (those asked for, of what never began), `ugpucore`, `ugpumem` (per cent) and `coverage` (of 1) are of the
-    whole run; `wall_h`, `held_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are the period's part of it.
-    `server_type` and `zone` are those in which a run held most.
+    whole run; `wall_h`, `held_gpu_h`, `no_process_gpu_h`, `energy_kwh` and `charge` are the period's part of
+    it. `server_type` and `zone` are those in which a run held most.
     """
 
     period: Period

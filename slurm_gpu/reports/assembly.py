@@ -1,0 +1,164 @@
+"""The accounting table, of the rows of `run` and what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
+from slurm_gpu.database.loans import lender_of
+from slurm_gpu.database.resized import elapsed_s, part_s, whole
+from slurm_gpu.reports.category import UNKNOWN, Category, Floats, Integers
+from slurm_gpu.reports.heldrows import HeldRows
+from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, SCALES, JobIds, JobTable
+from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.placing import Group
+from slurm_gpu.reports.rows import Rows
+from slurm_gpu.reports.shares import as_shares, main_place
+
+_J_PER_KWH = 3_600_000
+_ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
+_OF_FIRST_PART = ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes", "granted_mgpu")
+
+
+def assemble(
+    rows: Rows,
+    held: HeldRows,
+    portions: tuple[Integers, Integers, Integers],
+    groups: Sequence[Group],
+    config: SiteConfig,
+    period: Period,
+    now_s: float,
+) -> JobTable:
+    """One row for each run; `portions` are (row, group, mgpu·s) of what rows held in the period."""
+    runs = np.flatnonzero(held.last == np.arange(len(rows)))
+    place = np.full(len(rows), -1, np.int64)
+    place[runs] = np.arange(len(runs))
+    run_of = place[held.last]
+    row, group, mgpu_s = portions
+    shares = as_shares(groups, run_of[row], group, mgpu_s, partial(rate_of, config))
+
+    def per_run(values: Floats) -> Floats:
+        return np.bincount(run_of, values, minlength=len(runs)).astype(np.float64)
+
+    numbers = _numbers(rows, held, runs, now_s)
+    texts = {name: column.take(runs) for name, column in rows.texts.items()}
+    begun = ~np.isnan(numbers["start_s"])
+    whole_mgpu_s = _whole_mgpu_s(held, runs, now_s)
+    held_mgpu_s = np.zeros(len(runs), np.int64)
+    np.add.at(held_mgpu_s, shares.run, shares.mgpu_s)
+    unknown = per_run(held.unknown.astype(np.float64)) > 0
+    held_gpu_h = np.where(unknown, np.nan, held_mgpu_s / MGPU_S_PER_GPU_H)
+    part = np.divide(held_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0).clip(
+        max=1
+    )
+    n_gpus = np.where(begun, numbers["granted_mgpu"] / 1000, _requested_gpus(rows)[runs])
+    account = texts["account"]
+    return JobTable(
+        period=period,
+        min_coverage=config.sampling.min_coverage,
+        ids=JobIds(**{name: rows.integers(name)[runs] for name in _ID_NUMBERS}),
+        cluster=texts["cluster"],
+        name=texts["name"],
+        user=texts["user"],
+        account=account,
+        qos=texts["qos"],
+        partition=texts["partition"],
+        state=texts["state"],
+        app=texts["app"],
+        app_field=texts["app_field"],
+        team=account if isinstance(config.team, str) else _mapped(account, config.team),
+        server_type=main_place(shares.server_type, shares.run, shares.mgpu_s, len(runs)),
+        zone=main_place(shares.zone, shares.run, shares.mgpu_s, len(runs)),
+        scale=scale_of(n_gpus, numbers["n_nodes"]),
+        lender=(lent := texts["admin_comment"]).renamed([lender_of(comment) for comment in lent.names]),
+        submit_s=numbers["submit_s"],
+        eligible_s=numbers["eligible_s"],
+        start_s=numbers["start_s"],
+        end_s=numbers["end_s"],
+        n_nodes=numbers["n_nodes"],
+        wait_h=_hours_between(numbers["eligible_s"], numbers["start_s"]),
+        run_h=np.where(begun, numbers["elapsed_s"] / 3600, np.nan),
+        wall_h=per_run(held.to_s - held.from_s) / 3600,
+        n_gpus=n_gpus,
+        held_gpu_h=held_gpu_h,
+        no_process_gpu_h=np.minimum(numbers["no_process_mgpu_s"] / MGPU_S_PER_GPU_H * part, held_gpu_h),
+        ugpucore=numbers["ugpucore"],
+        ugpumem=numbers["ugpumem"],
+        coverage=_coverage(numbers, now_s),
+        energy_kwh=numbers["energy_j"] / _J_PER_KWH * part,
+        charge=np.where(unknown, np.nan, np.bincount(shares.run, shares.charge, len(runs))),
+        goes_on=held.goes_on[runs],
+        shares=shares,
+    )
+
+
+def _numbers(rows: Rows, held: HeldRows, runs: Integers, now_s: float) -> dict[str, Floats]:
+    """The numbers of each run; a resized one was submitted and begun as its first part was."""
+    numbers = dict(rows.numbers)
+    numbers["granted_mgpu"] = held.mgpu.copy()
+    running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])
+    running &= rows.texts["state"].is_("RUNNING")
+    since_start_s = np.floor(now_s - numbers["start_s"] - numbers["suspended_s"])
+    numbers["elapsed_s"] = np.where(running, np.maximum(since_start_s, 0), numbers["elapsed_s"])
+    if held.parts:
+        numbers |= {name: numbers[name].copy() for name in _OF_FIRST_PART}
+        for row, parts in held.parts.items():
+            one = whole(parts, now_s)
+            for name in _OF_FIRST_PART:
+                numbers[name][row] = _number(one[name])
+    return {name: values[runs] for name, values in numbers.items()}
+
+
+def _whole_mgpu_s(held: HeldRows, runs: Integers, now_s: float) -> Floats:
+    """What each run held in all, in the period and out of it; NaN where nobody knows."""
+    amounts = held.whole_s * held.mgpu
+    for row, parts in held.parts.items():
+        amounts[row] = sum(
+            part_s(part, elapsed_s(part, now_s)) * _number(part["granted_mgpu"]) for part in parts
+        )
+    return amounts[runs]
+
+
+def _number(value: float | None) -> float:
+    return np.nan if value is None else value
+
+
+def _requested_gpus(rows: Rows) -> Floats:
+    """GPUs asked for; a gap for shards, which become a part of a GPU only on a node."""
+    gpus = rows.amounts("tres_requested", "gres/gpu")
+    shards = rows.amounts("tres_requested", "gres/shard")
+    said = rows.texts["tres_requested"].codes != UNKNOWN
+    return np.where(said & ~(shards > 0), np.nan_to_num(gpus), np.nan)
+
+
+def scale_of(n_gpus: Floats, n_nodes: Floats) -> Category:
+    """The class of each run by size; a gap where its GPUs are not known."""
+    classes = [n_gpus <= 0, n_nodes > 1, n_gpus < 1, n_gpus == 1, n_gpus > 1]
+    places = [0, 4, 1, 2, 3]
+    return Category(SCALES, np.select(classes, places, UNKNOWN).astype(np.int32))
+
+
+def _mapped(account: Category, team: object) -> Category:
+    assert isinstance(team, dict)
+    return account.renamed([team.get(name, name) for name in account.names])
+
+
+def _hours_between(from_s: Floats, to_s: Floats) -> Floats:
+    # A start that is said to be earlier is that of a row of accounting that is not there any more.
+    return np.where(to_s >= from_s, (to_s - from_s) / 3600, np.nan)
+
+
+def _coverage(numbers: dict[str, Floats], now_s: float) -> Floats:
+    """0 where no record came of a run that is over, and none will any more."""
+    silent = np.isnan(numbers["coverage"]) & (numbers["granted_mgpu"] > 0) & (numbers["elapsed_s"] > 0)
+    return np.where(silent & (now_s - numbers["end_s"] > SHIPPED_WITHIN_S), 0.0, numbers["coverage"])
+
+
+def rate_of(config: SiteConfig, server_type: str) -> float:
+    """What a GPU-hour costs there; NaN where slurm-gpu.yaml names no price."""
+    known = config.server_types.get(server_type)
+    return np.nan if known is None or known.rate_per_gpu_hour is None else known.rate_per_gpu_hour

@@ -1,0 +1,67 @@
+"""What GPUs, CPUs and memory there were in a period: the denominator of every rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.database.nodeperiods import UP
+from slurm_gpu.reports.category import Category, Floats, Integers, Mask
+from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
+
+FIRST_LOOK_S = 3600
+"""Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """Spans in which a node was as it was, cut to the period; `from_s` < `to_s`, both UTC epoch seconds.
+
+    `up` are those in service: not drained, down or failing. `assumed_to_s` is when slurm-gpudbd first
+    looked, where the period began before: until then the nodes are taken to have been what they were then.
+    """
+
+    node: Category
+    server_type: Category
+    zone: Category
+    from_s: Floats
+    to_s: Floats
+    mgpu: Integers
+    cpus: Integers
+    memory_mib: Integers
+    up: Mask
+    assumed_to_s: int | None
+
+    @property
+    def mgpu_s(self) -> Integers:
+        """GPU/1000 × seconds of each span."""
+        return self.mgpu * (self.to_s - self.from_s).astype(np.int64)
+
+
+def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, until_s: int) -> Capacity:
+    """The spans of all nodes within [since, until)."""
+    spans: list[tuple[NodePeriod, int, int]] = []
+    first_s = min((period.from_s for period in periods), default=until_s)
+    for course in by_node(periods).values():
+        ends = [*(period.from_s for period in course[1:]), until_s]
+        for index, (period, end_s) in enumerate(zip(course, ends, strict=True)):
+            was_there = index == 0 and period.from_s <= first_s + FIRST_LOOK_S
+            from_s = since_s if was_there else max(since_s, period.from_s)
+            to_s = min(end_s, until_s)
+            if from_s < to_s:
+                spans.append((period, from_s, to_s))
+    groups = [placing.groups[placing.group_at(period.node, from_s)] for period, from_s, _ in spans]
+    return Capacity(
+        node=Category.of(period.node for period, _, _ in spans),
+        server_type=Category.of(server_type for server_type, _ in groups),
+        zone=Category.of(zone for _, zone in groups),
+        from_s=np.array([from_s for _, from_s, _ in spans], np.float64),
+        to_s=np.array([to_s for _, _, to_s in spans], np.float64),
+        mgpu=np.array([1000 * period.gpus for period, _, _ in spans], np.int64),
+        cpus=np.array([period.cpus for period, _, _ in spans], np.int64),
+        memory_mib=np.array([period.memory_mib for period, _, _ in spans], np.int64),
+        up=np.array([period.state == UP for period, _, _ in spans], np.bool_),
+        assumed_to_s=first_s if spans and since_s < first_s else None,
+    )

@@ -1,0 +1,56 @@
+"""The figures of a report: pure functions of what was read, each with its table and its reading."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from slurm_gpu.reports.figure import Figure
+from slurm_gpu.reports.figures.allocation import allocation_over_time
+from slurm_gpu.reports.figures.applications import usage_by_application, usage_by_field
+from slurm_gpu.reports.figures.capacityuse import usage_by_server_type
+from slurm_gpu.reports.figures.charges import charge_per_account
+from slurm_gpu.reports.figures.coordinates import parallel_coordinates
+from slurm_gpu.reports.figures.distributions import distributions
+from slurm_gpu.reports.figures.hours import (
+    gpu_hours_by_account,
+    gpu_hours_by_server_type,
+    gpu_hours_by_team,
+    gpu_hours_by_user,
+    gpu_hours_by_zone,
+)
+from slurm_gpu.reports.figures.lending import lent_gpu_hours
+from slurm_gpu.reports.figures.lowpriority import low_priority_small_jobs
+from slurm_gpu.reports.figures.monthly import month_over_month
+from slurm_gpu.reports.figures.utilisation import utilisation_by_zone_and_scale
+from slurm_gpu.reports.figures.waiting import waiting_by_resource_type, waiting_by_scale
+from slurm_gpu.reports.figures.waste import held_but_idle
+from slurm_gpu.reports.load import Accounts
+
+
+def all_figures(accounts: Accounts, low_priority: Collection[str] = ()) -> list[Figure]:
+    """Every figure, in the order in which a report shows them.
+
+    `low_priority` are QOS whose jobs give way to others; jobs on loans count as such anyway.
+    """
+    jobs, capacity = accounts.jobs, accounts.capacity
+    return [
+        usage_by_server_type(jobs, capacity),
+        allocation_over_time(jobs, capacity, accounts.occupancy),
+        usage_by_application(jobs),
+        usage_by_field(jobs),
+        parallel_coordinates(jobs),
+        distributions(jobs),
+        waiting_by_resource_type(jobs),
+        waiting_by_scale(jobs),
+        utilisation_by_zone_and_scale(jobs),
+        low_priority_small_jobs(jobs, capacity, low_priority),
+        held_but_idle(jobs),
+        lent_gpu_hours(jobs),
+        charge_per_account(jobs),
+        gpu_hours_by_user(jobs),
+        gpu_hours_by_team(jobs),
+        gpu_hours_by_account(jobs),
+        gpu_hours_by_server_type(jobs),
+        gpu_hours_by_zone(jobs),
+        month_over_month(accounts.months),
+    ]

@@ -1,0 +1,90 @@
+"""Usage by application software and by its field."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Category, Floats, Integers
+from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figures.hours import mean_by
+from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
+from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.wording import listed, percent
+
+_NAMED = 4
+
+
+def usage_by_application(jobs: JobTable) -> Figure:
+    """The share of each application in the run time of jobs with GPUs."""
+    return _by(jobs, "application", jobs.app)
+
+
+def usage_by_field(jobs: JobTable) -> Figure:
+    """The share of each field of applications in the run time of jobs with GPUs."""
+    return _by(jobs, "field", jobs.app_field)
+
+
+def _by(jobs: JobTable, what: str, column: Category) -> Figure:
+    of_gpus = np.flatnonzero(jobs.with_gpus)
+    some = column.take(of_gpus)
+    names = shown_names(column)
+    wall_h = some.sums_and_rest(jobs.wall_h[of_gpus])
+    held = some.sums_and_rest(jobs.held_mgpu_s[of_gpus])
+    ended = column.take(jobs.ended & jobs.with_gpus)
+    runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
+    users = _users(some, jobs.user.take(of_gpus))
+    weights = jobs.held_mgpu_s[of_gpus].astype(np.float64)
+    core, memory = (
+        mean_by(some, weights, np.where(jobs.measured, values, np.nan)[of_gpus])
+        for values in (jobs.ugpucore, jobs.ugpumem)
+    )
+    order = largest_first(names, wall_h)
+    shown = [names[place] for place in order]
+    share: Floats = 100 * wall_h[order] / max(wall_h.sum(), 1e-9)
+    table = Table(
+        name=f"usage_by_{what}",
+        title=f"Usage by {what}",
+        columns=[
+            Column(what, "", f"The {what} of a job, as it was recognised on its nodes."),
+            Column("run_h", "h", "Run time of jobs with GPUs, within the period."),
+            Column("share_pct", "%", "Of all run time of jobs with GPUs."),
+            Column("gpu_h", "h", "GPUs held × time, within the period."),
+            Column("gpu_share_pct", "%", "Of all GPU-hours."),
+            Column("jobs", "", "Jobs with GPUs that ended in the period."),
+            Column("users", "", "Whose jobs ran in the period."),
+            Column("ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."),
+            Column("ugpumem", "%", "Mean GPU memory used, likewise."),
+        ],
+        data={
+            what: shown,
+            "run_h": wall_h[order],
+            "share_pct": share,
+            "gpu_h": held[order] / MGPU_S_PER_GPU_H,
+            "gpu_share_pct": 100 * held[order] / max(int(held.sum()), 1),
+            "jobs": runs[order],
+            "users": users[order],
+            "ugpucore": core[order],
+            "ugpumem": memory[order],
+        },
+    )
+    return Figure(
+        id=f"usage-by-{what}",
+        title=table.title,
+        reading=_reading(shown, share),
+        table=table,
+        chart=bars(shown, {"share of run time": share}, "%"),
+    )
+
+
+def _users(column: Category, user: Category) -> Integers:
+    """How many different users each name (and at the end rows without one) has."""
+    n_names = len(column.names) + 1
+    pairs = np.unique((column.codes.astype(np.int64) % n_names) * (len(user.names) + 1) + user.codes + 1)
+    return np.bincount(pairs // (len(user.names) + 1), minlength=n_names).astype(np.int64)
+
+
+def _reading(names: list[str], share: Floats) -> str:
+    if not names:
+        return "No job with GPUs ran in this period."
+    each = [f"{name} {percent(value)}" for name, value in zip(names[:_NAMED], share.tolist(), strict=False)]
+    return f"Of the run time of jobs with GPUs: {listed(each)}."

@@ -1,0 +1,42 @@
+"""The quantities by which jobs are compared: those of the accounting table's own names."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats, Mask
+from slurm_gpu.reports.figure import Axis
+from slurm_gpu.reports.jobtable import JobTable
+
+AXES = (
+    Axis("nNODE", ""),
+    Axis("nGPU", ""),
+    Axis("WAIT_h", "h"),
+    Axis("RUN_h", "h"),
+    Axis("uGPUcore", "%"),
+    Axis("uGPUmem", "%"),
+)
+
+
+def values_of(jobs: JobTable) -> dict[str, Floats]:
+    """By axis the values of all runs; utilisation only of those that were measured."""
+    return {
+        "nNODE": jobs.n_nodes,
+        "nGPU": jobs.n_gpus,
+        "WAIT_h": jobs.wait_h,
+        "RUN_h": jobs.run_h,
+        "uGPUcore": np.where(jobs.measured, jobs.ugpucore, np.nan),
+        "uGPUmem": np.where(jobs.measured, jobs.ugpumem, np.nan),
+    }
+
+
+def compared(jobs: JobTable) -> Mask:
+    """Jobs with GPUs that ran and ended in the period."""
+    return jobs.completed & jobs.with_gpus
+
+
+def most_frequent(jobs: JobTable, most: int) -> list[str]:
+    """The applications with the most jobs among those compared."""
+    counts = jobs.app.counts(compared(jobs))
+    order = sorted(np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], jobs.app.names[code]))
+    return [jobs.app.names[code] for code in order[:most]]

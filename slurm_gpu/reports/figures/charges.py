@@ -1,0 +1,79 @@
+"""What each account is charged: GPU-hours × the rate of the server type on which they were held."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
+from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
+
+
+def charge_per_account(jobs: JobTable) -> Figure:
+    """By account and server type; GPU-hours without a rate stand beside, and are not charged."""
+    shares = jobs.shares
+    accounts, types = shown_names(jobs.account), list(shares.server_type.names)
+    n_types = max(len(types), 1)
+    account = jobs.account.codes[shares.run].astype(np.int64) % len(accounts)
+    cell = account * n_types + shares.server_type.codes
+    size = len(accounts) * n_types
+    held = np.zeros(size, np.int64)
+    np.add.at(held, cell, shares.mgpu_s)
+    unpriced = np.isnan(shares.charge)
+    free = np.zeros(size, np.int64)
+    np.add.at(free, cell[unpriced], shares.mgpu_s[unpriced])
+    charge = np.bincount(cell, np.nan_to_num(shares.charge), size)
+    of_account = charge.reshape(-1, n_types).sum(axis=1)
+    by_held = held.reshape(-1, n_types).sum(axis=1)
+    order = sorted(
+        np.flatnonzero(by_held).tolist(),
+        key=lambda place: (-of_account[place], -by_held[place], accounts[place]),
+    )
+    rows = [
+        place * n_types + kind
+        for place in order
+        for kind in largest_first(types, held[place * n_types : (place + 1) * n_types])
+    ]
+    table = Table(
+        name="charge_per_account",
+        title="Charge per account",
+        columns=[
+            Column("account", "", "The Slurm account."),
+            Column("server_type", "", "Where the GPUs were held."),
+            Column("gpu_h", "h", "GPU-hours within the period."),
+            Column("charge", "", "GPU-hours × rate_per_gpu_hour of slurm-gpu.yaml."),
+            Column("unpriced_gpu_h", "h", "GPU-hours on servers that have no rate."),
+        ],
+        data={
+            "account": [accounts[row // n_types] for row in rows],
+            "server_type": [types[row % n_types] for row in rows],
+            "gpu_h": held[rows] / MGPU_S_PER_GPU_H,
+            "charge": charge[rows],
+            "unpriced_gpu_h": free[rows] / MGPU_S_PER_GPU_H,
+        },
+    )
+    by_type = charge.reshape(-1, n_types)[order].T
+    return Figure(
+        id="charge-per-account",
+        title=table.title,
+        reading=_reading([accounts[place] for place in order], of_account[order].tolist(), int(free.sum())),
+        table=table,
+        chart=bars(
+            [accounts[place] for place in order],
+            {name: amounts for name, amounts in zip(types, by_type, strict=True) if amounts.any()},
+            "",
+        ),
+    )
+
+
+def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) -> str:
+    total = sum(charges)
+    rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
+    if not total:
+        return f"Nothing is charged: {rest} were held where slurm-gpu.yaml has no rate_per_gpu_hour."
+    told = (
+        f"In all {trimmed(total, 2)} is charged to {len(accounts)} accounts, "
+        f"most of it to {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
+    )
+    return f"{told}; {rest} have no rate." if unpriced_mgpu_s else f"{told}."

@@ -1,0 +1,116 @@
+"""Parallel coordinates: every job as a line; and the accounting table behind them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats, Integers, Mask
+from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table, Values
+from slurm_gpu.reports.figures.axes import AXES, compared, most_frequent, values_of
+from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.wording import listed, trimmed
+
+MOST_LINES = 40_000
+"""More can be told apart by nobody, nor drawn at once: of more jobs these are evenly many of all."""
+_NAMED = 2
+_TYPICAL = (5.0, 95.0)
+
+
+def parallel_coordinates(jobs: JobTable) -> Figure:
+    """nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended in the period."""
+    rows = np.flatnonzero(compared(jobs))
+    drawn = _evenly(rows[np.argsort(jobs.end_s[rows], kind="stable")])
+    values = values_of(jobs)
+    notes = [] if len(drawn) == len(rows) else [f"{len(drawn):,} of {len(rows):,} jobs are drawn."]
+    return Figure(
+        id="parallel-coordinates",
+        title="Jobs in parallel coordinates",
+        reading=_reading(jobs, values),
+        table=accounting_table(jobs),
+        chart=ParallelCoordinates(
+            axes=AXES,
+            values={name: column[drawn] for name, column in values.items()},
+            colour="nNODE",
+            application=jobs.app.take(drawn),
+            labels=jobs.labels(drawn),
+            of=len(rows),
+        ),
+        notes=notes,
+    )
+
+
+def accounting_table(jobs: JobTable) -> Table:
+    """The charging log: one row for each run that ended in the period or ran in it."""
+    columns: dict[str, tuple[Values, str, str]] = {
+        "JobID": (jobs.labels(), "", "As Slurm prints it; a requeued job has a row for each run."),
+        "JobName": (jobs.name, "", ""),
+        "user": (jobs.user, "", ""),
+        "account": (jobs.account, "", "The Slurm account."),
+        "team": (jobs.team, "", "The team of the account, by slurm-gpu.yaml."),
+        "qos": (jobs.qos, "", ""),
+        "partition": (jobs.partition, "", ""),
+        "State": (jobs.state, "", ""),
+        "Submit": (jobs.submit_s, "s", "UTC epoch seconds, as the following times."),
+        "Start": (jobs.start_s, "s", ""),
+        "End": (jobs.end_s, "s", ""),
+        "nNODE": (jobs.n_nodes, "", "Nodes used."),
+        "nGPU": (jobs.n_gpus, "", "GPUs held; asked for, if it never ran."),
+        "WAIT_h": (jobs.wait_h, "h", "From when it could have run to its start."),
+        "RUN_h": (jobs.run_h, "h", "Of the whole run, without times of suspension."),
+        "uGPUcore": (jobs.ugpucore, "%", "Mean GPU utilisation over the run."),
+        "uGPUmem": (jobs.ugpumem, "%", "Mean share of GPU memory used over the run."),
+        "coverage": (jobs.coverage, "", "The share of the GPU time that was measured."),
+        "server_type": (jobs.server_type, "", "Where most of its GPU time was."),
+        "zone": (jobs.zone, "", "Likewise."),
+        "scale": (jobs.scale, "", ""),
+        "application": (jobs.app, "", ""),
+        "field": (jobs.app_field, "", ""),
+        "lender": (jobs.lender, "", "Whose idle GPUs it borrowed."),
+        "gpu_h": (jobs.held_gpu_h, "h", "GPUs held × time within the period, as all that follows."),
+        "no_process_gpu_h": (jobs.no_process_gpu_h, "h", "Of these, without any process on the GPU."),
+        "energy_kwh": (jobs.energy_kwh, "kWh", "Of its GPUs."),
+        "charge": (jobs.charge, "", "GPU-hours × the rate of the server type."),
+    }
+    return Table(
+        name="jobs",
+        title="Accounting table",
+        columns=[Column(name, unit, about) for name, (_, unit, about) in columns.items()],
+        data={name: values for name, (values, _, _) in columns.items()},
+    )
+
+
+def _evenly(rows: Integers) -> Integers:
+    if len(rows) <= MOST_LINES:
+        return rows
+    return rows[np.linspace(0, len(rows) - 1, MOST_LINES).round().astype(np.int64)]
+
+
+def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
+    rows = compared(jobs)
+    n_users = int((jobs.user.counts(rows) > 0).sum())
+    if not n_users:
+        return "No job with GPUs ended in this period."
+    told = f"{trimmed(int(rows.sum()), 0)} jobs with GPUs of {n_users} users ended"
+    each = [_typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
+    return f"{told}; nine in ten of {'; of '.join(each)}." if each else f"{told}."
+
+
+def _typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
+    def between(axis: str, decimals: int) -> str:
+        known = values[axis][rows]
+        known = known[~np.isnan(known)]
+        if not len(known):
+            return "–"
+        low, high = (
+            trimmed(float(np.percentile(known, at, method="inverted_cdf")), decimals) for at in _TYPICAL
+        )
+        return low if low == high else f"{low}–{high}"
+
+    return f"{name} take " + listed(
+        [
+            f"{between('nNODE', 0)} nodes",
+            f"{between('nGPU', 2)} GPUs",
+            f"wait {between('WAIT_h', 1)} h",
+            f"run {between('RUN_h', 1)} h",
+        ]
+    )

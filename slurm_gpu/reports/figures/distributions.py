@@ -1,0 +1,76 @@
+"""Cumulative distributions by application: overlapping lines hide how many there are."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats, Mask
+from slurm_gpu.reports.figure import Cdf, Column, Figure, Steps, Table
+from slurm_gpu.reports.figures.axes import AXES, compared, most_frequent, values_of
+from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.wording import percent
+
+ALL = "all"
+_MOST_APPLICATIONS = 8
+_MOST_STEPS = 200
+_NAMED = 3
+
+
+def distributions(jobs: JobTable) -> Figure:
+    """For each axis the share of an application's jobs that have so much or less."""
+    rows = compared(jobs)
+    values = values_of(jobs)
+    apps = most_frequent(jobs, _MOST_APPLICATIONS)
+    groups = {ALL: rows, **{app: rows & jobs.app.is_(app) for app in apps}}
+    curves = {
+        axis.name: {name: steps(values[axis.name][mask]) for name, mask in groups.items()} for axis in AXES
+    }
+    long = [
+        (axis, name, some.n, x, 100 * upto)
+        for axis, of_axis in curves.items()
+        for name, some in of_axis.items()
+        for x, upto in zip(some.x.tolist(), some.upto.tolist(), strict=True)
+    ]
+    table = Table(
+        name="distributions",
+        title="Distributions by application",
+        columns=[
+            Column("axis", "", "nNODE, nGPU, WAIT_h and RUN_h in hours, uGPUcore and uGPUmem in %."),
+            Column("application", "", f"Those with the most jobs; “{ALL}” are all jobs with GPUs."),
+            Column("jobs", "", "That ran and ended in the period, and of which the value is known."),
+            Column("value", "", "In the unit of the axis."),
+            Column("share_pct", "%", "Of these jobs have this value or less."),
+        ],
+        data={
+            "axis": [item[0] for item in long],
+            "application": [item[1] for item in long],
+            "jobs": np.array([item[2] for item in long], np.int64),
+            "value": np.array([item[3] for item in long], np.float64),
+            "share_pct": np.array([item[4] for item in long], np.float64),
+        },
+    )
+    return Figure(
+        id="distributions",
+        title=table.title,
+        reading=_reading(values["nNODE"], groups),
+        table=table,
+        chart=Cdf(axes=AXES, curves=curves),
+    )
+
+
+def steps(values: Floats) -> Steps:
+    """The distribution of what is known; of many different values some, each with its exact share."""
+    known = np.sort(values[~np.isnan(values)])
+    last = np.flatnonzero(np.append(known[1:] != known[:-1], True)) if len(known) else np.zeros(0, np.int64)
+    if len(last) > _MOST_STEPS:
+        last = last[np.linspace(0, len(last) - 1, _MOST_STEPS).round().astype(np.int64)]
+    return Steps(known[last], (last + 1) / max(len(known), 1), len(known))
+
+
+def _reading(nodes: Floats, groups: dict[str, Mask]) -> str:
+    shares = [(float(np.mean(nodes[mask] >= 2)), name) for name, mask in groups.items() if name != ALL]
+    if not shares:
+        return "No job of a known application ran on GPUs in this period."
+    (share, name), *others = sorted(shares[:_NAMED], key=lambda item: -item[0])
+    told = f"{percent(share, 1)} of {name} jobs use ≥2 nodes"
+    return "; ".join([told, *(f"{name} {percent(share, 1)}" for share, name in others)]) + "."

@@ -1,0 +1,99 @@
+"""GPU-hours by user, team, account, server type and zone: always the same hours, so always the same sum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Category, Floats
+from slurm_gpu.reports.figure import Column, Figure, Table
+from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
+from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.wording import gpu_hours, listed, percent
+
+_NAMED = 3
+
+
+def gpu_hours_by_user(jobs: JobTable) -> Figure:
+    """Who held how much."""
+    return _by(jobs, "user", jobs.shares.of(jobs.user), jobs.user)
+
+
+def gpu_hours_by_team(jobs: JobTable) -> Figure:
+    """Which team, by slurm-gpu.yaml."""
+    return _by(jobs, "team", jobs.shares.of(jobs.team), jobs.team)
+
+
+def gpu_hours_by_account(jobs: JobTable) -> Figure:
+    """Which Slurm account."""
+    return _by(jobs, "account", jobs.shares.of(jobs.account), jobs.account)
+
+
+def gpu_hours_by_server_type(jobs: JobTable) -> Figure:
+    """On which kind of server."""
+    return _by(jobs, "server type", jobs.shares.server_type, jobs.server_type)
+
+
+def gpu_hours_by_zone(jobs: JobTable) -> Figure:
+    """In which zone."""
+    return _by(jobs, "zone", jobs.shares.zone, jobs.zone)
+
+
+def mean_by(column: Category, weights: Floats, values: Floats) -> Floats:
+    """The mean of the values of each name (and of rows without one) by these weights, gaps left out."""
+    known = ~np.isnan(values) & (weights > 0)
+    some = column.take(known)
+    total, weight = some.sums_and_rest(weights[known] * values[known]), some.sums_and_rest(weights[known])
+    means: Floats = np.divide(total, weight, out=np.full(len(total), np.nan), where=weight > 0)
+    return means
+
+
+def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Figure:
+    shares = jobs.shares
+    names = shown_names(of_shares)
+    held = of_shares.sums_and_rest(shares.mgpu_s)
+    order = largest_first(names, held)
+    used = np.where(jobs.measured, jobs.ugpucore, np.nan)[shares.run]
+    utilisation = mean_by(of_shares, shares.mgpu_s.astype(np.float64), used)
+    charge = of_shares.sums_and_rest(np.nan_to_num(shares.charge))
+    ended = of_runs.take(jobs.ended & jobs.with_gpus)
+    runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
+    total = int(held.sum())
+    hours = held[order] / MGPU_S_PER_GPU_H
+    key = what.replace(" ", "_")
+    shown = [names[place] for place in order]
+    table = Table(
+        name=f"gpu_hours_by_{key}",
+        title=f"GPU-hours by {what}",
+        columns=[
+            Column(key, "", f"The {what}."),
+            Column("gpu_h", "h", "GPUs held × time, within the period."),
+            Column("share_pct", "%", "Of all GPU-hours of the period."),
+            Column("jobs", "", "Jobs with GPUs that ended in the period; on several, where they held most."),
+            Column("ugpucore", "%", "Mean GPU utilisation over the GPU time of jobs that were measured."),
+            Column("charge", "", "GPU-hours × the server type's rate, where it has one."),
+        ],
+        data={
+            key: shown,
+            "gpu_h": hours,
+            "share_pct": 100 * held[order] / max(total, 1),
+            "jobs": runs[order],
+            "ugpucore": utilisation[order],
+            "charge": charge[order],
+        },
+    )
+    return Figure(
+        id=f"gpu-hours-by-{what.replace(' ', '-')}",
+        title=table.title,
+        reading=_reading(shown, hours, what),
+        table=table,
+        chart=bars(shown, {"GPU-hours": hours}, "h"),
+    )
+
+
+def _reading(names: list[str], hours: Floats, what: str) -> str:
+    if not names:
+        return "No GPU was held in this period."
+    total = float(hours.sum())
+    first = [f"{names[i]} {percent(hours[i], total)}" for i in range(min(_NAMED, len(names)))]
+    rest = "" if len(names) <= _NAMED else f" have most; there are {len(names)} {what}s"
+    return f"Of {gpu_hours(total)} {listed(first)}{rest}."

@@ -1,0 +1,73 @@
+"""Who lent GPUs to whom."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.figure import Column, Figure, Matrix, Table
+from slurm_gpu.reports.figures.ranking import shown_names
+from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
+from slurm_gpu.reports.wording import gpu_hours, trimmed
+
+
+def lent_gpu_hours(jobs: JobTable) -> Figure:
+    """GPU-hours of runs on borrowed GPUs, from owner to team.
+
+    A run whose GPUs several owners lent counts for each in equal parts: how many were whose, nobody notes.
+    """
+    loans = np.flatnonzero((jobs.lender.codes >= 0) & (jobs.held_mgpu_s > 0))
+    teams = shown_names(jobs.team)
+    lenders = [name.split(",") for name in jobs.lender.names]
+    found: dict[tuple[str, str], float] = {}
+    runs: dict[tuple[str, str], int] = {}
+    for code, team, mgpu_s in zip(
+        jobs.lender.codes[loans].tolist(),
+        jobs.team.codes[loans].tolist(),
+        jobs.held_mgpu_s[loans].tolist(),
+        strict=True,
+    ):
+        for lender in lenders[code]:
+            pair = lender, teams[team]
+            found[pair] = found.get(pair, 0.0) + mgpu_s / len(lenders[code]) / MGPU_S_PER_GPU_H
+            runs[pair] = runs.get(pair, 0) + 1
+    pairs = sorted(found, key=lambda pair: (-found[pair], pair))
+    table = Table(
+        name="lent_gpu_hours",
+        title="Who lent GPUs to whom",
+        columns=[
+            Column("lender", "", "The owner whose idle GPUs were lent."),
+            Column("borrower", "", "The team of the job."),
+            Column("gpu_h", "h", "GPU-hours on loan within the period; equal parts where several lent."),
+            Column("jobs", "", "Jobs on such loans that ran in the period."),
+        ],
+        data={
+            "lender": [lender for lender, _ in pairs],
+            "borrower": [borrower for _, borrower in pairs],
+            "gpu_h": np.array([found[pair] for pair in pairs], np.float64),
+            "jobs": np.array([runs[pair] for pair in pairs], np.int64),
+        },
+    )
+    rows, columns = (sorted({pair[side] for pair in pairs}) for side in (0, 1))
+    values = np.full((len(rows), len(columns)), np.nan)
+    for (lender, borrower), hours in found.items():
+        values[rows.index(lender), columns.index(borrower)] = hours
+    return Figure(
+        id="lent-gpu-hours",
+        title=table.title,
+        reading=_reading(found, pairs, jobs.total_gpu_h),
+        table=table,
+        chart=Matrix(
+            rows=rows, columns=columns, values=values, unit="h", row_title="lent by", column_title="to"
+        ),
+    )
+
+
+def _reading(found: dict[tuple[str, str], float], pairs: list[tuple[str, str]], total_h: float) -> str:
+    if not pairs:
+        return "No GPUs were lent in this period."
+    lent = sum(found.values())
+    lender, borrower = pairs[0]
+    return (
+        f"{gpu_hours(lent)} were on loan, {trimmed(100 * lent / total_h, 1)} % of all; most from {lender} to "
+        f"{borrower}: {gpu_hours(found[pairs[0]])}."
+    )

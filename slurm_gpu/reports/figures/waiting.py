@@ -1,0 +1,90 @@
+"""How long jobs waited, by the resources that they waited for and by their scale."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Category, Codes, Floats
+from slurm_gpu.reports.figure import Bars, Column, Figure, Table
+from slurm_gpu.reports.jobtable import NO_GPU, SCALES, JobTable
+from slurm_gpu.reports.wording import hours, percent, trimmed
+
+_QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
+
+
+def waiting_by_resource_type(jobs: JobTable) -> Figure:
+    """By the server type on which a job ran; jobs without GPUs are a type of their own."""
+    without = jobs.scale.is_(NO_GPU)
+    names = [*jobs.server_type.names, NO_GPU]
+    codes: Codes = np.where(without, np.int32(len(names) - 1), jobs.server_type.codes).astype(np.int32)
+    return _by(jobs, "resource_type", "resource type", Category(names, codes))
+
+
+def waiting_by_scale(jobs: JobTable) -> Figure:
+    """By how many GPUs a job had, and whether on several nodes."""
+    return _by(jobs, "scale", "scale", jobs.scale)
+
+
+def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
+    known = jobs.completed & ~np.isnan(jobs.wait_h)
+    some, waits = column.take(known), jobs.wait_h[known]
+    groups = [(name, np.sort(waits[some.is_(name)])) for name in column.names]
+    groups = [(name, values) for name, values in groups if len(values)]
+    if column.names != SCALES:
+        groups.sort(key=lambda group: (-_quantile(group[1], 90.0), group[0]))
+    labels = [name for name, _ in groups]
+    quantiles = {
+        column_name: np.array([_quantile(values, at) for _, values in groups], np.float64)
+        for column_name, at in _QUANTILES.items()
+    }
+    at_once = np.array([100 * np.mean(values <= 1 / 60) for _, values in groups], np.float64)
+    table = Table(
+        name=f"waiting_by_{key}",
+        title=f"Waiting by {what}",
+        columns=[
+            Column(key, "", f"The {what}."),
+            Column("jobs", "", "That ran and ended in the period."),
+            Column("mean_h", "h", "From when a job could have run to its start."),
+            Column("median_h", "h", "Half of the jobs waited for at most so long."),
+            Column("p90_h", "h", "Nine in ten."),
+            Column("p95_h", "h", "19 in 20."),
+            Column("max_h", "h", "All."),
+            Column("within_a_minute_pct", "%", "Waited for a minute at most."),
+        ],
+        data={
+            key: labels,
+            "jobs": np.array([len(values) for _, values in groups], np.int64),
+            "mean_h": np.array([values.mean() for _, values in groups], np.float64),
+            **quantiles,
+            "within_a_minute_pct": at_once,
+        },
+    )
+    return Figure(
+        id=f"waiting-by-{key.replace('_', '-')}",
+        title=table.title,
+        reading=_reading(labels, quantiles["p90_h"], waits),
+        table=table,
+        chart=Bars(
+            labels=labels,
+            series={"median": quantiles["median_h"], "9 in 10 within": quantiles["p90_h"]},
+            unit="h",
+            stacked=False,
+        ),
+    )
+
+
+def _quantile(values: Floats, at: float) -> float:
+    """Of sorted values the smallest that so many per cent do not exceed: one of them, never between two."""
+    return float(values[max(0, int(np.ceil(at / 100 * len(values))) - 1)])
+
+
+def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
+    if not labels:
+        return "No job that ended in this period is known to have waited."
+    at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
+    told = f"{at_once} of {trimmed(len(waits), 0)} jobs started within a minute"
+    longest = int(np.argmax(p90_h))
+    if len(labels) == 1 or not p90_h[longest]:
+        return f"{told}."
+    most = hours(p90_h[longest])
+    return f"{told}; waits were longest for “{labels[longest]}”, of {most} or more for one job in ten."

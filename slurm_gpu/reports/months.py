@@ -1,0 +1,91 @@
+"""Totals of the calendar months up to a report's end, so that it can say what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+
+import numpy as np
+from sqlalchemy import Connection
+
+from slurm_gpu.database.derive import RESIZING
+from slurm_gpu.reports.capacity import capacity_of
+from slurm_gpu.reports.category import Integers
+from slurm_gpu.reports.heldrows import began_at, known_mgpu, stopped_at
+from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.placing import NodePeriod, Placing
+from slurm_gpu.reports.rows import Rows, read_numbers
+
+N_MONTHS = 13
+"""A year, and the month with which the last one is compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    """One calendar month, or what of it lies before the report's end.
+
+    `runs` are those with GPUs that ended then; `median_wait_h` and `mean_wait_h` are of these. `ugpucore` is
+    the mean over their GPU time, of those that were measured. NaN where there was nothing.
+    """
+
+    first: date
+    held_mgpu_s: int
+    capacity_mgpu_s: int
+    runs: int
+    median_wait_h: float
+    mean_wait_h: float
+    ugpucore: float
+
+
+def months_of(
+    connection: Connection,
+    rows: Rows,
+    periods: Sequence[NodePeriod],
+    placing: Placing,
+    *,
+    cluster: str,
+    period: Period,
+    now_s: float,
+    min_coverage: float,
+) -> list[Month]:
+    """The last N_MONTHS; `rows` are those of the period, which are read anew only where it is shorter.
+
+    Months before the first of which anything is known are left out.
+    """
+    firsts = period.months(N_MONTHS)
+    whole = replace(period, since=firsts[0])
+    numbers = rows.numbers
+    resizing = rows.texts["state"].is_(RESIZING)
+    if firsts[0] < period.since:
+        numbers, resizing = read_numbers(connection, cluster, whole)
+    edges = np.minimum([period.midnight_s(first) for first in firsts], period.until_s).astype(np.float64)
+    began_s = began_at(numbers["start_s"], numbers["submit_s"])
+    stop_s = stopped_at(numbers["end_s"], now_s)
+    mgpu = np.nan_to_num(known_mgpu(numbers["granted_mgpu"], numbers["allocated_mgpu"]))
+    of_gpus = mgpu > 0
+    wait_h = (numbers["start_s"] - numbers["eligible_s"]) / 3600
+    measured = (numbers["coverage"] >= min_coverage) & ~np.isnan(numbers["ugpucore"])
+    found: list[Month] = []
+    for first, from_s, to_s in zip(firsts[:-1], edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        seconds = np.nan_to_num(np.minimum(stop_s, to_s) - np.maximum(began_s, from_s)).clip(min=0)
+        held: Integers = (seconds * mgpu).astype(np.int64)
+        ended = of_gpus & ~resizing & (numbers["end_s"] >= from_s) & (numbers["end_s"] < to_s)
+        capacity = capacity_of(periods, placing, int(from_s), int(max(from_s, min(to_s, now_s))))
+        waits = wait_h[ended & (wait_h >= 0)]
+        weight = held[measured]
+        found.append(
+            Month(
+                first=first,
+                held_mgpu_s=int(held.sum()),
+                capacity_mgpu_s=int(capacity.mgpu_s.sum()),
+                runs=int(ended.sum()),
+                median_wait_h=float(np.median(waits)) if len(waits) else np.nan,
+                mean_wait_h=float(np.mean(waits)) if len(waits) else np.nan,
+                ugpucore=float(weight @ numbers["ugpucore"][measured] / total)
+                if (total := weight.sum())
+                else np.nan,
+            )
+        )
+    used = [index for index, month in enumerate(found) if month.held_mgpu_s or month.runs]
+    return found[used[0] :] if used else found[-1:]

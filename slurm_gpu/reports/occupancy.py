@@ -1,0 +1,160 @@
+"""Who held how much of each node when, and so which free GPUs were of use to nobody.
+
+A free GPU is stranded where its node has not enough free CPUs or memory to go with it. Enough is what nine in
+ten of the runs with GPUs took at least per GPU, of those on that server type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.database.match import node_set
+from slurm_gpu.reports.capacity import Capacity
+from slurm_gpu.reports.category import Category, Floats, Integers
+
+_MODEST = 10.0
+"""Percentile of what runs take per GPU: nine in ten take that or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What runs held of nodes, each run's amounts spread evenly over its own; cut to the period."""
+
+    node: Category
+    from_s: Floats
+    to_s: Floats
+    mgpu: Integers
+    mcpu: Integers
+    mib: Integers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """Spans in which nothing changed on a node with GPUs, and GPU/1000 of it.
+
+    `allocated` + `stranded` + `free` + `out` = what the node has, unless more was allocated than that:
+    `out` are free GPUs of a node that is out of service.
+    """
+
+    from_s: Integers
+    to_s: Integers
+    allocated: Integers
+    stranded: Integers
+    free: Integers
+    out: Integers
+
+
+def spread(nodes: Category, from_s: Floats, to_s: Floats, mgpu: Floats, cpus: Floats, mib: Floats) -> Held:
+    """The amounts that rows on hostlists held, node by node; what is not known of them counts as nothing."""
+    running = np.flatnonzero((to_s > from_s) & (nodes.codes >= 0))
+    names: dict[str, int] = {}
+    used = np.unique(nodes.codes[running])
+    members: list[list[int]] = [[] for _ in nodes.names]
+    for code in used.tolist():
+        members[code] = [names.setdefault(name, len(names)) for name in sorted(node_set(nodes.names[code]))]
+    sizes = np.array([len(some) for some in members], np.int64)
+    starts = np.append(0, np.cumsum(sizes))
+    flat = np.array([place for some in members for place in some], np.int32)
+    n_nodes = sizes[nodes.codes[running]]
+    rows = np.repeat(running, n_nodes)
+    first = np.repeat(np.cumsum(n_nodes) - n_nodes, n_nodes)
+    where = np.repeat(starts[nodes.codes[running]], n_nodes) + np.arange(len(rows)) - first
+
+    def each(amounts: Floats, factor: int) -> Integers:
+        whole = (np.nan_to_num(amounts[running]) * factor).astype(np.int64)
+        return np.repeat(whole // np.maximum(n_nodes, 1), n_nodes)
+
+    return Held(
+        node=Category(list(names), flat[where]),
+        from_s=from_s[rows],
+        to_s=to_s[rows],
+        mgpu=each(mgpu, 1),
+        mcpu=each(cpus, 1000),
+        mib=each(mib, 1),
+    )
+
+
+def occupancy(capacity: Capacity, held: Held) -> Occupancy:
+    """What was held, stranded, free and out of service, of nodes with GPUs."""
+    names = list(dict.fromkeys([*capacity.node.names, *held.node.names]))
+    place = {name: index for index, name in enumerate(names)}
+    held_on = np.array([place[name] for name in held.node.names], np.int64)[held.node.codes]
+    cap_on = capacity.node.codes.astype(np.int64)
+    of_gpus = np.zeros(len(names), np.bool_)
+    of_gpus[cap_on[capacity.mgpu > 0]] = True
+    of_gpus[held_on[held.mgpu > 0]] = True
+    kept, there = np.flatnonzero(of_gpus[held_on]), np.flatnonzero(of_gpus[cap_on])
+    need_mcpu, need_mib = _modest_needs(capacity, held, held_on, len(names))
+
+    node = np.concatenate([held_on[kept], cap_on[there]])
+    from_s = np.concatenate([held.from_s[kept], capacity.from_s[there]]).astype(np.int64)
+    to_s = np.concatenate([held.to_s[kept], capacity.to_s[there]]).astype(np.int64)
+    order = np.lexsort((np.concatenate([from_s, to_s]), np.concatenate([node, node])))
+    on = np.concatenate([node, node])[order]
+    at_s = np.concatenate([from_s, to_s])[order]
+
+    def course(of_runs: Integers, of_nodes: Integers) -> Integers:
+        """What there is from each moment on: of each node all comes and goes within the period."""
+        amounts = np.concatenate([of_runs[kept], of_nodes[there]])
+        return np.cumsum(np.concatenate([amounts, -amounts])[order])
+
+    nothing_held, nothing_there = np.zeros_like(held.mgpu), np.zeros_like(capacity.mgpu)
+    has = course(nothing_held, capacity.mgpu)
+    is_up = course(nothing_held, capacity.up.astype(np.int64)) > 0
+    allocated = course(held.mgpu, nothing_there)
+    idle = np.maximum(has - allocated, 0)
+    free_mcpu = course(-held.mcpu, capacity.cpus * 1000)
+    free_mib = course(-held.mib, capacity.memory_mib)
+    fits = 1000 * np.minimum(
+        np.maximum(free_mcpu, 0) // need_mcpu[on], np.maximum(free_mib, 0) // need_mib[on]
+    )
+    usable = np.where(is_up, np.minimum(idle, fits), 0)
+    spans = np.flatnonzero((on[1:] == on[:-1]) & (at_s[1:] > at_s[:-1]) & ((has > 0) | (allocated > 0))[:-1])
+    return Occupancy(
+        from_s=at_s[spans],
+        to_s=at_s[spans + 1],
+        allocated=allocated[spans],
+        stranded=np.where(is_up, idle - usable, 0)[spans],
+        free=usable[spans],
+        out=np.where(is_up, 0, idle)[spans],
+    )
+
+
+def _modest_needs(
+    capacity: Capacity, held: Held, held_on: Integers, n_nodes: int
+) -> tuple[Integers, Integers]:
+    """By node, the CPUs/1000 and MiB without which a GPU of it is of little use; at least 1 of each."""
+    type_of = np.full(n_nodes, -1, np.int64)
+    type_of[capacity.node.codes] = capacity.server_type.codes
+    mcpu, mib = np.ones(n_nodes, np.int64), np.ones(n_nodes, np.int64)
+    with_gpus = held.mgpu > 0
+    on_type = type_of[held_on]
+    for code in np.unique(type_of).tolist():
+        some = np.flatnonzero(with_gpus & (on_type == code))
+        if len(some):
+            of_gpu = np.maximum(held.mgpu[some], 1000) / 1000  # a part of a GPU needs no less than a whole
+            mcpu[type_of == code] = _modest(held.mcpu[some] / of_gpu)
+            mib[type_of == code] = _modest(held.mib[some] / of_gpu)
+    return mcpu, mib
+
+
+def _modest(amounts: NDArray[np.float64]) -> int:
+    return max(1, int(np.percentile(amounts, _MODEST, method="lower")))
+
+
+def integral(from_s: Integers, to_s: Integers, amount: Integers, edges_s: Floats) -> Integers:
+    """Σ amount × seconds of spans within each bin; exact."""
+    base = int(edges_s[0])
+    edges = edges_s.astype(np.int64) - base
+    total = np.zeros(len(edges), np.int64)
+    for moments, sign in ((from_s, 1), (to_s, -1)):
+        order = np.argsort(moments, kind="stable")
+        at = np.clip(moments[order] - base, edges[0], edges[-1])
+        upto = np.append(0, np.cumsum(amount[order]))
+        product = np.append(0, np.cumsum(amount[order] * at))
+        before = np.searchsorted(at, edges, side="left")
+        total += sign * (edges * upto[before] - product[before])
+    return np.diff(total)

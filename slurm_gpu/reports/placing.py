@@ -1,0 +1,110 @@
+"""Which server type and zone a node was of, and so which groups of nodes a run was on.
+
+A group is a (server type, zone). What slurm-gpudbd saw of a node when the run began counts, else what
+slurm-gpu.yaml says now, else what was seen first; nodes of which nobody says anything are OTHER.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.database.match import node_set
+from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.reports.category import Category, Floats, Integers
+from slurm_gpu.reports.jobtable import OTHER
+
+Group = tuple[str, str]
+"""(server type, zone)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePeriod:
+    """A row of node_period: what a node was from then on, until its next row."""
+
+    node: str
+    from_s: int
+    server_type: str | None
+    zone: str | None
+    gpus: int
+    cpus: int
+    memory_mib: int
+    state: str
+
+
+class Placing:
+    """The groups of nodes by time; codes of groups are places in `groups`."""
+
+    def __init__(self, periods: Sequence[NodePeriod], places: Places) -> None:
+        self.groups: list[Group] = []
+        self._codes: dict[Group, int] = {}
+        self._places = places
+        self._courses = {node: self._course(node, some) for node, some in by_node(periods).items()}
+        changes = {from_s for course in self._courses.values() for from_s in course[0][1:]}
+        self._changes = np.array(sorted(changes), np.float64)
+
+    def group_at(self, node: str, at_s: float) -> int:
+        """The code of the group that a node was in."""
+        course = self._courses.get(node)
+        if course is None:
+            course = self._courses[node] = self._course(node, [])
+        from_s, codes = course
+        return codes[max(0, bisect_right(from_s, at_s) - 1)]
+
+    def compositions(self, nodes: Category, at_s: Floats) -> tuple[Integers, list[Counter[int]]]:
+        """For each row a place in the list: of the nodes of its hostlist, how many are in which group then.
+
+        Rows that lie between the same changes of the nodes have the same place.
+        """
+        epochs = np.searchsorted(self._changes, at_s, side="right")
+        keys = nodes.codes.astype(np.int64) * (len(self._changes) + 1) + epochs
+        _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+        sets: dict[int, frozenset[str]] = {}
+        found: list[Counter[int]] = []
+        for code, when_s in zip(nodes.codes[first].tolist(), at_s[first].tolist(), strict=True):
+            if code not in sets:
+                sets[code] = node_set(nodes.names[code]) if code >= 0 else frozenset()
+            found.append(Counter(self.group_at(node, when_s) for node in sets[code]) or self._nowhere())
+        return place.astype(np.int64), found
+
+    def _nowhere(self) -> Counter[int]:
+        return Counter({self._code((OTHER, OTHER)): 1})
+
+    def _course(self, node: str, periods: Sequence[NodePeriod]) -> tuple[list[int], list[int]]:
+        """When the group changed, and to which; the first holds before that too."""
+        from_s, codes = [0], [self._code(self._group(node, periods[0] if periods else None, before=True))]
+        for period in periods:
+            code = self._code(self._group(node, period, before=False))
+            if code != codes[-1]:
+                from_s.append(period.from_s)
+                codes.append(code)
+        return from_s, codes
+
+    def _group(self, node: str, period: NodePeriod | None, *, before: bool) -> Group:
+        def one(seen: str | None, places: Mapping[str, str]) -> str:
+            said = places.get(node)
+            order = (said, seen) if before else (seen, said)
+            return next((name for name in order if name is not None), OTHER)
+
+        return (
+            one(None if period is None else period.server_type, self._places.server_types),
+            one(None if period is None else period.zone, self._places.zones),
+        )
+
+    def _code(self, group: Group) -> int:
+        if group not in self._codes:
+            self._codes[group] = len(self.groups)
+            self.groups.append(group)
+        return self._codes[group]
+
+
+def by_node(periods: Sequence[NodePeriod]) -> dict[str, list[NodePeriod]]:
+    """The periods of each node in order of time."""
+    found: dict[str, list[NodePeriod]] = {}
+    for period in sorted(periods, key=lambda period: (period.node, period.from_s)):
+        found.setdefault(period.node, []).append(period)
+    return found

@@ -1,0 +1,44 @@
+"""Numbers and lists as sentences have them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from zoneinfo import ZoneInfo
+
+
+def percent(part: float, whole: float = 100.0) -> str:
+    """As in "47 %" and "38.3 %"; "–" of nothing."""
+    return "–" if whole == 0 or math.isnan(part / whole) else f"{trimmed(100 * part / whole, 1)} %"
+
+
+def trimmed(value: float, decimals: int) -> str:
+    """Rounded, with thousands apart and no zeros at the end: "1,234", "0.3"; "–" for a gap."""
+    if math.isnan(value):
+        return "–"
+    text = f"{value:,.{decimals}f}"
+    text = text.rstrip("0").rstrip(".") if "." in text else text
+    return "0" if text == "-0" else text
+
+
+def hours(value: float) -> str:
+    """As in "0 h", "0.25 h", "12.5 h" and "1,234 h"."""
+    return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
+
+
+def gpu_hours(value: float) -> str:
+    """As in "1,234 GPU-hours"."""
+    return f"{trimmed(value, 0 if value >= 100 else 1)} GPU-hours"
+
+
+def listed(items: Sequence[str]) -> str:
+    """As in "a", "a and b" and "a, b and c"."""
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+
+
+def moment(at_s: float, timezone: str, *, with_hour: bool) -> str:
+    """A day, or a day and time, at the site."""
+    return datetime.fromtimestamp(at_s, ZoneInfo(timezone)).strftime(
+        "%Y-%m-%d %H:%M" if with_hour else "%Y-%m-%d"
+    )
