@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import sqlite3
 import time
@@ -38,6 +39,7 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from slurm_gpu import __version__
+from slurm_gpu.database.mariadb import PACKET_TOO_LARGE, measure_statements, wait_for_locks
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.errors import DatabaseError
 
@@ -56,7 +58,7 @@ All else is DatabaseError: that the database is away, locked, full, or lacks a t
 _LOCK_WAIT_TIMEOUT, _DEADLOCK = 1205, 1213
 # Of MariaDB's errors that pymysql holds for operational: a row too large, a packet too large, a wrong value,
 # a wrong character.
-_OF_VALUES = frozenset({1118, 1153, 1292, 1300})
+_OF_VALUES = frozenset({1118, PACKET_TOO_LARGE, 1292, 1300})
 _TRIES = 5
 _WRITE = "slurm_gpu_write"
 # Starlette answers from up to 40 threads; the import, what nodes ship and what they are told have the rest.
@@ -69,6 +71,14 @@ class UnusableDatabaseError(DatabaseError):
 
 class LockedError(DatabaseError):
     """Others hold rows that this transaction is to change; the database itself may be well."""
+
+
+class LockWait(enum.Enum):
+    """How long to wait for rows that others hold: several times ROW_LOCK_WAIT_S, once, or not at all."""
+
+    PATIENT = enum.auto()
+    ONCE = enum.auto()
+    NONE = enum.auto()
 
 
 class Database:
@@ -89,20 +99,23 @@ class Database:
         with _translated(), self.engine.connect() as connection, connection.begin():
             yield connection
 
-    def write(self, work: Callable[[Connection], T], *, patient: bool = True) -> T:
+    def write(self, work: Callable[[Connection], T], lock_wait: LockWait = LockWait.PATIENT) -> T:
         """Run `work` in one transaction and commit it; on a deadlock roll back and run it again.
 
-        Also where others have held its rows for ROW_LOCK_WAIT_S, if it is `patient`. Raises LockedError where
-        they go on to, and DatabaseError when the database is away; then nothing was stored, or all was.
+        Raises LockedError where others hold its rows for longer than is waited, and DatabaseError when the
+        database is away; then nothing was stored, or all was.
         """
         for attempt in range(1, _TRIES + 1):
             try:
                 with _translated(), self.engine.connect() as connection:
                     connection = connection.execution_options(**{_WRITE: True})
                     with connection.begin():
+                        waits = lock_wait is not LockWait.NONE
+                        wait_for_locks(connection, ROW_LOCK_WAIT_S if waits else None, ROW_LOCK_WAIT_S)
                         return work(connection)
             except LockedError as error:
-                if attempt == _TRIES or not (patient or _code(error.__cause__) == _DEADLOCK):
+                again = lock_wait is LockWait.PATIENT or _code(error.__cause__) == _DEADLOCK
+                if attempt == _TRIES or not again:
                     raise
                 time.sleep(0.02 * attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
@@ -237,6 +250,8 @@ def _engine(url: URL, answers_within_s: int | None) -> Engine:
         )
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UnusableDatabaseError(f"url: {error}; the extra slurm-gpu[db] brings pymysql") from error
+    if engine.dialect.driver == "pymysql":
+        event.listen(engine, "connect", measure_statements)
     if answers_within_s is not None:  # what may take hours waits for locks as long as the server says
         event.listen(engine, "connect", _prepare_mariadb)
     return engine

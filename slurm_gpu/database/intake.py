@@ -13,12 +13,13 @@ from typing import Any, TypeVar
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
-from slurm_gpu.database.engine import REFUSED, Database, LockedError, why_refused
+from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.database.goods import Goods
 from slurm_gpu.database.groupcommit import GroupCommit
 from slurm_gpu.database.jobfacts import jobs_on
 from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
+from slurm_gpu.database.rejections import Rejections
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import prepare
@@ -56,7 +57,7 @@ class Intake:
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
         self._allowances = Allowances(clock)
-        self._commits = GroupCommit(self._store_together, Goods.segments)
+        self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
         self._unknown = UnknownLog()
         self._asking_ends = threading.BoundedSemaphore(ENDS_AT_ONCE)
         self._away = TroubleLog(
@@ -66,6 +67,7 @@ class Intake:
         self._unread = TroubleLog("nodes cannot be told which of their jobs are over: %s", clock)
         self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
+        self.rejections = Rejections(clock)
 
     def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
@@ -96,6 +98,7 @@ class Intake:
             self._wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
+            self.rejections.add(goods.rejected)
         if shipment.unknown:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
         slurm_nodes = self._view.nodes() or {}
@@ -176,9 +179,10 @@ class Intake:
         self._away.worked()
         return counts
 
-    def _store_together(self, some: Sequence[Goods]) -> Sequence[tuple[int, int]]:
-        # All others wait meanwhile: not even for a lock any longer than need be.
-        return self._database.write(partial(store, some=some, cluster=self._cluster), patient=False)
+    def _store_together(self, items: Sequence[Goods], waits: bool) -> Sequence[tuple[int, int]]:
+        # All others wait meanwhile: for a lock no longer than need be.
+        lock_wait = LockWait.ONCE if waits else LockWait.NONE
+        return self._database.write(partial(store, some=items, cluster=self._cluster), lock_wait)
 
     def _run_ends(self, job_ids: Sequence[int]) -> RunEnds:
         """None where that cannot be read just now: the node goes on to ask."""

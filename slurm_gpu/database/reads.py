@@ -197,6 +197,8 @@ class Reads:
             watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
             unmatched=unmatched,
             silent_nodes=services.arrivals.silent(services.view.queue()),
+            rejected=services.intake.rejections.by_kind(),
+            last_rejected_s=services.intake.rejections.last_s,
         ).to_json()
 
     async def _caller(self, request: Request) -> Caller:

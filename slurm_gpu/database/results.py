@@ -143,9 +143,16 @@ class RunPage:
         return cls(runs=tuple(Run.from_json(run) for run in value["runs"]), cursor=value.get("cursor"))
 
 
+_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s"})
+"""Keys of a health that an older slurm-gpudbd does not tell."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How slurm-gpudbd is: its versions, and how far its import of Slurm's accounting has come."""
+    """How slurm-gpudbd is: its versions, how far its import of Slurm's accounting has come, what it refused.
+
+    `rejected` counts items by kind since it started, None where it does not tell.
+    """
 
     version: str
     wire: tuple[int, int]
@@ -160,6 +167,8 @@ class Health:
     watermark_lag_s: float | None
     unmatched: int
     silent_nodes: Sequence[str] = ()
+    rejected: Mapping[str, int] | None = None
+    last_rejected_s: float | None = None
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -171,8 +180,11 @@ class Health:
         """Read an answer of /v1/health; keys of a newer version go to `others`."""
         names = {f.name for f in fields(cls)} - {"others"}
         try:
-            known = {name: value[name] for name in names - {"silent_nodes"}}
+            known = {name: value[name] for name in names - _LATER}
             known["silent_nodes"] = tuple(value.get("silent_nodes", ()))
+            if (rejected := value.get("rejected")) is not None:
+                known["rejected"] = {str(kind): int(n) for kind, n in rejected.items()}
+            known["last_rejected_s"] = value.get("last_rejected_s")
             others = {key: item for key, item in value.items() if key not in names}
             known["wire"] = (int(value["wire"][0]), int(value["wire"][1]))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:

@@ -47,7 +47,7 @@ def make_health(**changes: Any) -> Health:
     health = Health(
         version=__version__, wire=(1, 1), schema=schema_here(), database="SQLite 3", cluster="neuron",
         now_s=NOW_S, import_interval_s=60.0, last_import_s=NOW_S - 5, import_error=None,
-        watermark_s=NOW_S - 5, watermark_lag_s=5.0, unmatched=0,
+        watermark_s=NOW_S - 5, watermark_lag_s=5.0, unmatched=0, rejected={},
     )  # fmt: skip
     return dataclasses.replace(health, **changes)
 

@@ -89,6 +89,20 @@ def test_nodes_that_ship_nothing_are_seen_from_everywhere(installed: Installatio
     assert levels(database.nodes_ship(installed.at())) == ["ok"]
 
 
+def test_what_slurm_gpudbd_refused_is_told_for_a_day(installed: Installation):
+    assert levels(database.nothing_refused(installed.at())) == ["ok"]
+    installed.database.state = make_health(rejected={"records": 2, "events": 1}, last_rejected_s=NOW_S - 180)
+    finding = worst(database.nothing_refused(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.WARN,
+        "slurm-gpudbd has refused what nodes sent, the last 3m00s ago; since it started: 1 events, 2 records",
+    )
+    installed.database.state = make_health(rejected={"records": 2}, last_rejected_s=NOW_S - 86401)
+    assert levels(database.nothing_refused(installed.at())) == ["ok"]
+    installed.database.state = make_health(rejected=None)  # an older one
+    assert levels(database.nothing_refused(installed.at())) == ["skipped"]
+
+
 def _report(node: str, n_gpus: int, version: str | None = __version__, n_instances: int = 0) -> NodeReport:
     """A node with its GPUs, the first of them cut into instances."""
     uuids = [(f"{node}-GPU-{n}", None) for n in range(n_gpus)]

@@ -90,6 +90,19 @@ class MariaDB:
         engine.dispose()
         return self.url(name)
 
+    @contextlib.contextmanager
+    def with_most_bytes(self, n: int) -> Iterator[None]:
+        """Connections that are made meanwhile take statements of so many bytes, packet and all."""
+        engine = create_engine(self.url(""), isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            before = connection.execute(text("SELECT @@GLOBAL.max_allowed_packet")).scalar_one()
+            connection.execute(text(f"SET GLOBAL max_allowed_packet = {n}"))
+            try:
+                yield
+            finally:
+                connection.execute(text(f"SET GLOBAL max_allowed_packet = {before}"))
+        engine.dispose()
+
     def drop(self, url: str) -> None:
         engine = create_engine(self.url(""))
         with engine.begin() as connection:

@@ -1,5 +1,6 @@
 """What nodes are told, and the log, when the database is away, hangs, is locked, or refuses an item."""
 
+import base64
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -10,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from slurm_gpu.database import engine, intake, storing
-from slurm_gpu.database.engine import Database, LockedError
+from slurm_gpu.database.engine import Database, LockedError, LockWait
 from slurm_gpu.database.pulse import ANSWERED_WITHIN_S
 from slurm_gpu.database.schema import device, event, run_device, run_host
 from slurm_gpu.database.trouble import TOLD_EACH_S
@@ -51,6 +52,8 @@ def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
     assert (answer["stored"], answer["stale"], answer["rejected"]) == (13, 0, [])
     assert [gate.count(table) for table in (run_device, run_host, device, event)] == [5, 8, 2, 1]
     assert "'n1' from 127.0.1.1: 3 rejected for good, such as hosts[" in caplog.text
+    assert gate.intake.rejections.by_kind() == {"hosts": 2, "devices": 1}
+    assert gate.intake.rejections.last_s == gate.clock.wall()
 
 
 def test_a_record_that_cannot_even_be_packed_is_rejected_and_keeps_out_no_other(
@@ -74,6 +77,34 @@ def test_parameters_that_fit_into_no_column_are_rejected_where_that_is_so(databa
     assert answer["stored"] + len(refused) == 2
     assert set(refused) <= {1}
     assert all(why.startswith("the database refuses it: DataError: (1406, ") for why in refused.values())
+
+
+def test_what_is_too_long_for_a_statement_is_rejected_and_keeps_out_no_other(mariadb: MariaDB) -> None:
+    """MariaDB ends the connection for it, as if it were away: its node would send it again for ever."""
+    url = mariadb.fresh()
+    Database(url).upgrade()
+    with mariadb.with_most_bytes(16_384):
+        database = Database(url)
+        gate = Gate(database)
+        floats = {name: base64.b64encode(bytes(4 * n)).decode() for name, n in (("a", 100), ("b", 4096))}
+        windows = [
+            {
+                "job_id": 1,
+                "segment": segment(n),
+                "device": "GPU-1",
+                "start_s": T0,
+                "width_s": 1.0,
+                "series": {"x": x},
+            }
+            for n, x in enumerate(floats.values())
+        ]
+        hosts = [host(segment=segment(n), app_params={"p": "x" * 200}) for n in range(100)]
+        answer = gate.ship(windows=windows, hosts=hosts)
+        database.dispose()
+    mariadb.drop(url)
+    (why,) = whys(answer, "windows").values()
+    assert "bytes are too much for one statement of MariaDB: its max_allowed_packet is 16384" in why
+    assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])
 
 
 def test_a_database_without_a_table_refuses_nothing_for_good(fresh_database: Database) -> None:
@@ -116,21 +147,43 @@ def test_a_row_that_somebody_holds_keeps_out_only_who_has_to_change_it(
 
 def test_who_is_patient_tries_again_for_a_lock_and_nodes_shipments_do_not(locked: Database) -> None:
     locked.write(lambda connection: storing.store_records(connection, [record()]))
-    tries: list[bool] = []
+    tries: list[LockWait] = []
 
-    def write(patient: bool) -> None:
+    def write(lock_wait: LockWait) -> None:
         def work(connection: Any) -> None:
-            tries.append(patient)
+            tries.append(lock_wait)
             storing.store_records(connection, [record(seq=2)])
 
         with pytest.raises(LockedError):
-            locked.write(work, patient=patient)
+            locked.write(work, lock_wait)
 
     with locked.engine.connect() as somebody:
         somebody.execute(select(run_device.c.seq).with_for_update())
-        write(patient=False)
-        write(patient=True)
-    assert (tries.count(False), tries.count(True)) == (1, 5)
+        for lock_wait in LockWait:
+            write(lock_wait)
+    assert [tries.count(lock_wait) for lock_wait in LockWait] == [5, 1, 1]
+
+
+def test_who_does_not_wait_for_a_lock_is_told_at_once_and_the_next_one_waits(mariadb: MariaDB) -> None:
+    url = mariadb.fresh()
+    database = Database(url)
+    database.upgrade()
+    waits: list[int] = []
+
+    def work(connection: Any) -> None:
+        waits.append(connection.exec_driver_sql("SELECT @@innodb_lock_wait_timeout").scalar_one())
+        storing.store_records(connection, [record(seq=2)])
+
+    database.write(lambda connection: storing.store_records(connection, [record()]))
+    with database.engine.connect() as somebody:
+        somebody.execute(select(run_device.c.seq).with_for_update())
+        with pytest.raises(LockedError):
+            database.write(work, LockWait.NONE)
+    for lock_wait in (LockWait.ONCE, LockWait.NONE, LockWait.PATIENT):
+        database.write(work, lock_wait)
+    database.dispose()
+    mariadb.drop(url)
+    assert waits == [0, engine.ROW_LOCK_WAIT_S, 0, engine.ROW_LOCK_WAIT_S]
 
 
 def test_a_lock_is_waited_for_seconds_and_by_an_upgrade_as_long_as_the_server_says(mariadb: MariaDB) -> None:

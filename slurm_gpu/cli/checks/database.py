@@ -20,6 +20,7 @@ _SKEW_S = 5.0
 _NODE_SKEW_S = 30.0
 _MISSED_IMPORTS = 3
 _HEARD_S = 60.0
+_REFUSED_WITHIN_S = 86400.0
 _TELLS_WITHIN_S = 20.0
 """A slurm-gpud that has started, or finds slurm-gpudbd again, is heard by then: it tries each 10 s."""
 _AGAIN = "slurm-gpu doctor, once more in 20 s"
@@ -88,6 +89,24 @@ def nodes_ship(at: Surroundings) -> Iterator[Finding]:
         )
     else:
         yield ok("every node whose GPUs are held for long sends records")
+
+
+def nothing_refused(at: Surroundings) -> Iterator[Finding]:
+    """What nodes send is taken."""
+    health = _health(at)
+    last_s, counts = health.last_rejected_s, health.rejected
+    if counts is None:
+        yield skipped(f"slurm-gpudbd {health.version} does not tell what it has refused")
+        return
+    if last_s is None or health.now_s - last_s > _REFUSED_WITHIN_S:
+        yield ok("slurm-gpudbd has refused nothing that nodes sent within the last day")
+        return
+    told = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+    ago = span(health.now_s - last_s)
+    yield warn(
+        f"slurm-gpudbd has refused what nodes sent, the last {ago} ago; since it started: {told}",
+        f"{_LOOK} | grep 'rejected for good' says whose, and why; it lies in spool/rejected there",
+    )
 
 
 def nodes_heard(at: Surroundings) -> Iterator[Finding]:

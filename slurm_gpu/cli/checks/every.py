@@ -49,6 +49,7 @@ CHECKS = (
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),
+    Check("refused", database.nothing_refused, (_DATABASE,)),
     Check("nodes", database.nodes_heard, (_SLURM, _DATABASE)),
     Check("devices", database.devices_agree, (_SLURM, _DATABASE)),
     Check("gres.conf", gres.agrees, (_SLURM, _DATABASE)),
