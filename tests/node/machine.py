@@ -97,6 +97,7 @@ class Machine:
                 environ={"SLURM_CONF": "/nowhere/slurm.conf"},
                 mig_minors=self.directory / "mig-minors",
                 worker=self.slurmd_worker,
+                file_worker=AtOnce(),
                 wait_s=0.0,
             ),
             spool=self.spool,

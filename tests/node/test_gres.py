@@ -159,6 +159,7 @@ def order(
         environ={"SLURM_CONF": str(directory / "slurm.conf")},
         mig_minors=directory / "mig-minors",
         worker=AtOnce() if worker is None else worker,
+        file_worker=AtOnce(),
         wait_s=0,
     )
 
@@ -330,6 +331,7 @@ class SlowSlurmd:
             run=self.run,
             environ={"SLURM_CONF": str(directory / "slurm.conf")},
             worker=self.worker,
+            file_worker=AtOnce(),
             wait_s=0,
         )
 

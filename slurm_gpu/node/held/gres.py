@@ -19,6 +19,7 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.node.gpu.reading import Facts
+from slurm_gpu.node.held.changes import ChangeStamp
 from slurm_gpu.node.held.mig import MIG_MINORS, MIG_MINORS_VARIABLE, Capability, read_capabilities
 from slurm_gpu.node.held.slurmd import CACHED_CONF, CONF, RunSlurmd, SlurmdQuestion
 from slurm_gpu.node.workthread import Worker
@@ -126,8 +127,8 @@ def place_of(files: Sequence[str], capabilities: Mapping[int, Capability]) -> Pl
 class GresOrder:
     """Which UUID each position is; asks slurmd anew when its configuration or the devices have changed.
 
-    It never waits for slurmd but in `ask`: until there is an answer no device is told. `can_be_shared` tells
-    whether several jobs may hold one GPU (`shard`, `mps`).
+    It never waits for slurmd but in `ask`: until there is an answer no device is told. Files that cannot be
+    looked at are as before. `can_be_shared` tells whether several jobs may hold one GPU (`shard`, `mps`).
     """
 
     def __init__(
@@ -139,6 +140,7 @@ class GresOrder:
         environ: Mapping[str, str] = os.environ,
         mig_minors: Path | None = None,
         worker: Worker | None = None,
+        file_worker: Worker | None = None,
         wake: Callable[[], None] = lambda: None,
         wait_s: float = WAIT_S,
     ) -> None:
@@ -150,7 +152,8 @@ class GresOrder:
         directories = [CONF.parent, CACHED_CONF.parent]
         if environ.get("SLURM_CONF"):
             directories = [Path(environ["SLURM_CONF"]).parent]
-        self._watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
+        watched = [d / name for d in directories for name in ("slurm.conf", "gres.conf")]
+        self._files = ChangeStamp(watched, file_worker)
         self._stamp: object = None
         self._present: frozenset[Place] = frozenset()
         # Changes are counted: an answer is to a question of before or after the last one.
@@ -218,7 +221,7 @@ class GresOrder:
         return found
 
     def _notice(self, devices: Sequence[Facts]) -> None:
-        stamp = tuple(_modified(path) for path in self._watched)
+        stamp = self._files.now()
         present = frozenset(
             Place(facts.minor, facts.gpu_instance, facts.compute_instance)
             for facts in devices
@@ -274,10 +277,3 @@ class GresOrder:
         if not self._complained:
             log.warning("%s; GPUs cannot be told from each other until it answers", what)
         self._complained = True
-
-
-def _modified(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return None
