@@ -1,0 +1,103 @@
+"""Where Slurm's configuration is not in /etc/slurm: packages go by what the units are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .placing import KINDS, PLACE_LUA, SHELLS, Tree, is_hook, is_stub
+
+STUB = "-- slurm-gpu was removed: "
+OURS = "-- slurm-gpu 0.2.0: made by `slurm-gpu policy apply`\nlocal lib = {}\n"
+
+
+class Elsewhere(Tree):
+    """A host that tells the units of another slurm.conf."""
+
+    def tell(self, line: str, file: str = "etc/sysconfig/slurm-gpu") -> None:
+        path = self.root / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"PATH=/opt/slurm/bin:/usr/bin\n{line}\n")
+
+    def in_opt(self) -> Tree:
+        """The same host, as if its hooks were those in /opt."""
+        there = Tree.__new__(Tree)
+        there.__dict__ |= self.__dict__
+        there.hook = {
+            kind: self.root / "opt/slurm/etc" / self.hook[kind].relative_to(self.slurm) for kind in KINDS
+        }
+        return there
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Elsewhere:
+    return Elsewhere(tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("etc/sysconfig/slurm-gpu", "SLURM_CONF=/opt/slurm/etc/slurm.conf"),
+        (
+            "etc/sysconfig/slurm-gpu",
+            '#SLURM_CONF=/no\nSLURM_CONF=/old/x.conf\nSLURM_CONF="/opt/slurm/etc/a.conf" ',
+        ),
+        ("etc/default/slurm-gpu", "  SLURM_CONF='/opt/slurm/etc/slurm.conf'"),
+    ],
+)
+@pytest.mark.parametrize("shell", SHELLS)
+def test_hooks_come_and_go_beside_that_slurm_conf(host: Elsewhere, file: str, line: str, shell: str):
+    host.shell = shell
+    host.tell(line, file)
+    there = host.in_opt()
+    host.done("install")
+    assert all(is_hook(there, kind) for kind in KINDS)
+    assert not host.slurm.exists()
+    host.done("remove")
+    assert all(is_stub(there, kind) for kind in KINDS)
+    assert not host.slurm.exists()
+
+
+def test_those_in_the_usual_place_are_looked_after_as_well(host: Elsewhere):
+    host.done("install")
+    host.tell("SLURM_CONF=/opt/slurm/etc/slurm.conf")
+    (host.texts / "prolog").write_text((host.texts / "prolog").read_text() + "# new\n")
+    assert "of another version" in host.refused("status")
+    for tree in (host, host.in_opt()):
+        host.done("install")
+        assert all(is_hook(tree, kind) for kind in KINDS)
+    host.done("remove")
+    assert all(is_stub(tree, kind) for tree in (host, host.in_opt()) for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    "line", ["SLURM_CONF=", "SLURM_CONF=slurm.conf", "SLURM_CONF=$HOME/slurm.conf", "X=/y/z"]
+)
+def test_what_names_no_file_counts_for_nothing(host: Elsewhere, line: str):
+    host.tell(line)
+    host.done("install")
+    assert all(is_hook(host, kind) for kind in KINDS)
+    assert {path.name for path in host.root.iterdir()} == {"etc", "usr"}
+
+
+def test_who_names_a_directory_means_that_one_alone(host: Elsewhere):
+    host.tell("SLURM_CONF=/opt/slurm/etc/slurm.conf")
+    host.done("install", "--conf=/etc/slurm")
+    assert all(is_hook(host, kind) for kind in KINDS)
+    assert not (host.root / "opt").exists()
+    for nothing in ("--conf=", "--conf=etc"):
+        assert host("install", nothing).returncode == 2
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_beside_that_slurm_conf_becomes_a_stub_too(tmp_path: Path, shell: str):
+    host = Elsewhere(tmp_path / "root", PLACE_LUA, shell)
+    host.tell('SLURM_CONF="/opt/slurm/etc/slurm.conf"')
+    scripts = [host.root / place / "job_submit.lua" for place in ("opt/slurm/etc", "etc/slurm")]
+    for script in scripts:
+        script.parent.mkdir(parents=True)
+        script.write_text(OURS)
+    assert host("status").returncode == 1
+    host.done("remove")
+    assert all(script.read_text().startswith(STUB) for script in scripts)
