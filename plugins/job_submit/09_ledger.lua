@@ -126,7 +126,7 @@ end
 
 -- Before a look at all admissions: delays of long ago are none any more.
 function ledger.forget_delay(state, now)
-  if now > state.delay_until then
+  if now > state.delay_until or now < state.delay_until - ALLOW_FOR_S then
     state.delay = 0
   end
 end
@@ -135,12 +135,13 @@ end
 -- the last table changes nothing until some other job does, and on a quiet cluster that can be hours.
 -- slurmctld saves its jobs, AdminComment and all, within seconds, and so what it saved is the evidence.
 function ledger.expire(state, now)
-  if now <= state.expired_at then
+  if now == state.expired_at then
     return
   end
   state.expired_at = now
   local saved
   for token, entry in pairs(state.ledger) do
+    entry.at = math.min(entry.at, now) -- the clock may have been set back
     if not entry.saved and not entry.shown and now - entry.at >= ledger.QUIET_S + state.delay then
       saved = saved or lib.remembered.saved_jobs()
       if saved == nil then

@@ -135,6 +135,32 @@ def test_on_a_silent_cluster_the_saved_state_tells_jobs_from_tries(controller: C
     assert not controller.submit()
 
 
+def test_a_clock_that_is_set_back_keeps_no_try_alive(controller: Controller) -> None:
+    """On a silent cluster, where no new table comes."""
+    controller.log.with_name("clustername").write_text("lab")
+    assert all(controller.ask().accepted for _ in range(5))
+    controller.second += 9
+    assert not controller.ask().accepted
+    controller.second -= 3600
+    assert not controller.ask().accepted
+    controller.second += 10
+    assert controller.ask().accepted
+
+
+def test_a_clock_that_is_set_back_ends_the_patience_with_a_slow_slurmctld(controller: Controller) -> None:
+    assert controller.submit()
+    controller.queue[0]["submit_time"] = controller.second + 50
+    controller.second += 1
+    controller.show_queue()
+    assert [controller.ask().accepted for _ in range(5)] == [True] * 4 + [False]
+    controller.second -= 3600
+    controller.show_queue()
+    assert not controller.ask().accepted
+    controller.second += 2
+    controller.show_queue()
+    assert controller.ask().accepted
+
+
 def test_a_refusal_says_what_part_was_just_submitted_and_when_to_try_again(controller: Controller) -> None:
     """Slurm refused three jobs that the script had let pass (a wrong QOS, say): squeue shows none."""
     controller.rules = [RuleModel("share", "user", limits={"gpus_total": 12000})]
