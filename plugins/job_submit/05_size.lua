@@ -144,17 +144,18 @@ end
 function size.of_request(request, partitions, parts, before)
   local found = { nodes = amounts.counted_nodes(request) }
   found.tasks = tasks_of(request, found.nodes) + 0.0
+  local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
   if before then
-    found.mgpu, found.form, found.types = before.mgpu, before.form, before.types
+    found.mgpu, found.form = before.mgpu, before.form
   else
     found.mgpu, found.form = amounts.counted_mgpu(request)
-    local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0
-    found.types = types_of(partitions, function(only)
-      return math.max((amounts.counted_mgpu(request, only)), only.untyped and whole or 0)
-    end)
-    if whole > found.mgpu then
-      found.mgpu, found.form = whole, "whole_nodes"
-    end
+  end
+  found.types = types_of(partitions, function(only)
+    local asked = before and before.types[only.type] or amounts.counted_mgpu(request, only)
+    return math.max(asked, only.untyped and whole or 0)
+  end)
+  if whole > found.mgpu then
+    found.mgpu, found.form = whole, "whole_nodes"
   end
   found.cpus = cpus_of(request, found, partitions) + 0.0 -- from Lua 5.3 on integers wrap around
   found.mib = mib_of(request, found, partitions, parts)
@@ -197,8 +198,8 @@ end
 
 -- The size of a job in the table: what it was given once it runs, else what its request fields say. Slurm's
 -- printed total of a pending job is only for forms that need the number of tasks or sockets: it goes stale when
--- a job is updated.
-function size.of_record(record, running)
+-- a job is updated. `whole_nodes`: whether the job has its nodes to itself, which no field of its record tells.
+function size.of_record(record, running, whole_nodes)
   local partitions = record.partition or ""
   local request = {
     per_job = record.tres_per_job,
@@ -210,6 +211,7 @@ function size.of_record(record, running)
     cpus = amounts.u32(record.min_cpus),
     node_cpus = amounts.u16(record.pn_min_cpus),
     cpus_per_gpu = amounts.per_gpu(record.cpus_per_tres),
+    whole_nodes = whole_nodes,
   }
   local given = running and record.tres_fmt_alloc_str or ""
   local allocated = amounts.total_mgpu(given)

@@ -16,6 +16,20 @@ local function number_with_gpus(name)
   end
 end
 
+-- The time limit of a job of this size: one number, or of steps {mgpu, s} the last that its GPUs reach; nil for none.
+local function longest(value, size)
+  if type(value) ~= "table" then
+    return value
+  end
+  local reached
+  for _, step in ipairs(value) do
+    if size.mgpu >= step.mgpu then
+      reached = step.s
+    end
+  end
+  return reached
+end
+
 -- One entry per limit, in the order in which they are told. `of` measures a size and
 -- what goes with it (job, or job.past of an updated one), nil where the limit says nothing about such a job; `sum` names
 -- the measure of a limit on the sum over the rule's jobs; `bound` turns the rule's value into a number for this job.
@@ -77,22 +91,12 @@ local LIMITS = {
     of = function(_, job)
       return job.walltime_s
     end,
-    -- One number, or steps {mgpu, s}: the last that the job's GPUs reach.
-    bound = function(value, size)
-      if type(value) ~= "table" then
-        return value
-      end
-      local reached
-      for _, step in ipairs(value) do
-        if size.mgpu >= step.mgpu then
-          reached = step.s
-        end
-      end
-      return reached
-    end,
-    grows = function(job)
+    bound = longest,
+    grows = function(job, value)
       local before = job.past.walltime_s
-      return job.walltime_s and before and job.walltime_s > before or job.mgpu > job.was.mgpu
+      return job.walltime_s and (before == nil or job.walltime_s > before)
+        or job.mgpu > job.was.mgpu
+        or (longest(value, job.size) or math.huge) < (longest(value, job.was) or math.huge)
     end,
   },
 }

@@ -17,6 +17,12 @@ function queue.kind_of(record)
   return comment and string.find(comment, "slurm%-gpu/1 t=%w+ k=i") and "interactive" or "batch"
 end
 
+-- Whether a record is of a job that asked to have its nodes to itself: no field tells, so its submission noted it.
+function queue.has_whole_nodes(record)
+  local comment = record.admin_comment
+  return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
+end
+
 -- What a job record says that does not change while its state does not. `each` is what one task counts for.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
@@ -25,7 +31,7 @@ function queue.describe(state, record, base)
   return {
     base = base,
     array = tasks ~= nil and tasks > 0,
-    each = lib.size.vector(lib.size.of_record(record, base ~= 0), 1),
+    each = lib.size.vector(lib.size.of_record(record, base ~= 0, queue.has_whole_nodes(record)), 1),
     class = lib.sums.classify(state, record.user_id, account, qos, record.partition or "", kind),
   }
 end

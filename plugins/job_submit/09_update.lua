@@ -67,7 +67,7 @@ function update.size(job, parts, memory)
     job.request[key] = value
   end
   local found = was
-  if resized or moves and job.request.mib_per_node == 0 then
+  if resized or moves and (job.request.whole_nodes or job.request.mib_per_node == 0) then
     found = lib.size.of_request(job.request, job.partition, parts, not regrouped and was or nil)
   end
   if moves and types_of(job.request) == "" then

@@ -1,6 +1,6 @@
 -- What is asked for: the only module that reads job_desc, the partitions and, for an update, the job's record.
 -- Adds to job: uid user account qos partition kind tasks array request size (and mgpu, form of it) writes bundle
--- walltime_s walltime_from command asked_whole_nodes; and for an update was (the size of before) and past.
+-- walltime_s walltime_from command asked_whole_nodes notes_whole_nodes; and for an update was (the size of before) and past.
 local policy, lib = ...
 local amounts = lib.amounts
 local job_module = {}
@@ -134,8 +134,14 @@ function job_module.run(job, state)
     cpus_per_gpu = amounts.per_gpu(merged("cpus_per_tres")),
     whole_nodes = false,
   }
-  if job.record == nil then
-    job.request.whole_nodes, job.asked_whole_nodes = whole_nodes(desc.shared, parts, job.partition)
+  local asked_whole
+  if job.record then
+    asked_whole = lib.queue.has_whole_nodes(record)
+    job.request.whole_nodes = whole_nodes(asked_whole and 0, parts, job.partition)
+  else
+    local shared = desc.shared
+    job.request.whole_nodes, job.asked_whole_nodes = whole_nodes(shared, parts, job.partition)
+    job.notes_whole_nodes = shared == 0 and job.request.whole_nodes
   end
   local memory = {
     mib_per_node = amounts.mib(desc.min_mem_per_node),
@@ -146,7 +152,8 @@ function job_module.run(job, state)
     job.request.tasks = nil
   end
   if job.record then
-    job.was = lib.size.of_record(job.record, job.record.job_state % 256 ~= 0)
+    local had_whole = whole_nodes(asked_whole and 0, parts, record.partition or "")
+    job.was = lib.size.of_record(record, record.job_state % 256 ~= 0, had_whole)
     job.past = lib.update.past(job)
     job.size = lib.update.size(job, parts, memory)
   else
@@ -173,6 +180,9 @@ function job_module.run(job, state)
     job.walltime_s = minutes * 60
   else
     job.walltime_s, job.walltime_from = default_walltime(parts, job.partition)
+  end
+  if job.past and job.past.walltime_s == nil then
+    job.past.walltime_s = default_walltime(parts, job.past.partition) -- which a move would change
   end
 end
 

@@ -36,9 +36,9 @@ local function lower(room, name, value)
 end
 
 -- Whether an update leaves a limit of one job as it was: a job over a lowered limit may still be renamed.
-local function untouched(limit, job)
+local function untouched(limit, value, job)
   if limit.grows then
-    return not limit.grows(job)
+    return not limit.grows(job, value)
   end
   local now, before = limit.of(job.size, job), limit.of(job.was, job.past)
   if limit.bound and now and before then
@@ -64,7 +64,7 @@ local function check(rule, limit, value, job, state, room)
     if requested == nil or (limit.bound and limit.bound(value, job.size) == nil) then
       return nil
     end
-    if same_scope and untouched(limit, job) then
+    if same_scope and untouched(limit, value, job) then
       return nil
     end
     if limit.hours and requested > 0 then

@@ -68,11 +68,12 @@ function decide.accept(job, state)
     job.desc[field] = value
   end
   local kind = job.kind == "interactive" and " k=i" or ""
+  local whole = job.notes_whole_nodes and " w=1" or ""
   local loan = job.loan and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
-  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. loan .. nearest .. foreign
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. loan .. nearest .. foreign
   job.claim = job.claim or ledger.claim(job, job.sum)
   ledger.admit(state, token, job, job.claim)
   decisions.record(job, state, "allow", token, job.sum)

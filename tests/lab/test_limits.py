@@ -257,6 +257,40 @@ def test_an_accepted_job_cannot_be_moved_or_prolonged_past_a_limit(night: Lab) -
     assert not update("TresPerJob=gres:gpu:2")
 
 
+@pytest.fixture
+def alone(lab: Lab, tmp_path: Path) -> Iterator[Lab]:
+    """With a partition that gives whole nodes, and two that say no DefaultTime."""
+    made = {"alone": "OverSubscribe=EXCLUSIVE", "hour": "MaxTime=60", "week": "MaxTime=7-0"}
+    for name, setting in made.items():
+        lab.run_as("root", ["scontrol", "create", f"PartitionName={name}", "Nodes=ALL", "State=UP", setting])
+    apply(lab, tmp_path / "policy.yaml", "Five each.")  # what nodes they have
+    yield lab
+    lab.cancel_all_jobs()
+    for name in made:
+        lab.run_as("root", ["scontrol", "delete", f"PartitionName={name}"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted", "instead"),
+    [
+        (("--gres=gpu:1", "--time=10"), ("Partition=alone",), ("Partition=week",)),
+        (("--partition=hour",), ("Partition=week",), ("Partition=week", "TimeLimit=90")),
+    ],
+)
+def test_what_a_partition_gives_unasked_is_no_way_around(
+    alone: Lab, asked: tuple[str, ...], wanted: tuple[str, ...], instead: tuple[str, ...]
+) -> None:
+    """Whole nodes, of four GPUs each, and time."""
+    job = alone.submit("alice", *asked, "--begin=now+1hour", "--output=/dev/null", "--wrap=true")
+
+    def update(*changes: str) -> bool:
+        command = ["scontrol", "update", f"JobId={job}", *changes]
+        return alone.run_as("alice", command, check=False).returncode == 0
+
+    assert not update(*wanted)
+    assert update(*instead)
+
+
 def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tmp_path: Path) -> None:
     script = lab.layout.etc / "job_submit.lua"
     before = script.read_bytes()

@@ -132,7 +132,8 @@ def judge_change(policy: PolicyModel, before: Request, after: Request, known: Kn
         for rule in policy.rules
         if binds(rule, after) and in_force(rule, moment)
         for finding in _of_rule(rule, after, known, moment)
-        if not binds(rule, before) or _grows(finding.key, before, after)
+        if not binds(rule, before)
+        or _grows(finding.key, _limits_of(rule, after, moment)[finding.key], before, after)
     ]
     other = after.mgpu < before.mgpu or after.partition != before.partition
     grows = {"cpus": after.cpus > before.cpus, "memory": after.mib > before.mib, "partitions": False}
@@ -153,11 +154,7 @@ def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -
     counted = [other for other in known.jobs if binds(rule, other)]
     if rule.per == "user":
         counted = [other for other in counted if other.uid == job.uid]
-    limits = dict(rule.limits)
-    exception = rule.exceptions.get(job.uid)
-    if exception is not None and moment.date() <= exception.until:
-        limits |= exception.limits
-    for key, limit in limits.items():
+    for key, limit in _limits_of(rule, job, moment).items():
         used = None
         if key.startswith("gpu_hours") and known.hours is not None:
             who = job.uid if rule.per == "user" else None
@@ -165,6 +162,14 @@ def _of_rule(rule: RuleModel, job: Request, known: Known, moment: dt.datetime) -
         outcome = _outcome(key, limit, job, counted, used)
         if outcome is not None:
             yield Finding(rule.id, key, rule.mode, outcome, rule.on_error == "deny")
+
+
+def _limits_of(rule: RuleModel, job: Request, moment: dt.datetime) -> dict[str, Limit]:
+    limits = dict(rule.limits)
+    exception = rule.exceptions.get(job.uid)
+    if exception is not None and moment.date() <= exception.until:
+        limits |= exception.limits
+    return limits
 
 
 def _outcome(
@@ -177,8 +182,8 @@ def _outcome(
     if isinstance(limit, frozenset):
         return _of_names(base, limit, job)
     if isinstance(limit, tuple):
-        reached = [seconds for mgpu, seconds in limit if job.mgpu >= mgpu]
-        return _compare(job.walltime_s, reached[-1]) if reached else None
+        longest = _longest(limit, job)
+        return None if longest == math.inf else _compare(job.walltime_s, longest)
     if base.endswith("_total"):
         measure = base.removesuffix("_total") + (f":{part}" if part else "")
         asked = job.measure(measure) * job.jobs
@@ -197,6 +202,11 @@ def _outcome(
     if base == "memory_per_gpu":
         return _compare(asked, Fraction(limit) * job.mgpu / 1000)
     return _compare(asked, limit)
+
+
+def _longest(steps: tuple[tuple[int, int], ...], job: Request) -> float:
+    """The walltime of jobs with so many GPUs."""
+    return next((seconds for mgpu, seconds in reversed(steps) if job.mgpu >= mgpu), math.inf)
 
 
 _OF_ONE_JOB: Mapping[str, Callable[[Request], float | None]] = {
@@ -224,7 +234,7 @@ def _of_names(key: str, allowed: frozenset[str], job: Request) -> Outcome | None
     return Outcome.FITS if every <= allowed else Outcome.BEYOND
 
 
-def _grows(key: str, before: Request, after: Request) -> bool:
+def _grows(key: str, limit: Limit, before: Request, after: Request) -> bool:
     """Whether an update makes a job larger in the respect of one limit."""
     base, _, part = key.partition(":")
     if base == "partitions":
@@ -233,7 +243,8 @@ def _grows(key: str, before: Request, after: Request) -> bool:
         moved = (before.named_type, before.partition) != (after.named_type, after.partition)
         return moved or after.mgpu > before.mgpu
     if base == "walltime":  # which may be by the GPU
-        return after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
+        less = isinstance(limit, tuple) and _longest(limit, after) < _longest(limit, before)
+        return less or after.walltime_s > before.walltime_s or after.mgpu > before.mgpu
     if base in ("cpus_per_gpu", "memory_per_gpu"):
         measure = "cpus" if base == "cpus_per_gpu" else "memory"
         if before.mgpu == 0:

@@ -68,18 +68,12 @@ class _Job:
     request: Request
     running: bool = False
     comment: str | None = None
-    forgotten: bool = False
-    """Whether a snapshot has counted it: from then on no table tells that it wants its nodes to itself."""
-
-    @property
-    def asked(self) -> Request:
-        """As its record shows it."""
-        return replace(self.request, exclusive=False)
 
     @property
     def row(self) -> dict[str, Any]:
+        """No field of it tells that a job wants its nodes to itself, but the comment."""
         more = {} if self.comment is None else {"admin_comment": self.comment}
-        return record(self.id, self.asked, running=self.running, **more)
+        return record(self.id, replace(self.request, exclusive=False), running=self.running, **more)
 
     @property
     def token(self) -> str | None:
@@ -160,11 +154,7 @@ class Player:
         return self.source.is_used and not any(rule.kind and rule.per != "job" for rule in self.policy.rules)
 
     def _known(self, without: _Job | None = None) -> Known:
-        there = [
-            job.asked if job.forgotten and not self._counts_by_snapshot else job.request
-            for job in self.jobs
-            if job is not without
-        ]
+        there = [job.request for job in self.jobs if job is not without]
         return Known([*there, *(request for _, request in self.tried)], self.now_s, self._hours)
 
     def _submit(self, deed: Submit) -> None:
@@ -259,8 +249,6 @@ class Player:
             self.snapshot.write_text(text)
         if self._counts_by_snapshot:
             self.script.set_jobs([{"job_id": 1}])  # reading it would fail
-            for job in self.jobs:
-                job.forgotten = True
         else:
             self.script.set_jobs(job.row for job in self.jobs)
 

@@ -91,9 +91,9 @@ class Scenario:
 
 
 def can_change(job: Request) -> bool:
-    """Whether Slurm's record of a pending job tells all of it: not its tasks, sockets or whole nodes."""
+    """Whether Slurm's record of a pending job tells all of it: not its tasks or sockets."""
     lost = (job.n_tasks, job.tasks_per_node, job.per_task, job.per_socket, job.tasks_per_gpu)
-    return all(one is None for one in lost) and not job.exclusive and (job.shards_per_node or 0) <= 4
+    return all(one is None for one in lost) and (job.shards_per_node or 0) <= 4
 
 
 def changed(job: Request, fields: Mapping[str, int | str]) -> Request:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields
 
 from .compile import compiled
 from .model import BundleModel, Request, RuleModel
@@ -77,6 +77,38 @@ def test_time_and_partition_are_checked_with_the_rest_of_the_job(script: PolicyS
     assert accepted(script, time_limit=120)
     assert not accepted(script, time_limit=121)
     assert not accepted(script, partition="long")
+
+
+UNSET = 4294967294
+SHORT_AND_LONG: list[ScalarFields] = [
+    {"name": "gpu", "flag_default": 1, "default_time": UNSET, "max_time": 60},
+    {"name": "week", "flag_default": 0, "default_time": UNSET, "max_time": 7 * 1440},
+]
+
+
+def test_a_job_that_named_no_time_cannot_move_to_where_it_gets_more() -> None:
+    """Slurm writes no time into the record of such a job before it starts."""
+    script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log")))
+    row = ROW | {"time_limit": UNSET}
+    script.set_jobs([row])
+
+    def moves(row: dict[str, Any], **changes: str | int) -> bool:
+        return script.modify({**EMPTY_DESCRIPTION, **changes}, row, SHORT_AND_LONG, 1001).accepted
+
+    assert not moves(row, partition="week")
+    assert not moves(row, partition="gpu,week")
+    assert moves(row, partition="week", time_limit=120)
+    assert moves(row, name="renamed")
+    assert moves(row | {"partition": "week"}, name="renamed")  # was let in before there was the limit
+    assert not moves(row | {"partition": "closed"}, partition="week")
+
+
+def test_a_job_cannot_shrink_into_a_shorter_time_and_keep_the_longer() -> None:
+    steps = RuleModel("steps", "job", limits={"walltime": ((1000, 3600), (8000, 86400))})
+    large = Request(uid=1001, account="vision", per_job=8, minutes=1440)
+    assert not changed([steps], large, tres_per_job="gres:gpu:1")
+    assert changed([steps], large, tres_per_job="gres:gpu:1", time_limit=60)
+    assert changed([steps], replace(large, minutes=2880), name="renamed")
 
 
 def test_a_job_over_a_lowered_limit_may_still_be_changed_otherwise(script: PolicyScript) -> None:

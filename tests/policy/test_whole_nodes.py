@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slurm_gpu.policy.bundle import build_bundle
 from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.policy.script import PolicyScript, Verdict
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript, ScalarFields, Verdict
 
 from .compile import compiled
 from .model import Request, RuleModel
@@ -76,6 +77,58 @@ def test_a_pending_exclusive_job_goes_on_counting_in_the_table() -> None:
     verdict = ask(policy, shared=0, min_nodes=2)
     policy.set_jobs([record(1, ALICE, admin_comment=verdict.desc["admin_comment"])])
     assert not ask(policy, tres_per_job="gres:gpu:1").accepted
+
+
+def test_a_pending_exclusive_job_counts_when_the_script_that_let_it_in_is_gone() -> None:
+    """No field of its record tells; its AdminComment does."""
+    verdict = ask(script(), shared=0, min_nodes=2)
+    policy = script()
+    policy.set_jobs([record(1, replace(ALICE, nodes=2), admin_comment=verdict.desc["admin_comment"])])
+    assert not ask(policy, tres_per_job="gres:gpu:1").accepted
+
+
+EXCLUSIVE = "slurm-gpu/1 t=abc w=1 r=size"
+ALONE: list[ScalarFields] = [
+    *PARTITIONS,
+    {**PARTITIONS[0], "name": "alone", "flag_default": 0, "max_share": 0},
+]
+
+
+def update(row: dict[str, Any], **fields: Any) -> bool:
+    """Whether alice may change her only job so, where nodes of `gpu` and `alone` have 4 GPUs."""
+    gpus = {"gpu": 4, "long": 2, "alone": 4}
+    policy = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/decisions.log", partition_gpus=gpus)))
+    policy.set_jobs([row])
+    return policy.modify({**EMPTY_DESCRIPTION, **fields}, row, ALONE, 1001).accepted
+
+
+@pytest.mark.parametrize("comment", [EXCLUSIVE, "slurm-gpu/1 t=abc k=i w=1 l=vision r=size foreign"])
+def test_an_exclusive_job_takes_all_gpus_of_the_nodes_that_it_is_given_later(comment: str) -> None:
+    job = record(1, ALICE, admin_comment=comment)
+    assert update(job, min_nodes=2, max_nodes=2)
+    assert not update(job, min_nodes=3, max_nodes=3)
+    assert update(record(1, ALICE, admin_comment="slurm-gpu/1 t=abc r=size w=1"), min_nodes=3)
+
+
+def test_a_job_takes_all_gpus_of_its_nodes_where_it_moves_to_a_partition_that_gives_whole_ones() -> None:
+    job = record(1, replace(ALICE, per_node=1, nodes=3))
+    assert not update(job, partition="alone")
+    assert update(job, partition="alone", min_nodes=2, max_nodes=2)
+    assert update(job, partition="long")
+    assert update(job, partition="alone,long")  # it may start in either, and the least counts
+
+
+def test_in_a_partition_that_gives_whole_nodes_more_nodes_are_more_gpus() -> None:
+    job = record(1, ALICE) | {"partition": "alone"}
+    assert update(job, min_nodes=2)
+    assert not update(job, min_nodes=3)
+
+
+def test_an_exclusive_job_over_a_lowered_limit_may_be_renamed_and_made_smaller() -> None:
+    job = record(1, replace(ALICE, nodes=5), admin_comment=EXCLUSIVE)
+    assert update(job, name="renamed")
+    assert update(job, min_nodes=4, max_nodes=4)
+    assert not update(job, min_nodes=6, max_nodes=6)
 
 
 REMEDY = "Would be accepted, in place of your options: sbatch"
