@@ -134,6 +134,20 @@ def test_a_rule_that_is_tighter_stays_so(store: MemoryStore) -> None:
     assert "QOS sg-vision: GrpTRES=gres/gpu=10" in steps(plan(store, text))
 
 
+def test_rules_for_loans_hold_from_the_apply_on_that_makes_their_qos(store: MemoryStore, tmp_path) -> None:
+    text = POLICY.replace("groups: {", "groups: {loans: {qos: [sg-loans]}, ") + (
+        "rules: [{id: share, for: loans, per: user, why: x, limits: {gpus_total: 10}}]\n"
+    )
+    native = plan(store, text)
+    assert "QOS sg-loans: MaxTRESPU=gres/gpu=10" in steps(native)
+    assert native.gaps == ()
+    change = native.difference
+    Force(Journal(tmp_path), store, "").apply(
+        Entry(cluster="c", policy="p", steps=change.steps, owned=change.owned), None, native.new_qos
+    )
+    assert steps(plan(store, text, change.owned)) == []
+
+
 @pytest.mark.parametrize(
     ("conf", "remark"),
     [

@@ -14,8 +14,7 @@ from fnmatch import fnmatchcase
 from slurm_gpu.policy.model import Owner, Policy
 from slurm_gpu.policy.native.fields import NOT_TRACKED
 from slurm_gpu.policy.native.wanted import Accounting, Bound
-from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField
-from slurm_gpu.slurm.sacctmgr import Limits as FoundLimits
+from slurm_gpu.slurm.sacctmgr import DENY_ON_LIMIT, NEW_QOS, Entity, EntityKind, LimitField, Qos
 
 _GPUS = LimitField("GrpTRES", "gres/gpu")
 _DENY = LimitField("Flags", DENY_ON_LIMIT)
@@ -42,9 +41,9 @@ class Lending:
     new_qos: tuple[NewQos, ...] = ()
     remarks: tuple[str, ...] = ()
 
-    def fresh(self) -> dict[Entity, FoundLimits]:
-        """What the QOS have once they are made."""
-        return {Entity(EntityKind.QOS, one.name): NEW_QOS for one in self.new_qos}
+    def fresh(self) -> tuple[Qos, ...]:
+        """The new QOS as they are once they are made."""
+        return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
 
 
 def want_lending(policy: Policy, found: Accounting, n_gpus: int) -> Lending:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import ResolvedNames
@@ -21,7 +21,7 @@ NO_SLURMDBD = (
     "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
 )
 NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
-NOTHING_MANAGED = "policy.yaml names nothing under `manages:`, so Slurm's own limits are left alone"
+NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own limits are left alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,10 @@ def plan_native(
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
     lending = want_lending(policy, accounting, n_gpus)
+    # Rules for a QOS that this very apply makes, such as that of loans, are to hold from then on.
+    accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh()))
     wanted = want(policy, names, accounting, today, uid_of).also(lending.bounds)
-    found = accounting.limits() | lending.fresh()
+    found = accounting.limits()
     change = difference(wanted, found, owned)
     lacking = map(str, lacks(settings, policy.owners))
     remarks = (*_not_enforced(settings), *lacking, *lending.remarks, *wanted.remarks, *change.remarks)
