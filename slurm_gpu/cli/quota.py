@@ -19,7 +19,7 @@ from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.lending import LendingLine, lending_of
 from slurm_gpu.controller.quota import QuotaLine, quota_of
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import usage_of
+from slurm_gpu.controller.usage import Usage, submitted_as, usage_of
 from slurm_gpu.controller.watcher import facts_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
@@ -56,9 +56,9 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
     share it. A dash is no number: the limit is on each job alone, or the use is not known here.
     """
     uid, name = uid_and_name(user)
-    policy, snapshot, source = _situation(site)
+    policy, snapshot, source, by_kind = _situation(site)
     places = read_user_places(name, site.run)
-    lines = quota_of(policy, snapshot, name, uid, places, site.wall())
+    lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
     if as_json:
         document = {"user": name, "as_of_s": snapshot.as_of_s, "from": source}
@@ -83,8 +83,11 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
         remark("GPU-hours are known where slurm-gpuctld runs")
 
 
-def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str]:
-    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now."""
+def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
+    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
+
+    Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
+    """
     settings = site.slurm.settings()
     script = Path(settings.conf_path).parent / SCRIPT_NAME
     policy = read_policy_in_force(script)
@@ -98,14 +101,23 @@ def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str]:
     # The script says where it looks itself; one of an earlier version does not.
     file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
     found = snapshots.read_fresh(file, now_s)
-    if found is not None and found.groups_id is not None and found.groups_id == policy.groups_id:
-        return policy, found, "snapshot"
+    if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
+        found = None
+    kinds = {rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job"}
+    if found is not None and not kinds:
+        return policy, found, "snapshot", {}
     if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
         remark("Slurm shows you only your own jobs here: what groups use is not all of it")
     jobs = QueueReader(site.run).read()
     facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
+    by_kind = {
+        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
+        for kind in kinds
+    }
+    if found is not None:
+        return policy, found, "snapshot", by_kind
     usage = usage_of(jobs, policy.groups, facts)
-    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue"
+    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
 
 
 def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
@@ -142,7 +154,9 @@ def _owner_json(line: LendingLine) -> dict[str, Any]:
 def _of(line: QuotaLine) -> str:
     if line.of is None:
         return ""
-    return f" this {line.of}" if line.kind.scope is Scope.PERIOD else f" ({line.of})"
+    if line.kind.scope is Scope.PERIOD:
+        return " today" if line.of == "day" else f" this {line.of}"
+    return f" ({line.of})"
 
 
 def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
@@ -181,7 +195,8 @@ def _amount(kind: LimitKind, value: Any) -> str:
         return "0" if value == 0 else format_memory_mib(value)
     if kind.measure is Measure.WALLTIME:
         return format_duration(value)
-    return f"{value:.1f}".removesuffix(".0") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
+    # To thousandths, as refusals tell it: what was used is not 0.
+    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
 
 
 def _to_json(line: QuotaLine) -> dict[str, Any]:

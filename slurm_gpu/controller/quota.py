@@ -8,7 +8,7 @@ from typing import Any
 
 from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import RunningAndPending
+from slurm_gpu.controller.usage import RunningAndPending, Usage
 from slurm_gpu.policy.installed import GroupInForce, PolicyInForce, RuleInForce
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
 from slurm_gpu.slurm.submission import UserPlaces
@@ -40,16 +40,25 @@ class QuotaLine:
 
 
 def quota_of(
-    policy: PolicyInForce, snapshot: Snapshot, user: str, uid: int, places: UserPlaces, now_s: float
+    policy: PolicyInForce,
+    snapshot: Snapshot,
+    user: str,
+    uid: int,
+    places: UserPlaces,
+    now_s: float,
+    by_kind: Mapping[str, Usage] | None = None,
 ) -> list[QuotaLine]:
     """Every limit that the user's jobs can meet, in the order of the policy.
 
-    Limits of groups in which the user can have no job, by the accounts and QOS at hand, are left out.
+    A snapshot does not tell interactive jobs from others: rules for either go by `by_kind`, and where that
+    lacks theirs their use is not known. Limits of groups in which the user can have no job, by the accounts
+    and QOS at hand, are left out.
     """
     lines: list[QuotaLine] = []
     for rule in policy.rules:
         if _concerns(rule.group, uid, places, now_s):
-            lines += _lines(rule, snapshot, user, uid, now_s)
+            usage = snapshot.usage if rule.kind is None else (by_kind or {}).get(rule.kind)
+            lines += _lines(rule, usage, snapshot, user, uid, now_s)
     return lines
 
 
@@ -65,7 +74,9 @@ def _concerns(group: GroupInForce, uid: int, places: UserPlaces, now_s: float) -
     )
 
 
-def _lines(rule: RuleInForce, snapshot: Snapshot, user: str, uid: int, now_s: float) -> Iterator[QuotaLine]:
+def _lines(
+    rule: RuleInForce, usage: Usage | None, snapshot: Snapshot, user: str, uid: int, now_s: float
+) -> Iterator[QuotaLine]:
     limits = rule.limits_of(uid, now_s)
     excepted: Mapping[str, Any] = {}
     if limits is not rule.limits:
@@ -80,19 +91,25 @@ def _lines(rule: RuleInForce, snapshot: Snapshot, user: str, uid: int, now_s: fl
                     kind=kind,
                     of=of or None,
                     limit=limit,
-                    used=_used(kind, of or None, snapshot, subject),
+                    used=_used(kind, of or None, usage, snapshot, subject),
                     until_s=rule.exceptions[uid]["until_s"] if key in excepted else None,
                 )
 
 
 def _used(
-    kind: LimitKind, of: str | None, snapshot: Snapshot, subject: tuple[str | None, str | None]
+    kind: LimitKind,
+    of: str | None,
+    usage: Usage | None,
+    snapshot: Snapshot,
+    subject: tuple[str | None, str | None],
 ) -> float | None:
     if kind.scope is Scope.JOB:
         return None
     if kind.scope is Scope.PERIOD:
         return None if of is None else snapshot.hours_of(*subject, Period(of))
-    both = snapshot.usage.of(*subject)
+    if usage is None:
+        return None
+    both = usage.of(*subject)
     if kind.measure is Measure.GPUS:
         return _gpus(both, of, with_pending=kind.scope is Scope.TOTAL)
     field = "mib" if kind.measure is Measure.MEMORY else kind.key.partition("_")[0]

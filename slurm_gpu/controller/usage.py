@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from typing import NamedTuple
 from slurm_gpu.controller.amounts import Facts, amounts_of
 from slurm_gpu.policy.installed import GroupInForce
 from slurm_gpu.slurm.queue import CountedJob, Phase
+
+_INTERACTIVE = re.compile(r"slurm-gpu/1 t=[0-9A-Za-z]+ k=i")
 
 
 class Subject(NamedTuple):
@@ -75,6 +78,11 @@ class Usage:
     def of(self, user: str | None, group: str | None) -> RunningAndPending:
         """The use of one subject; zeros where it has no jobs."""
         return self.by_subject.get(Subject(user, group), RunningAndPending())
+
+
+def submitted_as(job: CountedJob) -> str:
+    """`interactive` or `batch`, as rules have it: job_submit.lua notes it when the job comes."""
+    return "interactive" if _INTERACTIVE.search(job.admin_comment) else "batch"
 
 
 def owner_of(job: CountedJob) -> Owner:

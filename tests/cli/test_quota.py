@@ -14,6 +14,7 @@ import pytest
 
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.snapshot import Snapshot, render
 from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.errors import SlurmError
@@ -41,6 +42,11 @@ JOB = (
 )
 
 
+INTERACTIVE = (
+    JOB.replace("3|N/A", "4|N/A", 1).removesuffix("|N/A|N/A") + "slurm-gpu/1 t=ab1x1 k=i r=shells|N/A|N/A"
+)
+
+
 @dataclass
 class Command:
     """The command over a policy in force, a queue of one job, and perhaps a snapshot."""
@@ -49,6 +55,7 @@ class Command:
     slurm: Slurm
     run_directory: Path
     capsys: pytest.CaptureFixture[str]
+    queue: tuple[str, ...] = (JOB,)
 
     def __post_init__(self) -> None:
         self.install(POLICY)
@@ -73,7 +80,7 @@ class Command:
         mark = re.search("<[0-9a-f]{16}>", argv[-1])
         if mark is None:
             raise SlurmError(f"unexpected: {argv}")
-        return JOB.replace("|", mark[0]) + mark[0] + "\n"
+        return "".join(job.replace("|", mark[0]) + mark[0] + "\n" for job in self.queue)
 
     def __call__(self, *argv: str) -> int:
         site = Site(
@@ -127,6 +134,35 @@ def test_without_a_snapshot_to_go_by_the_queue_is_counted(quota: Command, snapsh
         "rule": "share", "group": "vision", "per": "user", "key": "gpus_total", "unit": "GPUs", "limit": 6.0,
         "used": 4.0, "left": 2.0, "mode": "enforce", "why": "Others.", "until_s": None,
     }  # fmt: skip
+
+
+def test_rules_for_interactive_jobs_count_these_alone(quota: Command) -> None:
+    quota.install(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: shells, for: all, per: user, kind: interactive, why: W., limits: {jobs_total: 1}}\n"
+        "  - {id: scripts, for: all, per: user, kind: batch, why: W., limits: {gpus_total: 8}}\n"
+    )
+    usage = Usage({Subject(ME, "all"): RunningAndPending(Use(jobs=2, mgpu=8000))}, {ME: os.getuid()})
+    quota.write_snapshot(usage=usage)
+    assert quota() == 0
+    assert [row[3:6] for row in rows(quota)[1:]] == [["0", "1", "1"], ["4", "8", "4"]]
+    quota.queue = (JOB, INTERACTIVE)
+    assert quota() == 0
+    assert [row[3:6] for row in rows(quota)[1:]] == [["1", "1", "0"], ["4", "8", "4"]]
+
+
+def test_a_few_minutes_of_a_gpu_are_not_0_gpu_hours(quota: Command) -> None:
+    quota.install(
+        "version: 1\ngroups: {all: {}}\nrules:\n"
+        "  - {id: week, for: all, per: user, why: W., limits: {gpu_hours: {week: 500, day: 0.5}}}\n"
+    )
+    hours = {Subject(ME, "all"): {Period.DAY: 0.0514, Period.WEEK: 410.25}}
+    quota.write_snapshot(hours=hours, period_starts=dict.fromkeys(Period, 1))
+    assert quota() == 0
+    assert [row[1:] for row in rows(quota)[1:]] == [
+        ["GPU-hours today", ME, "0.051", "0.5", "0.449"],
+        ["GPU-hours this week", ME, "410.25", "500", "89.75"],
+    ]
 
 
 def test_where_there_is_no_policy_it_says_where_to_look(quota: Command) -> None:

@@ -77,6 +77,11 @@ def test_a_limit_per_group_is_measured_by_the_group_and_one_of_a_job_by_nothing(
     assert used({"gpus": 8000, "walltime": 3600}, "job") == {"gpus": None, "walltime": None}
 
 
+def test_use_by_rules_for_interactive_jobs_is_not_known_from_a_snapshot() -> None:
+    (line,) = lines(rule({"jobs_total": 1}, kind="interactive"))
+    assert (line.used, line.left) == (None, None)
+
+
 def test_what_is_left_is_never_less_than_nothing() -> None:
     (line,) = lines(rule({"jobs_total": 5}))
     assert (line.used, line.left) == (8, 0)
