@@ -27,6 +27,7 @@ _COMMANDS = {
     "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
     "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),
     "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
+    "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),
     "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import pwd
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +12,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.cells import count, hours
+from slurm_gpu.cli.everybody import everybodys_runs
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policyfile import file_argument, policy_path, timezone
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
-from slurm_gpu.errors import InvalidFileError, OutsideError
+from slurm_gpu.cli.users import PastUsers
+from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.bundle import SiteFacts, compile_policy
 from slurm_gpu.policy.check import load_policy
 from slurm_gpu.policy.names import SystemDirectory, resolve_names
@@ -38,8 +39,6 @@ if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to r
 _SUMMARY = ("rule", "refused", "advised", "users", "GPU-hours")
 _COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours", "rule", "why")
 _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
-_FIRST_UNKNOWN_UID = 2**31
-"""Users who are gone from this host keep a number of their own, which no group names."""
 
 
 @click.command()
@@ -87,39 +86,19 @@ def replay(site: Site, file: Path | None, since: str, until: str | None, limit: 
 
 
 def _past_jobs(site: Site, since_s: int, until_s: int | None) -> list[PastJob]:
-    uids = _Uids()
-    with site.database() as database:
-        runs = list(database.all_runs(since_s=since_s, until_s=until_s, limit=1000))
-    if not all(run.full for run in runs):
-        raise OutsideError(
-            "replay has to see everybody's jobs in full: run it as root on slurm-gpudbd's host, or as an "
-            "operator (operators: in slurm-gpu.yaml)"
-        )
-    return merge_requeued((_past_job(run, uids), run.state) for run in runs)
+    users = PastUsers()
+    runs = everybodys_runs(site, since_s, until_s)
+    return merge_requeued((_past_job(run, users), run.state) for run in runs)
 
 
-class _Uids:
-    def __init__(self) -> None:
-        self._by_name: dict[str, int] = {}
-
-    def of(self, user: str) -> int:
-        if user not in self._by_name:
-            try:
-                uid = pwd.getpwnam(user).pw_uid
-            except KeyError:
-                uid = _FIRST_UNKNOWN_UID + len(self._by_name)
-            self._by_name[user] = uid
-        return self._by_name[user]
-
-
-def _past_job(run: Run, uids: _Uids) -> PastJob:
+def _past_job(run: Run, users: PastUsers) -> PastJob:
     tres = run.tres_requested or run.tres_allocated or {}
     return PastJob(
         job_id=run.job_id,
         label=run.id,
         array_job_id=run.array_job_id,
         user=run.user,
-        uid=uids.of(run.user),
+        uid=users.uid(run.user),
         account=run.account,
         qos=run.qos,
         partition=run.partition,

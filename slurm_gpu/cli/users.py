@@ -1,4 +1,4 @@
-"""The user whom a command is about."""
+"""Users by name and number."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import pwd
 
 from slurm_gpu.errors import UsageError
+
+_FIRST_UNKNOWN_UID = 2**31
 
 
 def uid_and_name(user: str | None) -> tuple[int, str]:
@@ -15,3 +17,20 @@ def uid_and_name(user: str | None) -> tuple[int, str]:
     except KeyError:
         raise UsageError(f"--user: {user!r} is not a user of this host") from None
     return entry.pw_uid, entry.pw_name
+
+
+class PastUsers:
+    """Numbers of the users of past jobs; those who are gone keep one of their own, which no group names."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, int] = {}
+
+    def uid(self, user: str) -> int:
+        """The same for the same name."""
+        if user not in self._by_name:
+            try:
+                uid = pwd.getpwnam(user).pw_uid
+            except KeyError:
+                uid = _FIRST_UNKNOWN_UID + len(self._by_name)
+            self._by_name[user] = uid
+        return self._by_name[user]

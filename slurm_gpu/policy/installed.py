@@ -135,6 +135,11 @@ def read_policy_in_force(script: Path) -> PolicyInForce | None:
     return _read(script, _policy)
 
 
+def policy_of(bundle: str) -> PolicyInForce:
+    """What a bundle that is not installed was made of."""
+    return _policy(_table(bundle))
+
+
 def read_chain(script: Path) -> Mapping[str, Path] | None:
     """The site's own scripts that the bundle at `script` asks, by when (`before`, `after`).
 

@@ -1,0 +1,81 @@
+"""Changes one limit in the text of policy.yaml, and nothing else: comments and layout stay."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from typing import Any
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure
+from slurm_gpu.policy.model import GpuLimit, Policy, Rule
+from slurm_gpu.units import format_mgpu
+from slurm_gpu.yamlsource import Location, parse_yaml
+
+
+def single_value(rule: Rule, key: str) -> int | None:
+    """The limit as one number (mgpu, MiB or a count); None where the rule has none, or several by type."""
+    value = LIMITS[key].of(rule.limits)
+    if isinstance(value, GpuLimit):
+        return value.all_mgpu
+    return value if isinstance(value, int) else None
+
+
+def with_value(policy: Policy, rule_id: str, key: str, value: int) -> Policy:
+    """The policy with another value of one limit."""
+    kind = LIMITS[key]
+    new: dict[str, Any] = {kind.field: GpuLimit(value) if kind.measure is Measure.GPUS else value}
+    return replace(
+        policy,
+        rules=tuple(
+            replace(rule, limits=replace(rule.limits, **new)) if rule.id == rule_id else rule
+            for rule in policy.rules
+        ),
+    )
+
+
+def value_text(key: str, value: int) -> str:
+    """As it is written in policy.yaml."""
+    kind: LimitKind = LIMITS[key]
+    if kind.measure is Measure.GPUS:
+        return format_mgpu(value)
+    if kind.measure is Measure.MEMORY:
+        return f"{value // 1024}G" if value % 1024 == 0 else f"{value}M"
+    return str(value)
+
+
+def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
+    """The text with another value of one limit.
+
+    Raises InputError where that cannot be done without changing anything else, as with an anchor that
+    several rules share.
+    """
+    source = parse_yaml(text, path)
+    policy = check_policy(source)
+    rule = next(rule for rule in policy.rules if rule.id == rule_id)
+    location: Location = (*rule.location, "limits", key)
+    if location not in source.positions or location not in source.texts:
+        raise source.error(rule.location, f"{key} of rule {rule_id} is not written as one value here")
+    line, column = source.positions[location]
+    old = source.texts[location]
+    lines = text.splitlines(keepends=True)
+    before, after = lines[line - 1][: column - 1], lines[line - 1][column - 1 :]
+    quote = after[:1] if after[:1] in {"'", '"'} else ""
+    if after.startswith(f"{quote}{old}{quote}"):
+        rest = after[len(old) + 2 * len(quote) :]
+        lines[line - 1] = f"{before}{value_text(key, value)}{rest}"
+        edited = "".join(lines)
+        if check_policy(parse_yaml(edited, path)) == with_value(policy, rule_id, key, value):
+            return edited
+    raise InputError(
+        path, line, column,
+        f"{key} of rule {rule_id} cannot be changed here by itself; write it out for this rule alone",
+    )  # fmt: skip
+
+
+def unified_diff(old: str, new: str, path: str) -> str:
+    """What `patch` takes, from the directory of the file or with its whole path."""
+    return "".join(
+        difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), path, path)
+    )

@@ -1,0 +1,186 @@
+"""A cluster and its jobs for the model, of the nodes that Slurm has and the runs that were recorded."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster, Node, Partition
+from slurm_gpu.simulate.jobs import Job, Request
+from slurm_gpu.simulate.scheduler import Scheduling
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.units import counted
+
+_GPU, _SHARD = "gres/gpu", "gres/shard"
+_BACKFILL_EVERY_S, _BACKFILL_DEPTH = 30, 500
+"""Slurm's defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastRun:
+    """One run, as slurm-gpudbd has it."""
+
+    user: str
+    uid: int
+    account: str
+    qos: str
+    partition: str
+    """Of a run that began the one in which it ran."""
+    eligible_s: int
+    start_s: int | None
+    end_s: int | None
+    """None while it goes on."""
+    time_limit_s: int | None
+    n_nodes: int
+    tres_requested: Mapping[str, float]
+    tres_allocated: Mapping[str, float]
+    gpu_type: str | None = None
+
+    @property
+    def tres(self) -> Mapping[str, float]:
+        """What it held, or where it never began asked for; memory in MiB."""
+        return self.tres_allocated or self.tres_requested
+
+
+@dataclass(frozen=True)
+class Past:
+    """The model's input, and beside each job what was recorded of it."""
+
+    cluster: Cluster
+    jobs: tuple[Job, ...]
+    """In the order of submission; without their counters."""
+    runs: tuple[PastRun, ...]
+    """The run behind each job."""
+    judged: NDArray[np.bool_]
+    """Jobs whose wait is compared: those that became eligible in the period, and began."""
+    remarks: tuple[str, ...]
+
+    def recorded_wait_s(self) -> NDArray[np.float64]:
+        """By job; NaN of what never began."""
+        return np.array(
+            [math.nan if run.start_s is None else run.start_s - run.eligible_s for run in self.runs]
+        )
+
+    def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """By job, by the model's starts."""
+        return start_s - np.array([run.eligible_s for run in self.runs], dtype=np.float64)
+
+
+def rebuild(runs: Iterable[PastRun], nodes: Sequence[SlurmNode], since_s: int, until_s: int) -> Past:
+    """What the model needs for the time from `since_s` to `until_s`.
+
+    What ran at `since_s` runs from then on for the rest of its time, and what waited then comes at once. Left
+    out, and told: what was cancelled before it began, and runs of partitions that have no nodes any more.
+    """
+    cluster = _cluster(nodes)
+    indices = {partition.name: index for index, partition in enumerate(cluster.partitions)}
+    shards_per_gpu = min((n for node in nodes if (n := node.shards_per_gpu) is not None), default=None)
+    typed = all(len(node.gpus) <= 1 for node in nodes)
+    left_out: Tally[str] = Tally()
+    pairs: list[tuple[Job, PastRun]] = []
+    for run in sorted(runs, key=lambda run: run.eligible_s):
+        if run.eligible_s >= until_s or (run.end_s is not None and run.end_s <= since_s):
+            continue
+        if run.start_s is None and run.end_s is not None:
+            left_out["that ended before it began"] += 1
+        elif not run.tres:
+            left_out["of which Slurm's accounting does not tell what it asks for"] += 1
+        elif (partition := indices.get(run.partition.split(",")[0])) is None:
+            left_out[f"of partition {run.partition}, which has no nodes now"] += 1
+        else:
+            request = _request(run, shards_per_gpu, typed=typed)
+            pairs.append((_job(run, request, partition, since_s, until_s), run))
+    pairs.sort(key=lambda pair: pair[0].submit_s)
+    remarks = [f"left out: {counted(n, 'run')} {why}" for why, n in sorted(left_out.items())]
+    runs_behind = tuple(run for _, run in pairs)
+    judged = [run.start_s is not None and since_s <= run.eligible_s for run in runs_behind]
+    return Past(
+        cluster,
+        tuple(job for job, _ in pairs),
+        runs_behind,
+        np.array(judged, dtype=np.bool_),
+        tuple(remarks),
+    )
+
+
+def scheduling_of(raw: Mapping[str, str]) -> Scheduling:
+    """How slurm.conf has the queue worked off."""
+    if raw.get("SchedulerType", "sched/backfill") != "sched/backfill":
+        return Scheduling(backfill=False)
+    given = dict(
+        item.split("=", 1) for item in raw.get("SchedulerParameters", "").split(",") if item.count("=") == 1
+    )
+
+    def number(key: str, default: int) -> int:
+        value = given.get(key, "")
+        return int(value) if value.isdigit() and int(value) else default
+
+    return Scheduling(
+        backfill_every_s=number("bf_interval", _BACKFILL_EVERY_S),
+        depth=number("bf_max_job_test", _BACKFILL_DEPTH),
+    )
+
+
+def _cluster(nodes: Sequence[SlurmNode]) -> Cluster:
+    partitions: dict[str, list[int]] = {}
+    for index, node in enumerate(nodes):
+        for name in node.partitions:
+            partitions.setdefault(name, []).append(index)
+    return Cluster(
+        tuple(
+            Node(
+                name=node.name,
+                gpus=node.n_gpus,
+                cpus=node.cpus,
+                memory_mib=node.memory_mib,
+                gpu_type="+".join(sorted(node.gpus)).lower(),
+            )
+            for node in nodes
+        ),
+        tuple(Partition(name, tuple(members)) for name, members in sorted(partitions.items())),
+    )
+
+
+def _request(run: PastRun, shards_per_gpu: int | None, *, typed: bool) -> Request:
+    tres, n = run.tres, max(run.n_nodes, 1)
+    gpus = math.ceil(tres.get(_GPU, 0) / n)
+    share_mgpu = 0
+    if not gpus and shards_per_gpu and tres.get(_SHARD):
+        share_mgpu = math.ceil(tres[_SHARD] / n * GPU_MGPU / shards_per_gpu)
+        if share_mgpu >= GPU_MGPU:
+            gpus, share_mgpu = math.ceil(share_mgpu / GPU_MGPU), 0
+    types = [name.removeprefix(f"{_GPU}:") for name in run.tres_requested if name.startswith(f"{_GPU}:")]
+    return Request(
+        nodes=n,
+        gpus=gpus,
+        share_mgpu=share_mgpu,
+        cpus=math.ceil(tres.get("cpu", 0) / n),
+        memory_mib=math.ceil(tres.get("mem", 0) / n),
+        gpu_type=types[0].lower() if typed and len(types) == 1 else "",
+    )
+
+
+def _job(run: PastRun, request: Request, partition: int, since_s: int, until_s: int) -> Job:
+    limit_s = math.inf if run.time_limit_s is None else max(run.time_limit_s, 1.0)
+    began_before = run.start_s is not None and run.start_s < since_s
+    start_s = run.start_s if run.start_s is not None else until_s
+    if run.end_s is not None:
+        run_s = float(run.end_s - start_s)
+    else:  # it goes on, or waits: what is known of its end is its limit
+        run_s = limit_s if limit_s < math.inf else float(max(until_s - start_s, 0))
+    gone_s = since_s - start_s if began_before else 0
+    return Job(
+        request=request,
+        submit_s=float(max(run.eligible_s, since_s)),
+        run_s=max(run_s - gone_s, 0.0),
+        # Slurm lets a job run over its limit for a while.
+        limit_s=max(limit_s - gone_s, run_s - gone_s, 1.0),
+        partition=partition,
+        priority=math.inf if began_before else 0.0,
+        qos=run.qos.lower(),
+    )

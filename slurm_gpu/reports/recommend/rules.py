@@ -1,0 +1,149 @@
+"""A policy's limits on what runs, as counters of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from slurm_gpu.policy.installed import LendingInForce, PolicyInForce, RuleInForce
+from slurm_gpu.reports.recommend.past import PastRun
+from slurm_gpu.simulate.limits import Counter, Resource
+from slurm_gpu.simulate.preemption import Preemption
+
+RESOURCES: Mapping[str, Resource] = {
+    "gpus_running": Resource.MGPU,
+    "jobs_running": Resource.JOBS,
+    "cpus_running": Resource.CPUS,
+    "memory_running": Resource.MEMORY_MIB,
+    "nodes_running": Resource.NODES,
+}
+"""Limits on what runs, by their keys in policy.yaml."""
+
+
+class RuleLimit(NamedTuple):
+    """One limit of one rule."""
+
+    rule: str
+    key: str
+
+
+class _Place(NamedTuple):
+    """A counter's: whom it sums over, and GPUs of which type ("" for all that the rule limits)."""
+
+    rule: str
+    uid: int | None
+    gpu_type: str
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Which jobs count where; the same for every value that the limits may have."""
+
+    places: tuple[_Place, ...]
+    of_job: tuple[tuple[int, ...], ...]
+    lending: tuple[Counter, ...] = ()
+    """They come before the places."""
+
+
+def held_rules(policy: PolicyInForce, unheld: Iterable[RuleLimit]) -> tuple[PolicyInForce, tuple[str, ...]]:
+    """The policy with nothing but those of its limits that hold back what runs, and what was left out.
+
+    `unheld`: limits that nothing holds. Rules for some hours or for interactive jobs are not modelled.
+    """
+    vain = frozenset(unheld)
+    rules, remarks = [], []
+    for rule in policy.rules:
+        limits = {key: value for key, value in rule.limits.items() if key.split(":")[0] in RESOURCES}
+        if not limits:
+            continue
+        if rule.kind is not None or rule.when is not None:
+            remarks.append(f"rule {rule.id} is not modelled: it is for some jobs only, by kind or hour")
+            continue
+        held = {
+            key: value for key, value in limits.items() if RuleLimit(rule.id, key.split(":")[0]) not in vain
+        }
+        if held:
+            rules.append(replace(rule, limits=held))
+        remarks += [
+            f"{key} of rule {rule.id} is not modelled: nothing holds it" for key in limits if key not in held
+        ]
+    return replace(policy, rules=tuple(rules)), tuple(remarks)
+
+
+def count_by(policy: PolicyInForce, runs: Sequence[PastRun]) -> Counted:
+    """Find the counters of each run."""
+    lending = () if policy.lending is None else _lending_counters(policy.lending)
+    own = {} if policy.lending is None else {owner.qos: i for i, owner in enumerate(policy.lending.owners, 1)}
+    loans = frozenset() if policy.lending is None else _loans(policy.lending)
+    places: dict[_Place, int] = {}
+    of_job = []
+    for run in runs:
+        mine: list[int] = []
+        has_gpus = any(name.startswith("gres/gpu") for name in run.tres)
+        if lending and has_gpus and run.qos.lower() not in loans:
+            mine.append(own.get(run.qos.lower(), 0))
+        for rule in policy.rules:
+            if rule.group.matches(run.uid, run.account, run.qos, run.partition):
+                mine += [
+                    places.setdefault(place, len(lending) + len(places)) for place in _places_of(rule, run)
+                ]
+        of_job.append(tuple(mine))
+    return Counted(tuple(places), tuple(of_job), lending)
+
+
+def counters(policy: PolicyInForce, counted: Counted, at_s: float) -> tuple[Counter, ...]:
+    """With the caps of this policy, and of its exceptions as they are at one moment."""
+    rules = {rule.id: rule for rule in policy.rules}
+    return (*counted.lending, *(_counter(rules[place.rule], place, at_s) for place in counted.places))
+
+
+def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInForce:
+    """The policy with another value of one limit, in the unit of the compiled policy."""
+    rules = tuple(
+        replace(rule, limits={**rule.limits, limit.key: value}) if rule.id == limit.rule else rule
+        for rule in policy.rules
+    )
+    return replace(policy, rules=rules)
+
+
+def preemption_of(policy: PolicyInForce) -> Preemption:
+    """Owners and whoever has nobody's GPUs requeue what is on loan."""
+    if policy.lending is None:
+        return Preemption()
+    loans = _loans(policy.lending)
+    return Preemption(
+        {**dict.fromkeys((owner.qos for owner in policy.lending.owners), loans), "normal": loans}
+    )
+
+
+def _places_of(rule: RuleInForce, run: PastRun) -> list[_Place]:
+    uid = run.uid if rule.per == "user" else None
+    found = []
+    if any(":" not in key for key in rule.limits):
+        found.append(_Place(rule.id, uid, ""))
+    if run.gpu_type is not None:
+        gpu_type = run.gpu_type.lower()
+        if f"gpus_running:{gpu_type}" in rule.limits:
+            found.append(_Place(rule.id, uid, gpu_type))
+    return found
+
+
+def _counter(rule: RuleInForce, place: _Place, at_s: float) -> Counter:
+    limits = rule.limits if place.uid is None else rule.limits_of(place.uid, at_s)
+    if place.gpu_type:
+        caps = {Resource.MGPU: limits[f"gpus_running:{place.gpu_type}"]}
+    else:
+        caps = {
+            RESOURCES[key]: value for key, value in limits.items() if key in RESOURCES and key in rule.limits
+        }
+    return Counter(f"{rule.id}:{place.uid}:{place.gpu_type}", caps)
+
+
+def _lending_counters(lending: LendingInForce) -> tuple[Counter, ...]:
+    unowned = Counter("unowned", {Resource.MGPU: lending.unowned_mgpu})
+    return (unowned, *(Counter(f"own:{one.name}", {Resource.MGPU: one.mgpu}) for one in lending.owners))
+
+
+def _loans(lending: LendingInForce) -> frozenset[str]:
+    return frozenset(owner.lend_in for owner in lending.owners)

@@ -1,0 +1,223 @@
+"""Tries other limits, one step at a time, and keeps those that shorten waiting at nobody's cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.reports.recommend.rules import (
+    RESOURCES,
+    Counted,
+    RuleLimit,
+    count_by,
+    counters,
+    preemption_of,
+    with_limit,
+)
+from slurm_gpu.reports.recommend.waits import (
+    ALL,
+    WITHIN_2X,
+    Reproduction,
+    Waits,
+    compare,
+    groups_of,
+    waits_of,
+)
+from slurm_gpu.simulate.jobs import Jobs
+from slurm_gpu.simulate.limits import Resource
+from slurm_gpu.simulate.model import simulate
+from slurm_gpu.simulate.outcome import Outcome
+from slurm_gpu.simulate.scheduler import Scheduling
+
+STEP = 0.25
+"""Of a limit; GPUs in whole ones."""
+LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
+"""The mean wait of all jobs has to fall by both."""
+MOST_LOSS, MOST_LOSS_H = 0.10, 0.1
+"""No group's mean wait, nor that of its typical user, may rise by more than both."""
+MOST_CHANGES = 3
+
+Bounds = Mapping[RuleLimit, tuple[int, int]]
+"""Within which limits may be moved, in the unit of the compiled policy."""
+Told = Callable[[str], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One limit of one rule gets another value (mgpu, counts or MiB, as the compiled policy has them)."""
+
+    limit: RuleLimit
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the model says of one change, on top of those that were kept before."""
+
+    change: Change
+    waits: Mapping[str, Waits]
+    """By group."""
+    hurts: tuple[str, ...]
+    """Groups that would wait too much longer."""
+    gain_h: float
+    """By how much the mean wait of all jobs falls."""
+    worth_it: bool
+    """It falls by enough."""
+
+    @property
+    def good(self) -> bool:
+        """Whether it is for keeping."""
+        return self.worth_it and not self.hurts
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is to be told."""
+
+    reproduction: Mapping[str, Reproduction]
+    """By group, ALL first."""
+    before: Mapping[str, Waits]
+    after: Mapping[str, Waits]
+    """With all changes."""
+    changes: tuple[Change, ...] = ()
+    trials: tuple[Trial, ...] = ()
+    """All that were made, in their order."""
+    refused: tuple[str, ...] = ()
+    """Why nothing is said of all limits, or of some."""
+    remarks: tuple[str, ...] = field(default=())
+
+
+class Search:
+    """One past under a policy, with what the model needs to try others."""
+
+    def __init__(self, past: Past, policy: PolicyInForce, scheduling: Scheduling, at_s: float) -> None:
+        self._past, self._policy, self._scheduling, self._at_s = past, policy, scheduling, at_s
+        self._counted: Counted = count_by(policy, past.runs)
+        jobs = zip(past.jobs, self._counted.of_job, strict=True)
+        self._jobs = Jobs.of(replace(job, counters=mine) for job, mine in jobs)
+        self._groups = groups_of(past, policy)
+        self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
+
+    def findings(
+        self, bounds: Bounds | None = None, most_changes: int = MOST_CHANGES, told: Told = lambda what: None
+    ) -> Findings:
+        """Try steps of every limit, or only of those that have bounds and within these.
+
+        `told` is called with what is tried next.
+        """
+        told("the limits as they are")
+        outcome = self._run(self._policy)
+        wait_s = self._waits(outcome)
+        recorded_s = self._past.recorded_wait_s()
+        reproduction = {name: compare(recorded_s, wait_s, mask) for name, mask in self._groups.items()}
+        before = self._by_group(outcome)
+        refused = tuple(_refusals(reproduction))
+        if any(one.startswith(ALL) for one in refused):
+            return Findings(reproduction, before, before, refused=refused)
+        limits = [limit for limit in self._limits() if self._is_reproduced(limit, reproduction)]
+        changes: list[Change] = []
+        trials: list[Trial] = []
+        policy, waits = self._policy, before
+        while len(changes) < most_changes:
+            tried = []
+            for change in _steps(policy, limits, bounds, [one.limit for one in changes]):
+                told(f"{change.limit.key} of {change.limit.rule}: {change.new} in place of {change.old}")
+                tried.append(self._try(policy, change, waits, before))
+            trials += tried
+            good = [trial for trial in tried if trial.good]
+            if not good:
+                break
+            best = max(good, key=lambda trial: trial.gain_h)
+            changes.append(best.change)
+            policy, waits = with_limit(policy, best.change.limit, best.change.new), best.waits
+        return Findings(reproduction, before, waits, tuple(changes), tuple(trials), refused)
+
+    def _try(
+        self,
+        policy: PolicyInForce,
+        change: Change,
+        waits: Mapping[str, Waits],
+        before: Mapping[str, Waits],
+    ) -> Trial:
+        after = self._by_group(self._run(with_limit(policy, change.limit, change.new)))
+        gain_h = waits[ALL].mean_h - after[ALL].mean_h
+        hurts = tuple(
+            name
+            for name, now in after.items()
+            if _hurt(before[name].mean_h, now.mean_h) or _hurt(before[name].user_h, now.user_h)
+        )
+        worth_it = gain_h >= max(LEAST_GAIN * waits[ALL].mean_h, LEAST_GAIN_H)
+        return Trial(change, after, hurts, gain_h, worth_it)
+
+    def _run(self, policy: PolicyInForce) -> Outcome:
+        return simulate(
+            self._past.cluster,
+            self._jobs,
+            scheduling=self._scheduling,
+            counters=counters(policy, self._counted, self._at_s),
+            preemption=preemption_of(policy),
+        )
+
+    def _waits(self, outcome: Outcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        wait_s = self._past.wait_s(outcome.start_s)
+        # What never starts in the model waits at least until all else is over.
+        last_s = float(np.nanmax(outcome.end_s)) if np.isfinite(outcome.end_s).any() else 0.0
+        never = np.isnan(wait_s)
+        wait_s[never] = self._past.wait_s(np.full(len(wait_s), last_s))[never]
+        return wait_s
+
+    def _by_group(self, outcome: Outcome) -> Mapping[str, Waits]:
+        wait_s, held_s = self._waits(outcome), np.nan_to_num(outcome.held_s)
+        return {name: waits_of(wait_s, held_s, self._uid, mask) for name, mask in self._groups.items()}
+
+    def _limits(self) -> Iterator[RuleLimit]:
+        for rule in self._policy.rules:
+            for key in rule.limits:
+                if key in RESOURCES:
+                    yield RuleLimit(rule.id, key)
+
+    def _is_reproduced(self, limit: RuleLimit, reproduction: Mapping[str, Reproduction]) -> bool:
+        group = next(rule.group.name for rule in self._policy.rules if rule.id == limit.rule)
+        return reproduction[group].enough and reproduction[group].mean_is_alike
+
+
+def _refusals(reproduction: Mapping[str, Reproduction]) -> Iterator[str]:
+    for name, one in reproduction.items():
+        if not one.enough:
+            yield f"{name}: only {one.jobs} to compare"
+        elif not one.mean_is_alike:
+            yield (
+                f"{name}: the model does not reproduce what was recorded "
+                f"(mean wait {one.modelled_h:.2f} h, recorded {one.recorded_h:.2f} h)"
+            )
+        elif name == ALL and one.within_2x < WITHIN_2X:
+            yield (
+                f"{name}: the model comes within a factor of two of only {one.within_2x:.0%} of the waits; "
+                f"{WITHIN_2X:.0%} are needed"
+            )
+
+
+def _steps(
+    policy: PolicyInForce, limits: list[RuleLimit], bounds: Bounds | None, done: list[RuleLimit]
+) -> Iterator[Change]:
+    rules = {rule.id: rule for rule in policy.rules}
+    for limit in limits:
+        if limit in done or (bounds is not None and limit not in bounds):
+            continue
+        old = rules[limit.rule].limits[limit.key]
+        unit = 1000 if RESOURCES[limit.key] is Resource.MGPU else 1
+        step = max(math.floor(old * STEP / unit) * unit, unit)
+        low, high = (0, math.inf) if bounds is None else bounds[limit]
+        for new in (min(old + step, high), max(old - step, low, min(unit, old))):
+            if new != old and low <= new <= high:
+                yield Change(limit, old, int(new))
+
+
+def _hurt(before_h: float, after_h: float) -> bool:
+    return after_h - before_h > max(MOST_LOSS * before_h, MOST_LOSS_H)

@@ -1,0 +1,109 @@
+"""Waits of groups, recorded and modelled, and whether the one can be taken for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.reports.recommend.past import Past
+
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+ALL = "all jobs"
+LEAST_JOBS = 30
+"""Of fewer, nothing is said."""
+NO_MATTER_S = 300.0
+"""Waits up to this are alike."""
+MEAN_WITHIN = 1.5
+"""The modelled mean wait is up to so many times the recorded one, or the recorded so many times that."""
+WITHIN_2X = 0.5
+"""The share of all jobs whose modelled wait is within a factor of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Of one group of jobs, by one run of the model; hours."""
+
+    jobs: int
+    mean_h: float
+    median_h: float
+    p90_h: float
+    user_h: float
+    """The median over its users of each one's mean."""
+    held_h: float
+    """How much of the mean its limits were in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """The recorded waits of a group beside those that the model makes of the same jobs and limits."""
+
+    jobs: int
+    recorded_h: float
+    modelled_h: float
+    within_2x: float
+    """Share of jobs."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether there are jobs enough to say anything."""
+        return self.jobs >= LEAST_JOBS
+
+    @property
+    def mean_is_alike(self) -> bool:
+        """Whether one mean may stand for the other."""
+        return bool(
+            _alike(np.array([self.recorded_h * 3600]), np.array([self.modelled_h * 3600]), MEAN_WITHIN)[0]
+        )
+
+
+def groups_of(past: Past, policy: PolicyInForce) -> Mapping[str, Mask]:
+    """Which judged jobs belong to each group that a modelled rule is for, and to all."""
+    groups: dict[str, Mask] = {ALL: past.judged}
+    for rule in policy.rules:
+        group = rule.group
+        if group.name not in groups:
+            mine = [group.matches(run.uid, run.account, run.qos, run.partition) for run in past.runs]
+            groups[group.name] = past.judged & np.array(mine, dtype=np.bool_)
+    return groups
+
+
+def waits_of(wait_s: Floats, held_s: Floats, uid: NDArray[np.int64], mask: Mask) -> Waits:
+    """Summed up over a group."""
+    waits = wait_s[mask]
+    if not len(waits):
+        return Waits(0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    _, user = np.unique(uid[mask], return_inverse=True)
+    by_user = np.bincount(user, waits) / np.bincount(user)
+    median, p90 = np.quantile(waits, (0.5, 0.9)) / 3600
+    return Waits(
+        len(waits),
+        float(waits.mean()) / 3600,
+        float(median),
+        float(p90),
+        float(np.median(by_user)) / 3600,
+        float(held_s[mask].mean()) / 3600,
+    )
+
+
+def compare(recorded_s: Floats, modelled_s: Floats, mask: Mask) -> Reproduction:
+    """How near the model comes for one group."""
+    recorded, modelled = recorded_s[mask], modelled_s[mask]
+    if not len(recorded):
+        return Reproduction(0, 0.0, 0.0, 0.0)
+    return Reproduction(
+        len(recorded),
+        float(recorded.mean()) / 3600,
+        float(modelled.mean()) / 3600,
+        float(_alike(recorded, modelled, 2.0).mean()),
+    )
+
+
+def _alike(one: Floats, other: Floats, factor: float) -> Mask:
+    one, other = np.maximum(one, NO_MATTER_S), np.maximum(other, NO_MATTER_S)
+    return (one <= factor * other) & (other <= factor * one)

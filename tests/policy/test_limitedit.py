@@ -1,0 +1,92 @@
+"""One limit changes in the text of policy.yaml, and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.limitedit import edit_limit, single_value, unified_diff, value_text
+from slurm_gpu.yamlsource import parse_yaml
+
+TEXT = """\
+version: 1   # of the format
+groups:
+  grads: {accounts: [vision]}
+rules:
+  - id: share
+    for: grads
+    per: user
+    why: "16 each."   # 16 is in the text, too
+    limits: {gpus_running: 16, memory_running: 512G,   # one
+             jobs_running: 20}
+  - id: plain
+    for: grads
+    per: group
+    why: "All."
+    limits:
+      gpus_running: 40
+      cpus_running: 16
+"""
+
+
+def changed_lines(old: str, new: str) -> list[tuple[str, str]]:
+    pairs = zip(old.splitlines(), new.splitlines(), strict=True)
+    return [(before.strip(), after.strip()) for before, after in pairs if before != after]
+
+
+@pytest.mark.parametrize(
+    ("rule", "key", "value", "line"),
+    [
+        ("share", "gpus_running", 20_000, "limits: {gpus_running: 20, memory_running: 512G,   # one"),
+        ("share", "gpus_running", 500, "limits: {gpus_running: 0.5, memory_running: 512G,   # one"),
+        ("share", "memory_running", 640 * 1024, "limits: {gpus_running: 16, memory_running: 640G,   # one"),
+        ("share", "memory_running", 1000, "limits: {gpus_running: 16, memory_running: 1000M,   # one"),
+        ("share", "jobs_running", 25, "jobs_running: 25}"),
+        ("plain", "gpus_running", 50_000, "gpus_running: 50"),
+        ("plain", "cpus_running", 20, "cpus_running: 20"),
+    ],
+)  # fmt: skip
+def test_only_the_one_value_changes(rule: str, key: str, value: int, line: str) -> None:
+    edited = edit_limit(TEXT, "policy.yaml", rule, key, value)
+    ((_, after),) = changed_lines(TEXT, edited)
+    assert after == line
+    rules = {one.id: one for one in check_policy(parse_yaml(edited, "policy.yaml")).rules}
+    assert single_value(rules[rule], key) == value
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        # Two rules share the limits: one alone cannot be changed there.
+        (
+            TEXT.replace("limits: {gpus_running: 16,", "limits: &all {gpus_running: 16,").replace(
+                "limits:\n      gpus_running: 40\n      cpus_running: 16\n", "limits: *all\n"
+            ),
+            "cannot be changed here by itself",
+        ),
+        (TEXT.replace("gpus_running: 16,", "gpus_running: {a100: 16},"), "is not written as one value here"),
+    ],
+)
+def test_what_cannot_be_changed_by_itself_is_refused_with_its_place(old: str, new: str) -> None:
+    with pytest.raises(InputError, match=rf"policy.yaml:\d+:\d+: gpus_running of rule share .*{new}"):
+        edit_limit(old, "policy.yaml", "share", "gpus_running", 20_000)
+
+
+def test_the_patch_is_what_patch_takes(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(TEXT)
+    edited = edit_limit(TEXT, str(path), "plain", "gpus_running", 50_000)
+    (tmp_path / "fix.patch").write_text(unified_diff(TEXT, edited, str(path)))
+    subprocess.run(("patch", "-s", "-p0", "-i", str(tmp_path / "fix.patch")), check=True, cwd="/")
+    assert path.read_text() == edited
+
+
+def test_values_are_written_as_people_write_them() -> None:
+    assert value_text("gpus_running", 16_000) == "16"
+    assert value_text("gpus_running", 250) == "0.25"
+    assert value_text("memory_running", 2048) == "2G"
+    assert value_text("jobs_running", 7) == "7"
