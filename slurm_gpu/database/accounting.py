@@ -41,8 +41,8 @@ def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any
         "time_limit_s": row.time_limit_s,
         "n_nodes": row.n_nodes,
         "nodes": row.nodes,
-        "tres_requested": dict(row.tres_requested),
-        "tres_allocated": dict(row.tres_allocated),
+        "tres_requested": row.tres_requested,
+        "tres_allocated": row.tres_allocated,
         "admin_comment": _text(row.admin_comment),
         "allocated_mgpu": allocated_mgpu(row.tres_allocated, row.nodes, nodes),
         "gpu_type": gpu_type(row.tres_allocated, row.nodes, nodes),
@@ -89,4 +89,4 @@ def _count(tres: Mapping[str, float], name: str) -> float:
 
 def _text(text: str) -> str:
     """What a database takes: users may name a job with bytes that are not UTF-8."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -5,24 +5,28 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, select
+from sqlalchemy import Connection, RowMapping, Select, Table, select
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
+from slurm_gpu.database.periods import Period, Periods
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
-from slurm_gpu.database.schema import run, run_device
+from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import IMPORTED, RUN_KEY, get_watermark, set_watermark, store_runs
+from slurm_gpu.database.store import IMPORTED, RUN_KEY, Job, get_watermark, set_watermark, store_runs
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.records import HOST_CLUSTER
-from slurm_gpu.slurm.client import AccountingRun, SlurmNode
+from slurm_gpu.slurm.client import SlurmNode
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +34,10 @@ log = logging.getLogger(__name__)
 OVERLAP_S = 600
 WIDE_OVERLAP_S = 86400
 WIDE_EVERY_S = 3600.0
-_ROWS_PER_TRANSACTION = 500
+_ROWS_PER_TRANSACTION = 2000
+_AHEAD = 3
+"""So many transactions' rows are read while those before them are stored."""
+_JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
@@ -41,6 +48,8 @@ _FROM_NODES = ("allocated_mgpu", "gpu_type")
 _ALLOCATION = ("nodes", "tres_allocated")
 
 T = TypeVar("T")
+Row = Mapping[str, Any]
+"""What is to be a row of `run`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +132,41 @@ class Importer:
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())
-        client, nodes = self._view.client, self._view.nodes(_NODES_WITHIN_S) or {}
+        nodes = self._view.nodes(_NODES_WITHIN_S) or {}
         with self._database.reading() as connection:
             watermark_s = self.watermark(connection)
-        seen: set[tuple[int, int]] = set()
-        n_changed = self._store(client.accounting(self._since(watermark_s)), nodes, seen)
-        for ids in batched(self._to_ask_again(seen), _JOBS_PER_QUESTION):
+        told = _Told(self._in_question())
+        n_changed = 0
+        coming = read_ahead(self._fetch(self._since(watermark_s), now_s, nodes), _AHEAD)
+        with closing(coming):
+            for came in coming:
+                if isinstance(came, Period):
+                    # From here on, a pass that is cut off goes on.
+                    until_s = now_s if came.until_s is None else came.until_s
+                    self._database.write(partial(set_watermark, name=self._mark, value_s=until_s))
+                else:
+                    told.note(came)
+                    n_changed += self._store(came)
+        for ids in batched(self._to_ask_again(told), _JOBS_PER_QUESTION):
             self._step()  # sacct may know none of them
-            n_changed += self._store(client.accounting(0, job_ids=ids), nodes, seen)
-        self._database.write(lambda connection: set_watermark(connection, self._mark, now_s))
+            for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
+                n_changed += self._store([run_row(row, nodes) for row in some])
         return n_changed
+
+    def _fetch(
+        self, since_s: int, now_s: int, nodes: Mapping[str, SlurmNode]
+    ) -> Generator[list[dict[str, Any]] | Period, None, None]:
+        """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
+        periods = Periods(since_s, now_s)
+        for period in periods:
+            self._step()
+            periods.n_rows = 0
+            rows = self._view.client.accounting(period.from_s, period.until_s)
+            for some in batched(rows, _ROWS_PER_TRANSACTION):
+                periods.n_rows += len(some)
+                yield [run_row(row, nodes) for row in some]
+            if periods.n_rows or period.until_s is None:
+                yield period
 
     def _since(self, watermark_s: int | None) -> int:
         if watermark_s is None:
@@ -143,34 +177,21 @@ class Importer:
             self._wide_at = now + WIDE_EVERY_S
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
-    def _store(
-        self, rows: Iterable[AccountingRun], nodes: Mapping[str, SlurmNode], seen: set[tuple[int, int]]
-    ) -> int:
-        n_changed = 0
-        for some in batched(rows, _ROWS_PER_TRANSACTION):
-            self._step()
-            values = [run_row(row, nodes) for row in some]
-            seen.update((row["job_id"], row["submit_s"]) for row in values)
-            try:
-                n_changed += self._database.write(partial(store_changed_runs, rows=values))
-            except REFUSED:
-                # One row that the database cannot take must not keep out the others.
-                n_changed += sum(self._store_one(row) for row in values)
-        return n_changed
-
-    def _store_one(self, row: dict[str, Any]) -> int:
+    def _store(self, rows: Sequence[dict[str, Any]]) -> int:
+        """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
         self._step()
         try:
-            return self._database.write(partial(store_changed_runs, rows=[row]))
+            return self._database.write(partial(store_changed_runs, rows=rows))
         except REFUSED as error:
-            log.warning("import: job %s was skipped: %s: %r", row["job_id"], why_refused(error), row)
-            return 0
+            if len(rows) == 1:
+                (row,) = rows
+                log.warning("import: job %s was skipped: %s: %r", row["job_id"], why_refused(error), row)
+                return 0
+        half = len(rows) // 2
+        return self._store(rows[:half]) + self._store(rows[half:])
 
-    def _to_ask_again(self, seen: set[tuple[int, int]]) -> list[int]:
-        """Jobs that this pass did not tell of: held open here, with records but no run, or never eligible."""
-        open_runs = select(run.c.job_id, run.c.submit_s).where(
-            run.c.end_s.is_(None), run.c.cluster == self._cluster
-        )
+    def _in_question(self) -> set[int]:
+        """Jobs of which there are records and no run, or which sacct tells of in no period."""
         unmatched = (
             select(run_device.c.job_id)
             .where(run_device.c.run_id.is_(None), run_device.c.cluster == self._cluster)
@@ -178,11 +199,17 @@ class Importer:
             .limit(_MAX_UNMATCHED)
         )
         with self._database.reading() as connection:
-            wanted = {
-                job_id for job_id, submit_s in connection.execute(open_runs) if (job_id, submit_s) not in seen
-            }
-            wanted |= set(connection.execute(unmatched).scalars()) - {job_id for job_id, _ in seen}
-        wanted |= self._cancelled_while_held() - {job_id for job_id, _ in seen}
+            return set(connection.execute(unmatched).scalars()) | self._cancelled_while_held()
+
+    def _to_ask_again(self, told: _Told) -> list[int]:
+        """Jobs that this pass did not tell of: those in question, and those that go on by what is here."""
+        open_runs = select(run.c.job_id, run.c.submit_s).where(
+            run.c.end_s.is_(None), run.c.cluster == self._cluster
+        )
+        with self._database.reading() as connection:
+            found = connection.execute(open_runs)
+            wanted = {job_id for job_id, submit_s in found if (job_id, submit_s) not in told.going_on}
+        wanted |= told.unanswered
         now = self._clock.monotonic()
         due: list[int] = []
         for job_id in sorted(wanted):
@@ -206,15 +233,31 @@ class Importer:
         }
 
 
+class _Told:
+    """What a pass was told, as far as it matters for what to ask besides: all of it may be millions."""
+
+    def __init__(self, in_question: Set[int]) -> None:
+        self.unanswered = set(in_question)
+        """Of the jobs in question, those that it was not told of."""
+        self.going_on: set[tuple[int, int]] = set()
+        """(job id, submission) of runs without an end."""
+
+    def note(self, rows: Iterable[Row]) -> None:
+        """These have come."""
+        for row in rows:
+            self.unanswered.discard(row["job_id"])
+            if row["end_s"] is None:
+                self.going_on.add((row["job_id"], row["submit_s"]))
+
+
 def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
     The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
     """
+    jobs = {(row["cluster"], row["job_id"]) for row in rows}
     stored: dict[tuple[Any, ...], RowMapping] = {}
-    for cluster in {row["cluster"] for row in rows}:
-        ids = {row["job_id"] for row in rows if row["cluster"] == cluster}
-        query = select(run).where(run.c.cluster == cluster, run.c.job_id.in_(ids))
+    for query in _of_jobs(select(run), run, jobs):
         for held in connection.execute(query).mappings():
             stored[tuple(held[name] for name in RUN_KEY)] = held
     changed = []
@@ -227,11 +270,31 @@ def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -
             row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}, **kept}
         if old is None or any(row[name] != old[name] for name in _compared(row)):
             changed.append(row)
-    store_runs(connection, changed)
+    n_runs = Counter((row["cluster"], row["job_id"]) for row in rows)
+    new = {job for job, n in n_runs.items() if n == 1} - {(cluster, job_id) for cluster, job_id, _ in stored}
+    store_runs(connection, changed, new - _with_records(connection, new))
     return len(changed)
 
 
-def _compared(row: Mapping[str, Any]) -> Iterator[str]:
+def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
+    found: set[Job] = set()
+    for table in (run_device, run_host):
+        for query in _of_jobs(select(table.c.cluster, table.c.job_id).distinct(), table, jobs):
+            found |= {(cluster, job_id) for cluster, job_id in connection.execute(query)}
+    return found
+
+
+def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Select[Any]]:
+    """The query for all of these jobs, some at a time: MariaDB makes a table of a list of a thousand."""
+    ids: dict[str, list[int]] = defaultdict(list)
+    for cluster, job_id in jobs:
+        ids[cluster].append(job_id)
+    for cluster, of_cluster in ids.items():
+        for some in batched(of_cluster, _JOBS_PER_QUERY):
+            yield query.where(table.c.cluster == cluster, table.c.job_id.in_(some))
+
+
+def _compared(row: Row) -> Iterator[str]:
     return (name for name in IMPORTED if name != "elapsed_s" or row["end_s"] is not None)
 
 

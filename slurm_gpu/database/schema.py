@@ -45,6 +45,7 @@ _OPTIONS: dict[str, Any] = {
 # SQLite numbers rows by itself only in a column of type INTEGER.
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME_LENGTH = 255
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 metadata = MetaData()
 
@@ -61,7 +62,7 @@ class Json(TypeDecorator[Any]):
 
     def process_bind_param(self, value: Any, dialect: object) -> str | None:
         """To the database."""
-        return None if value is None else json.dumps(value, separators=(",", ":"), allow_nan=False)
+        return None if value is None else _to_json(value)
 
     def process_result_value(self, value: str | None, dialect: object) -> Any:
         """From the database."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, func, select
+from sqlalchemy import Connection, RowMapping, func, select, true
 
+from slurm_gpu.database.bulk import insert
 from slurm_gpu.database.derive import DoubleWatch
 from slurm_gpu.database.quick import QuickRecord
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
@@ -17,6 +18,8 @@ from slurm_gpu.database.upsert import Newest, once, upsert
 from slurm_gpu.errors import RecordError
 from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
 
+Job = tuple[str, int]
+"""Cluster and job id."""
 RUN_KEY = ("cluster", "job_id", "submit_s")
 DERIVED = (
     "first_submit_s",
@@ -151,11 +154,26 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
         connection.execute(once(connection, event), rows)
 
 
-def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due."""
+def store_runs(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], lone: Set[Job] = frozenset()
+) -> None:
+    """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
+
+    Not so what is inserted of `lone` jobs, which have this run alone and no record: what is derived of it
+    follows from the row itself.
+    """
     if rows:
-        statement = upsert(connection, run, RUN_KEY, (*IMPORTED, "derive_due"))
-        connection.execute(statement, [{**row, "derive_due": True} for row in rows])
+        statement = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
+        values = [{**row, **_derived(row, (row["cluster"], row["job_id"]) in lone)} for row in rows]
+        insert(connection, statement, values)
+
+
+def _derived(row: Mapping[str, Any], is_lone: bool) -> dict[str, Any]:
+    return {
+        "first_submit_s": row["submit_s"] if is_lone else None,
+        "granted_mgpu": row["allocated_mgpu"] if is_lone else None,
+        "derive_due": not is_lone,
+    }
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

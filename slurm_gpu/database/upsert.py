@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,15 +47,22 @@ class Newest:
         return and_(given[self.order] > self.table.c[self.order], *same_owner)
 
 
-def upsert(connection: Connection, table: Table, key: Sequence[str], names: Sequence[str]) -> Insert:
-    """INSERT, or overwrite the columns `names` where the key is there."""
+def upsert(
+    connection: Connection,
+    table: Table,
+    key: Sequence[str],
+    names: Sequence[str],
+    fixed: Mapping[str, ColumnElement[Any]] | None = None,
+) -> Insert:
+    """INSERT, or overwrite the columns `names` where the key is there, and set those in `fixed`."""
+    there = {} if fixed is None else fixed
     if connection.dialect.name == "sqlite":
         lite = sqlite.insert(table)
         return lite.on_conflict_do_update(
-            index_elements=key, set_={name: lite.excluded[name] for name in names}
+            index_elements=key, set_={**{name: lite.excluded[name] for name in names}, **there}
         )
     maria = mysql.insert(table)
-    return maria.on_duplicate_key_update({name: maria.inserted[name] for name in names})
+    return maria.on_duplicate_key_update({**{name: maria.inserted[name] for name in names}, **there})
 
 
 def once(connection: Connection, table: Table) -> Insert:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import secrets
+import select
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import tempfile
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from textwrap import shorten
 from typing import Protocol
 
@@ -25,6 +29,8 @@ _FAR_S = 4102444800
 
 _EARLIEST_S = 86400 * 365
 """sacct refuses an epoch below a million; no Slurm is that old."""
+
+_PIECE_BYTES = 1 << 20
 
 _SHOWN_CHARACTERS = 80
 """Of a command in an error: enough to know it, not the whole list of columns."""
@@ -53,30 +59,108 @@ class Run(Protocol):
         """Run `argv` with exactly this environment."""
 
 
+class Stream(Protocol):
+    """Runs a command that prints much, and gives its standard output piece by piece."""
+
+    def __call__(
+        self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
+    ) -> Generator[str, None, None]:
+        """As Run, but it waits `timeout_s` for each piece, and may raise when some were given already."""
+
+
 def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
     """Run a Slurm command for real."""
-    command = shorten(" ".join(argv), _SHOWN_CHARACTERS, placeholder=" …")
     try:
         done = subprocess.run(
             argv, env=environ, timeout=timeout_s, capture_output=True, stdin=subprocess.DEVNULL, check=False
         )
-    except FileNotFoundError:
-        raise SlurmError(f"{argv[0]} is not on the PATH; install Slurm's client commands") from None
-    except subprocess.TimeoutExpired:
-        raise SlurmError(f"`{command}` gave no answer within {timeout_s:g} s") from None
     except OSError as error:
-        raise SlurmError(f"`{command}` cannot be run: {error.strerror}") from None
+        raise _not_run(argv, error) from None
+    except subprocess.TimeoutExpired:
+        raise _silent(argv, timeout_s) from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip()).decode("utf-8", "replace")
-        raise SlurmError(f"`{command}` failed ({done.returncode}): {said or 'it printed nothing'}")
+        raise _failed(argv, done.returncode, done.stderr.strip() or done.stdout.strip())
     return done.stdout.decode("utf-8", "replace")
+
+
+def stream_command(
+    argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
+) -> Generator[str, None, None]:
+    """Run a Slurm command for real; who gives up the iteration ends the command."""
+    with tempfile.TemporaryFile() as complaints:
+        try:
+            process = subprocess.Popen(
+                argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaints
+            )
+        except OSError as error:
+            raise _not_run(argv, error) from None
+        with process:
+            try:
+                yield from _pieces(process, argv, timeout_s)
+                process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                raise _silent(argv, timeout_s) from None
+            finally:
+                process.kill()  # which does nothing to one that has ended
+        if process.returncode != 0:
+            complaints.seek(0)
+            raise _failed(argv, process.returncode, complaints.read().strip())
+
+
+def _pieces(process: subprocess.Popen[bytes], argv: Sequence[str], timeout_s: float) -> Iterator[str]:
+    assert process.stdout is not None
+    out = process.stdout.fileno()
+    ready = select.poll()  # select itself knows no descriptor above 1023
+    ready.register(out, select.POLLIN)
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    while ready.poll(timeout_s * 1000):
+        piece = os.read(out, _PIECE_BYTES)
+        yield decoder.decode(piece, final=not piece)
+        if not piece:
+            return
+    raise _silent(argv, timeout_s)
+
+
+def _in_one_piece(run: Run) -> Stream:
+    def stream(
+        argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
+    ) -> Generator[str, None, None]:
+        yield run(argv, environ, timeout_s)
+
+    return stream
+
+
+def _not_run(argv: Sequence[str], error: OSError) -> SlurmError:
+    if isinstance(error, FileNotFoundError):
+        return SlurmError(f"{argv[0]} is not on the PATH; install Slurm's client commands")
+    return SlurmError(f"`{_shown(argv)}` cannot be run: {error.strerror}")
+
+
+def _silent(argv: Sequence[str], timeout_s: float) -> SlurmError:
+    return SlurmError(f"`{_shown(argv)}` gave no answer within {timeout_s:g} s")
+
+
+def _failed(argv: Sequence[str], returncode: int, said: bytes) -> SlurmError:
+    words = said.decode("utf-8", "replace") or "it printed nothing"
+    return SlurmError(f"`{_shown(argv)}` failed ({returncode}): {words}")
+
+
+def _shown(argv: Sequence[str]) -> str:
+    return shorten(" ".join(argv), _SHOWN_CHARACTERS, placeholder=" …")
 
 
 class CommandClient:
     """SlurmClient over Slurm's own commands, correct on 22.05 and later."""
 
-    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        run: Run = run_command,
+        environ: Mapping[str, str] = os.environ,
+        stream: Stream | None = None,
+    ) -> None:
+        """`stream` runs sacct; without one `run` does, unless that is run_command: then stream_command."""
         self.run = run
+        self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
         self.environ = query_environment(environ)
         self._columns: list[str] | None = None
 
@@ -136,13 +220,13 @@ class CommandClient:
         mark = _mark()
         argv = ["sacct", "--allusers", "--allocations", "--duplicates", "--noconvert", "--noheader"]
         argv += ["--parsable", f"--delimiter={mark}", f"--format={','.join(columns)}", *which]
+        output = self.stream(argv, self.environ, ACCOUNTING_TIMEOUT_S)
         try:
-            text = self.run(argv, self.environ, ACCOUNTING_TIMEOUT_S)
+            with closing(output) as pieces:
+                yield from sacct.parse_rows(pieces, columns, mark)
         except SlurmError as error:
-            if "accounting storage is disabled" in str(error):
-                return iter(())
-            raise
-        return sacct.parse_rows(text, columns, mark)
+            if "accounting storage is disabled" not in str(error):
+                raise
 
     def _query(self, *argv: str) -> str:
         return self.run(argv, self.environ, QUERY_TIMEOUT_S)

@@ -33,7 +33,7 @@ class PyslurmClient(CommandClient):
     """
 
     def __init__(self, pyslurm: ModuleType, commands: CommandClient) -> None:
-        super().__init__(commands.run, commands.environ)
+        super().__init__(commands.run, commands.environ, commands.stream)
         self._pyslurm = pyslurm
         self._usable = True
 

@@ -38,7 +38,7 @@ def parse_tres(text: str) -> dict[str, float]:
         if not equals or match is None:
             raise ValueError(f"TRES {text!r}: {item!r} is not name=amount")
         number, power = float(match[1]), _POWER[match[2]]
-        if int(number) >= _NO_VALUE:
+        if number >= _NO_VALUE:
             continue
         if name == "mem":  # in MiB; a bare number is that already
             power = power - 2 if match[2] else 0

@@ -228,13 +228,17 @@ def node(number: int, **given: Any) -> SlurmNode:
 
 
 class MemorySlurm:
-    """A SlurmClient whose answers a test sets; `away` makes it fail, `questions` counts accounting calls."""
+    """A SlurmClient whose answers a test sets; `away` makes it fail.
+
+    What is asked of accounting up to now stands in `questions`, and of earlier times in `periods`.
+    """
 
     def __init__(self, rows: Iterable[AccountingRun] = (), jobs: Iterable[QueuedJob] = ()) -> None:
         self.rows, self.queue = list(rows), list(jobs)
         self.node_list: list[SlurmNode] = [node(number) for number in range(1, 5)]
         self.away = False
         self.questions: list[tuple[int, tuple[int, ...] | None]] = []
+        self.periods: list[tuple[int, int]] = []
         self.job_calls = 0
 
     def _answer(self) -> None:
@@ -266,7 +270,12 @@ class MemorySlurm:
     ) -> Iterator[AccountingRun]:
         self._answer()
         ids = None if job_ids is None else tuple(job_ids)
-        self.questions.append((since_s, ids))
+        if until_s is None:
+            self.questions.append((since_s, ids))
+        else:
+            self.periods.append((since_s, until_s))
         for item in self.rows:
-            if (item.end_s is None or item.end_s >= since_s) and (ids is None or item.job_id in ids):
+            begun = until_s is None or (item.eligible_s is not None and item.eligible_s <= until_s)
+            within = begun and (item.end_s is None or item.end_s >= since_s)
+            if within and (ids is None or item.job_id in ids):
                 yield item

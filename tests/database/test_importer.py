@@ -69,7 +69,7 @@ def test_a_job_that_was_cancelled_while_held_is_asked_for_by_its_id(database: Da
     clock = FakeClock()
     importing = importer(database, slurm, clock)
     importing.run_once()
-    assert slurm.questions == [(0, None)]
+    assert [ids for _, ids in slurm.questions] == [None]
     slurm.queue = [replace(held, state="CANCELLED")]
     clock.now += 60
     importing.run_once()
@@ -92,7 +92,7 @@ def test_each_requeue_is_a_run(database: Database) -> None:
 def test_the_first_pass_reads_everything_and_later_ones_the_overlap(database: Database) -> None:
     clock, slurm = FakeClock(), MemorySlurm()
     importing = importer(database, slurm, clock)
-    expected = [0]
+    expected = []
     importing.run_once()
     for seconds, back in (
         (60, WIDE_OVERLAP_S),
@@ -103,7 +103,10 @@ def test_the_first_pass_reads_everything_and_later_ones_the_overlap(database: Da
         expected.append(int(clock.now) - back)
         clock.now += seconds
         importing.run_once()
-    assert [since for since, ids in slurm.questions] == expected
+    first, *later = [since for since, _ in slurm.questions]
+    assert later == expected
+    begins, ends = zip(*slurm.periods, strict=True)
+    assert [*begins, first] == [0, *ends], "years are read in parts, without a gap"
 
 
 def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> None:

@@ -59,13 +59,13 @@ def _row(job: str, raw: str, submit: str = "5") -> str:
 def test_a_row_that_cannot_be_read_is_told_once_and_keeps_out_no_other(caplog: pytest.LogCaptureFixture):
     text = _row("11", "11") + _row("12", "12", submit="Unknown") + _row("13", "13")
     for _ in range(2):
-        assert [run.job_id for run in sacct.parse_rows(text, [*_NAMES, *_REST], "|")] == [11, 13]
+        assert [run.job_id for run in sacct.parse_rows([text], [*_NAMES, *_REST], "|")] == [11, 13]
     (message,) = caplog.messages
     assert "job 12, Submit" in message
     assert "'Unknown'" in message
 
 
 def test_restarts_and_sluid_are_read_where_they_are():
-    (run,) = sacct.parse_rows(_row("12_3", "15"), [*_NAMES, *_REST], "|")
+    (run,) = sacct.parse_rows([_row("12_3", "15")], [*_NAMES, *_REST], "|")
     assert (run.job_id, run.array_job_id, run.array_task) == (15, 12, 3)
     assert (run.restarts, run.sluid) == (2, "s7K")

@@ -1,0 +1,178 @@
+"""An import that is killed at any point, and done again, leaves the table that one leaves which is not."""
+
+import os
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, select, update
+
+from slurm_gpu.database import importer as importing
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.periods import LONGEST_S
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import run
+from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.store import store_records
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import AccountingRun
+from tests.database.conftest import empty
+from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, requeued, row, segment
+
+_DAY_S = 86400
+
+
+def history(days: int = 3) -> list[AccountingRun]:
+    """Jobs of 40 times so many days: one that was requeued, and some that wait or go on."""
+    rows = requeued(1000)
+    for n in range(1, 41):
+        start_s = T0 - days * n * _DAY_S
+        times = {"submit_s": start_s - 60, "eligible_s": start_s - 60, "start_s": start_s}
+        rows.append(row(job_id=n, **times, end_s=start_s + 3600 * n, elapsed_s=3600 * n))
+    rows += [row(job_id=2000 + n, state="RUNNING", end_s=None) for n in range(5)]
+    rows += [row(job_id=3000, state="PENDING", eligible_s=T0 + 50, start_s=None, end_s=None, nodes="")]
+    return rows
+
+
+def importer(database: Database, slurm: MemorySlurm) -> Importer:
+    clock = FakeClock(T0 + 100)
+    return Importer(database, SlurmView(slurm, clock), clock, CLUSTER, 60.0)
+
+
+def ship(database: Database) -> None:
+    """What nodes told before their runs were imported."""
+    told = [record(job_id=n, segment=segment(n)) for n in (1000, 2001)]
+    database.write(lambda connection: store_records(connection, told))
+
+
+def contents(database: Database) -> list[dict[str, Any]]:
+    """All rows, but for how they are numbered."""
+    columns = [column for column in run.columns if column.name != "run_id"]
+    with database.reading() as connection:
+        rows = connection.execute(select(*columns).order_by(run.c.job_id, run.c.submit_s)).mappings()
+        return [dict(found) for found in rows]
+
+
+@pytest.fixture(autouse=True)
+def small_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "_ROWS_PER_TRANSACTION", 30)
+
+
+@pytest.fixture
+def untouched(database: Database) -> list[dict[str, Any]]:
+    """The table that an import makes which nobody kills."""
+    ship(database)
+    importer(database, MemorySlurm(history())).run_once()
+    found = contents(database)
+    empty(database)
+    return found
+
+
+def on_write(database: Database, do: Callable[[], None]) -> None:
+    """Call `do` where a transaction that writes begins, and just before it is committed."""
+
+    def at(connection: Connection) -> None:
+        if connection.get_execution_options().get("slurm_gpu_write"):
+            do()
+
+    event.listen(database.engine, "begin", at)
+    event.listen(database.engine, "commit", at)
+
+
+def in_child(database: Database, do: Callable[[], None], rows: list[AccountingRun]) -> int:
+    """Import in a process of its own that calls `do` at each of these moments; returns its id."""
+    database.dispose()  # SQLite's locks do not bear being inherited
+    pid = os.fork()
+    if pid == 0:
+        try:
+            own = Database(database.url.render_as_string(hide_password=False))
+            on_write(own, do)
+            importer(own, MemorySlurm(rows)).run_once()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return pid
+
+
+def killing_itself(point: int) -> Callable[[], None]:
+    points: Iterator[int] = iter(range(point))
+
+    def do() -> None:
+        if next(points, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return do
+
+
+def test_killed_before_or_after_any_of_its_transactions(
+    database: Database, untouched: list[dict[str, Any]]
+) -> None:
+    for point in range(1000):
+        empty(database)
+        ship(database)
+        _, status = os.waitpid(in_child(database, killing_itself(point), history()), 0)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        importer(database, MemorySlurm(history())).run_once()
+        assert contents(database) == untouched, f"killed at its moment {point}"
+    assert point > 8
+
+
+@pytest.mark.parametrize("n_told", [1, 6, 13])
+def test_killed_by_others_whenever(database: Database, untouched: list[dict[str, Any]], n_told: int) -> None:
+    ship(database)
+    many = history() + [row(job_id=10_000 + n, submit_s=T0 - n) for n in range(400)]
+    for _ in range(2):
+        reading, writing = os.pipe()
+        pid = in_child(database, lambda end=writing: os.write(end, b"."), many)  # type: ignore[misc]
+        os.close(writing)
+        told = 0
+        while told < n_told and (some := os.read(reading, 1)):
+            told += len(some)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(reading)
+    importer(database, MemorySlurm(many)).run_once()
+    found = contents(database)
+    assert [item for item in found if item["job_id"] < 10_000] == untouched
+    assert len(found) == len(untouched) + 400
+
+
+def test_what_was_read_of_a_long_time_is_not_read_again(database: Database) -> None:
+    class Failing(MemorySlurm):
+        until_s = T0 - 100 * _DAY_S
+
+        def accounting(self, since_s: int, *given: Any, **more: Any) -> Iterator[AccountingRun]:
+            if since_s > self.until_s:
+                raise SlurmError("slurmdbd went away")
+            return super().accounting(since_s, *given, **more)
+
+    slurm = Failing(history(9))
+    making = importer(database, slurm)
+    with pytest.raises(SlurmError):
+        making.run_once()
+    n_stored = len(contents(database))
+    with database.reading() as connection:
+        watermark_s = making.watermark(connection)
+    assert watermark_s is not None
+    assert slurm.until_s - LONGEST_S <= watermark_s <= slurm.until_s + LONGEST_S
+    assert 0 < n_stored < len(history())
+    slurm.periods.clear()
+    slurm.until_s = 2 * T0
+    making.run_once()
+    assert slurm.periods[0][0] == watermark_s - _DAY_S
+    assert len(contents(database)) == len(history())
+
+
+def test_what_is_known_of_a_lone_run_at_once_is_what_a_pass_derives(database: Database) -> None:
+    importer(database, MemorySlurm(history())).run_once()
+    found = contents(database)
+    database.write(lambda connection: connection.execute(update(run).values(derive_due=True)))
+    assert reconcile(database) == len({item["job_id"] for item in found})
+    assert contents(database) == found
+    assert all(item["first_submit_s"] is not None for item in found)

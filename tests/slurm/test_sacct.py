@@ -1,0 +1,170 @@
+"""Of what sacct prints rows are read as they are, and what is none is logged with its text."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm import sacct
+from slurm_gpu.slurm.client import AccountingRun
+
+MARK = "<0123456789abcdef>"
+NAMES = sacct.columns("")
+_PLAIN = {
+    "JobID": "17",
+    "Cluster": "neuron",
+    "JobIDRaw": "17",
+    "JobName": "train",
+    "User": "alice",
+    "UID": "1001",
+    "State": "COMPLETED",
+    "Submit": "1780000000",
+    "Eligible": "1780000000",
+    "Start": "1780000060",
+    "End": "1780000160",
+    "ElapsedRaw": "100",
+    "NNodes": "1",
+    "NodeList": "n1",
+    "AllocTRES": "cpu=1,gres/gpu=1,mem=1G",
+}
+
+
+@pytest.fixture(autouse=True)
+def told_anew() -> None:
+    sacct._tell_once.cache_clear()
+
+
+def text_of(rows: Sequence[dict[str, str]]) -> str:
+    return "".join("".join(f"{(_PLAIN | row).get(name, '')}{MARK}" for name in NAMES) + "\n" for row in rows)
+
+
+def pieces(text: str, size: int) -> Iterator[str]:
+    return (text[start : start + size] for start in range(0, len(text), size))
+
+
+def read(text: str, size: int = 1 << 16) -> list[AccountingRun]:
+    return list(sacct.parse_rows(pieces(text, size), NAMES, MARK))
+
+
+_FREE = st.text(max_size=30) | st.sampled_from(["\n", "\n17", "\n17\n", "a\n18_3", "|", MARK[:-1], MARK[1:]])
+
+
+@given(
+    rows=st.lists(st.fixed_dictionaries({"JobName": _FREE, "AdminComment": _FREE}), max_size=6),
+    size=st.integers(1, 400),
+)
+def test_rows_are_read_whatever_their_texts_hold_and_however_they_come(
+    rows: list[dict[str, str]], size: int
+) -> None:
+    found = [(run.name, run.admin_comment) for run in read(text_of(rows), size)]
+    assert found == [(row["JobName"], row["AdminComment"]) for row in rows]
+
+
+@given(
+    before=st.integers(0, 4),
+    after=st.integers(1, 4),
+    column=st.sampled_from([name for name in NAMES if name not in ("Cluster", "JobName")]),
+    value=st.text(max_size=12)
+    | st.sampled_from(["9" * 400, "9" * 5000, "²", "-1", "1_0", " 7", "mem=", "="]),
+    size=st.integers(1, 400),
+)
+def test_a_bad_value_costs_its_row_alone(before: int, after: int, column: str, value: str, size: int) -> None:
+    rows = [{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in range(1, before + after + 1)]
+    rows.insert(before, {"JobID": "99", "JobIDRaw": "99", column: value})
+    found = [run.job_id for run in read(text_of(rows), size) if run.job_id <= before + after]
+    assert found[:before] == list(range(1, before + 1))
+    assert set(found) == set(range(1, before + after + 1))
+
+
+@given(
+    n_rows=st.integers(2, 6),
+    cut=st.integers(0, 10_000),
+    length=st.integers(1, 700),
+    size=st.integers(1, 400),
+)
+def test_what_is_damaged_costs_what_it_touches(n_rows: int, cut: int, length: int, size: int) -> None:
+    """A part is missing; where what remains looks like a row, it is taken for one, and for that alone."""
+    rows = [{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in range(1, n_rows + 1)]
+    whole = [text_of([row]) for row in rows]
+    text = "".join(whole)
+    start = cut % len(text)
+    begins = [sum(map(len, whole[:n])) for n in range(n_rows + 1)]
+    untouched = {n + 1 for n in range(n_rows) if begins[n + 1] <= start or begins[n] > start + length}
+    try:
+        found = {run.job_id for run in read(text[:start] + text[start + length :], size)}
+    except SlurmError:
+        found = set()
+    assert untouched <= found
+
+
+@given(text=st.text() | st.lists(st.sampled_from([MARK, "\n", "17", "x", "\n17"])).map("".join))
+@settings(max_examples=200)
+def test_anything_is_read_or_told_of(text: str) -> None:
+    try:
+        found = read(text)
+    except SlurmError:
+        return
+    assert found == [] or MARK in text
+
+
+def test_a_bad_row_is_told_with_its_text_once(caplog: pytest.LogCaptureFixture) -> None:
+    text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", "JobName": "a\n\x1b[2J", "Submit": "Unknown"}])
+    for _ in range(2):
+        assert [run.job_id for run in read(text)] == [17]
+    (message,) = caplog.messages
+    assert "job 18, Submit: 'Unknown' is not a whole number" in message
+    assert r"18|neuron|18|a\n\x1b[2J|alice|1001|" in message
+    assert "\x1b" not in message
+
+
+def test_many_bad_rows_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    text = text_of([{}, *({"JobID": f"{n}", "NNodes": "?"} for n in range(1000))])
+    for _ in range(2):
+        assert len(read(text)) == 1
+    assert len(caplog.messages) == 21
+    assert "1000 in all" in caplog.messages[-1]
+
+
+def test_a_row_that_lost_a_column_does_not_shift_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    text = text_of([{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in (1, 2, 3)])
+    damaged = text.replace(f"2{MARK}neuron{MARK}", f"2{MARK}")
+    assert [run.job_id for run in read(damaged)] == [1, 3]
+    assert "no row of 23 columns" in caplog.text
+    assert f"2{MARK}2{MARK}train" in caplog.text
+
+
+def test_output_without_any_row_is_an_error() -> None:
+    with pytest.raises(SlurmError, match="no row of 23 columns"):
+        read("sacct: error: something that went to the wrong place\n")
+    assert read("") == []
+    assert read("\n") == []
+
+
+@pytest.mark.parametrize(
+    ("shown", "array", "het"),
+    [
+        ("17", (None, None), (None, None)),
+        ("16_3", (16, 3), (None, None)),
+        ("17_[1-3%2]", (17, None), (None, None)),
+        ("17_[0-99,200]", (17, None), (None, None)),
+        ("16+1", (None, None), (16, 1)),
+        ("16_3+1", (16, 3), (16, 1)),
+    ],
+)
+def test_ids_of_arrays_and_heterogeneous_jobs(
+    shown: str, array: tuple[int | None, int | None], het: tuple[int | None, int | None]
+) -> None:
+    (run,) = read(text_of([{"JobID": shown}]))
+    assert (run.array_job_id, run.array_task) == array
+    assert (run.het_job_id, run.het_offset) == het
+    assert run.job_id == 17
+
+
+@pytest.mark.parametrize("logger", ["slurm_gpu.slurm.sacct"])
+def test_good_rows_are_not_told_of(caplog: pytest.LogCaptureFixture, logger: str) -> None:
+    caplog.set_level(logging.DEBUG, logger)
+    assert len(read(text_of([{}] * 3))) == 3
+    assert not caplog.messages
