@@ -28,6 +28,7 @@ DERIVED = (
     "ugpumem",
     "coverage",
     "energy_j",
+    "no_process_mgpu_s",
     "app",
     "app_field",
 )
