@@ -57,7 +57,15 @@ end
 local MOST_PARSED = 1000
 local parsed, n_parsed = {}, 0
 
+-- What is longer than anyone writes is not read: it would hold up slurmctld, and fill its memory. In bytes; of an
+-- array expression what one word of a command line can hold.
+local LONGEST_TRES, LONGEST_ARRAY = 1000, 131072
+local TOO_LONG = { { unreadable = true, name = "gpu", count = 0.0 } }
+
 function amounts.parse_tres(text)
+  if #text > LONGEST_TRES then
+    return TOO_LONG
+  end
   local items = parsed[text]
   if items == nil then
     if n_parsed >= MOST_PARSED then
@@ -196,18 +204,21 @@ end
 
 -- "0-9:3%2" as a list of {first, last, step} and the throttle; nil for what is not plain (Slurm takes "+0-15").
 local function parse_array(text)
-  local body, throttle = text:gsub("[%[%]%s]", ""):match("^([^%%]*)(%%?%d*)$")
+  local body, throttle
+  if #text <= LONGEST_ARRAY then
+    body, throttle = text:gsub("[%[%]%s]", ""):match("^([^%%]*)(%%?%d*)$")
+  end
   if body == nil or body == "" then
     return nil
   end
   local ranges = {}
   for part in string.gmatch(body, "[^,]+") do
-    local first, last, step = part:match("^(%d+)%-(%d+):(%d+)$")
+    local first, last, step = part:match("^%d+$"), nil, nil
     if first == nil then
-      first, last = part:match("^(%d+)%-(%d+)$")
+      first, last, step = part:match("^(%d+)%-(%d+):?(%d*)$")
+      step = step ~= "" and step or nil
     end
-    first = first or part:match("^(%d+)$")
-    if first == nil then
+    if first == nil or step == nil and part:find(":", 1, true) then
       return nil
     end
     first, last, step = tonumber(first), tonumber(last or first), tonumber(step or 1)
@@ -223,26 +234,24 @@ local function range_size(range)
   return math.floor((range[2] - range[1]) / range[3]) + 1.0
 end
 
--- What of a request cannot be counted: a TRES string or an array expression; nil where all can.
-function amounts.unreadable(request, array)
-  for _, form in ipairs({ "per_job", "per_node", "per_task", "per_socket" }) do
+-- A TRES string of a request that cannot be counted; nil where all can.
+function amounts.unreadable(request)
+  local forms = { "per_job", "per_node", "per_task", "per_socket", "cpus_per_tres", "mem_per_tres" }
+  for _, form in ipairs(forms) do
     for _, item in ipairs(amounts.parse_tres(request[form] or "")) do
       if item.unreadable then
         return request[form]
       end
     end
   end
-  if array and parse_array(array) == nil then
-    return array
-  end
   return nil
 end
 
--- Tasks in an array expression; an index named twice is one task.
+-- Tasks in an array expression; an index named twice is one task. Nil where it cannot be read.
 function amounts.array_tasks(text)
   local ranges = parse_array(text)
   if ranges == nil then
-    return 1
+    return nil
   end
   local sum = 0
   for _, range in ipairs(ranges) do

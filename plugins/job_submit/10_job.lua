@@ -74,6 +74,13 @@ local function interactive_command(desc)
   return nil
 end
 
+-- The QOS of a job that names none and whose user has no default, where it can be only one: Slurm gives it that, and
+-- from 24.11 on says so.
+local function only_qos(desc)
+  local names = text(desc.assoc_qos)
+  return names and not names:find(",", 1, true) and names or nil
+end
+
 -- The module proper.
 function job_module.run(job, state)
   local desc, record, parts = job.desc, job.record or {}, job.parts or {}
@@ -98,7 +105,7 @@ function job_module.run(job, state)
     return interactive_command(desc)
   end
   job.account = string.lower(merged("account") or text(desc.default_account) or "")
-  job.qos = string.lower(merged("qos") or text(desc.default_qos) or "normal")
+  job.qos = string.lower(merged("qos") or text(desc.default_qos) or only_qos(desc) or "normal")
   job.partition = merged("partition") or lib.reading.default_partition(parts) or ""
   job.array = text(desc.array_inx)
   job.is_array = job.array ~= nil
@@ -109,6 +116,9 @@ function job_module.run(job, state)
     job.tasks = job.is_array and count or 1
   elseif job.array then
     job.tasks = amounts.array_tasks(job.array)
+    if job.tasks == nil then
+      job.tasks, job.unreadable_array = 1, job.array
+    end
   end
 
   if job.record then
@@ -131,9 +141,11 @@ function job_module.run(job, state)
     cpus = number("min_cpus"),
     cpus_per_task = amounts.u16(desc.cpus_per_task),
     node_cpus = amounts.u16(desc.pn_min_cpus) or amounts.u16(record.pn_min_cpus),
-    cpus_per_gpu = amounts.per_gpu(merged("cpus_per_tres")),
+    cpus_per_tres = merged("cpus_per_tres"),
+    mem_per_tres = text(desc.mem_per_tres),
     whole_nodes = false,
   }
+  job.request.cpus_per_gpu = amounts.per_gpu(job.request.cpus_per_tres)
   local asked_whole
   if job.record then
     asked_whole = lib.queue.has_whole_nodes(record)
@@ -146,7 +158,7 @@ function job_module.run(job, state)
   local memory = {
     mib_per_node = amounts.mib(desc.min_mem_per_node),
     mib_per_cpu = amounts.mib(desc.min_mem_per_cpu),
-    mib_per_gpu = amounts.per_gpu(desc.mem_per_tres),
+    mib_per_gpu = amounts.per_gpu(job.request.mem_per_tres),
   }
   if job.request.tasks == 0 then
     job.request.tasks = nil

@@ -192,7 +192,7 @@ local PLAIN = {
 }
 
 local function check_readable(job)
-  local text = amounts.unreadable(job.request, job.array)
+  local text = job.unreadable_array or amounts.unreadable(job.request)
   if text == nil then
     return nil
   end
@@ -201,7 +201,7 @@ local function check_readable(job)
     key = "spelling",
     label = "request",
     limit = "a spelling such as gpu:2 or --array=0-15%4",
-    requested = text,
+    requested = #text <= 60 and text or text:sub(1, 57) .. "...",
     mode = "enforce",
   }
 end

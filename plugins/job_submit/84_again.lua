@@ -14,6 +14,8 @@ local again = {}
 
 -- As many leaves at most: what is asked for can be anything.
 local MOST_LEAVES = 500
+-- Bytes of an answer that is kept.
+local LONGEST_ANSWER = 1000
 -- Seconds after which all is forgotten: what is not asked again, such as a user's name, may have changed.
 local KEPT_S = 600
 
@@ -268,6 +270,8 @@ local function learn(job, questions, answers)
     local value = answers[index]
     if value ~= value or not COMPARABLE[type(value)] then
       return -- no answer that could be told again
+    elseif type(value) == "string" and #value > LONGEST_ANSWER then
+      return
     end
   end
   if n_leaves >= MOST_LEAVES then

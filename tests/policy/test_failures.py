@@ -80,7 +80,7 @@ def test_a_failing_rule_does_not_hide_the_others() -> None:
 FIELDS = [
     "account", "qos", "partition", "tres_per_job", "tres_per_node", "tres_per_socket", "tres_per_task",
     "array_inx", "script", "admin_comment", "default_account", "default_qos", "cpus_per_tres", "mem_per_tres",
-    "user_name", "features", "reservation",
+    "user_name", "features", "reservation", "assoc_qos",
 ]  # fmt: skip
 NUMBERS = [
     "time_limit",

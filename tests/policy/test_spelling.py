@@ -45,3 +45,50 @@ def test_plain_spellings_and_type_names_pass(gres: str) -> None:
 
 def test_whoever_no_rule_binds_may_write_as_slurm_reads() -> None:
     assert ask(Request(uid=1003, account="nlp"), tres_per_job="gres:gpu:+8").accepted
+
+
+def test_per_gpu_amounts_have_to_be_plain_too() -> None:
+    assert ask(tres_per_job="gres:gpu:1", cpus_per_tres="gres:gpu:8", mem_per_tres="gres:gpu:4096").accepted
+    assert not ask(cpus_per_tres="gres:gpu:+64").accepted
+    assert not ask(mem_per_tres="gres:gpu:+4096").accepted
+
+
+def test_what_is_longer_than_anyone_writes_is_not_read() -> None:
+    """A script of 4 MB fits into one #SBATCH line, and slurmctld would wait."""
+    endless = ",".join(["gres:gpu:1"] * 200_000)
+    verdict = ask(tres_per_node=endless)
+    assert not verdict.accepted
+    assert sum(map(len, verdict.messages)) < 400
+    assert not ask(array_inx="1," * 200_000 + "2").accepted
+    assert not ask(cpus_per_tres=endless).accepted
+
+
+def test_an_array_of_as_many_numbers_as_a_command_line_holds_is_counted() -> None:
+    tasks = [RuleModel("tasks", "job", limits={"array_tasks": 20_000})]
+    script = PolicyScript(build_bundle(compiled(tasks, "/nonexistent/decisions.log")))
+
+    def accepted(n_tasks: int) -> bool:
+        odd = ",".join(str(2 * n) for n in range(n_tasks))
+        return script.submit(description(ALICE) | {"array_inx": odd}, PARTITIONS).accepted
+
+    assert accepted(20_000)
+    assert not accepted(20_001)
+
+
+def test_what_users_write_does_not_stay_in_slurmctlds_memory() -> None:
+    second = 1_000_000
+    script = PolicyScript(build_bundle(compiled(RULES, "/nonexistent/log")), now=lambda: second)
+
+    def kilobytes() -> float:
+        """Once a new table has settled what was asked before."""
+        nonlocal second
+        second += 5
+        script.set_jobs([])
+        assert script.submit(description(ALICE), PARTITIONS).accepted
+        return float(script._lua.execute('collectgarbage() return collectgarbage("count")'))
+
+    before = kilobytes()
+    for number in range(60):
+        script.submit(description(ALICE) | {"account": "a" * 50_000 + str(number)}, PARTITIONS)
+        script.submit(description(ALICE) | {"tres_per_node": "gpu:1," * 5000 + str(number)}, PARTITIONS)
+    assert kilobytes() < before + 1000
