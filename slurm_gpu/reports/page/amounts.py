@@ -1,0 +1,42 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+GAP = "–"
+_FULL_FROM = 1000
+"""From here on numbers are shown whole: 1,234, not 1,230."""
+_UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
+_SIZES = ((1e9, "G"), (1e6, "M"), (1e4, "k"))
+
+
+def amount(value: float | None, digits: int = 3) -> str:
+    """Three digits that count, with commas: 0.0123, 4.2, 47, 12,345; a dash for a gap."""
+    if value is None or math.isnan(value):
+        return GAP
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    if value == 0:
+        return "0"
+    if abs(value) >= _FULL_FROM or value == int(value):
+        return f"{round(value):,}".replace("-", "−")
+    places = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{min(places, 12)}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text.replace("-", "−")
+
+
+def with_unit(value: float | None, unit: str) -> str:
+    """A number and its unit, with a space that does not break the line."""
+    shown = amount(value)
+    return shown if not unit or shown == GAP else f"{shown}\u00a0{unit}"
+
+
+def compact(value: float) -> str:
+    """For the ticks of an axis, where there is little room: 1,500, 20k, 1.5M."""
+    for size, letter in _SIZES:
+        if abs(value) >= size:
+            return f"{amount(value / _UNIT_OF[letter])}{letter}"
+    return amount(value)

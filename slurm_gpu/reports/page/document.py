@@ -1,0 +1,163 @@
+"""The report as one HTML file that asks nobody for anything.
+
+Its style and its script stand in it, and a Content-Security-Policy allows these two alone, by their hashes:
+should a name ever get where it does not belong, no browser would run it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from xml.etree.ElementTree import Element
+
+from slurm_gpu.reports.figure import Figure, ParallelCoordinates
+from slurm_gpu.reports.page.coordinates import coordinates_element
+from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
+from slurm_gpu.reports.page.markup import append, element, html_text, raw
+from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rules, variables
+from slurm_gpu.reports.page.svg import svg_element
+from slurm_gpu.reports.page.tablemarkup import table_element
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number on top of the page."""
+
+    name: str
+    value: str
+    unit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What stands in the file. `files` are those that lie beside it, as a figure's id and its links."""
+
+    title: str
+    period: str
+    made: str
+    tiles: Sequence[Tile]
+    figures: Sequence[Figure]
+    timezone: str = "UTC"
+    beside: bool = True
+    """Whether tables and pictures lie beside the page, to be linked to."""
+
+
+def page_html(page: Page) -> str:
+    """The whole document; the same page makes the same text."""
+    style = _style()
+    script = _resource("parallel.js")
+    head = element(
+        "head",
+        None,
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": _policy(style, script)}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "referrer", "content": "no-referrer"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        element("title", None, page.title),
+        raw("style", {}, style),
+    )
+    body = element(
+        "body",
+        None,
+        element("a", {"class": "skip", "href": "#figures"}, "To the figures"),
+        _header(page),
+        element("main", {"id": "figures"}, *(_section(figure, page) for figure in page.figures)),
+        _footer(page),
+        raw("script", {}, script),
+    )
+    return html_text(element("html", {"lang": "en"}, head, body))
+
+
+def _header(page: Page) -> Element:
+    tiles = element("dl", {"class": "tiles"})
+    for tile in page.tiles:
+        unit = element("small", None, tile.unit) if tile.unit else None
+        append(
+            tiles, element("div", None, element("dt", None, tile.name), element("dd", None, tile.value, unit))
+        )
+    links = (element("li", None, element("a", {"href": f"#{f.id}"}, f.title)) for f in page.figures)
+    return element(
+        "header",
+        None,
+        element("h1", None, page.title),
+        element("p", {"class": "period"}, page.period),
+        tiles if page.tiles else None,
+        element("nav", {"aria-label": "Figures"}, element("ol", None, *links)),
+    )
+
+
+def _section(figure: Figure, page: Page) -> Element:
+    section = element("section", {"id": figure.id, "aria-labelledby": f"{figure.id}-title"})
+    append(
+        section,
+        element("h2", {"id": f"{figure.id}-title"}, figure.title),
+        element("p", {"class": "reading"}, figure.reading),
+    )
+    if isinstance(figure.chart, ParallelCoordinates) and not is_empty(figure.chart):
+        append(section, coordinates_element(figure.chart, figure.title, figure.table.columns))
+    else:
+        for width, name in ((WIDE, "wide"), (NARROW, "narrow")):
+            append(section, svg_element(draw(figure.chart, width), figure.title, f"chart {name}"))
+    if figure.notes:
+        append(
+            section, element("ul", {"class": "notes"}, *(element("li", None, note) for note in figure.notes))
+        )
+    append(section, table_element(figure.table, page.timezone, beside=page.beside))
+    if page.beside:
+        append(section, _links(figure))
+    return section
+
+
+def _links(figure: Figure) -> Element:
+    line = element("p", {"class": "files"}, "Beside this page: ")
+    name = figure.table.name
+    for place, (text, path) in enumerate(
+        (
+            ("CSV", f"tables/{name}.csv"),
+            ("Parquet", f"tables/{name}.parquet"),
+            ("SVG", f"figures/{figure.id}.svg"),
+            ("PNG", f"figures/{figure.id}.png"),
+        )
+    ):
+        append(line, " · " if place else None, element("a", {"href": path}, text))
+    return line
+
+
+def _footer(page: Page) -> Element:
+    return element(
+        "footer",
+        None,
+        element(
+            "p",
+            None,
+            f"Made by slurm-gpu, {page.made}. A dash stands for what is not known; 0 was measured. "
+            "This page asks no other host for anything.",
+        ),
+    )
+
+
+def _style() -> str:
+    colours = f":root{{{variables(LIGHT)}}}"
+    dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
+    swatches = "".join(f".swatch.node-{i}{{background:var(--node-{i})}}" for i in range(N_NODE_CLASSES))
+    printing = f":root.printing{{{variables(LIGHT)}}}"
+    return f"{colours}{dark}{printing}{tone_rules()}{swatches}\n{_resource('report.css')}"
+
+
+def _policy(style: str, script: str) -> str:
+    return (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _resource(name: str) -> str:
+    return files("slurm_gpu.reports.page").joinpath(name).read_text("utf-8")

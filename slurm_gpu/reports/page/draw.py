@@ -1,0 +1,46 @@
+"""Every kind of chart as a drawing."""
+
+from __future__ import annotations
+
+from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
+from slurm_gpu.reports.page.bars import draw_bars
+from slurm_gpu.reports.page.cumulative import draw_cdf
+from slurm_gpu.reports.page.drawing import Drawing, Label
+from slurm_gpu.reports.page.lines import draw_lines
+from slurm_gpu.reports.page.matrix import draw_matrix
+from slurm_gpu.reports.page.timeseries import draw_time_series
+
+WIDE, NARROW = 960.0, 352.0
+"""Pixels: on a desk, and on a telephone."""
+
+
+def draw(chart: Chart, width: float = WIDE) -> Drawing:
+    """The chart, laid out for this width; a sentence where there is nothing to draw."""
+    if is_empty(chart):
+        return Drawing(width, 40, [Label(0, 24, "Nothing in this period.")])
+    match chart:
+        case Bars():
+            return draw_bars(chart, width)
+        case TimeSeries():
+            return draw_time_series(chart, width)
+        case Cdf():
+            return draw_cdf(chart, width)
+        case Matrix():
+            return draw_matrix(chart, width)
+        case ParallelCoordinates():
+            return draw_lines(chart, width)
+
+
+def is_empty(chart: Chart) -> bool:
+    """Whether there is nothing to draw."""
+    match chart:
+        case Bars():
+            return not len(chart.labels) or not chart.series
+        case TimeSeries():
+            return len(chart.edges_s) < 2 or not (chart.series or chart.limit is not None)
+        case Cdf():
+            return not any(chart.curves.values())
+        case Matrix():
+            return not (len(chart.rows) and len(chart.columns))
+        case ParallelCoordinates():
+            return not chart.axes or not len(chart.values[chart.axes[0].name])

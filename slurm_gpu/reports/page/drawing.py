@@ -1,0 +1,113 @@
+"""A drawing: marks in pixels from the upper left corner, with colours by what they stand for.
+
+Charts make it once; it is written into the page, as an SVG file and as a PNG file (svg.py, png.py).
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats
+
+TEXT_SIZE = 13.0
+SMALL_SIZE = 12.0
+_EM_SHARE = 0.6
+"""What a letter takes on average, of the text's size."""
+
+Anchor = Literal["start", "middle", "end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A filled rectangle, or the outline of one. `about` is told of the mark under the pointer."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+    about: str = ""
+    opacity: float = 1.0
+    outline: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Connected points, shape (n, 2); a row of NaN is a break. Filled where it is an area."""
+
+    points: Floats
+    tone: str
+    thickness: float = 1.0
+    opacity: float = 1.0
+    dashed: bool = False
+    filled: bool = False
+    about: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """Text whose baseline begins, is centred or ends at (x, y). `whole` is what it was cut from."""
+
+    x: float
+    y: float
+    text: str
+    tone: str = "muted"
+    anchor: Anchor = "start"
+    size: float = SMALL_SIZE
+    bold: bool = False
+    whole: str = ""
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Marks in the order in which they lie on each other."""
+
+    width: float
+    height: float
+    marks: list[Box | Line | Label] = field(default_factory=list)
+
+    def add(self, *marks: Box | Line | Label) -> None:
+        """Put marks on top."""
+        self.marks.extend(marks)
+
+
+def segment(x0: float, y0: float, x1: float, y1: float, tone: str = "grid") -> Line:
+    """A straight line."""
+    return Line(np.array([[x0, y0], [x1, y1]], np.float64), tone)
+
+
+def text_width(text: str, size: float = SMALL_SIZE) -> float:
+    """About how wide a text is; nobody knows which letters a browser has."""
+    return sum(size if unicodedata.east_asian_width(sign) in "WF" else size * _EM_SHARE for sign in text)
+
+
+def fitted(text: str, room: float, size: float = SMALL_SIZE) -> str:
+    """The text, or its beginning and … where there is not room enough."""
+    if text_width(text, size) <= room:
+        return text
+    kept = text
+    while len(kept) > 1 and text_width(kept + "…", size) > room:
+        kept = kept[:-1]
+    return kept.rstrip() + "…"
+
+
+def legend(drawing: Drawing, entries: Sequence[tuple[str, str]], y: float) -> float:
+    """Swatches with names, a limit's empty, in as many lines as they need; returns the y below them."""
+    left, swatch, line = 0.0, 11.0, 20.0
+    x = left
+    for name, tone in entries:
+        shown = fitted(name, drawing.width - left - swatch - 12)
+        needed = swatch + 6 + text_width(shown) + 16
+        if x > left and x + needed > drawing.width + 14:
+            x, y = left, y + line
+        drawing.add(
+            Box(x + 0.5, y + 0.5, swatch - 1, swatch - 1, tone, outline=tone == "limit"),
+            Label(x + swatch + 6, y + 10, shown, "ink", whole=name if shown != name else ""),
+        )
+        x += needed
+    return y + line + 4 if entries else y

@@ -1,0 +1,68 @@
+"""Parallel coordinates that stand still: on paper, in a picture, and where there is no JavaScript.
+
+Forty thousand lines would make a picture of many megabytes, in which the eye sees no more than in a sample.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats
+from slurm_gpu.reports.figure import ParallelCoordinates
+from slurm_gpu.reports.page.amounts import amount, compact
+from slurm_gpu.reports.page.axislabel import axis_label
+from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment
+from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES, node_class
+from slurm_gpu.reports.page.sample import evenly
+from slurm_gpu.reports.page.scales import Scale, scale_of
+
+MOST_LINES = 4000
+_HEIGHT, _HEAD, _FOOT = 300.0, 34.0, 30.0
+_LEFT, _RIGHT = 40.0, 24.0
+
+
+def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> Drawing:
+    """A sample of the lines, coloured by number of nodes, the rarest on top."""
+    runs = len(next(iter(chart.values.values()))) if chart.values else 0
+    kept = evenly(runs, most)
+    classes = node_class(np.asarray(chart.values[chart.colour], np.float64)[kept])
+    drawing = Drawing(width, 0)
+    seen = [c for c in range(len(NODE_CLASSES)) if (classes == c).any()]
+    entries = [(NODE_CLASSES[c].label, f"node-{c}") for c in seen]
+    top = legend(drawing, entries, 2) + _HEAD
+    bottom = top + _HEIGHT
+    xs = np.linspace(_LEFT, width - _RIGHT, len(chart.axes)) if len(chart.axes) > 1 else np.array([width / 2])
+    columns = []
+    for axis, x in zip(chart.axes, xs.tolist(), strict=True):
+        values = np.asarray(chart.values[axis.name], np.float64)
+        scale = scale_of(values)
+        columns.append(bottom - scale.fraction(values[kept]) * _HEIGHT)
+        _axis(drawing, axis_label(axis), scale, x, top, bottom)
+    paths = _paths(np.array(columns), xs)
+    opacity = 0.75 if len(kept) <= 150 else 0.35 if len(kept) <= 1000 else 0.18
+    order = sorted(seen, key=lambda c: -int((classes == c).sum()))
+    lines = [Line(paths[classes == c].reshape(-1, 2), f"node-{c}", 0.8, opacity) for c in order]
+    drawing.marks[:0] = lines
+    if len(kept) < chart.of:
+        note = f"every {amount(chart.of / max(1, len(kept)))}th of {chart.of:,} runs"
+        drawing.add(Label(width, bottom + _FOOT - 6, note, anchor="end"))
+    drawing.height = bottom + _FOOT
+    return drawing
+
+
+def _axis(drawing: Drawing, title: str, scale: Scale, x: float, top: float, bottom: float) -> None:
+    drawing.add(segment(x, top, x, bottom, "muted"), Label(x, top - 14, title, "ink", "middle", bold=True))
+    for tick in scale.ticks(_HEIGHT, 26):
+        y = bottom - scale.at(tick) * _HEIGHT
+        drawing.add(
+            segment(x - 4, y, x, y, "muted"), Label(x - 6, y + 4, compact(tick), anchor="end", size=11)
+        )
+
+
+def _paths(columns: Floats, xs: Floats) -> Floats:
+    """Shape (runs, axes + 1, 2): the points of each run's line and a break; a gap breaks it too."""
+    axes, runs = columns.shape
+    paths = np.full((runs, axes + 1, 2), np.nan)
+    paths[:, :axes, 0] = xs
+    paths[:, :axes, 1] = columns.T
+    return paths

@@ -1,0 +1,74 @@
+"""HTML and SVG as trees of elements: no markup is put together as text, so no name can become markup."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from xml.etree.ElementTree import Element, tostring
+
+from slurm_gpu.reports.page.plaintext import visible
+
+Child = Element | str | None
+_VOID, _RAW = ("meta",), ("script", "style")
+SVG_NAMESPACE = "http://www.w3.org/2000/svg"
+
+
+def element(tag: str, attributes: Mapping[str, str] | None = None, *children: Child) -> Element:
+    """An element with these children; None is left out, and texts show as they are, controls spelled out."""
+    made = Element(tag, {name: visible(value) for name, value in (attributes or {}).items()})
+    append(made, *children)
+    return made
+
+
+def raw(tag: str, attributes: Mapping[str, str], content: str) -> Element:
+    """A `style` or `script` with our own content, which goes out as it is."""
+    if tag not in _RAW or f"</{tag}" in content.lower() or "<!--" in content:
+        raise ValueError(f"not fit for the inside of a <{tag}>")
+    made = Element(tag, dict(attributes))
+    made.text = content
+    return made
+
+
+def append(parent: Element, *children: Child) -> None:
+    """Add children after those that are there."""
+    for child in children:
+        if isinstance(child, Element):
+            parent.append(child)
+        elif child is not None:
+            _append_text(parent, visible(child))
+
+
+def html_text(root: Element) -> str:
+    """A whole HTML document.
+
+    ElementTree's own writer leaves `<` in attributes as it is, which some parsers would take amiss inside of
+    `noscript`.
+    """
+    return f"<!doctype html>\n{''.join(_written(root))}\n"
+
+
+def svg_text(root: Element) -> str:
+    """A whole SVG document."""
+    root.set("xmlns", SVG_NAMESPACE)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
+
+
+def _written(node: Element) -> Iterator[str]:
+    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in node.items())
+    yield f"<{node.tag}{attributes}>"
+    if node.tag not in _VOID:
+        if node.text:
+            yield node.text if node.tag in _RAW else html.escape(node.text, quote=False)
+        for child in node:
+            yield from _written(child)
+        yield f"</{node.tag}>"
+    if node.tail:
+        yield html.escape(node.tail, quote=False)
+
+
+def _append_text(parent: Element, text: str) -> None:
+    if len(parent):
+        last = parent[-1]
+        last.tail = text if last.tail is None else last.tail + text
+    else:
+        parent.text = text if parent.text is None else parent.text + text

@@ -1,0 +1,34 @@
+"""Classes of runs by number of nodes, each with a colour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.reports.category import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClass:
+    """Runs on so many nodes or more, up to the next class."""
+
+    least: int
+    label: str
+
+
+NODE_CLASSES = (
+    NodeClass(1, "1 node"),
+    NodeClass(2, "2 nodes"),
+    NodeClass(3, "3–4"),
+    NodeClass(5, "5–8"),
+    NodeClass(9, "9–16"),
+    NodeClass(17, "17 and more"),
+)
+
+
+def node_class(n_nodes: Floats) -> NDArray[np.intp]:
+    """The place in NODE_CLASSES of each; what never had a node counts with the first."""
+    edges = np.array([each.least for each in NODE_CLASSES[1:]], np.float64)
+    return np.searchsorted(edges, np.nan_to_num(n_nodes, nan=1.0), side="right")

@@ -1,0 +1,126 @@
+"""What the page's own script draws parallel coordinates of: columns of codes, compressed, as base64.
+
+A quantity of few different values has them listed, exact, and a byte for each run. Of others a run has two
+bytes: one of 65,535 steps in log(1 + value), so that seconds of waiting are told apart as well as hours. The
+table has exact values.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.reports.category import Category, Floats
+from slurm_gpu.reports.figure import Axis, ParallelCoordinates
+from slurm_gpu.reports.page.axislabel import axis_label
+from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES
+from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.page.sample import with_extremes
+from slurm_gpu.reports.page.scales import scale_of
+
+MOST_LINES = 50_000
+"""More cannot be brushed at once, nor told apart."""
+_STEPS = 65_535
+"""Codes of a column of two bytes, of which the last stands for a gap."""
+_LISTED = 255
+"""Different values that a column of one byte tells apart; a gap is the code after them."""
+_OTHERS, _UNKNOWN = "others", "not recognised"
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """JSON facts, and bytes as base64."""
+
+    facts: str
+    data: str
+    drawn: int
+
+
+def pack(chart: ParallelCoordinates, about: Mapping[str, str], most: int = MOST_LINES) -> Packed:
+    """All runs of the chart, or where there are more than `most` a sample with the extremes of every axis.
+
+    `about` says of each axis what it is.
+    """
+    columns = [np.asarray(chart.values[axis.name], np.float64) for axis in chart.axes]
+    runs = len(columns[0]) if columns else 0
+    kept = with_extremes(columns, runs, most)
+    packed = [_axis(axis, column[kept], about) for axis, column in zip(chart.axes, columns, strict=True)]
+    names, codes = _applications(chart.application.take(kept))
+    parts = [part for _, planes in packed for part in planes] + _planes(codes, wide=False)
+    facts = {
+        "runs": len(kept),
+        "noun": "runs" if len(kept) == chart.of else f"sampled runs of {chart.of:,}",
+        "axes": [axis for axis, _ in packed],
+        "colour_axis": [axis.name for axis in chart.axes].index(chart.colour),
+        "classes": [{"from": each.least, "label": each.label} for each in NODE_CLASSES],
+        "applications": names,
+    }
+    data = zlib.compress(b"".join(parts), 6)
+    return Packed(script_json(facts), base64.b64encode(data).decode(), len(kept))
+
+
+def script_json(value: Any) -> str:
+    """JSON that may stand inside a script element: no sign of it ends one, whatever a user named."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _axis(axis: Axis, values: Floats, about: Mapping[str, str]) -> tuple[dict[str, Any], list[bytes]]:
+    known = values[np.isfinite(values)]
+    scale = scale_of(values)
+    whole = bool((known == np.floor(known)).all())
+    facts: dict[str, Any] = {
+        "key": axis.name,
+        "title": axis.name,
+        "unit": axis.unit,
+        "label": axis_label(axis),
+        "about": about.get(axis.name, axis.name),
+        "least": _least(known),
+        "most": float(known.max()) if len(known) else 1.0,
+        "scale": "linear" if scale.stretch is None else "log",
+        "stretch": 1.0 if scale.stretch is None else scale.stretch,
+        "whole": whole,
+    }
+    listed = np.unique(known)
+    if len(listed) <= _LISTED:
+        codes = np.where(np.isfinite(values), np.searchsorted(listed, values), len(listed))
+        return {**facts, "wide": False, "values": listed.tolist()}, _planes(codes, wide=False)
+    # Nothing that a run has is below 0; where a clock that was set says so, 0 is as near as one gets.
+    top = np.log1p(facts["most"])
+    steps = np.log1p(np.clip(np.nan_to_num(values, nan=0.0), 0.0, None)) / top * (_STEPS - 1)
+    codes = np.where(np.isfinite(values), np.round(steps), _STEPS).astype(np.int64)
+    return {**facts, "wide": True}, _planes(codes, wide=True)
+
+
+def _least(known: Floats) -> float:
+    """Where an axis begins: at 0, but at 1 for what is counted from 1."""
+    if not len(known):
+        return 0.0
+    least = float(known.min())
+    return 1.0 if least == 1.0 and bool((known == np.floor(known)).all()) else min(0.0, least)
+
+
+def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
+    """All low bytes, then all high bytes: they compress better than in turn."""
+    low = (codes & 0xFF).astype(np.uint8).tobytes()
+    return [low, (codes >> 8).astype(np.uint8).tobytes()] if wide else [low]
+
+
+def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
+    """Names by number of runs, most first, gaps by a name of their own; and each run's place among them."""
+    counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
+    names = [_UNKNOWN, *column.names]
+    by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]
+    place_of = np.zeros(len(names), np.int64)
+    place_of[by_count] = np.minimum(np.arange(len(by_count)), _LISTED)
+    shown = [visible(names[place]) for place in by_count]
+    if len(shown) > _LISTED:
+        shown = [*shown[:_LISTED], _OTHERS]
+    return shown, place_of[column.codes + 1]

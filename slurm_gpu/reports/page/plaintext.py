@@ -1,0 +1,25 @@
+"""Names that users chose, as text that can be shown anywhere."""
+
+from __future__ import annotations
+
+import re
+
+# Controls (line ends, escapes, NUL), what turns the direction of writing, halves of surrogate pairs, and two
+# code points that no XML may hold. A name that has them shows them by number, as in a Python string.
+_NOT_SHOWN = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def visible(text: str) -> str:
+    """The text, and each sign that steers instead of showing spelled out: a line end as a backslash and n."""
+    return _NOT_SHOWN.sub(_spelled, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    sign = match[0]
+    if sign in _SHORT:
+        return _SHORT[sign]
+    code = ord(sign)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,27 @@
+"""Which runs stand for all where there are too many to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats, Integers
+
+
+def evenly(n: int, most: int) -> Integers:
+    """At most `most` of n places, evenly spread, always the same."""
+    if n <= most:
+        return np.arange(n, dtype=np.int64)
+    return (np.arange(most, dtype=np.int64) * n) // most
+
+
+def with_extremes(columns: Iterable[Floats], n: int, most: int, extremes: int = 400) -> Integers:
+    """About `most` of n places: an even sample, and the largest values of each column, which it may miss."""
+    if n <= most:
+        return np.arange(n, dtype=np.int64)
+    kept = [evenly(n, most)]
+    for column in columns:
+        known = np.nan_to_num(np.asarray(column, np.float64), nan=-np.inf)
+        kept.append(np.argpartition(known, n - extremes)[n - extremes :].astype(np.int64))
+    return np.unique(np.concatenate(kept))

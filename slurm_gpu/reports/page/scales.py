@@ -1,0 +1,128 @@
+"""Scales and their ticks."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from slurm_gpu.reports.category import Floats
+
+_NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_SKEWED = 20.0
+"""A quantity whose largest value is so many times its median, or more, is drawn on a logarithmic scale."""
+
+
+def nice_ticks(least: float, most: float, about: int = 5) -> list[float]:
+    """Round numbers from the last before `least` to the first after `most`."""
+    if not most > least:
+        return [least, least + 1]
+    raw = (most - least) / max(1, about)
+    size = 10.0 ** math.floor(math.log10(raw))
+    step = next(factor * size for factor in _NICE if factor * size >= raw * (1 - 1e-9))
+    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
+    return [float(f"{k * step:.12g}") for k in range(first, last + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """From values to 0–1. With `stretch`, log(1 + stretch × value), which has a place for 0."""
+
+    least: float
+    most: float
+    stretch: float | None = None
+
+    def fraction(self, values: Floats) -> Floats:
+        """Where values lie, 0 at the least and 1 at the most."""
+        reach = self.most - self.least
+        if reach <= 0:
+            return np.full_like(values, 0.5)
+        if self.stretch is None:
+            return (values - self.least) / reach
+        above = np.log1p((values - self.least) * self.stretch)
+        return np.asarray(above / math.log1p(reach * self.stretch), np.float64)
+
+    def at(self, value: float) -> float:
+        """Where one value lies."""
+        return float(self.fraction(np.array([value], np.float64))[0])
+
+    def ticks(self, room: float, each: float) -> list[float]:
+        """Values to name, where a name needs `each` pixels of `room`."""
+        if self.most <= self.least:
+            return [self.least]
+        if self.stretch is None:
+            inside = nice_ticks(self.least, self.most, max(2, int(room / each)))
+            return [tick for tick in inside if self.least <= tick <= self.most * (1 + 1e-9)]
+        powers = range(math.ceil(math.log10(1 / self.stretch)), math.floor(math.log10(self.most)) + 1)
+        found = [self.least]
+        for tick in (digit * 10.0**power for power in powers for digit in (1, 2, 5)):
+            if self.least < tick <= self.most and (self.at(tick) - self.at(found[-1])) * room >= each:
+                found.append(tick)
+        return found
+
+
+def scale_of(values: Floats) -> Scale:
+    """From 0 (or below) to the largest value; logarithmic where a few values are far above the rest."""
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return Scale(0.0, 1.0)
+    least, most = min(0.0, float(known.min())), float(known.max())
+    if most <= least:
+        return Scale(least, least + 1.0)
+    stretch = stretch_of(known)
+    return Scale(least, most, stretch)
+
+
+def stretch_of(known: Floats) -> float | None:
+    """Where a logarithmic scale stops being linear, as 1/value; None where a linear one does."""
+    above = known[known > 0]
+    if not len(above) or known.min() < 0:
+        return None
+    most = float(above.max())
+    if most < _SKEWED * max(float(np.median(known)), most / 1e6):
+        return None
+    low = float(np.percentile(above, 10))
+    power = math.floor(math.log10(max(low, most / 1e5)))
+    return 10.0**-power
+
+
+def time_ticks(since_s: float, until_s: float, timezone: str, most: int) -> list[tuple[float, str]]:
+    """Moments to name on an axis of time, about `most`: hours, days or months, in the site's zone."""
+    zone = ZoneInfo(timezone)
+    begin, end = (dt.datetime.fromtimestamp(moment, zone) for moment in (since_s, until_s))
+    span_days = (until_s - since_s) / 86400
+    if span_days <= 2:
+        step_h = next((h for h in (1, 2, 3, 6, 12) if span_days * 24 / h <= most), 24)
+        hours = [
+            begin.replace(hour=0, minute=0, second=0) + dt.timedelta(hours=h) for h in range(0, 96, step_h)
+        ]
+        return _within(hours, since_s, until_s, "%H:%M")
+    if span_days <= 100:
+        step = next((d for d in (1, 2, 7, 14) if span_days / d <= most), 28)
+        midnight = begin.replace(hour=0, minute=0, second=0, microsecond=0)
+        days = [midnight + dt.timedelta(days=d) for d in range(0, math.ceil(span_days) + 2, step)]
+        return _within(days, since_s, until_s, "%-d %b")
+    step = next((m for m in (1, 2, 3, 6) if span_days / 30.4 / m <= most), 12)
+    months = _months(begin, end, step)
+    return _within(months, since_s, until_s, "%b %Y" if span_days > 330 else "%b")
+
+
+def _months(begin: dt.datetime, end: dt.datetime, step: int) -> list[dt.datetime]:
+    first = begin.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    count = (end.year - begin.year) * 12 + end.month - begin.month + 1
+    indices = (first.year * 12 + first.month - 1 + k for k in range(count + 1))
+    return [first.replace(year=i // 12, month=i % 12 + 1) for i in indices if (i % 12) % step == 0]
+
+
+def _within(
+    moments: Sequence[dt.datetime], since_s: float, until_s: float, form: str
+) -> list[tuple[float, str]]:
+    return [
+        (moment.timestamp(), moment.strftime(form))
+        for moment in moments
+        if since_s <= moment.timestamp() <= until_s
+    ]

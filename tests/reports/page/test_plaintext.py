@@ -1,0 +1,49 @@
+"""Names show what they hold, and steer nothing."""
+
+from xml.etree.ElementTree import fromstring
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.reports.page.markup import element, html_text, raw, svg_text
+from slurm_gpu.reports.page.plaintext import visible
+from tests.reports.page.madeup import HOSTILE
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("plain", "plain"),
+        ("a\nb", "a\\nb"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\u202eb", "a\\u202eb"),
+        ("\ud800", "\\ud800"),
+        ("한글", "한글"),
+        ("<b>", "<b>"),
+    ],
+)
+def test_what_steers_is_spelled_out(name: str, shown: str):
+    assert visible(name) == shown
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=[])))
+def test_any_text_goes_into_a_document_and_comes_out_as_it_is_shown(text: str):
+    drawn = svg_text(element("svg", None, element("title", {"class": text}, text)))
+    (title,) = fromstring(drawn.encode())
+    # A blank in an attribute may be any blank to XML; names have no others than the plain one left.
+    assert title.text == (visible(text) or None)
+    assert title.get("class") == visible(text)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_markup_in_a_name_is_escaped_in_html(name: str):
+    written = html_text(element("p", {"title": name}, name))
+    assert written.count("<") == len(["<!doctype", "<p", "</p"])
+    assert written.partition(">\n<p title=")[2].partition(">")[0].count('"') == 2
+
+
+@pytest.mark.parametrize("content", ["</script>", "</SCRIPT >", "<!--"])
+def test_our_own_script_cannot_end_early(content: str):
+    with pytest.raises(ValueError, match="not fit"):
+        raw("script", {}, content)
