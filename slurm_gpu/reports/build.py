@@ -1,0 +1,155 @@
+"""Build a report: read the period, work out the figures, write the page and what lies beside it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from slurm_gpu import __version__
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.engine import Database
+from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.reports.figure import Figure
+from slurm_gpu.reports.figures import all_figures
+from slurm_gpu.reports.load import load
+from slurm_gpu.reports.page.document import Page, page_html
+from slurm_gpu.reports.page.tiles import tiles_of
+from slurm_gpu.reports.period import Period
+from slurm_gpu.reports.tablefiles import write_csv, write_parquet
+from slurm_gpu.wholefile import whole_file
+
+PAGE_NAME = "report.html"
+TABLES, PICTURES = "tables", "figures"
+
+
+class Told(Protocol):
+    """Hears how far a report is: `done` of `total` steps, and what is done now."""
+
+    def __call__(self, done: int, total: int, now: str) -> None:
+        """Called before each step, and once at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was written, and of how many runs."""
+
+    page: Path
+    files: int
+    runs: int
+    figures: int
+
+
+def open_database(url: str) -> Database:
+    """The database to read; raises DatabaseError where its tables are not of this version."""
+    database = Database(url, answers_within_s=None)
+    if database.is_due():
+        raise DatabaseError(
+            f"{database.server()} has tables of an older slurm-gpu, or none yet: start slurm-gpudbd, or run "
+            "`slurm-gpu db upgrade`"
+        )
+    return database
+
+
+def build_report(
+    database: Database,
+    config: SiteConfig,
+    period: Period,
+    out: Path,
+    now_s: float,
+    *,
+    told: Told,
+    low_priority: Collection[str] = (),
+    beside: bool = True,
+) -> Built:
+    """Write `out`/report.html, and with `beside` a CSV, a Parquet, an SVG and a PNG file of each figure.
+
+    `low_priority` are QOS whose jobs give way to others. Every file is whole or not there, and readable by
+    its owner alone, as it names users and jobs. Raises DatabaseError when the database is away, UsageError
+    where `out` is no directory, OutsideError where it cannot be written to.
+    """
+    _make_directories(out, beside)
+    total = 3
+    told(0, total, "reading the accounting")
+    accounts = load(database, config, period, now_s)
+    told(1, total, "working out the figures")
+    figures = all_figures(accounts, low_priority)
+    total = 3 + (len(figures) * 2 if beside else 0)
+    told(2, total, "writing the page")
+    page = Page(
+        title=f"GPU report of {config.cluster}",
+        period=period_text(period),
+        made=f"version {__version__}, on {_moment(now_s, config.timezone)}",
+        tiles=tiles_of(accounts),
+        figures=figures,
+        timezone=config.timezone,
+        beside=beside,
+    )
+    _write_text(out / PAGE_NAME, page_html(page))
+    if beside:
+        _write_beside(out, figures, total, told)
+    told(total, total, "done")
+    files = 1 + (4 * len(figures) if beside else 0)
+    return Built(out / PAGE_NAME, files, len(accounts.jobs), len(figures))
+
+
+def period_text(period: Period) -> str:
+    """As in 1 October to 31 October 2026, Asia/Seoul; both days belong to it."""
+    last = period.until - dt.timedelta(days=1)
+    first = period.since
+    if first == last:
+        return f"{_day(first)} {first.year}, {period.timezone}"
+    year = "" if first.year == last.year else f" {first.year}"
+    return f"{_day(first)}{year} to {_day(last)} {last.year}, {period.timezone}"
+
+
+def _write_beside(out: Path, figures: Sequence[Figure], total: int, told: Told) -> None:
+    # matplotlib takes longer to import than the page takes to write.
+    from slurm_gpu.reports.pictures import write_pictures
+
+    done = 3
+    for figure in figures:
+        told(done, total, f"table {figure.table.name}")
+        with _writing(out):
+            write_csv(figure.table, out / TABLES / f"{figure.table.name}.csv")
+            write_parquet(figure.table, out / TABLES / f"{figure.table.name}.parquet")
+        done += 1
+    for figure in figures:
+        told(done, total, f"picture {figure.id}")
+        with _writing(out):
+            write_pictures(figure, out / PICTURES)
+        done += 1
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutsideError(f"cannot write to {out}: {error.strerror or error}") from error
+
+
+def _write_text(path: Path, text: str) -> None:
+    with _writing(path.parent), whole_file(path) as unfinished:
+        unfinished.write_text(text, "utf-8")
+
+
+def _make_directories(out: Path, beside: bool) -> None:
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out}: is a file; name a directory, which is made where there is none")
+    with _writing(out):
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (TABLES, PICTURES) if beside else ():
+            (out / name).mkdir(mode=0o700, exist_ok=True)
+
+
+def _moment(at_s: float, timezone: str) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, ZoneInfo(timezone)):%Y-%m-%d %H:%M} {timezone}"
+
+
+def _day(day: dt.date) -> str:
+    return f"{day.day} {day:%B}"
