@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import MetaData, create_engine
 
 from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.options import JobSubmit
 from lab.polling import wait_for
+from slurm_gpu.database.settings import load_settings
 from tests.lab.conftest import LabWith
 from tests.upgrade.releases import BEFORE, unpacked
 
@@ -47,6 +49,23 @@ def of_release_before(lab: Lab) -> Mapping[str, Daemon]:
             old.chmod(0o755)
             daemons[name] = dataclasses.replace(daemon, argv=[str(old), *daemon.argv[1:]])
     return daemons
+
+
+def start_its_database(lab: Lab, old: Mapping[str, Daemon]) -> None:
+    """The slurm-gpudbd of the release before, which knows no newer tables: it makes its own."""
+    lab.daemons["slurm-gpudbd"].stop()
+    engine = create_engine(load_settings(lab.layout.database_file).url)
+    tables = MetaData()
+    tables.reflect(engine)
+    tables.drop_all(engine)
+    engine.dispose()
+    old["slurm-gpudbd"].start()
+
+
+def upgrade_database(lab: Lab) -> None:
+    """The tables are brought up to date, and slurm-gpudbd is that of this release from now on."""
+    lab.run_as("root", ["slurm-gpu", "db", "upgrade", f"--database-config={lab.layout.database_file}"])
+    lab.daemons["slurm-gpudbd"].start()
 
 
 def submit(lab: Lab, node: str, seconds: int) -> int:
@@ -100,10 +119,10 @@ def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under
 ) -> None:
     old, names = of_release_before(lab), list(lab.nodes)
     first, second = names[0], names[1]
-    for name in old:
+    start_its_database(lab, old)
+    for name in old.keys() - {"slurm-gpudbd"}:
         lab.daemons[name].stop()
-    for daemon in old.values():
-        daemon.start()
+        old[name].start()
     running = [submit(lab, node, 75) for node in (first, second)]
     before = submit(lab, first, 4)
     wait_until_begun(lab, *running, before)
@@ -114,8 +133,7 @@ def test_nothing_is_lost_when_the_database_and_then_the_nodes_are_upgraded_under
     spooled = [submit(lab, node, 4) for node in (first, second)]
     wait_until_begun(lab, *spooled)
     wait_until_ended(lab, *spooled)
-    lab.run_as("root", ["slurm-gpu", "db", "upgrade", f"--database-config={lab.layout.database_file}"])
-    lab.daemons["slurm-gpudbd"].start()
+    upgrade_database(lab)
     for job in spooled:
         require_whole(lab, job, 0.0)
 
@@ -139,13 +157,12 @@ def test_newer_nodes_ship_to_an_older_database_and_go_on_when_it_is_upgraded(lab
     old, first = of_release_before(lab), next(iter(lab.nodes))
     running = submit(lab, first, 30)
     wait_until_begun(lab, running)
-    lab.daemons["slurm-gpudbd"].stop()
-    old["slurm-gpudbd"].start()
+    start_its_database(lab, old)
     short = submit(lab, first, 4)
     wait_until_begun(lab, short)
     wait_until_ended(lab, short)
     require_whole(lab, short, 0.0)
     old["slurm-gpudbd"].stop()
-    lab.daemons["slurm-gpudbd"].start()
+    upgrade_database(lab)
     wait_until_ended(lab, running)
     require_whole(lab, running, 0.0)
