@@ -1,7 +1,7 @@
 """Of what sacct prints rows are read as they are, and what is none is logged with its text."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -10,35 +10,12 @@ from hypothesis import strategies as st
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm import sacct
 from slurm_gpu.slurm.client import AccountingRun
-
-MARK = "<0123456789abcdef>"
-NAMES = sacct.columns("")
-_PLAIN = {
-    "JobID": "17",
-    "Cluster": "neuron",
-    "JobIDRaw": "17",
-    "JobName": "train",
-    "User": "alice",
-    "UID": "1001",
-    "State": "COMPLETED",
-    "Submit": "1780000000",
-    "Eligible": "1780000000",
-    "Start": "1780000060",
-    "End": "1780000160",
-    "ElapsedRaw": "100",
-    "NNodes": "1",
-    "NodeList": "n1",
-    "AllocTRES": "cpu=1,gres/gpu=1,mem=1G",
-}
+from tests.slurm.printed import MARK, NAMES, text_of
 
 
 @pytest.fixture(autouse=True)
 def told_anew() -> None:
     sacct._tell_once.cache_clear()
-
-
-def text_of(rows: Sequence[dict[str, str]]) -> str:
-    return "".join("".join(f"{(_PLAIN | row).get(name, '')}{MARK}" for name in NAMES) + "\n" for row in rows)
 
 
 def pieces(text: str, size: int) -> Iterator[str]:
@@ -116,7 +93,7 @@ def test_a_bad_row_is_told_with_its_text_once(caplog: pytest.LogCaptureFixture) 
         assert [run.job_id for run in read(text)] == [17]
     (message,) = caplog.messages
     assert "job 18, Submit: 'Unknown' is not a whole number" in message
-    assert r"18|neuron|18|a\n\x1b[2J|alice|1001|" in message
+    assert r"18|lab|18|a\n\x1b[2J|alice|1001|" in message
     assert "\x1b" not in message
 
 
@@ -130,7 +107,7 @@ def test_many_bad_rows_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> 
 
 def test_a_row_that_lost_a_column_does_not_shift_the_others(caplog: pytest.LogCaptureFixture) -> None:
     text = text_of([{"JobID": f"{n}", "JobIDRaw": f"{n}"} for n in (1, 2, 3)])
-    damaged = text.replace(f"2{MARK}neuron{MARK}", f"2{MARK}")
+    damaged = text.replace(f"2{MARK}lab{MARK}", f"2{MARK}")
     assert [run.job_id for run in read(damaged)] == [1, 3]
     assert "no row of 23 columns" in caplog.text
     assert f"2{MARK}2{MARK}train" in caplog.text
