@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Mapping
 
 from hypothesis import strategies as st
 
 from .model import GPU_TYPES, BundleModel, ExceptionModel, Limit, OwnerModel, PolicyModel, RuleModel, When
-from .strategies import ACCOUNTS, MIB, UIDS
+from .strategies import ACCOUNTS, MIB, UIDS, some_of, whole
 
 # Days around changes of the clock in some zone, and others.
 DAYS = (dt.date(2026, 10, 31), dt.date(2026, 11, 20), dt.date(2027, 3, 13))
@@ -66,20 +67,32 @@ def limits_of(per: str) -> st.SearchStrategy[dict[str, Limit]]:
     return st.fixed_dictionaries({}, optional=keys)
 
 
+@functools.cache
+def _keys(per: str, hours: bool) -> st.SearchStrategy[list[str]]:
+    every = OF_A_JOB if per == "job" else OF_A_SUM
+    keys = [key for key in every if hours or not key.startswith("gpu_hours")]
+    return st.lists(st.sampled_from(keys), min_size=1, max_size=4, unique=True)
+
+
 @st.composite
 def full_limits_of(draw: st.DrawFn, per: str, *, hours: bool = True) -> dict[str, Limit]:
     """A few of all limits."""
     every = OF_A_JOB if per == "job" else OF_A_SUM
-    keys = [key for key in every if hours or not key.startswith("gpu_hours")]
-    chosen = draw(st.lists(st.sampled_from(keys), min_size=1, max_size=4, unique=True))
+    chosen = draw(_keys(per, hours))
     return {key: draw(every[key]) for key in chosen}
+
+
+_full_limits_of = functools.cache(full_limits_of)
+
+
+_SOME_DAYS = st.frozensets(whole(0, 6), min_size=1)
 
 
 @st.composite
 def whens(draw: st.DrawFn) -> When:
     """Days and hours."""
-    begin = draw(st.integers(0, 1439))
-    days = draw(st.frozensets(st.integers(0, 6), min_size=1))
+    begin = draw(whole(0, 1439))
+    days = draw(_SOME_DAYS)
     return When(days, begin, draw(st.integers(begin + 1, 1440)))
 
 
@@ -94,6 +107,8 @@ _CONDITIONS: Mapping[str, st.SearchStrategy[object]] = {
     "when": whens(),
 }
 
+_SOME_CONDITIONS = st.lists(st.sampled_from(sorted(_CONDITIONS)), max_size=2, unique=True)
+
 
 MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
 
@@ -102,21 +117,21 @@ MODES = st.sampled_from(["enforce", "enforce", "enforce", "advise", "observe"])
 def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> list[RuleModel]:
     """Up to four rules; `hours` lets them limit GPU-hours, `kinds` lets them sum over one kind of jobs."""
     rules = []
-    for number in range(draw(st.integers(0, 4))):
-        per = draw(st.sampled_from(["user", "group", "job"]))
-        limits = draw(full_limits_of(per, hours=hours))
+    for number in range(draw(whole(0, 4))):
+        per = draw(some_of("user", "group", "job"))
+        limits = draw(_full_limits_of(per, hours=hours))
         exceptions = {}
         if per != "group" and draw(st.booleans()):
             own = {key: draw((OF_A_JOB | OF_A_SUM)[key]) for key in limits if draw(st.booleans())}  # type: ignore[operator]
             exceptions = {draw(UIDS): ExceptionModel(own, draw(LAST_DAYS))}
-        conditions = draw(st.lists(st.sampled_from(sorted(_CONDITIONS)), max_size=2, unique=True))
-        kind = draw(st.sampled_from([None, None, "interactive", "batch"])) if kinds or per == "job" else None
+        conditions = draw(_SOME_CONDITIONS)
+        kind = draw(some_of(None, None, "interactive", "batch")) if kinds or per == "job" else None
         rules.append(
             RuleModel(
                 id=f"rule{number}",
                 per=per,
                 mode=draw(MODES),
-                on_error=draw(st.sampled_from(["allow", "deny"])),
+                on_error=draw(some_of("allow", "deny")),
                 kind=kind,
                 limits=limits,
                 exceptions=exceptions,
@@ -124,6 +139,9 @@ def rule_lists(draw: st.DrawFn, *, kinds: bool = True, hours: bool = True) -> li
             )
         )
     return rules
+
+
+_RULE_LISTS = rule_lists()
 
 
 BUNDLES = st.lists(
@@ -161,12 +179,12 @@ LIMITS_TO_MEET = (*(key for key in (*OF_A_JOB, *OF_A_SUM) if "_running" not in k
 @st.composite
 def policies(draw: st.DrawFn, meets: str) -> PolicyModel:
     """Rules, in a third of the cases bundles or owners, and a time zone; with this limit for everybody."""
-    bundles = draw(BUNDLES) if meets == "bundles" or draw(st.integers(0, 2)) == 0 else []
-    rules = draw(rule_lists())
+    bundles = draw(BUNDLES) if meets == "bundles" or draw(whole(0, 2)) == 0 else []
+    rules = draw(_RULE_LISTS)
     if meets != "bundles":
-        per = "job" if meets in OF_A_JOB else draw(st.sampled_from(["user", "group"]))
+        per = "job" if meets in OF_A_JOB else draw(some_of("user", "group"))
         limits = {meets: draw((OF_A_JOB | OF_A_SUM)[meets])}  # type: ignore[operator]
         rules = [RuleModel("rule-met", per, draw(MODES), limits=limits), *rules[:3]]
-    owners = draw(OWNERS) if draw(st.integers(0, 2)) == 0 else []
-    unowned_mgpu = 1000 * draw(st.integers(0, 6))
+    owners = draw(OWNERS) if draw(whole(0, 2)) == 0 else []
+    unowned_mgpu = 1000 * draw(whole(0, 6))
     return PolicyModel(tuple(rules), tuple(bundles), draw(ZONES), tuple(owners), unowned_mgpu)

@@ -1,6 +1,7 @@
 """Whatever a node may ship, for property tests."""
 
 import dataclasses
+import functools
 from typing import Any
 
 from hypothesis import strategies as st
@@ -28,16 +29,23 @@ def limit(name: str) -> float:
     return 1.0 if name.endswith("_frac") else 100.0 if name.endswith("_pct") else min(1e15, greatest(name))
 
 
+_amount = functools.cache(st.floats)
+
+
+@functools.cache
+def _three(most: float) -> st.SearchStrategy[tuple[float, ...]]:
+    return st.tuples(*[_amount(0, most)] * 3)
+
+
 @st.composite
 def means(draw: st.DrawFn, min_seconds: float = 0.0, most: float = 1e15) -> Mean:
-    amount = st.floats(0, most)
-    low, mean, high = sorted(draw(st.tuples(amount, amount, amount)))
-    return Mean(draw(st.floats(min_seconds, 1e8)), mean, low, high)
+    low, mean, high = sorted(draw(_three(most)))
+    return Mean(draw(_amount(min_seconds, 1e8)), mean, low, high)
 
 
 @st.composite
 def totals(draw: st.DrawFn, most: float = 1e15) -> Total:
-    return Total(draw(SECONDS), draw(st.floats(0, most)))
+    return Total(draw(SECONDS), draw(_amount(0, most)))
 
 
 def histograms(total_ms: int = 10**9) -> st.SearchStrategy[dict[int, int]]:
@@ -74,25 +82,41 @@ def _identity(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def _of_a_record(kind: str, most: float) -> st.SearchStrategy[Any]:
+    """Made once: hypothesis finds out about a new strategy for longer than it draws from it."""
+    filled: st.SearchStrategy[Any] = {
+        "Mean | None": means(most=most),
+        "Total | None": totals(most=most),
+        "float | None": SECONDS,
+        "int | None": st.integers(0, 1000),
+        "Mapping[str, float] | None": st.dictionaries(NAME, SECONDS, max_size=5),
+        "Timeline | None": timelines(),
+    }[kind]
+    return st.none() | filled
+
+
 @st.composite
 def records(draw: st.DrawFn) -> Record:
     held_s = draw(st.floats(0, 1e7))
     values = {**_identity(draw), "device": draw(NAME), "held_s": held_s}
     values["sampled_s"] = draw(st.floats(0, held_s))
+    histogram = st.none() | histograms(int(held_s * 1000))
     for field in dataclasses.fields(Record):
-        if field.name in values:
-            continue
-        filled: st.SearchStrategy[Any] = {
-            "Mean | None": means(most=limit(field.name)),
-            "Total | None": totals(most=limit(field.name)),
-            "Histogram | None": histograms(int(held_s * 1000)),
-            "float | None": SECONDS,
-            "int | None": st.integers(0, 1000),
-            "Mapping[str, float] | None": st.dictionaries(NAME, SECONDS, max_size=5),
-            "Timeline | None": timelines(),
-        }[str(field.type)]
-        values[field.name] = draw(st.none() | filled)
+        if field.name not in values:
+            kind = str(field.type)
+            filled = histogram if kind == "Histogram | None" else _of_a_record(kind, limit(field.name))
+            values[field.name] = draw(filled)
     return Record(**values)
+
+
+_OF_A_HOST: dict[str, st.SearchStrategy[Any]] = {
+    "float | None": st.none() | SECONDS,
+    "int | None": st.none() | WHOLE,
+    "str | None": st.none() | TEXT,
+    "Mapping[str, str] | None": st.none() | st.dictionaries(NAME, TEXT, max_size=5),
+    "bool | None": st.none() | st.booleans(),
+}
 
 
 @st.composite
@@ -101,15 +125,14 @@ def hosts(draw: st.DrawFn) -> Host:
     for field in dataclasses.fields(Host):
         if field.name in values:
             continue
-        filled: st.SearchStrategy[Any] = {
-            "float | None": SECONDS,
-            "int | None": WHOLE,
-            "str | None": TEXT,
-            "Mapping[str, str] | None": st.dictionaries(NAME, TEXT, max_size=5),
-            "bool | None": st.booleans(),
-        }[str(field.type)]
-        values[field.name] = draw(st.none() | filled)
+        values[field.name] = draw(_OF_A_HOST[str(field.type)])
     return Host(**values)
+
+
+@functools.cache
+def _of_a_device(kind: str, most: float) -> st.SearchStrategy[Any]:
+    kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": _amount(0, most)}
+    return st.none() | kinds[kind]
 
 
 @st.composite
@@ -122,9 +145,7 @@ def devices(draw: st.DrawFn) -> DeviceFacts:
     }
     for field in dataclasses.fields(DeviceFacts):
         if field.name not in values:
-            amount = st.floats(0, limit(field.name))
-            kinds = {"str | None": NAME, "int | None": WHOLE, "float | None": amount}
-            values[field.name] = draw(st.none() | kinds[str(field.type)])
+            values[field.name] = draw(_of_a_device(str(field.type), limit(field.name)))
     return DeviceFacts(**values)
 
 
@@ -134,7 +155,7 @@ def lives(draw: st.DrawFn) -> Live:
         values: dict[str, Any] = {"jobs": tuple(draw(st.lists(JOB_NUMBER, max_size=3)))}
         for field in dataclasses.fields(LiveDevice):
             if field.type == "float | None":
-                values[field.name] = draw(st.none() | st.floats(0, limit(field.name)))
+                values[field.name] = draw(_of_a_device(field.type, limit(field.name)))
         values["throttle"] = draw(st.none() | st.lists(NAME, max_size=3).map(tuple))
         return LiveDevice(**values)
 
