@@ -41,6 +41,9 @@ class EndedRuns:
 
     def poll(self, first_s: int, now_s: float, facts: Facts) -> list[GpuRun]:
         """What has come in since the last call; `first_s` is the beginning of the longest period."""
+        if now_s < self._began_s - _OVERLAP_S:
+            # The clock was set far back: what was told until then may be of other periods.
+            self._told_until_s, self._next_s, self.complete, self._asking = None, 0.0, False, None
         if self._asking is None:
             if now_s >= self._next_s:
                 since_s = first_s if self._told_until_s is None else int(self._told_until_s) - _OVERLAP_S

@@ -288,6 +288,19 @@ def test_the_accounting_is_asked_day_by_day_from_the_month_on_and_then_for_what_
     assert asked[-1] == f"accounting from {NOON_S - 3600} to None"
 
 
+@pytest.mark.parametrize("ahead_s", [40 * 86400, 2 * 3600])
+def test_a_clock_that_was_far_ahead_and_is_set_back_loses_no_gpu_hours(site: Site, ahead_s: int) -> None:
+    """As after a boot, until the time is known; a month that begins forgets the one before."""
+    site.slurm.answers_after_s = 0.0
+    site.slurm.rows = [make_row(1, NOON_S - 10800, NOON_S - 7200)]
+    assert site.turn().hours_of("alice", "grads", Period.WEEK) == 2.0
+    site.clock.wall_s += ahead_s
+    site.turn()
+    site.clock.wall_s -= ahead_s
+    site.slurm.rows.append(make_row(2, NOON_S - 3600, NOON_S - 1800))
+    assert site.turn().hours_of("alice", "grads", Period.WEEK) == 3.0
+
+
 def test_gpu_hours_are_a_gap_until_the_accounting_has_answered(tmp_path: Path) -> None:
     site, answer = Site(tmp_path), Future[list[GpuRun]]()
     ended = EndedRuns(site.slurm, lambda _: answer)
