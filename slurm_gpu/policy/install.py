@@ -268,11 +268,10 @@ def put_aside(state_directory: Path) -> Path | None:
 
 
 def _keep(script: Path, state_directory: Path, owner_uid: int, now: Callable[[], float]) -> Path:
-    """Copy the script. Of our own the last copies stay; of the site's each that differs from its last."""
+    """Copy the script, unless the last copy is the same. Of our own the last ones stay, of the site's all."""
     make_state_directory(state_directory, owner_uid)
     copies = _copies(state_directory)
-    if not _is_ours(script):
-        last = put_aside(state_directory)
+    for last in (copies[-1] if copies else None, None if _is_ours(script) else put_aside(state_directory)):
         if last is not None and last.read_bytes() == script.read_bytes():
             return last
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now()))

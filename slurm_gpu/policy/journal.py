@@ -146,9 +146,13 @@ class Journal:
         return self.directory / f"apply-{entry.name}.json"
 
     def _prune(self) -> None:
+        entries = self.entries()
+        # What is in force, and what a rollback makes so again, whatever was tried and taken back since.
+        done = [entry for entry in entries if entry.state is State.DONE][-KEPT:]
         with contextlib.suppress(OSError):  # no reason to undo what is done
-            for entry in self.entries()[:-KEPT]:
-                self._file(entry).unlink(missing_ok=True)
+            for entry in entries[:-KEPT]:
+                if entry not in done:
+                    self._file(entry).unlink(missing_ok=True)
 
 
 def make_state_directory(directory: Path, owner_uid: int) -> None:

@@ -230,6 +230,23 @@ def test_only_so_many_applies_are_kept(host: Host) -> None:
     assert host.journal.owned("c") == CHANGE.owned
 
 
+def test_what_is_in_force_is_remembered_however_often_something_else_is_tried(host: Host) -> None:
+    before = host.seen()
+    host.apply()
+    in_force = host.seen()
+    for number in range(KEPT + 5):
+        host.time += 60
+        host.apply(replace(CHANGE, steps=()), f"-- slurm-gpu trial {number}\n")
+        with host.journal.lock():
+            host.force.rollback()
+    assert host.seen() == in_force
+    assert host.journal.owned("c") == CHANGE.owned
+    with host.journal.lock():
+        assert host.force.rollback() is not None
+    assert host.seen() == before
+    assert len(host.journal.entries()) <= KEPT + 2
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"version": 1}', '{"version": 2}'])
 def test_a_journal_that_cannot_be_read_is_named(host: Host, text: str) -> None:
     host.apply()
