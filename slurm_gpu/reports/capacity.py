@@ -10,6 +10,7 @@ import numpy as np
 from slurm_gpu.database.nodeperiods import UP
 from slurm_gpu.reports.category import Category, Floats, Integers, Mask
 from slurm_gpu.reports.placing import NodePeriod, Placing, by_node
+from slurm_gpu.reports.timebins import integrals
 
 FIRST_LOOK_S = 3600
 """Nodes that slurm-gpudbd saw so soon after the first one were there before: it only began to look."""
@@ -38,6 +39,11 @@ class Capacity:
     def mgpu_s(self) -> Integers:
         """GPU/1000 × seconds of each span."""
         return self.mgpu * (self.to_s - self.from_s).astype(np.int64)
+
+    def in_bins(self, edges_s: Floats) -> Integers:
+        """GPU/1000 × seconds within each bin."""
+        from_s, to_s = self.from_s.astype(np.int64), self.to_s.astype(np.int64)
+        return integrals(from_s, to_s, {"there": self.mgpu}, edges_s)["there"]
 
 
 def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, until_s: int) -> Capacity:

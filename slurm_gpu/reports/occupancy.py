@@ -92,9 +92,10 @@ def occupancy(capacity: Capacity, held: Held) -> Occupancy:
     node = np.concatenate([held_on[kept], cap_on[there]])
     from_s = np.concatenate([held.from_s[kept], capacity.from_s[there]]).astype(np.int64)
     to_s = np.concatenate([held.to_s[kept], capacity.to_s[there]]).astype(np.int64)
-    order = np.lexsort((np.concatenate([from_s, to_s]), np.concatenate([node, node])))
-    on = np.concatenate([node, node])[order]
-    at_s = np.concatenate([from_s, to_s])[order]
+    at_s = np.concatenate([from_s, to_s])
+    first_s, width_s = (at_s.min(), at_s.max() - at_s.min() + 1) if len(at_s) else (0, 1)
+    order = np.argsort(np.concatenate([node, node]) * width_s + at_s - first_s)
+    on, at_s = np.concatenate([node, node])[order], at_s[order]
 
     def course(of_runs: Integers, of_nodes: Integers) -> Integers:
         """What there is from each moment on: of each node all comes and goes within the period."""
@@ -143,18 +144,3 @@ def _modest_needs(
 
 def _modest(amounts: NDArray[np.float64]) -> int:
     return max(1, int(np.percentile(amounts, _MODEST, method="lower")))
-
-
-def integral(from_s: Integers, to_s: Integers, amount: Integers, edges_s: Floats) -> Integers:
-    """Σ amount × seconds of spans within each bin; exact."""
-    base = int(edges_s[0])
-    edges = edges_s.astype(np.int64) - base
-    total = np.zeros(len(edges), np.int64)
-    for moments, sign in ((from_s, 1), (to_s, -1)):
-        order = np.argsort(moments, kind="stable")
-        at = np.clip(moments[order] - base, edges[0], edges[-1])
-        upto = np.append(0, np.cumsum(amount[order]))
-        product = np.append(0, np.cumsum(amount[order] * at))
-        before = np.searchsorted(at, edges, side="left")
-        total += sign * (edges * upto[before] - product[before])
-    return np.diff(total)

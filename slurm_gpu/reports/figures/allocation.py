@@ -9,7 +9,8 @@ from slurm_gpu.reports.category import Floats, Integers
 from slurm_gpu.reports.figure import Column, Figure, Table, TimeSeries
 from slurm_gpu.reports.figures.capacityuse import assumption
 from slurm_gpu.reports.jobtable import JobTable
-from slurm_gpu.reports.occupancy import Occupancy, integral
+from slurm_gpu.reports.occupancy import Occupancy
+from slurm_gpu.reports.timebins import integrals
 from slurm_gpu.reports.wording import moment, percent, trimmed
 
 _KINDS = ("allocated", "stranded", "free", "out")
@@ -19,10 +20,9 @@ def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupanc
     """GPUs allocated, stranded, free and out of service: means of hours, days or weeks."""
     edges = jobs.period.edges_s()
     seconds = np.diff(edges)
-    sums = {
-        kind: integral(occupancy.from_s, occupancy.to_s, getattr(occupancy, kind), edges) for kind in _KINDS
-    }
-    there = integral(capacity.from_s.astype(np.int64), capacity.to_s.astype(np.int64), capacity.mgpu, edges)
+    amounts = {kind: getattr(occupancy, kind) for kind in _KINDS}
+    sums = integrals(occupancy.from_s, occupancy.to_s, amounts, edges)
+    there = capacity.in_bins(edges)
     gpus = {kind: values / 1000 / seconds for kind, values in sums.items()}
     n_gpus = there / 1000 / seconds
     rate = _share(sums["allocated"], there)

@@ -7,9 +7,10 @@ from collections.abc import Collection
 import numpy as np
 
 from slurm_gpu.reports.capacity import Capacity
+from slurm_gpu.reports.category import Integers
 from slurm_gpu.reports.figure import Column, Figure, Table, TimeSeries
 from slurm_gpu.reports.jobtable import NO_GPU, SHARED, SINGLE, JobTable
-from slurm_gpu.reports.occupancy import integral
+from slurm_gpu.reports.timebins import integrals
 from slurm_gpu.reports.wording import percent
 
 _LOW, _OTHERS = "small jobs of low priority", "other jobs"
@@ -24,14 +25,15 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
     low = small & (low_qos | (jobs.lender.codes >= 0))
     edges = jobs.period.edges_s()
     seconds = np.diff(edges)
-    there = integral(capacity.from_s.astype(np.int64), capacity.to_s.astype(np.int64), capacity.mgpu, edges)
-    sums = {}
+    there = capacity.in_bins(edges)
+    sums: dict[str, Integers] = {}
     running = ~jobs.scale.is_(NO_GPU) & (jobs.wall_h > 0)
     for name, mask in ((_LOW, low & running), (_OTHERS, ~low & running)):
         rows = np.flatnonzero(mask)
         from_s = np.maximum(jobs.start_s[rows], jobs.period.since_s).astype(np.int64)
         wall_s = np.rint(jobs.wall_h[rows] * 3600).astype(np.int64)
-        sums[name] = integral(from_s, from_s + wall_s, jobs.held_mgpu_s[rows] // np.maximum(wall_s, 1), edges)
+        mgpu = jobs.held_mgpu_s[rows] // np.maximum(wall_s, 1)
+        sums |= integrals(from_s, from_s + wall_s, {name: mgpu}, edges)
     idle = np.maximum(there - sums[_OTHERS], 0)
     filled = np.divide(100 * sums[_LOW], idle, out=np.full(len(idle), np.nan), where=idle > 0)
     held = int(jobs.held_mgpu_s[low].sum())
