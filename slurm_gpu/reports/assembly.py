@@ -21,7 +21,10 @@ from slurm_gpu.reports.shares import as_shares, main_place
 
 _J_PER_KWH = 3_600_000
 _ID_NUMBERS = ("job_id", "array_job_id", "array_task", "het_job_id", "het_offset")
-_OF_FIRST_PART = ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes", "granted_mgpu")
+_OF_WHOLE = {name: name for name in ("submit_s", "eligible_s", "start_s", "elapsed_s", "n_nodes")} | {
+    "mgpu": "granted_mgpu"
+}
+"""Columns of a run of several parts, as they are called in `run`."""
 
 
 def assemble(
@@ -55,7 +58,7 @@ def assemble(
     part = np.divide(held_mgpu_s, whole_mgpu_s, out=np.full(len(runs), np.nan), where=whole_mgpu_s > 0).clip(
         max=1
     )
-    n_gpus = np.where(begun, numbers["granted_mgpu"] / 1000, _requested_gpus(rows)[runs])
+    n_gpus = np.where(begun, numbers["mgpu"] / 1000, _requested_gpus(rows)[runs])
     account = texts["account"]
     return JobTable(
         period=period,
@@ -99,17 +102,16 @@ def assemble(
 def _numbers(rows: Rows, held: HeldRows, runs: Integers, now_s: float) -> dict[str, Floats]:
     """The numbers of each run; a resized one was submitted and begun as its first part was."""
     numbers = dict(rows.numbers)
-    numbers["granted_mgpu"] = held.mgpu.copy()
     running = np.isnan(numbers["end_s"]) & ~np.isnan(numbers["start_s"])
     running &= rows.texts["state"].is_("RUNNING")
     since_start_s = np.floor(now_s - numbers["start_s"] - numbers["suspended_s"])
     numbers["elapsed_s"] = np.where(running, np.maximum(since_start_s, 0), numbers["elapsed_s"])
     if held.parts:
-        numbers |= {name: numbers[name].copy() for name in _OF_FIRST_PART}
+        numbers |= {name: numbers[name].copy() for name in _OF_WHOLE}
         for row, parts in held.parts.items():
             one = whole(parts, now_s)
-            for name in _OF_FIRST_PART:
-                numbers[name][row] = _number(one[name])
+            for name, column in _OF_WHOLE.items():
+                numbers[name][row] = _number(one[column])
     return {name: values[runs] for name, values in numbers.items()}
 
 
@@ -154,7 +156,7 @@ def _hours_between(from_s: Floats, to_s: Floats) -> Floats:
 
 def _coverage(numbers: dict[str, Floats], now_s: float) -> Floats:
     """0 where no record came of a run that is over, and none will any more."""
-    silent = np.isnan(numbers["coverage"]) & (numbers["granted_mgpu"] > 0) & (numbers["elapsed_s"] > 0)
+    silent = np.isnan(numbers["coverage"]) & (numbers["mgpu"] > 0) & (numbers["elapsed_s"] > 0)
     return np.where(silent & (now_s - numbers["end_s"] > SHIPPED_WITHIN_S), 0.0, numbers["coverage"])
 
 

@@ -66,7 +66,7 @@ def held_rows(rows: Rows, resized: Sequence[Sequence[Row]], period: Period, now_
         from_s=from_s,
         to_s=np.where(begun, np.maximum(from_s, np.minimum(stop_s, period.until_s)), 0),
         whole_s=np.where(begun, np.maximum(stop_s - began_s, 0), 0),
-        mgpu=known_mgpu(rows.numbers["granted_mgpu"], rows.numbers["allocated_mgpu"]),
+        mgpu=rows.numbers["mgpu"],
         last=last,
         parts=parts_of,
         goes_on=goes_on,
@@ -85,8 +85,3 @@ def began_at(start_s: Floats, submit_s: Floats) -> Floats:
 def stopped_at(end_s: Floats, now_s: float) -> Floats:
     """Until when rows held; up to now where they go on."""
     return np.where(np.isnan(end_s), np.floor(now_s), end_s)
-
-
-def known_mgpu(granted: Floats, allocated: Floats) -> Floats:
-    """GPU/1000: what is derived for a row, or, until it is, what Slurm says."""
-    return np.where(np.isnan(granted), allocated, granted)

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from slurm_gpu.database.derive import RESIZING
 from slurm_gpu.reports.capacity import capacity_of
 from slurm_gpu.reports.category import Integers
-from slurm_gpu.reports.heldrows import began_at, known_mgpu, stopped_at
+from slurm_gpu.reports.heldrows import began_at, stopped_at
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import NodePeriod, Placing
 from slurm_gpu.reports.rows import Rows, read_numbers
@@ -62,7 +62,7 @@ def months_of(
     edges = np.minimum([period.midnight_s(first) for first in firsts], period.until_s).astype(np.float64)
     began_s = began_at(numbers["start_s"], numbers["submit_s"])
     stop_s = stopped_at(numbers["end_s"], now_s)
-    mgpu = np.nan_to_num(known_mgpu(numbers["granted_mgpu"], numbers["allocated_mgpu"]))
+    mgpu = np.nan_to_num(numbers["mgpu"])
     of_gpus = mgpu > 0
     wait_h = (numbers["start_s"] - numbers["eligible_s"]) / 3600
     measured = (numbers["coverage"] >= min_coverage) & ~np.isnan(numbers["ugpucore"])

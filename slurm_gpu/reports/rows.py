@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Text, and_, case, or_, select, type_coerce
+from sqlalchemy import ColumnElement, Connection, Select, Text, and_, case, func, or_, select, type_coerce
 
 from slurm_gpu.database.derive import RESIZING
 from slurm_gpu.database.hostruns import shown_here
@@ -18,14 +18,11 @@ from slurm_gpu.reports.category import Category, Codes, Encoder, Floats, Integer
 from slurm_gpu.reports.period import Period
 
 T = TypeVar("T", np.float64, np.int32)
-_LOT = 20_000
+_LOT = 500
+"""Rows read at once: with so few they stay in the processor's cache while they are turned into columns."""
 _NUMBERS = (
     "run_id",
     "job_id",
-    "array_job_id",
-    "array_task",
-    "het_job_id",
-    "het_offset",
     "submit_s",
     "eligible_s",
     "start_s",
@@ -33,8 +30,6 @@ _NUMBERS = (
     "elapsed_s",
     "suspended_s",
     "n_nodes",
-    "allocated_mgpu",
-    "granted_mgpu",
     "no_process_mgpu_s",
     "ugpucore",
     "ugpumem",
@@ -53,14 +48,14 @@ _TEXTS = (
     "app",
     "app_field",
 )
+_MGPU = "mgpu"
+_OF_SOME = ("array_job_id", "array_task", "het_job_id", "het_offset")
 _ALLOCATED, _REQUESTED, _LENT = "tres_allocated", "tres_requested", "admin_comment"
 _OF_TOTALS = (
     "submit_s",
     "eligible_s",
     "start_s",
     "end_s",
-    "allocated_mgpu",
-    "granted_mgpu",
     "ugpucore",
     "coverage",
 )
@@ -70,6 +65,7 @@ _OF_TOTALS = (
 class Rows:
     """Columns by name: numbers, of which NaN is a null, and texts.
 
+    `mgpu` is what was granted, by derivation or, until it is derived, what Slurm says was allocated.
     Of `tres_requested` only that of rows that never began, of `admin_comment` only those that name a lender.
     """
 
@@ -108,40 +104,64 @@ def read_rows(connection: Connection, cluster: str, period: Period) -> Rows:
         case((run.c[_LENT].contains(" l="), run.c[_LENT])).label(_LENT),
     ]
     names = (*_TEXTS, _ALLOCATED, _REQUESTED, _LENT)
-    query = select(*(run.c[name] for name in _NUMBERS), *texts).where(shown_here(cluster), _in(period))
+    these = shown_here(cluster), _in(period)
+    numeric = {**{name: run.c[name] for name in _NUMBERS}, _MGPU: _mgpu()}
     encoders = [Encoder() for _ in names]
-    lots: list[list[Floats]] = [[] for _ in _NUMBERS]
+    lots: list[list[Floats]] = [[] for _ in numeric]
     coded: list[list[Codes]] = [[] for _ in names]
-    result = connection.execution_options(yield_per=_LOT).execute(query)
-    for lot in result.partitions():
-        columns = list(zip(*lot, strict=True))
+    for columns in _columns(connection, select(*numeric.values(), *texts).where(*these)):
         for numbers, values in zip(lots, columns, strict=False):
             numbers.append(np.array(values, np.float64))
-        for codes, encoder, values in zip(coded, encoders, columns[len(_NUMBERS) :], strict=True):
+        for codes, encoder, values in zip(coded, encoders, columns[len(numeric) :], strict=True):
             codes.append(encoder.codes(values))
     rows = Rows(
-        {name: _joined(lots.pop(0), np.float64) for name in _NUMBERS},
+        {name: _joined(lots.pop(0), np.float64) for name in numeric},
         {
             name: Category(encoder.names, _joined(coded.pop(0), np.int32))
             for name, encoder in zip(names, encoders, strict=True)
         },
     )
     order = rows.numbers["run_id"]
-    return rows if bool(np.all(order[1:] > order[:-1])) else rows.take(np.argsort(order))
+    if not bool(np.all(order[1:] > order[:-1])):
+        rows = rows.take(np.argsort(order))
+    return replace(rows, numbers={**rows.numbers, **_of_some(connection, rows.numbers["run_id"], these)})
+
+
+def _of_some(
+    connection: Connection, run_ids: Floats, these: Sequence[ColumnElement[bool]]
+) -> dict[str, Floats]:
+    """What only array tasks and components of heterogeneous jobs have."""
+    found = {name: np.full(len(run_ids), np.nan) for name in _OF_SOME}
+    some = or_(run.c.array_task.is_not(None), run.c.het_offset.is_not(None))
+    query = select(run.c.run_id, *(run.c[name] for name in _OF_SOME)).where(*these, some)
+    for run_id, *columns in _columns(connection, query):
+        places = np.searchsorted(run_ids, np.array(run_id, np.float64))
+        for name, values in zip(_OF_SOME, columns, strict=True):
+            found[name][places] = np.array(values, np.float64)
+    return found
+
+
+def _mgpu() -> ColumnElement[int]:
+    return func.coalesce(run.c.granted_mgpu, run.c.allocated_mgpu)
+
+
+def _columns(connection: Connection, query: Select[Any]) -> Iterator[list[tuple[Any, ...]]]:
+    """The columns of each lot of rows."""
+    result = connection.execute(query, execution_options={"yield_per": _LOT})
+    for lot in result.partitions():
+        yield list(zip(*lot, strict=True))
 
 
 def read_numbers(connection: Connection, cluster: str, period: Period) -> tuple[dict[str, Floats], Mask]:
     """Of the same rows only what totals are made of, and which of them are parts of resized runs."""
-    query = select(*(run.c[name] for name in _OF_TOTALS), run.c.state == RESIZING)
-    lots: list[list[Floats]] = [[] for _ in range(len(_OF_TOTALS) + 1)]
-    result = connection.execution_options(yield_per=_LOT).execute(
-        query.where(shown_here(cluster), _in(period))
-    )
-    for lot in result.partitions():
-        for numbers, values in zip(lots, zip(*lot, strict=True), strict=True):
+    numeric = {**{name: run.c[name] for name in _OF_TOTALS}, _MGPU: _mgpu()}
+    query = select(*numeric.values(), run.c.state == RESIZING).where(shown_here(cluster), _in(period))
+    lots: list[list[Floats]] = [[] for _ in range(len(numeric) + 1)]
+    for columns in _columns(connection, query):
+        for numbers, values in zip(lots, columns, strict=True):
             numbers.append(np.array(values, np.float64))
     resizing = _joined(lots.pop(), np.float64) > 0
-    return {name: _joined(lots.pop(0), np.float64) for name in _OF_TOTALS}, resizing
+    return {name: _joined(lots.pop(0), np.float64) for name in numeric}, resizing
 
 
 def _in(period: Period) -> ColumnElement[bool]:
