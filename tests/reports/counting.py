@@ -1,0 +1,74 @@
+"""Held GPU time summed by plain arithmetic, in fractions: what reports have to agree with.
+
+Nothing here knows slurm_gpu: a run is a dictionary of Slurm's own words, a node's course a list of
+(from_s, server type, zone).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+Course = Sequence[tuple[int, str | None, str | None]]
+Written = tuple[Mapping[str, str], Mapping[str, str]]
+"""By node, the server type and the zone of slurm-gpu.yaml."""
+
+
+def held_mgpu_s(run: Mapping[str, Any], since_s: int, until_s: int, now_s: int) -> int:
+    """GPU/1000 × seconds that a run held within [since, until)."""
+    if run["start_s"] is None or run["mgpu"] is None:
+        return 0
+    begin = max(run["start_s"], run["submit_s"], since_s)
+    end = min(now_s if run["end_s"] is None else run["end_s"], until_s)
+    return int(run["mgpu"] * max(0, end - begin))
+
+
+def place_of(node: str, at_s: int, courses: Mapping[str, Course], written: Written) -> tuple[str, str]:
+    """(server type, zone): as seen then, else as written, else as seen first, else other."""
+    course = sorted(courses.get(node, ()))
+    seen = [entry for entry in course if entry[0] <= at_s]
+    found = []
+    for which in (1, 2):
+        candidates = [seen[-1][which]] if seen else []
+        candidates.append(written[which - 1].get(node))
+        if not seen and course:
+            candidates.append(course[0][which])
+        found.append(next((name for name in candidates if name is not None), "other"))
+    return found[0], found[1]
+
+
+def by_place(
+    runs: Sequence[Mapping[str, Any]],
+    courses: Mapping[str, Course],
+    written: Written,
+    since_s: int,
+    until_s: int,
+    now_s: int,
+) -> dict[tuple[str, str], Fraction]:
+    """Held GPU time of each (server type, zone): by records where they tell of all nodes, else evenly."""
+    total: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    for run in runs:
+        held = held_mgpu_s(run, since_s, until_s, now_s)
+        if not held:
+            continue
+        weights = dict.fromkeys(run["nodes"], 1)
+        recorded = run.get("recorded") or {}
+        if recorded.keys() == weights.keys() and None not in recorded.values() and sum(recorded.values()):
+            weights = recorded
+        at_s = max(run["start_s"], run["submit_s"])
+        for node, weight in weights.items():
+            place = place_of(node, at_s, courses, written)
+            total[place] += Fraction(held * weight, sum(weights.values()))
+    return dict(total)
+
+
+def by_key(
+    runs: Sequence[Mapping[str, Any]], key: str, since_s: int, until_s: int, now_s: int
+) -> dict[str, int]:
+    """Held GPU time by user, account or whatever a run has."""
+    total: dict[str, int] = defaultdict(int)
+    for run in runs:
+        total[run[key]] += held_mgpu_s(run, since_s, until_s, now_s)
+    return dict(total)
