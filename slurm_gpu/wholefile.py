@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +12,16 @@ _UNFINISHED = "unfinished"
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path, like: str | None = None) -> Iterator[Path]:
     """A file of mode 0600 to write to, which takes the place of `path` once all of it is on disk.
 
     Where that fails it is removed, and `path` stays as it was. What another process that was killed left of
-    its own is removed as well. Raises OSError.
+    its own is removed as well, and of all whose names are `like` a pattern. Raises OSError.
     """
     for left in path.parent.glob(f".*.{_UNFINISHED}"):
-        if left.name.startswith(f".{path.name}.") and not _is_at_work(left):
+        name = left.name.removeprefix(".").rsplit(".", 2)[0]
+        same = name == path.name or (like is not None and fnmatch.fnmatchcase(name, like))
+        if same and not _is_at_work(left):
             left.unlink(missing_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.{_UNFINISHED}")
     # Never through a link that somebody put there.

@@ -21,6 +21,8 @@ from slurm_gpu.wholefile import whole_file
 DUMP_PROGRAMS = ("mariadb-dump", "mysqldump")
 MARIADB_BACKUPS = Path("/var/lib/slurm-gpu/backup")
 _WITHOUT = "make one by other means and run `slurm-gpu db upgrade --no-backup`"
+_BACKUPS = "*-before-*"
+"""How those of an upgrade are called: each has its own time, and what is left of one may be large."""
 _COMPLETE = b"-- Dump completed"
 _TAIL_BYTES = 256
 # Of a connection's arguments, those that a client's options file takes as they are.
@@ -66,7 +68,7 @@ def _place_of(target: Path) -> Path:
 
 
 def _copy_sqlite(database: Path, target: Path) -> Path:
-    with whole_file(_place_of(target)) as unfinished:
+    with whole_file(_place_of(target), _BACKUPS) as unfinished:
         with (
             contextlib.closing(sqlite3.connect(database)) as source,
             contextlib.closing(sqlite3.connect(unfinished)) as copy,
@@ -88,10 +90,10 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
             f"no backup of the database can be made: neither {' nor '.join(DUMP_PROGRAMS)} is installed; "
             f"install MariaDB's client programs, or {_WITHOUT}"
         )
-    with whole_file(_place_of(target)) as unfinished, _options_file(url) as options:
+    with whole_file(_place_of(target), _BACKUPS) as unfinished, _options(url) as options:
         command = [
             program,
-            f"--defaults-file={options}",  # has to come first; others could name another server
+            f"--defaults-file=/dev/fd/{options}",  # has to come first; others could name another server
             "--single-transaction",
             "--quick",
             "--skip-lock-tables",
@@ -103,7 +105,11 @@ def _dump_mariadb(url: URL, target: Path) -> Path:
         with (
             tempfile.TemporaryFile() as said,
             subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                pass_fds=(options,),
             ) as process,
             gzip.open(unfinished, "wb", compresslevel=1) as packed,
         ):
@@ -134,26 +140,26 @@ def _copy(source: IO[bytes], target: gzip.GzipFile) -> bytes:
 
 
 @contextlib.contextmanager
-def _options_file(url: URL) -> Iterator[Path]:
-    """A file that only we can read: a password on a command line is one that everybody on this host sees."""
+def _options(url: URL) -> Iterator[int]:
+    """A file that has no name, and so is gone with us however we end; yields its descriptor.
+
+    A password on a command line is one that everybody on this host sees.
+    """
     given: Mapping[str, Any] = url.get_dialect()().create_connect_args(url)[1]
-    descriptor, place = tempfile.mkstemp(prefix="slurm-gpu-", suffix=".cnf")  # mode 0600
-    path = Path(place)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if "read_default_file" in given:
-                file.write(f"!include {given['read_default_file']}\n")
-            file.write("[client]\n")
-            for argument, option in _OPTIONS.items():
-                if given.get(argument) is not None:
-                    file.write(f"{option} = {_quoted(str(given[argument]))}\n")
-            ssl = given.get("ssl") or {}
-            for option in _SSL_OPTIONS:
-                if option in ssl:
-                    file.write(f"ssl-{option} = {_quoted(str(ssl[option]))}\n")
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
+    with os.fdopen(os.memfd_create("options"), "w", encoding="utf-8") as file:
+        os.fchmod(file.fileno(), 0o600)  # those that everybody may write are not heeded
+        if "read_default_file" in given:
+            file.write(f"!include {given['read_default_file']}\n")
+        file.write("[client]\n")
+        for argument, option in _OPTIONS.items():
+            if given.get(argument) is not None:
+                file.write(f"{option} = {_quoted(str(given[argument]))}\n")
+        ssl = given.get("ssl") or {}
+        for option in _SSL_OPTIONS:
+            if option in ssl:
+                file.write(f"ssl-{option} = {_quoted(str(ssl[option]))}\n")
+        file.flush()
+        yield file.fileno()
 
 
 def _quoted(value: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
+import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +128,7 @@ class Database:
         It goes on where one that was killed stopped. Raises DatabaseError when the database is away, and
         UnusableDatabaseError where it was made by a newer slurm-gpu.
         """
-        self._make_folder()
+        self._make_file()
         with _translated(), self.engine.connect() as connection, _one_upgrader(connection):
             self._require_known(connection)
             connection.commit()  # Alembic would take what was begun for somebody else's to commit
@@ -134,7 +136,7 @@ class Database:
 
     def is_due(self) -> bool:
         """Does it need an upgrade? So does one that is not there yet. Raises as `upgrade` does."""
-        self._make_folder()
+        self._make_file()
         with self.reading() as connection:
             self._require_known(connection)
             return self._revision(connection) != head_revision()
@@ -146,14 +148,21 @@ class Database:
             first = (select(literal(1)).select_from(table(name)).limit(1) for name in sorted(names))
             return any(connection.execute(query).first() is not None for query in first)
 
-    def _make_folder(self) -> None:
-        if self.is_sqlite and self.url.database:
-            try:
-                Path(self.url.database).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            except OSError as error:
-                raise UnusableDatabaseError(
-                    f"cannot make the folder of {self.url.database}: {error.strerror}"
-                ) from error
+    def _make_file(self) -> None:
+        """An empty one of SQLite. Root may be the first to come, and slurm-gpudbd is the folder's owner."""
+        if not (self.is_sqlite and self.url.database):
+            return
+        path = Path(self.url.database)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                if os.geteuid() == 0:
+                    owner = path.parent.stat()
+                    os.fchown(descriptor, owner.st_uid, owner.st_gid)
+                os.close(descriptor)
+        except OSError as error:
+            raise UnusableDatabaseError(f"cannot make {path}: {error.strerror}") from error
 
     def _require_known(self, connection: Connection) -> None:
         revision = self._revision(connection)

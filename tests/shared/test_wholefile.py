@@ -63,6 +63,9 @@ def test_what_a_killed_process_left_goes_and_what_another_writes_stays(tmp_path:
     with whole_file(tmp_path / "file.json") as fresh:
         fresh.write_text("all")
     assert names(tmp_path) == sorted([at_work, others, "file.json"])
+    with whole_file(tmp_path / "file.json", "oth*") as fresh:
+        fresh.write_text("all")
+    assert names(tmp_path) == sorted([at_work, "file.json"])
 
 
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:

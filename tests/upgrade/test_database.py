@@ -1,53 +1,35 @@
-"""The schema's upgrade: killed at each statement and run again, refused where it must be, with a backup."""
+"""The schema's upgrade: killed at each statement and run again, refused where it must be."""
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import os
 import sqlite3
-import stat
 import warnings
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import alembic.command
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from click.testing import CliRunner, Result
-from sqlalchemy import event, inspect, make_url, select, text
+from sqlalchemy import event, inspect, select, text
 
-from slurm_gpu.cli.main import cli
-from slurm_gpu.database import engine as engine_module
-from slurm_gpu.database.backup import back_up
 from slurm_gpu.database.engine import Database, UnusableDatabaseError, head_revision, known_revisions
 from slurm_gpu.database.schema import metadata, run_device
 from slurm_gpu.database.store import read_record
-from slurm_gpu.database.upgrading import Upgraded, make_ready, upgrade_database
-from slurm_gpu.errors import UsageError
+from slurm_gpu.database.upgrading import make_ready, upgrade_database
 from slurm_gpu.records import Mean, Record
 from tests.database.samples import T0, record, segment, timeline
 from tests.database.servers import MariaDB
 from tests.upgrade import write_state
+from tests.upgrade.databases import fill, made
 
 DATA = Path(__file__).parent / "data"
 READS = ("SELECT", "PRAGMA", "SHOW", "DESCRIBE", "SET")
 KILLED = 9
-
-
-def made(url: str, revision: str) -> Database:
-    """A database of that schema; only its folder where that is ""."""
-    database = Database(url)
-    if database.is_sqlite:
-        Path(str(database.url.database)).parent.mkdir(exist_ok=True)
-    if revision:
-        with database.engine.connect() as connection:
-            alembic.command.upgrade(engine_module._alembic(connection), revision)
-    return database
 
 
 def killed_at(number: int, url: str) -> int:
@@ -106,16 +88,6 @@ def done_so_far(database: Database) -> Any:
     )
     with database.reading() as connection:
         return connection.execute(text(query)).scalars().all(), database.schema()
-
-
-def fill(database: Database) -> None:
-    """Rows that an upgrade has to keep."""
-    with database.engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO event (node, boot_id, n, at_s, kind, data) VALUES ('n1', 'b', 1, 5, 'xid', '{}')"
-            )
-        )
 
 
 def test_an_upgrade_killed_at_each_statement_goes_on_with_the_next(url: str) -> None:
@@ -286,166 +258,3 @@ def test_the_database_of_an_older_release_is_brought_up_with_all_that_is_in_it(t
             for table in ("run_host", "run_window", "device", "event")
         ] == [1, 1, 1, 1]
     database.dispose()
-
-
-# The backup
-
-
-def backups(directory: Path) -> list[Path]:
-    return sorted(directory.iterdir()) if directory.exists() else []
-
-
-def test_a_backup_is_whole_and_private_and_named_by_what_it_was_before(url: str, tmp_path: Path) -> None:
-    database = made(url, "0003")
-    fill(database)
-    said: list[str] = []
-    place = tmp_path / "backups"
-    done = upgrade_database(url, backup_to=place, report=said.append, now=lambda: 1_780_000_000.0)
-    assert (done.before, done.after) == ("0003", head_revision())
-    (backup,) = backups(place)
-    assert backup == done.backup
-    assert f"-before-{head_revision()}-20260528T202640Z." in backup.name
-    assert (stat.S_IMODE(backup.stat().st_mode), stat.S_IMODE(place.stat().st_mode)) == (0o600, 0o700)
-    assert said[-1] == f"backup: {backup}"
-    database.dispose()
-    if database.is_sqlite:
-        with closing(sqlite3.connect(backup)) as copy:
-            assert copy.execute("SELECT kind FROM event").fetchall() == [("xid",)]
-            assert copy.execute("SELECT version_num FROM alembic_version").fetchall() == [("0003",)]
-            assert copy.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    else:
-        dumped = gzip.decompress(backup.read_bytes()).decode()
-        assert "INSERT INTO `event` VALUES" in dumped
-        assert "'0003'" in dumped
-
-
-def test_where_there_is_nothing_to_do_or_to_lose_no_backup_is_made(url: str, tmp_path: Path) -> None:
-    assert upgrade_database(url, backup_to=tmp_path / "b") == Upgraded(None, head_revision())
-    database = Database(url)
-    fill(database)
-    database.dispose()
-    assert upgrade_database(url, backup_to=tmp_path / "b") == Upgraded(head_revision(), head_revision())
-    assert backups(tmp_path / "b") == []
-
-
-def test_a_backup_of_sqlite_lies_beside_it_and_slurm_gpudbd_may_go_on_writing(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'slurm-gpu.db'}"
-    database = made(url, "0003")
-    with database.engine.connect() as reader:
-        fill(database)
-        reader.execute(text("SELECT * FROM event")).all()
-        backup = back_up(database.url, "before-0004", None)
-    assert backup == tmp_path / "slurm-gpu-before-0004.db"
-    database.dispose()
-
-
-def test_without_a_backup_nothing_is_changed(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'x.db'}"
-    database = made(url, "0003")
-    fill(database)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UnusableDatabaseError, match=r"so nothing was changed.*--backup-to.*--no-backup"):
-        upgrade_database(url, backup_to=tmp_path / "file")
-    assert database.schema() == "0003"
-    database.dispose()
-    assert upgrade_database(url, backup=False).after == head_revision()
-
-
-def test_without_a_dump_program_mariadb_is_not_upgraded(
-    mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = mariadb.fresh()
-    database = made(url, "0003")
-    fill(database)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UnusableDatabaseError, match=r"neither mariadb-dump nor mysqldump .*--no-backup"):
-        upgrade_database(url, backup_to=tmp_path)
-    assert (database.schema(), backups(tmp_path)) == ("0003", [])
-    database.dispose()
-    mariadb.drop(url)
-
-
-FAKE_DUMP = """#!/bin/sh
-tr '\\0' ' ' </proc/$$/cmdline >{seen}/cmdline
-tr '\\0' '\\n' </proc/$$/environ >{seen}/environ
-file=${{1#--defaults-file=}}
-/bin/cp "$file" {seen}/options
-/usr/bin/stat -c %a "$file" >{seen}/mode
-{end}
-"""
-
-
-def dump_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> Path:
-    """A mariadb-dump that writes down how it was called, in the directory given back."""
-    seen, programs = tmp_path / "seen", tmp_path / "bin"
-    for directory in (seen, programs):
-        directory.mkdir()
-    program = programs / "mariadb-dump"
-    program.write_text(FAKE_DUMP.format(seen=seen, end=end))
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
-    return seen
-
-
-def test_no_password_is_seen_by_others_while_mariadb_is_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = dump_with(tmp_path, monkeypatch, "echo '-- Dump completed on 2026-11-22'")
-    url = make_url("mysql+pymysql://u:x@localhost:3307/slurm_gpu?ssl_ca=/ca.pem").set(password='se"cr\\et #1')
-    backup = back_up(url, "before-0004", tmp_path / "b")
-    assert gzip.decompress(backup.read_bytes()) == b"-- Dump completed on 2026-11-22\n"
-    assert (seen / "mode").read_text() == "600\n"
-    for name in ("cmdline", "environ"):
-        assert 'se"cr' not in (seen / name).read_text()
-    command = (seen / "cmdline").read_text()
-    options = (seen / "options").read_text()
-    assert 'password = "se\\"cr\\\\et #1"\n' in options
-    for line in ('host = "localhost"', 'port = "3307"', 'user = "u"', 'ssl-ca = "/ca.pem"'):
-        assert f"{line}\n" in options
-    assert command.split()[-1] == "slurm_gpu"
-    assert not Path(command.split("--defaults-file=")[1].split()[0]).exists()
-
-
-@pytest.mark.parametrize(
-    ("end", "why"),
-    [
-        ("echo half; echo 'Got error: 1045' >&2; exit 2", "ended with 2: Got error: 1045"),
-        ("echo half", "its output is not complete"),
-    ],
-)
-def test_half_a_dump_is_no_backup(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, why: str
-) -> None:
-    dump_with(tmp_path, monkeypatch, end)
-    url = make_url("mysql+pymysql://u:x@localhost/slurm_gpu")
-    with pytest.raises(UnusableDatabaseError, match=why):
-        back_up(url, "before-0004", tmp_path / "b")
-    assert backups(tmp_path / "b") == []
-
-
-# The command
-
-
-def command(tmp_path: Path, url: str, *arguments: str) -> Result:
-    settings = tmp_path / "slurm-gpudbd.yaml"
-    settings.write_text(f"url: {url}\n")
-    settings.chmod(0o600)
-    return CliRunner().invoke(cli, ["db", "upgrade", f"--database-config={settings}", *arguments])
-
-
-def test_the_command_says_what_it_did(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'x.db'}"
-    database = made(url, "0003")
-    fill(database)
-    database.dispose()
-    told = command(tmp_path, url)
-    assert told.exit_code == 0
-    making, backup, done = told.output.splitlines()
-    assert (making, done) == ("making a backup …", f"{url} has schema {head_revision()}, had 0003")
-    assert Path(backup.removeprefix("backup: ")).exists()
-    assert command(tmp_path, url).output == f"{url} has schema {head_revision()}\n"
-
-
-def test_the_command_takes_no_contradiction(tmp_path: Path) -> None:
-    told = command(tmp_path, "sqlite:////nowhere/x.db", "--no-backup", f"--backup-to={tmp_path}")
-    assert isinstance(told.exception, UsageError)
