@@ -32,16 +32,17 @@ _READ = (
     "ntasks-per-socket", "sockets-per-node", "gpus", "gpus-per-node", "gpus-per-socket", "gpus-per-task",
     "gres", "tres-per-task", "nodelist", "wrap", "cpus-per-task", "cpus-per-gpu", "mincpus", "mem",
     "mem-per-cpu", "mem-per-gpu", "constraint", "reservation",
+    "comment", "dependency", "exclude", "job-name", "licenses", "wckey",
 )  # fmt: skip
 _PASSED_OVER = (
-    "acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "clusters", "cluster-constraint", "comment",
+    "acctg-freq", "batch", "bb", "bbf", "begin", "chdir", "clusters", "cluster-constraint",
     "container", "container-id", "core-spec", "cores-per-socket", "cpu-freq", "deadline",
-    "delay-boot", "dependency", "distribution", "error", "exclude", "export", "export-file", "extra",
-    "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input", "job-name",
-    "licenses", "mail-type", "mail-user", "mcs-label", "mem-bind", "network", "nodefile",
+    "delay-boot", "distribution", "error", "export", "export-file", "extra",
+    "extra-node-info", "gid", "gpu-bind", "gpu-freq", "gres-flags", "hint", "input",
+    "mail-type", "mail-user", "mcs-label", "mem-bind", "network", "nodefile",
     "ntasks-per-core", "open-mode", "output", "power", "prefer", "priority", "profile",
     "resv-ports", "segment", "signal", "stepmgr", "switches", "thread-spec", "threads-per-core",
-    "time-min", "tmp", "uid", "wait-all-nodes", "wckey",
+    "time-min", "tmp", "uid", "wait-all-nodes",
 )  # fmt: skip
 _SHARING = ("exclusive", "oversubscribe")
 _OPTIONAL = ("get-user-env", "immediate", "kill-on-invalid-dep", "nice", "no-kill", "no-requeue", "propagate")
@@ -126,7 +127,14 @@ _VARIABLES = {
     "GRES": "gres",
     "EXCLUSIVE": "exclusive",
     "CONSTRAINT": "constraint",
+    "JOB_NAME": "job-name",
 }
+_TEXTS = {
+    "account": "account", "partition": "partition", "qos": "qos", "name": "job-name", "comment": "comment",
+    "features": "constraint", "dependency": "dependency", "reservation": "reservation",
+    "req_nodes": "nodelist", "exc_nodes": "exclude", "licenses": "licenses", "wckey": "wckey",
+}  # fmt: skip
+"""Fields of job_desc that are what the user wrote. Most of them only a site's own script looks at."""
 _VARIABLES_OF_SRUN = {"NNODES": "nodes", "NTASKS": "ntasks"}
 
 
@@ -138,6 +146,8 @@ class SbatchRequest:
     """Long option → value, of those that matter to the policy, or to whether Slurm takes it."""
     command: str = "sbatch"
     """sbatch, srun or salloc."""
+    script: str | None = None
+    """Text of the job script; None of srun and salloc."""
 
     def description(
         self, user_id: int, user_name: str, gpu_types: Collection[str] = ()
@@ -153,12 +163,10 @@ class SbatchRequest:
         desc = dict(EMPTY_DESCRIPTION) | {
             "user_id": user_id,
             "user_name": user_name,
-            "script": "#!/bin/sh" if self.command == "sbatch" else None,
+            "script": self.script,
             "argc": 1 if self.command == "srun" else 0,
-            "account": get("account"),
-            "partition": get("partition"),
-            "qos": get("qos"),
             "array_inx": optionvalues.array(get("array")),
+            **{field: get(option) for field, option in _TEXTS.items()},
         }
         return desc | tres | {key: value for key, value in numbers.items() if value is not None}
 
@@ -244,8 +252,14 @@ def parse_command(
     if ":" in (rest[:1] if command.name == "sbatch" else rest):
         raise UsageError("`:` makes it a heterogeneous job; explain its components one by one")
     options: dict[str, str] = {}
-    if command.name == "sbatch" and "wrap" not in given:
-        options |= _script_options(rest, command, stdin)
+    script = None
+    if command.name == "sbatch" and "wrap" in given:
+        options["job-name"] = "wrap"
+        script = f"#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{given['wrap']}\n"
+    elif command.name == "sbatch":
+        script = _read_script(rest, stdin)
+        options["job-name"] = Path(rest[0]).name if rest else "sbatch"
+        options |= _script_options(script, rest[0] if rest else "standard input", command)
     elif command.name == "srun" and not rest:
         raise UsageError("no program: write `slurm-gpu explain -- srun [options] PROGRAM`")
     variables = _VARIABLES | (_VARIABLES_OF_SRUN if command.name == "srun" else {})
@@ -255,12 +269,14 @@ def parse_command(
             options[option] = value
     options |= given
     return SbatchRequest(
-        {key: value for key, value in options.items() if key in _READ or key in _SHARING}, command.name
+        {key: value for key, value in options.items() if key in _READ or key in _SHARING},
+        command.name,
+        script,
     )
 
 
-def _script_options(rest: Sequence[str], command: _Command, stdin: TextIO | None) -> dict[str, str]:
-    """What the #SBATCH lines of the named script, or of standard input, ask for."""
+def _read_script(rest: Sequence[str], stdin: TextIO | None) -> str:
+    """The text of the named script, or of standard input."""
     script = rest[0] if rest else "standard input"
     try:
         if rest:
@@ -273,6 +289,11 @@ def _script_options(rest: Sequence[str], command: _Command, stdin: TextIO | None
         raise UsageError(f"{script} cannot be read: {error.strerror}") from error
     if not rest and not text.strip():
         raise UsageError("no job script: write `slurm-gpu explain -- sbatch [options] SCRIPT`, or use --wrap")
+    return text
+
+
+def _script_options(text: str, script: str, command: _Command) -> dict[str, str]:
+    """What the #SBATCH lines of a script ask for."""
     options: dict[str, str] = {}
     for line in _directives(text):
         try:

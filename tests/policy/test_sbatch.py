@@ -158,9 +158,26 @@ def test_srun_and_salloc_have_no_script_and_options_of_their_own() -> None:
     )
 
 
+def test_a_sites_own_script_finds_what_it_may_ask_for(tmp_path: Path) -> None:
+    """Under `chain:`; the policy itself looks at none of these."""
+    words = ["-Jtrain", "--comment=x y", "-L", "matlab:2", "-d", "afterok:7", "-x", "n3", "-C", "zone1&a100"]
+    found = desc(*words, "--wckey=w", "--reservation=r", "-wn1", "--wrap=python t.py")
+    fields = ("name", "comment", "licenses", "dependency", "exc_nodes", "features", "wckey", "req_nodes")
+    assert [found[field] for field in fields] == [
+        "train", "x y", "matlab:2", "afterok:7", "n3", "zone1&a100", "w", "n1",
+    ]  # fmt: skip
+    assert found["script"] == "#!/bin/sh\n# This script was created by sbatch --wrap.\n\npython t.py\n"
+    job = tmp_path / "job.sh"
+    job.write_text("#!/bin/bash\n#SBATCH --comment=c\nmodule load cuda\n")
+    found = desc(str(job))
+    assert (found["name"], found["comment"], found["script"]) == ("job.sh", "c", job.read_text())
+    assert desc("--wrap=true")["name"] == "wrap"
+    assert desc("--wrap=true", environ={"SBATCH_JOB_NAME": "night"})["name"] == "night"
+
+
 def test_a_script_may_come_on_standard_input() -> None:
     request = parse_command(["sbatch", "-t", "5"], {}, io.StringIO("#!/bin/sh\n#SBATCH --gpus=2 -t 9\n"))
-    assert request.options == {"gpus": "2", "time": "5"}
+    assert request.options == {"gpus": "2", "time": "5", "job-name": "sbatch"}
     with pytest.raises(UsageError, match="no job script"):
         parse_command(["sbatch", "-t", "5"], {}, io.StringIO(""))
 
