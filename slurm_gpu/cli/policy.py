@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -66,6 +67,7 @@ def check(site: Site, file: Path | None) -> None:
         *_unknown_to_cluster(site, checked, source),
         *_broken_promises(site, checked, source),
         *find_doubts(checked, names, source, today),
+        *_missing_scripts(checked, source),
     )
     for warning in (*names.unknown, *doubts):
         click.echo(f"warning: {warning}", err=True)
@@ -107,6 +109,16 @@ def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None
     if found is InForce.FOREIGN:
         return f"Not in force: {SCRIPT_NAME} is not slurm-gpu's; `{apply_it}` says what to do."
     return None
+
+
+def _missing_scripts(checked: Policy, source: YamlSource) -> Iterator[InputError]:
+    """A site's own scripts that are not here; elsewhere they may be."""
+    for place, path in (("before", checked.chain.before), ("after", checked.chain.after)):
+        if path is not None and not Path(path).is_file():
+            message = (
+                f"{place}: there is no file {path} on this host; without it `policy apply` installs nothing"
+            )
+            yield source.error(("chain", place), message)
 
 
 def _unknown_to_cluster(site: Site, checked: Policy, source: YamlSource) -> tuple[InputError, ...]:

@@ -93,6 +93,8 @@ class Journal:
             return sorted(map(_read, files), key=lambda entry: _age(entry.name))
         except FileNotFoundError:
             return []
+        except PermissionError:
+            raise OutsideError(f"{self.directory} is for SlurmUser: run this as root or SlurmUser") from None
         except OSError as error:
             raise OutsideError(f"{error.filename}: {error.strerror}") from error
 

@@ -10,7 +10,7 @@ from .pages import DOCS, code_spans, rows
 _PAGE = DOCS / "troubleshooting.md"
 _TEXTS = [*dict.fromkeys(texts()), *scripts()]
 _SLURMS_OWN = {
-    "Prolog error", "Epilog error", "slurmctld", "No Assoc usage file", "Unspecified error",
+    "Prolog error", "Epilog error", "slurmctld", "No Assoc usage file", "Job violates accounting/QOS policy",
     "scontrol update", "AssocMaxGRESPerJob", "QOSMaxGRESPerUser",
 }  # fmt: skip
 _SEEN = [span for row in rows(_PAGE) for span in row[0].split("`")[1::2]]

@@ -174,6 +174,20 @@ def test_check_warns_of_accounts_that_are_not_managed(
     )
 
 
+def test_check_warns_of_a_script_of_the_sites_own_that_is_not_there(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = cluster.root / "site.lua"
+    (cluster.root / "policy.yaml").write_text(POLICY + f"chain: {{after: {site}}}\n")
+    assert cluster.run("policy", "check") == 0
+    assert f"policy.yaml:{len(POLICY.splitlines()) + 1}:16: after: there is no file {site}" in (
+        capsys.readouterr().err
+    )
+    site.touch()
+    assert cluster.run("policy", "check") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_apply_by_an_ordinary_user_says_whom_it_takes(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

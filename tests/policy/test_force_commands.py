@@ -277,6 +277,22 @@ def test_rollback_is_not_for_everybody(cluster: Cluster, monkeypatch: pytest.Mon
     assert cluster.run("rollback") == 2
 
 
+def test_status_says_whom_it_takes(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.run("apply") == 0
+    look = Path.iterdir
+
+    def closed(directory: Path) -> object:
+        if directory.name == "state":
+            raise PermissionError(13, "Permission denied", str(directory))
+        return look(directory)
+
+    monkeypatch.setattr(Path, "iterdir", closed)
+    assert cluster.run("status") == 3
+    assert "is for SlurmUser: run this as root or SlurmUser" in capsys.readouterr().err
+
+
 def test_a_script_of_the_sites_own_keeps_slurms_limits_too(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
