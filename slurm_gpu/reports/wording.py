@@ -28,8 +28,9 @@ def hours(value: float) -> str:
 
 
 def gpu_hours(value: float) -> str:
-    """As in "1,234 GPU-hours"."""
-    return f"{trimmed(value, 0 if value >= 100 else 1)} GPU-hours"
+    """As in "1,234 GPU-hours" and "1 GPU-hour"."""
+    amount = trimmed(value, 0 if value >= 100 else 1)
+    return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -71,9 +71,9 @@ def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) ->
     total = sum(charges)
     rest = gpu_hours(unpriced_mgpu_s / MGPU_S_PER_GPU_H)
     if not total:
-        return f"Nothing is charged: {rest} were held where slurm-gpu.yaml has no rate_per_gpu_hour."
+        return f"Nothing is charged; held where slurm-gpu.yaml has no rate_per_gpu_hour: {rest}."
     told = (
         f"In all {trimmed(total, 2)} is charged to {len(accounts)} accounts, "
         f"most of it to {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
     )
-    return f"{told}; {rest} have no rate." if unpriced_mgpu_s else f"{told}."
+    return f"{told}; without a rate: {rest}." if unpriced_mgpu_s else f"{told}."
