@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS := node,client,db,controller,web,report,dev
 
-.PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages clean
+.PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages browser clean
 
 demo:
 	@start=$$(date +%s); $(MAKE) --no-print-directory setup && \
@@ -31,7 +31,7 @@ test-versions-%:
 	@tests/versions/try $*
 
 # Everything that needs no cluster: two to two and a half minutes. The import rules are tests; mypy goes beside them.
-check: compiled
+check: compiled browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
@@ -88,6 +88,10 @@ compiled: $(VENV)/ready
 
 packages:
 	@packaging/install-packages
+
+# For the tests of pages, which are skipped where it cannot be had.
+browser:
+	@packaging/install-packages browser || echo "Without Chromium, tests of pages in a browser are skipped."
 
 $(VENV)/ready: setup.cfg pyproject.toml | packages
 	@packaging/make-venv $(VENV) "$(EXTRAS)"

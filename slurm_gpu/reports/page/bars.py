@@ -36,8 +36,10 @@ def draw_bars(chart: Bars, width: float) -> Drawing:
     names = list(chart.series)
     several = len(names) > 1
     drawing = Drawing(width, 0)
-    entries = [(name, series_tone(i)) for i, name in enumerate(names)] if several else []
-    if chart.total is not None and entries:
+    entries = (
+        [(name, series_tone(i)) for i, name in enumerate(names)] if several or chart.total is not None else []
+    )
+    if chart.total is not None:
         entries.append(("capacity", "limit"))
     top = legend(drawing, entries, 2) if entries else 6.0
     longest = max((text_width(label) for label in chart.labels[:shown]), default=0.0)

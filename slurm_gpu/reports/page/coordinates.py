@@ -32,7 +32,7 @@ def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequenc
     return element(
         "div",
         {"id": "parallel"},
-        element("p", {"class": "count", "data-part": "count", "aria-live": "polite"}, "Drawing the runs …"),
+        element("p", {"class": "count", "data-part": "count", "aria-live": "polite"}, "Drawing the jobs …"),
         element("p", {"class": "medians", "data-part": "medians", "aria-live": "polite"}),
         element("div", {"class": "legend", "data-part": "legend", "aria-label": "Colours: number of nodes"}),
         element("div", {"class": "frame"}, plot),
@@ -60,8 +60,8 @@ def coordinates_element(chart: ParallelCoordinates, title: str, columns: Sequenc
         element(
             "p",
             {"class": "files"},
-            "Drag along an axis to keep the runs inside, drag its name to move it. "
-            "The bars beside an axis count runs.",
+            "Drag along an axis to keep the jobs inside, drag its name to move it. "
+            "The bars beside an axis count jobs.",
         ),
         raw("script", {"type": "application/json", "id": "parallel-facts"}, packed.facts),
         raw("script", {"type": "application/octet-stream", "id": "parallel-bytes"}, packed.data),

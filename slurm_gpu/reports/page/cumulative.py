@@ -69,7 +69,7 @@ def _panel(
         if len(steps.x):
             points = _staircase(steps, scale, right - left)
             points = np.column_stack([left + points[:, 0], bottom - points[:, 1] * _PANEL_HEIGHT])
-            drawing.add(Line(points, tones[name], 2.0, about=f"{name} ({steps.n:,} runs)"))
+            drawing.add(Line(points, tones[name], 2.0, about=f"{name} ({steps.n:,} jobs)"))
     drawing.add(segment(left, bottom, right, bottom, "muted"))
 
 

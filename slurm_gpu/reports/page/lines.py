@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import ParallelCoordinates
-from slurm_gpu.reports.page.amounts import amount, compact
+from slurm_gpu.reports.page.amounts import compact
 from slurm_gpu.reports.page.axislabel import axis_label
 from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment
 from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES, node_class
@@ -18,7 +18,7 @@ from slurm_gpu.reports.page.scales import Scale, scale_of
 
 MOST_LINES = 4000
 _HEIGHT, _HEAD, _FOOT = 300.0, 34.0, 30.0
-_LEFT, _RIGHT = 40.0, 24.0
+_LEFT, _RIGHT = 40.0, 44.0
 
 
 def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES) -> Drawing:
@@ -44,7 +44,7 @@ def draw_lines(chart: ParallelCoordinates, width: float, most: int = MOST_LINES)
     lines = [Line(paths[classes == c].reshape(-1, 2), f"node-{c}", 0.8, opacity) for c in order]
     drawing.marks[:0] = lines
     if len(kept) < chart.of:
-        note = f"every {amount(chart.of / max(1, len(kept)))}th of {chart.of:,} runs"
+        note = f"{len(kept):,} of {chart.of:,} jobs, evenly chosen"
         drawing.add(Label(width, bottom + _FOOT - 6, note, anchor="end"))
     drawing.height = bottom + _FOOT
     return drawing

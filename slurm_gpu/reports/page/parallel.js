@@ -308,7 +308,7 @@
     const raw = (most - least) / 6, size = 10 ** Math.floor(Math.log10(raw));
     let step = [1, 2, 5, 10].find((k) => k * size >= raw) * size;
     if (axis.whole) step = Math.max(1, step);
-    const found = [];
+    const found = axis.whole && least % step !== 0 ? [least] : [];
     for (let value = Math.ceil(least / step - 1e-9) * step; value <= most + step * 1e-6; value += step) found.push(Number(value.toPrecision(6)));
     return found;
   }

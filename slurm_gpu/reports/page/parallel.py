@@ -56,7 +56,7 @@ def pack(chart: ParallelCoordinates, about: Mapping[str, str], most: int = MOST_
     parts = [part for _, planes in packed for part in planes] + _planes(codes, wide=False)
     facts = {
         "runs": len(kept),
-        "noun": "runs" if len(kept) == chart.of else f"sampled runs of {chart.of:,}",
+        "noun": "jobs" if len(kept) == chart.of else f"jobs drawn of {chart.of:,}",
         "axes": [axis for axis, _ in packed],
         "colour_axis": [axis.name for axis in chart.axes].index(chart.colour),
         "classes": [{"from": each.least, "label": each.label} for each in NODE_CLASSES],

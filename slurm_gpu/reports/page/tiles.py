@@ -22,11 +22,11 @@ def tiles_of(accounts: Accounts) -> Sequence[Tile]:
     waits = jobs.wait_h[jobs.completed & jobs.with_gpus]
     waits = waits[~np.isnan(waits)]
     return (
-        Tile("GPU-hours held", amount(jobs.total_gpu_h), "h"),
+        Tile("GPU-hours held", amount(jobs.total_gpu_h)),
         Tile("of all GPU time", amount(share), "%"),
-        Tile("runs ended", amount(float(jobs.ended.sum()))),
+        Tile("jobs ended", amount(float(jobs.ended.sum()))),
         Tile("users", amount(float(len(users)))),
-        Tile("median wait of GPU runs", amount(float(np.median(waits)) if len(waits) else math.nan), "h"),
+        Tile("median wait of GPU jobs", amount(float(np.median(waits)) if len(waits) else math.nan), "h"),
         Tile("mean GPU utilisation", amount(_mean_utilisation(jobs)), "%"),
     )
 

@@ -1,0 +1,276 @@
+"""The page in a real browser: it draws, it is brushed, and what users named does nothing."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_gpu.reports.figure import Figure
+from slurm_gpu.reports.page.document import page_html
+from slurm_gpu.reports.page.plaintext import visible
+from tests.reports.page.madeup import HOSTILE, figures, page, parallel
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
+)
+_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
+pytestmark = pytest.mark.skipif(
+    _CHROMIUM is None, reason="needs Chromium, which packaging/install-packages installs where it can be had"
+)
+_RUNS = 1000
+_CHART = parallel(_RUNS)
+_NODES = _CHART.values["nNODE"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; the pages are our own.
+        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """runs.html with _CHART alone, and hostile.html with all kinds of figures and of names."""
+    directory = tmp_path_factory.mktemp("report")
+    some = figures(("pytorch",))[4]
+    shown = Figure(id="runs", title="Runs", reading="R.", table=some.table, chart=_CHART)
+    (directory / "runs.html").write_text(page_html(page([shown])), "utf-8")
+    (directory / "hostile.html").write_text(page_html(page(figures())), "utf-8")
+    return directory
+
+
+class _Tab:
+    """A page that was opened, and all that it said and asked for."""
+
+    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on(
+            "dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}") or dialog.dismiss()
+        )
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.url = file.as_uri()
+        self.page.goto(self.url)
+
+    def drawn(self) -> "_Tab":
+        """Once the lines are there."""
+        self.page.locator("#parallel[data-drawn]").wait_for()
+        return self
+
+    def chosen_after(self, act: Any) -> int:
+        """How many runs are drawn once `act` has shown its effect."""
+        before = self.page.evaluate("document.getElementById('parallel').dataset.drawn")
+        act()
+        # No wait_for_function: it evaluates text, which the page's policy forbids.
+        self.page.locator(f'#parallel:not([data-drawn="{before}"])').wait_for()
+        self.page.evaluate(
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        return int(self.page.evaluate("document.getElementById('parallel').dataset.runs"))
+
+
+@pytest.fixture
+def opened(browser: Any, files: Path) -> Iterator[Any]:
+    """Opens a file in a tab, with options of the browser's; closes them."""
+    tabs: list[_Tab] = []
+
+    def open_tab(name: str, **options: Any) -> _Tab:
+        tabs.append(_Tab(browser, files / name, **options))
+        return tabs[-1]
+
+    yield open_tab
+    for tab in tabs:
+        tab.context.close()
+
+
+def test_the_page_draws_all_jobs_and_asks_nobody(opened: Any):
+    tab = opened("runs.html").drawn()
+    assert tab.page.inner_text('[data-part="count"]') == "1,000 of 1,000 jobs (100 %)"
+    assert tab.asked == [tab.url]
+    assert tab.said == []
+
+
+def test_limits_choose_exactly_the_jobs_within_them(opened: Any):
+    tab = opened("runs.html").drawn()
+    least = tab.page.get_by_label("nNODE from", exact=True)
+    assert tab.chosen_after(lambda: least.fill("2")) == int((_NODES >= 2).sum())
+    most = tab.page.get_by_label("nNODE to", exact=True)
+    assert tab.chosen_after(lambda: most.fill("4")) == int(((_NODES >= 2) & (_NODES <= 4)).sum())
+    assert tab.chosen_after(lambda: tab.page.get_by_role("button", name="Show all").click()) == _RUNS
+
+
+def test_a_gap_is_within_no_limits(opened: Any):
+    tab = opened("runs.html").drawn()
+    known = int((~np.isnan(_CHART.values["uGPUcore"])).sum())
+    assert known < _RUNS
+    assert tab.chosen_after(lambda: tab.page.get_by_label("uGPUcore from", exact=True).fill("0")) == known
+
+
+def _axis_at(tab: _Tab, place: int) -> tuple[float, float, float]:
+    """(x, upper end, lower end) of an axis on the screen."""
+    tab.page.locator('[data-part="overlay"]').scroll_into_view_if_needed()
+    box = tab.page.locator(".axis-line").nth(0).bounding_box()
+    line = tab.page.locator("g.axis").nth(place).locator("line.axis-line").nth(0).bounding_box()
+    assert box is not None
+    assert line is not None
+    return line["x"], line["y"], line["y"] + line["height"]
+
+
+def test_an_axis_is_brushed_moved_and_freed_with_the_mouse(opened: Any):
+    tab = opened("runs.html").drawn()
+    mouse = tab.page.mouse
+    x, upper, lower = _axis_at(tab, 0)
+
+    def drag(start: float, end: float) -> None:
+        mouse.move(x, start)
+        mouse.down()
+        mouse.move(x, (start + end) / 2)
+        mouse.move(x, end)
+        mouse.up()
+
+    most = int(_NODES.max())
+    assert tab.chosen_after(lambda: drag(upper - 2, (upper + lower) / 2)) < _RUNS
+    low = float(tab.page.get_by_label("nNODE from", exact=True).input_value())
+    high = float(tab.page.get_by_label("nNODE to", exact=True).input_value())
+    assert high == most
+    chosen = int(tab.page.evaluate("document.getElementById('parallel').dataset.runs"))
+    assert chosen == int((low <= _NODES).sum())
+    middle = (upper + lower) / 2
+    moved = tab.chosen_after(lambda: drag(middle - 30, middle + 30))
+    assert moved != chosen
+    assert tab.chosen_after(lambda: mouse.click(x, upper + 3)) == _RUNS
+
+
+def test_axes_are_moved_with_the_keyboard_and_change_their_scale(opened: Any):
+    tab = opened("runs.html").drawn()
+    tab.page.get_by_role("button", name="RUN_h: ").focus()
+    tab.chosen_after(lambda: tab.page.keyboard.press("ArrowLeft"))
+    order = tab.page.evaluate("document.getElementById('parallel').dataset.order").split()
+    assert order == ["nNODE", "nGPU", "RUN_h", "WAIT_h", "uGPUcore", "uGPUmem"]
+    scale = tab.page.get_by_role("button", name="Scale of RUN_h")
+    before = scale.inner_text()
+    tab.chosen_after(scale.click)
+    assert {before, scale.inner_text()} == {"log", "linear"}
+
+
+def test_an_axis_is_moved_by_dragging_its_name(opened: Any):
+    tab = opened("runs.html").drawn()
+    first = tab.page.get_by_role("button", name="nNODE: ").bounding_box()
+    third = tab.page.get_by_role("button", name="WAIT_h: ").bounding_box()
+    mouse = tab.page.mouse
+
+    def drag() -> None:
+        mouse.move(first["x"] + 20, first["y"] + 8)
+        mouse.down()
+        mouse.move(third["x"] + 30, third["y"] + 8, steps=5)
+        mouse.up()
+
+    tab.chosen_after(drag)
+    order = tab.page.evaluate("document.getElementById('parallel').dataset.order").split()
+    assert order[:3] == ["nGPU", "WAIT_h", "nNODE"]
+
+
+def test_applications_are_chosen(opened: Any):
+    tab = opened("runs.html").drawn()
+    names = _CHART.application.texts()
+    only = tab.page.get_by_role("button", name="Only tensorflow")
+    assert tab.chosen_after(only.click) == names.count("tensorflow")
+    more = tab.page.get_by_role("checkbox", name="pytorch")
+    assert tab.chosen_after(more.check) == names.count("tensorflow") + names.count("pytorch")
+
+
+def test_what_is_chosen_is_drawn_and_the_rest_is_grey(opened: Any):
+    tab = opened("runs.html").drawn()
+    coloured = """() => {
+      const canvas = document.querySelector('canvas'), all = canvas.getContext('2d');
+      const { data } = all.getImageData(0, 70, canvas.width, 280);
+      let found = 0;
+      for (let k = 0; k < data.length; k += 4) {
+        const parts = data.subarray(k, k + 3);
+        if (Math.max(...parts) - Math.min(...parts) > 40) found++;
+      }
+      return found;
+    }"""
+    every = tab.page.evaluate(coloured)
+    assert every > 10_000
+    tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("24"))
+    some = tab.page.evaluate(coloured)
+    tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("25"))
+    assert 0 == tab.page.evaluate(coloured) < some < every
+
+
+def test_hostile_names_are_text_and_do_nothing(opened: Any):
+    tab = opened("hostile.html").drawn()
+    cells = tab.page.evaluate("[...document.querySelectorAll('td')].map((cell) => cell.textContent)")
+    labels = tab.page.evaluate(
+        "[...document.querySelectorAll('.applications bdi')].map((name) => name.textContent)"
+    )
+    for name in HOSTILE:
+        assert visible(name) in cells
+    assert set(labels) <= {*map(visible, HOSTILE), "not recognised"}
+    assert tab.page.evaluate("document.scripts.length") == 3  # facts, bytes, and the one that runs
+    assert tab.page.evaluate("document.images.length") == 0
+    assert tab.asked == [tab.url]
+    assert tab.said == []
+
+
+def test_a_script_or_style_that_got_in_would_not_run(opened: Any):
+    tab = opened("runs.html").drawn()
+    broken = tab.page.evaluate(
+        """async () => {
+          const rules = [];
+          const note = (event) => rules.push(event.effectiveDirective);
+          document.addEventListener("securitypolicyviolation", note);
+          const image = document.createElement("img");
+          image.src = "https://example.org/x.png";
+          const styled = document.createElement("p");
+          styled.setAttribute("style", "color: red");
+          document.body.append(image, styled);
+          try { document.body.innerHTML += "<p>"; } catch (error) { rules.push(error.name); }
+          await new Promise((done) => setTimeout(done, 100));
+          return rules;
+        }"""
+    )
+    assert {"img-src", "style-src-attr", "TypeError"} <= set(broken)
+
+
+def test_without_javascript_lines_stand_still(opened: Any):
+    tab = opened("runs.html", java_script_enabled=False)
+    assert tab.page.locator("noscript svg").is_visible()
+    assert tab.page.locator("noscript path").count() > 10
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_nothing_is_wider_than_the_screen(opened: Any, width: int):
+    tab = opened("hostile.html", viewport={"width": width, "height": 800}).drawn()
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_it_is_dark_where_the_screen_is_and_light_on_paper(opened: Any):
+    tab = opened("runs.html", color_scheme="dark").drawn()
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = tab.page.evaluate(ground)
+    tab.page.emulate_media(media="print", color_scheme="dark")
+    assert dark != tab.page.evaluate(ground) == "rgb(244, 246, 248)"
+    assert tab.page.locator('[data-part="controls"]').is_hidden()
+
+
+def test_every_control_has_a_name_and_every_figure_a_heading(opened: Any):
+    tab = opened("hostile.html").drawn()
+    nameless = """[
+      ...document.querySelectorAll('button, input, canvas, [role=img], [role=region]')
+    ].filter((each) => {
+      return !(each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.length);
+    }).length"""
+    assert tab.page.evaluate(nameless) == 0
+    assert tab.page.locator("main section h2").count() == tab.page.locator("main section").count()
