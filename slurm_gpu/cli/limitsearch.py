@@ -26,9 +26,6 @@ from slurm_gpu.reports.recommend.search import Search
 if TYPE_CHECKING:
     from slurm_gpu.database.client import Run
 
-_EARLIER_S = 30 * 86400
-"""Runs that still went on, or waited, when a period began were submitted in the time before it."""
-
 
 @dataclass(frozen=True)
 class Replayed:
@@ -69,7 +66,7 @@ def replayed(
         )
     told("recorded runs")
     users = PastUsers()
-    runs = [_past_run(run, users) for run in everybodys_runs(site, since_s - _EARLIER_S, until_s)]
+    runs = [_past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
     past = rebuild(runs, site.slurm.nodes(), since_s, until_s)
     search = Search(past, policy, scheduling_of(loaded.settings.raw), now_s)
     return Replayed(loaded, past, search, since_s, until_s, (*remarks, *past.remarks))

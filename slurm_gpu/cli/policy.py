@@ -14,6 +14,7 @@ from slurm_gpu.cli.output import console
 from slurm_gpu.cli.policyfile import apply_command, file_argument, policy_path, timezone
 from slurm_gpu.cli.policyforce import apply, plan, rollback
 from slurm_gpu.cli.policyreplay import replay
+from slurm_gpu.cli.policyreview import review
 from slurm_gpu.cli.policystatus import status
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
@@ -41,7 +42,7 @@ def policy() -> None:
     """Limits that explain themselves: check policy.yaml, put it into force, show it."""
 
 
-for _command in (plan, apply, rollback, status, replay):
+for _command in (plan, apply, rollback, status, replay, review):
     policy.add_command(_command)
 
 

@@ -14,11 +14,13 @@ from slurm_gpu.cli.policyloaded import LoadedPolicy, state_option
 from slurm_gpu.cli.policytext import plan_json, plan_lines
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.check import load_moved
 from slurm_gpu.policy.decisions import DecisionCounts, count_decisions
 from slurm_gpu.policy.inforce import InForce
 from slurm_gpu.policy.install import made_by
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.journal import Entry, Journal, State
+from slurm_gpu.policy.moves import Moved
 
 
 @click.command()
@@ -40,11 +42,13 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
     last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
     maker = made_by(journal, loaded.script)
     counts = _decisions(run_dir, loaded.script)
+    moved, _ = load_moved(loaded.path)
     if not as_json:  # at once: slurmdbd may be away
         click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
         if begun is not None:
             click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
         click.echo(f"{loaded.script}: {_standing(found, maker, loaded.path, file)}")
+        _print_moves(moved)
         if counts is not None and counts.since_s is not None:
             _print_counts(counts, counts.since_s)
     native = loaded.native(site, journal.owned(loaded.settings.cluster))
@@ -59,6 +63,10 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
                 "script": found.value,
                 "script_from": _plain(maker),
                 "native": plan_json(native),
+                "moved": [
+                    asdict(move) | {"counts": move in moved.counting}
+                    for move in (*moved.counting, *moved.undone, *(move for move, _ in moved.void))
+                ],
                 "differs": differs,
                 "decisions": None if counts is None else asdict(counts),
             }
@@ -107,6 +115,20 @@ def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:
 
 def _plain(entry: Entry | None) -> dict[str, str] | None:
     return None if entry is None else {"at": entry.name, "policy": entry.policy}
+
+
+def _print_moves(moved: Moved) -> None:
+    """What the review has made of the limits in the file."""
+    for move in moved.counting:
+        click.echo(f"Moved by the review {_day(move.at_s)}: {move} ({move.why})")
+    for move in moved.undone:
+        click.echo(f"Taken back {_day(move.at_s if move.undone_s is None else move.undone_s)}: {move}")
+    for move, why in moved.void:
+        click.echo(f"Does not count any more: {move}; {why}")
+
+
+def _day(at_s: int) -> str:
+    return f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _print_counts(counts: DecisionCounts, since_s: int) -> None:

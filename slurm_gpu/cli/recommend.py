@@ -15,7 +15,8 @@ from slurm_gpu.cli.policyfile import PATH, file_argument, timezone
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.telling import telling
 from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.limitedit import edit_limit, unified_diff, value_text
+from slurm_gpu.policy.limitedit import edit_limit, unified_diff
+from slurm_gpu.policy.limitvalue import value_text
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.cli.limitsearch import Replayed

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
+from slurm_gpu.database.actsapi import Acts
 from slurm_gpu.database.asking import RETRY_AFTER_S
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
@@ -24,7 +25,7 @@ from slurm_gpu.records import WIRE_RANGE
 
 def make_app(services: Services) -> Starlette:
     """The ASGI application."""
-    posts, reads = Posts(services), Reads(services)
+    posts, reads, acts = Posts(services), Reads(services), Acts(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),
@@ -33,6 +34,8 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/runs/{job}/window", reads.get_window, methods=["GET"]),
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
+        Route("/v1/audit", acts.get_audit, methods=["GET"]),
+        Route("/v1/controller", acts.post_controller, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.results import (
+    Act,
     DeviceTimeline,
     Health,
     NodeReport,
@@ -25,6 +27,7 @@ from slurm_gpu.errors import DatabaseError, RecordError, UsageError
 from slurm_gpu.records import Live
 
 __all__ = [
+    "Act",
     "DatabaseClient",
     "DeviceTimeline",
     "Health",
@@ -151,6 +154,17 @@ class DatabaseClient:
         """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
         return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
 
+    def acts(self, limit: int = 100) -> Sequence[Act]:
+        """The last acts on the cluster, the newest first; for operators."""
+        return tuple(
+            Act.from_json(item) for item in _list(self._get("/v1/audit", {"limit": str(limit)}), "audit")
+        )
+
+    def tell_acts(self, acts: Sequence[Act]) -> None:
+        """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
+        told = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
+        self._ask("POST", "/v1/controller", content=json.dumps({"audit": told}).encode())
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -164,8 +178,11 @@ class DatabaseClient:
         self.close()
 
     def _get(self, path: str, query: Mapping[str, str], missing: Any = None) -> Any:
+        return self._ask("GET", path, missing, params=query)
+
+    def _ask(self, method: str, path: str, missing: Any = None, **request: Any) -> Any:
         try:
-            response = self._http.get(path, params=query)
+            response = self._http.request(method, path, **request)
         except httpx.TimeoutException as error:
             raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
         except httpx.HTTPError as error:

@@ -148,6 +148,37 @@ _LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """One act on the cluster."""
+
+    id: str
+    """Made by whoever acts: 32 hexadecimal digits. Told again, it is the same act."""
+    at_s: int
+    host: str
+    act: str
+    """What was done, such as "limit moved"."""
+    subject: str
+    why: str
+    old: str | None = None
+    new: str | None = None
+    evidence: Any = None
+    who: str | None = None
+    """The user who told, by slurm-gpudbd's word."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Act:
+        """Read one of an answer; raises DatabaseError."""
+        try:
+            return cls(**{f.name: value.get(f.name) for f in fields(cls)})
+        except AttributeError as error:
+            raise DatabaseError(f"slurm-gpudbd answered an act that cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """How slurm-gpudbd is: its versions, how far its import of Slurm's accounting has come, what it refused.
 

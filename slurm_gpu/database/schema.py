@@ -295,6 +295,23 @@ event = Table(
     **_OPTIONS,
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("audit_id", String(32), primary_key=True),
+    Column("at_s", BigInteger, nullable=False),
+    Column("who", String(NAME_LENGTH), nullable=False),  # who told, as MUNGE or the kernel vouched
+    Column("host", String(NAME_LENGTH), nullable=False),
+    Column("act", String(NAME_LENGTH), nullable=False),
+    Column("subject", String(NAME_LENGTH), nullable=False),
+    Column("old", Text),
+    Column("new", Text),
+    Column("why", Text, nullable=False),
+    Column("evidence", LongJson),
+    Index("audit_at", "at_s"),
+    **_OPTIONS,
+)
+
 watermark = Table(
     "watermark",
     metadata,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from slurm_gpu.errors import InvalidFileError
+from slurm_gpu.policy.checkadjust import AdjustCheck
 from slurm_gpu.policy.checkbundles import BundlesCheck
 from slurm_gpu.policy.checkhours import HoursCheck
-from slurm_gpu.policy.checklimits import LimitsCheck
 from slurm_gpu.policy.checkowners import OwnersCheck
 from slurm_gpu.policy.checkvalues import CONTROL, ID, name_of
 from slurm_gpu.policy.limits import flat_limits
@@ -27,6 +28,7 @@ from slurm_gpu.policy.model import (
     Rule,
     RuleException,
 )
+from slurm_gpu.policy.moves import Moved, read_moves, with_moves
 from slurm_gpu.yamlcheck import did_you_mean, shown
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
@@ -43,9 +45,18 @@ _EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
 
 
 def load_policy(path: Path) -> tuple[Policy, YamlSource]:
-    """Read and check a policy; raises InputError or InvalidFileError naming every mistake."""
+    """Read and check a policy, with the limits that the review moved.
+
+    Raises InputError or InvalidFileError naming every mistake.
+    """
+    moved, source = load_moved(path)
+    return moved.policy, source
+
+
+def load_moved(path: Path) -> tuple[Moved, YamlSource]:
+    """Likewise, with the moves by themselves."""
     source = read_yaml(path)
-    return check_policy(source), source
+    return with_moves(check_policy(source), read_moves(path)), source
 
 
 def check_policy(source: YamlSource) -> Policy:
@@ -60,7 +71,7 @@ class _Defaults(NamedTuple):
     on_error: OnError
 
 
-class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
+class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -177,16 +188,10 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
                 group = ""
         per = self.choice((*location, "per"), table.get("per", "job"), Per)
         known_per = per if table.get("per") == per else None
-        if "adjust" in table:
-            self.fail(
-                (*location, "adjust"),
-                "adjust: nothing reviews limits yet, and so nothing would move them; leave it out",
-                key=True,
-            )
         limits = Limits()
         if "limits" in table:
             limits = self.limits((*location, "limits"), table["limits"], known_per)
-        return Rule(
+        rule = Rule(
             id=rule_id,
             group=group,
             per=per,
@@ -198,6 +203,7 @@ class _Check(LimitsCheck, HoursCheck, BundlesCheck, OwnersCheck):
             kind=self.choice((*location, "kind"), table["kind"], Kind) if "kind" in table else None,
             location=location,
         )
+        return replace(rule, adjust=self.adjust(table["adjust"], rule)) if "adjust" in table else rule
 
     def exceptions(self, value: Any, rules: tuple[Rule, ...]) -> tuple[RuleException, ...]:
         if not isinstance(value, list):

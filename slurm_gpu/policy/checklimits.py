@@ -1,4 +1,4 @@
-"""Checks the limits of a rule or an exception, and the bounds in which a review may move them."""
+"""Checks the limits of a rule or an exception."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class LimitsCheck(ValueCheck):
             found[kind.field] = self._limit((*location, key), item, kind)
         return Limits(**found)
 
-    def _number(self, location: Location, value: Any, kind: LimitKind) -> int | None:
+    def number(self, location: Location, value: Any, kind: LimitKind) -> int | None:
+        """One number, in the unit of the limit."""
         if kind.measure is Measure.GPUS:
             return self.mgpu(location, value)
         if kind.measure is Measure.MEMORY:
@@ -55,7 +56,7 @@ class LimitsCheck(ValueCheck):
             return self._allowed_names(location, value, kind)
         if kind.measure is Measure.GPU_HOURS:
             return self._gpu_hours(location, value)
-        return self._number(location, value, kind)
+        return self.number(location, value, kind)
 
     def _memory(self, location: Location, value: Any, kind: LimitKind) -> int | None:
         if kind.key == "memory_per_gpu":

@@ -145,6 +145,16 @@ class RuleException:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """Within which bounds the weekly review may move a limit on what runs; in the unit of the limit."""
+
+    key: str
+    """Of the limit in policy.yaml."""
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One rule with its reason."""
 
@@ -159,6 +169,7 @@ class Rule:
     """None: always."""
     kind: Kind | None = None
     """None: both."""
+    adjust: tuple[Adjust, ...] = ()
     location: Location = ()
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_gpu.policy.bundle import bundle_reason
-from slurm_gpu.policy.limits import Scope, set_limits
+from slurm_gpu.policy.limits import LIMITS, Scope, set_limits
 from slurm_gpu.policy.limittext import limit_texts
+from slurm_gpu.policy.limitvalue import value_text
 from slurm_gpu.policy.model import (
     Bundle,
     BundleMode,
@@ -128,6 +129,11 @@ def _rule(rule: Rule, policy: Policy) -> Section:
         remarks.append(_MODE[rule.mode])
     elif any(kind.scope is Scope.RUNNING for kind, _ in set_limits(rule.limits)):
         remarks.append("Jobs beyond what may run are accepted, and wait.")
+    remarks += [
+        f"A weekly review may move {LIMITS[one.key].what} running between {value_text(one.key, one.low)} and "
+        f"{value_text(one.key, one.high)}."
+        for one in rule.adjust
+    ]
     return Section(
         name=rule.id,
         whom=f"for {group.name}: {_who(group)}",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from slurm_gpu.policy.bundle import bundle_reason
+from slurm_gpu.policy.limits import LIMITS, Measure
 from slurm_gpu.policy.limittext import limits_json
-from slurm_gpu.policy.model import Bundle, Hours, Owner, Policy
+from slurm_gpu.policy.model import Adjust, Bundle, Hours, Owner, Policy
 from slurm_gpu.policy.page import conditions
 
 
@@ -35,6 +36,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
                 "when": None if rule.when is None else _when(rule.when),
                 "kind": None if rule.kind is None else str(rule.kind),
                 "limits": limits_json(rule.limits),
+                "adjust": {one.key: list(_bounds_json(one)) for one in rule.adjust},
             }
             for rule in policy.rules
         ],
@@ -50,6 +52,12 @@ def to_json(policy: Policy) -> dict[str, Any]:
             for exception in policy.exceptions
         ],
     }
+
+
+def _bounds_json(bounds: Adjust) -> tuple[float, float]:
+    """In the unit of the limit's own value above: GPUs, MiB or a count."""
+    per_unit = 1000 if LIMITS[bounds.key].measure is Measure.GPUS else 1
+    return bounds.low / per_unit, bounds.high / per_unit
 
 
 def _when(when: Hours) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from slurm_gpu.policy.check import CONDITIONS
+from slurm_gpu.policy.checkadjust import ADJUSTABLE
 from slurm_gpu.policy.checkhours import DAYS
 from slurm_gpu.policy.checkvalues import ID, MOST_COUNT, MOST_GPUS
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
@@ -139,12 +140,23 @@ def _rule() -> Schema:
             "when": _table({"days": _ref("days"), "hours": _ref("hours")})
             | {"minProperties": 1, "description": "When it holds, by the moment of submission."},
             "kind": _told(_choice(Kind), "Only for jobs with a script (batch) or without (interactive)."),
+            "adjust": _told(_adjust(), "Within which bounds the weekly review may move limits on what runs."),
         },
         required=("id", "for", "per", "why", "limits"),
     )
     return table | {
         "allOf": [limits([Per.JOB], "limits_of_a_job"), limits([Per.USER, Per.GROUP], "limits_of_a_sum")]
     }
+
+
+def _adjust() -> Schema:
+    kinds = [LIMITS[key] for key in ADJUSTABLE]
+    return _table({kind.key: _bounds(kind) for kind in kinds}) | {"minProperties": 1}
+
+
+def _bounds(kind: LimitKind) -> Schema:
+    of = {Measure.GPUS: "gpus", Measure.COUNT: "count", Measure.MEMORY: "memory"}[kind.measure]
+    return {"type": "array", "items": _ref(of), "minItems": 2, "maxItems": 2}
 
 
 def _exception() -> Schema:

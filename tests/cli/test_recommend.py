@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.policy.check import load_policy
-from slurm_gpu.policy.limitedit import single_value
+from slurm_gpu.policy.limitvalue import single_value
 from tests.cli.conftest import NOW_S, CommandLine, make_run
 
 HOUR = 3600

@@ -99,12 +99,6 @@ def test_every_limit_is_read_in_its_unit() -> None:
     assert set_here == set(LIMITS)  # none is forgotten above
 
 
-def test_bounds_for_a_review_are_refused_until_there_is_a_review() -> None:
-    assert mistakes(WHOLE.replace("    kind: interactive\n", "    adjust: {nodes: [1, 8]}\n", 1))[0].endswith(
-        "adjust: nothing reviews limits yet, and so nothing would move them; leave it out"
-    )
-
-
 def test_the_rest_of_a_policy_is_read() -> None:
     policy = check(WHOLE)
     job, _ = policy.rules

@@ -9,7 +9,8 @@ import pytest
 
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.check import check_policy
-from slurm_gpu.policy.limitedit import edit_limit, single_value, unified_diff, value_text
+from slurm_gpu.policy.limitedit import edit_limit, unified_diff
+from slurm_gpu.policy.limitvalue import single_value, value_text
 from slurm_gpu.yamlsource import parse_yaml
 
 TEXT = """\

@@ -1,0 +1,75 @@
+"""The `audit` table: acts on the cluster, as whoever acted told of them, and never changed after that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy import Connection, select
+
+from slurm_gpu.database.results import Act
+from slurm_gpu.database.schema import NAME_LENGTH, audit
+from slurm_gpu.database.upsert import once
+from slurm_gpu.errors import UsageError
+
+MOST_AT_ONCE = 100
+MOST_SHOWN = 1000
+_MOST_EVIDENCE = 1 << 20
+_ID = re.compile(r"[0-9a-f]{32}")
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
+_Told = Annotated[str, Meta(max_length=10_000)]
+
+
+class _Act(msgspec.Struct):
+    """One as it comes."""
+
+    id: str
+    at_s: Annotated[int, Meta(ge=0, lt=1 << 62)]
+    host: _Name
+    act: _Name
+    subject: _Name
+    why: _Told
+    old: _Told | None = None
+    new: _Told | None = None
+    evidence: Any = None
+
+
+class _Acts(msgspec.Struct):
+    audit: Annotated[list[_Act], Meta(max_length=MOST_AT_ONCE)]
+
+
+def read_acts(body: bytes) -> list[_Act]:
+    """Those of a request; raises UsageError that names what is wrong."""
+    try:
+        acts = msgspec.json.decode(body, type=_Acts).audit
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the acts cannot be read: {error}") from None
+    for act in acts:
+        if not _ID.fullmatch(act.id):
+            raise UsageError(f"id {act.id!r} must be 32 hexadecimal digits")
+        if act.evidence is not None and len(msgspec.json.encode(act.evidence)) > _MOST_EVIDENCE:
+            raise UsageError(f"the evidence of act {act.id} is more than 1 MiB")
+    return acts
+
+
+def store_acts(connection: Connection, acts: Sequence[_Act], who: str) -> int:
+    """Those that are not there yet, by their ids; returns how many came."""
+    rows = [
+        {"audit_id": act.id, "who": who, **{name: getattr(act, name) for name in _Act.__struct_fields__[1:]}}
+        for act in acts
+    ]
+    if rows:
+        connection.execute(once(connection, audit), rows)
+    return len(rows)
+
+
+def find_acts(connection: Connection, limit: int) -> list[Act]:
+    """The last ones, the newest first."""
+    newest = select(audit).order_by(audit.c.at_s.desc(), audit.c.audit_id).limit(limit)
+    return [
+        Act(**{"id" if name == "audit_id" else name: value for name, value in row.items()})
+        for row in connection.execute(newest).mappings()
+    ]

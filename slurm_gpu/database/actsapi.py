@@ -1,0 +1,57 @@
+"""GET /v1/audit and POST /v1/controller: what was done to the cluster, and by whom."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.acts import MOST_SHOWN, find_acts, read_acts, store_acts
+from slurm_gpu.database.asking import asked, authenticated, parameters
+from slurm_gpu.database.services import Services
+from slurm_gpu.errors import UsageError
+
+
+class Acts:
+    """The endpoints."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def get_audit(self, request: Request) -> Response:
+        """GET /v1/audit."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.sees_all:
+            raise HTTPException(403, "acts are shown to operators")
+        limit = _limit(parameters(request))
+
+        def find() -> list[dict[str, Any]]:
+            with self._services.database.reading() as connection:
+                return [act.to_json() for act in find_acts(connection, limit)]
+
+        return JSONResponse({"audit": await run_in_threadpool(find)})
+
+    async def post_controller(self, request: Request) -> Response:
+        """POST /v1/controller."""
+        identify, body = await asked(self._services.authenticator, request)
+
+        def store() -> int:
+            caller = identify()
+            if not caller.writes:
+                raise HTTPException(403, "only root and SlurmUser tell what was done")
+            acts, who = read_acts(body), caller.user or str(caller.uid)
+            return self._services.database.write(lambda connection: store_acts(connection, acts, who))
+
+        return JSONResponse({"stored": await run_in_threadpool(store)})
+
+
+def _limit(query: dict[str, str]) -> int:
+    text = query.pop("limit", "100")
+    if query:
+        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: limit")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_SHOWN:
+        raise UsageError(f"limit={text!r} must be a whole number from 1 to {MOST_SHOWN}")
+    return int(text)

@@ -1,0 +1,77 @@
+"""What was done to the cluster is told once, kept for ever, and shown to operators."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.acts import find_acts, read_acts, store_acts
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import UsageError
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as
+
+MOVED = Act(
+    id="0" * 32, at_s=1_795_262_400, host="head", act="limit moved", subject="gpus_running of share",
+    old="2", new="3", why="mean wait 1.0 h → 0.5 h", evidence={"waits": [1.5, None, "ü"]},
+)  # fmt: skip
+
+
+def body(**changes: Any) -> bytes:
+    act = {name: value for name, value in MOVED.to_json().items() if name != "who"} | changes
+    return json.dumps({"audit": [act]}).encode()
+
+
+def test_an_act_told_twice_is_kept_once_and_as_it_was_first(database: Database) -> None:
+    for told in (body(), body(why="something else")):
+        database.write(lambda connection, told=told: store_acts(connection, read_acts(told), "root"))
+    with database.reading() as connection:
+        (kept,) = find_acts(connection, 10)
+    assert (kept.why, kept.who, kept.evidence) == (MOVED.why, "root", MOVED.evidence)
+
+
+def test_the_newest_are_shown_first(database: Database) -> None:
+    for number in range(3):
+        told = body(id=f"{number:032x}", at_s=number)
+        database.write(lambda connection, told=told: store_acts(connection, read_acts(told), "root"))
+    with database.reading() as connection:
+        assert [act.at_s for act in find_acts(connection, 2)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"", b"[]", b"{}", b'{"audit": 1}', b"[" * 100_000, body(id="x"), body(id="0" * 33), body(at_s=-1),
+        body(at_s=1.5), body(act=""), body(host="h" * 256), body(why="w" * 10_001),
+        body(evidence="e" * (1 << 20)),
+        json.dumps({"audit": [{}] * 101}).encode(),
+    ],
+)  # fmt: skip
+def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
+    with pytest.raises(UsageError, match=r"the acts cannot be read|must be 32 hexadecimal|more than 1 MiB"):
+        read_acts(bad)
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_root_tells_operators_read_and_others_neither(server: Running) -> None:
+    def ask(uid: int, method: str, target: str, sent: bytes = b"") -> tuple[int, Any]:
+        with acting_as(uid):
+            headers = server.signed(method, target, sent)
+        return server.raw(method, target, sent, headers)
+
+    for uid in (NOBODY, OPERATOR):
+        assert ask(uid, "POST", "/v1/controller", body())[0] == 403
+    with DatabaseClient(server.config) as client:
+        client.tell_acts([MOVED])
+        client.tell_acts([MOVED])
+        (kept,) = client.acts()
+    assert (kept.subject, kept.who, kept.evidence) == (MOVED.subject, "root", MOVED.evidence)
+    assert ask(NOBODY, "GET", "/v1/audit")[0] == 403
+    status, answer = ask(OPERATOR, "GET", "/v1/audit?limit=5")
+    assert (status, [act["new"] for act in answer["audit"]]) == (200, ["3"])
+    for target in ("/v1/audit?limit=0", "/v1/audit?limit=x", "/v1/audit?since=1"):
+        assert ask(OPERATOR, "GET", target)[0] == 400
+    assert ask(0, "POST", "/v1/controller", b"{}")[0] == 400

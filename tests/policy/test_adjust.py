@@ -1,0 +1,137 @@
+"""Bounds within which a review may move limits, and the moves that it made."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.limitvalue import single_value
+from slurm_gpu.policy.model import Adjust
+from slurm_gpu.policy.moves import Move, moves_path, read_moves, with_moves, write_moves
+from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.textpage import render_text
+from tests.policy.checking import check, mistakes
+
+TEXT = """\
+version: 1
+manages: {accounts: [vision]}
+groups: {grads: {accounts: [vision]}}
+rules:
+  - id: share
+    for: grads
+    per: user
+    why: "Two each."
+    limits: {gpus_running: 2, memory_running: 512G, gpus_total: 9}
+    adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}
+"""
+MOVE = Move("share", "gpus_running", 2000, 3000, 1_795_262_400, "shorter waits")
+
+
+def test_bounds_are_read_in_the_unit_of_their_limit() -> None:
+    (rule,) = check(TEXT).rules
+    assert rule.adjust == (
+        Adjust("gpus_running", 1000, 4000),
+        Adjust("memory_running", 256 * 1024, 1024 * 1024),
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("{gpus_running: [", "{gpus_total: [", "'gpus_total': only limits on what runs can be moved"),
+        ("{gpus_running: [", "{jobs_running: [", "'jobs_running': rule share sets no such limit to move"),
+        ("[1, 4]", "[3, 4]", "gpus_running: the limit, 2, is outside of [3, 4]"),
+        ("[1, 4]", "[4, 1]", "gpus_running: [4, 1] must ascend, from more than 0 on"),
+        ("[1, 4]", "[0, 4]", "gpus_running: [0, 4] must ascend, from more than 0 on"),
+        ("[1, 4]", "4", "gpus_running: 4 must be two numbers, the least and the most: [8, 24]"),
+        ("[1, 4]", "[1, many]", "must be a number of GPUs from 0 up"),
+        ("256G", "256", "it has no unit"),
+        ("gpus_running: 2", "gpus_running: {a100: 2}", "limits by type cannot be moved; write one"),
+        ("    why", "    mode: advise\n    why", "a review can foresee only rules with mode: enforce"),
+        ("    why", "    kind: batch\n    why", "a review can foresee only rules with mode: enforce"),
+        ("adjust: {gpus_running: [1, 4], memory_running: [256G, 1T]}", "adjust: {}", "adjust is empty"),
+    ],
+)  # fmt: skip
+def test_bounds_that_no_review_could_use_are_mistakes(old: str, new: str, message: str) -> None:
+    assert any(message in mistake for mistake in mistakes(TEXT.replace(old, new, 1)))
+
+
+def test_users_and_programs_are_told_the_bounds() -> None:
+    policy = check(TEXT)
+    text = " ".join(render_text(make_page(policy), 100).split())
+    assert "A weekly review may move GPUs running between 1 and 4." in text
+    assert "A weekly review may move memory running between 256G and 1024G." in text
+    assert to_json(policy)["rules"][0]["adjust"] == {
+        "gpus_running": [1, 4],
+        "memory_running": [262144, 1048576],
+    }
+
+
+@pytest.fixture
+def policy_file(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def test_a_move_counts_wherever_the_policy_is_read_and_the_file_itself_stays(policy_file: Path) -> None:
+    further = dataclasses.replace(MOVE, old=3000, new=4000)
+    write_moves(policy_file, [MOVE, further])
+    policy, _ = load_policy(policy_file)
+    assert single_value(policy.rules[0], "gpus_running") == 4000
+    assert policy_file.read_text() == TEXT
+    assert read_moves(policy_file) == (MOVE, further)
+    assert str(MOVE) == "gpus_running of share: 2 → 3"
+    assert moves_path(policy_file).stat().st_mode & 0o777 == 0o644
+    write_moves(policy_file, [])
+    assert load_policy(policy_file)[0] == check(TEXT)
+    assert not moves_path(policy_file).exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("gpus_running: 2", "gpus_running: 3", "policy.yaml has another value now"),
+        ("gpus_running: [1, 4], ", "", "the rule has no adjust: for it any more"),
+        ("gpus_running: [1, 4]", "gpus_running: [1, 2.5]", "it lies outside of adjust: now"),
+        ("id: share", "id: portion", "there is no such rule any more"),
+    ],
+)
+def test_what_people_write_into_the_policy_goes_before_a_move(old: str, new: str, why: str) -> None:
+    edited = check(TEXT.replace(old, new, 1))
+    moved = with_moves(edited, [MOVE])
+    assert moved.policy == edited
+    assert moved.void == ((MOVE, why),)
+    assert not moved.counting
+
+
+def test_a_move_that_was_taken_back_does_not_count_and_is_told_until_the_policy_changes(
+    policy_file: Path,
+) -> None:
+    undone = dataclasses.replace(MOVE, undone_s=MOVE.at_s + 60)
+    write_moves(policy_file, [undone])
+    assert load_policy(policy_file)[0] == check(TEXT)
+    assert with_moves(check(TEXT), read_moves(policy_file)).undone == (undone,)
+    edited = check(TEXT.replace("gpus_running: 2", "gpus_running: 3"))
+    assert with_moves(edited, read_moves(policy_file)).undone == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "{", "[]", '{"version": 2, "moved": []}', '{"version": 1, "moved": [{"rule": "share"}]}',
+        '{"version": 1, "moved": [{"rule": "s", "limit": "x", "old": 1, "new": 2, "at_s": 3, "why": ""}]}',
+        '{"version": 1, "moved": [{"rule": "", "limit": "cpus", "old": .5, "new": 2, "at_s": 3, "why": ""}]}',
+    ],
+)  # fmt: skip
+def test_moves_that_cannot_be_read_are_an_error_that_names_the_file(policy_file: Path, text: str) -> None:
+    moves_path(policy_file).write_text(text)
+    with pytest.raises(
+        InputError, match=r"policy\.moved\.json: (cannot be read|was written by another version)"
+    ):
+        load_policy(policy_file)

@@ -1,0 +1,239 @@
+"""`slurm-gpu policy review`: a step at a time, within bounds, kept, announced, taken back by one command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.database.client import Run
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.limitvalue import single_value
+from slurm_gpu.policy.moves import moves_path
+from slurm_gpu.slurm.client import SlurmNode
+from tests.cli.conftest import make_run
+from tests.policy.test_force_commands import Cluster
+from tests.reports.recommending import nodes
+
+POLICY = """\
+version: 1
+manages: {accounts: [vision]}
+groups: {vision: {accounts: [vision]}}
+rules:
+  - id: share
+    for: vision
+    per: user
+    why: "One each."
+    limits: {gpus_running: 1}
+    adjust: {gpus_running: [1, 2]}
+"""
+NOW_S = 1_795_262_400
+HOUR = 3600
+DAY = 24 * HOUR
+
+
+class ReviewedCluster(Cluster):
+    """A controller's host, and a slurm-gpudbd that has a month of runs."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.now_s = NOW_S
+        self.acts: list[Act] = []
+        self.database_is_down = False
+        self.jobs_a_day = 3
+        (root / "policy.yaml").write_text(POLICY)
+
+    def nodes(self) -> list[SlurmNode]:
+        return nodes()
+
+    def jobs(self, job_ids: Any = None) -> list[Any]:
+        return []
+
+    def run_bare(self, *argv: str) -> int:
+        site = Site(
+            config_path=self.root / "slurm-gpu.yaml",
+            connect_slurm=lambda: self,
+            connect_limits=lambda: self.store,
+            connect_database=lambda _: self,  # type: ignore[arg-type,return-value]
+            wall=lambda: self.now_s,
+        )
+        return main(["policy", *argv], site)
+
+    def __enter__(self) -> Self:
+        if self.database_is_down:
+            raise DatabaseError("slurm-gpudbd cannot be reached")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def all_runs(self, since_s: int, until_s: int | None, limit: int) -> Iterator[Run]:
+        """Each day some jobs of an hour at once, and the limit of one lets them run one after the other."""
+        for day in range(1, 40):
+            for place in range(self.jobs_a_day):
+                at_s = self.now_s - day * DAY
+                if at_s >= since_s:
+                    yield self._run(100 * day + place, at_s, at_s + place * HOUR)
+
+    def _run(self, job_id: int, at_s: int, start_s: int) -> Run:
+        tres = {"cpu": 1.0, "mem": 100.0, "gres/gpu": 1.0}
+        return make_run(
+            id=str(job_id), job_id=job_id, submit_s=at_s, eligible_s=at_s, start_s=start_s,
+            end_s=start_s + HOUR, gpu_type=None,
+            time_limit_s=2 * HOUR, tres_requested=tres, tres_allocated=tres,
+        )  # fmt: skip
+
+    def tell_acts(self, acts: list[Act]) -> None:
+        self.acts += acts
+
+    @property
+    def limit(self) -> int | None:
+        """GPUs running, as the policy has them now."""
+        return single_value(load_policy(self.root / "policy.yaml")[0].rules[0], "gpus_running")
+
+    @property
+    def slurms(self) -> set[int | None]:
+        """What Slurm holds alice to."""
+        (alice,) = (one for one in self.store.associations("c") if one.user == "alice")
+        return {value for field, value in alice.limits.items() if field.item == "gres/gpu"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReviewedCluster:
+    for name in ("SLURM_GPU_POLICY", "SLURM_GPU_RUN_DIR", "SLURM_GPU_POLICY_STATE"):
+        monkeypatch.delenv(name, raising=False)
+    made = ReviewedCluster(tmp_path)
+    assert made.run("apply") == 0
+    return made
+
+
+def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.slurms == {1}
+    assert cluster.run("review") == 0
+    assert "Moved: gpus_running of share: 1 → 2 (by the model, the mean wait of all jobs falls" in (
+        capsys.readouterr().out
+    )
+    assert (cluster.limit, cluster.slurms) == (2000, {2})
+    assert (cluster.root / "policy.yaml").read_text() == POLICY
+    (act,) = cluster.acts
+    assert (act.act, act.subject, act.old, act.new) == ("limit moved", "gpus_running of share", "1", "2")
+    assert act.evidence["waits"]["vision"]["before"]["mean_h"] == pytest.approx(1, abs=0.02)
+    assert cluster.run("status") == 0
+    assert "Moved by the review 2026-11-21 " in capsys.readouterr().out
+    cluster.run("status", "--json")
+    assert [(move["new"], move["counts"]) for move in json.loads(capsys.readouterr().out)["moved"]] == [
+        (2000, True)
+    ]
+
+
+def test_one_command_takes_it_back_and_the_limit_is_left_alone_from_then_on(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("review") == 0
+    assert cluster.run("review", "--undo") == 0
+    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert [act.act for act in cluster.acts] == ["limit moved", "limit moved back"]
+    cluster.now_s += 30 * DAY
+    capsys.readouterr()
+    assert cluster.run("review") == 0
+    assert "every limit with adjust: was taken back once, and is left alone" in capsys.readouterr().out
+    assert cluster.limit == 1000
+    assert cluster.run("review", "--undo") == 2
+
+
+def test_a_move_can_be_taken_back_while_slurm_gpudbd_is_away(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("review") == 0
+    cluster.database_is_down = True
+    assert cluster.run("review", "--undo") == 0
+    assert cluster.slurms == {1}
+    assert "could not be told of it" in capsys.readouterr().err
+
+
+def test_never_beyond_the_bounds_and_not_again_before_there_is_a_week_of_it(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("review") == 0
+    cluster.now_s += 6 * DAY
+    capsys.readouterr()
+    assert cluster.run("review") == 0
+    assert "The last move was 6.0 days ago" in capsys.readouterr().out
+    cluster.now_s += 20 * DAY
+    assert cluster.run("review") == 0
+    assert cluster.limit == 2000
+    assert len(cluster.acts) == 1
+
+
+def test_without_adjust_nothing_is_ever_moved(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("    adjust: {gpus_running: [1, 2]}\n", ""))
+    cluster.database_is_down = True  # it is not even asked
+    assert cluster.run("review") == 0
+    assert "has adjust: no limit is moved" in capsys.readouterr().out
+    assert not moves_path(cluster.root / "policy.yaml").exists()
+
+
+def test_what_somebody_has_yet_to_apply_or_changed_by_hand_is_left_to_them(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("One each", "Only one each"))
+    assert cluster.run("review") == 1
+    assert "so no limit is moved" in capsys.readouterr().err
+    assert not cluster.acts
+
+
+def test_a_dry_run_says_what_and_moves_nothing(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("review", "--dry-run") == 0
+    assert "Would be moved: gpus_running of share: 1 → 2" in capsys.readouterr().out
+    assert (cluster.limit, cluster.acts) == (1000, [])
+
+
+def test_waits_that_the_model_does_not_reproduce_move_nothing(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.jobs_a_day = 1
+    whole = cluster._run
+    monkeypatch.setattr(
+        cluster, "_run", lambda job_id, at_s, start_s: whole(job_id, at_s, start_s + 5 * HOUR)
+    )
+    assert cluster.run("review") == 0
+    told = capsys.readouterr()
+    assert "No limit is moved: the model does not reproduce" in told.out
+    assert "all jobs: " in told.err
+    assert cluster.limit == 1000
+
+
+def test_a_step_that_cannot_be_put_into_force_leaves_all_as_it_was_and_is_told_too(
+    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise SlurmError("slurmdbd is down")
+
+    monkeypatch.setattr(cluster.store, "set_limits", refuse)
+    assert cluster.run("review") == 3
+    assert (cluster.limit, cluster.slurms) == (1000, {1})
+    assert [act.act for act in cluster.acts] == ["limit moved", "limit not moved"]
+
+
+def test_a_step_of_which_nobody_could_be_told_is_not_made(
+    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> None:
+        raise DatabaseError("slurm-gpudbd cannot be reached")
+
+    monkeypatch.setattr(cluster, "tell_acts", away)
+    assert cluster.run("review") == 3
+    assert (cluster.limit, cluster.slurms) == (1000, {1})
