@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging/systemd"
 DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld")
 SERVED = tuple(f"{name}.service" for name in DAEMONS)
+REVIEW = ("slurm-gpu-review.service", "slurm-gpu-review.timer")
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd's own tools are not installed here"
@@ -47,10 +48,10 @@ def system(tmp_path: Path) -> Iterator[Path]:
     units.mkdir(parents=True)
     for target in Path("/usr/lib/systemd/system").glob("*.target"):
         shutil.copy(target, units)
-    for unit in SERVED:
+    for unit in (*SERVED, *REVIEW):
         shutil.copy(UNITS / unit, units)
-    for name in DAEMONS:
-        launcher = tmp_path / "usr/sbin" / name
+    for name in (*(f"sbin/{name}" for name in DAEMONS), "bin/slurm-gpu"):
+        launcher = tmp_path / "usr" / name
         launcher.parent.mkdir(exist_ok=True)
         launcher.write_text("#!/bin/sh\n")
         launcher.chmod(0o755)
@@ -63,14 +64,14 @@ def system(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", SERVED)
+@pytest.mark.parametrize("unit", (*SERVED, *REVIEW))
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", SERVED)
+@pytest.mark.parametrize("unit", (*SERVED, REVIEW[0]))
 def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -130,7 +131,7 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize("unit", SERVED)
+@pytest.mark.parametrize("unit", (*SERVED, REVIEW[0]))
 def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
