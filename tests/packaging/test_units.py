@@ -64,14 +64,14 @@ def system(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", (*SERVED, *REVIEW))
+@pytest.mark.parametrize("unit", [*SERVED, *REVIEW])
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", (*SERVED, REVIEW[0]))
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0]])
 def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -131,7 +131,7 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize("unit", (*SERVED, REVIEW[0]))
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0]])
 def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
