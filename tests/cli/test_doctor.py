@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.checks import applications, job_submit, node, site_file, slurm_conf
+from slurm_gpu.cli.checks import job_submit, site_file, slurm_conf
 from slurm_gpu.cli.checks.every import CHECKS, run_checks
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Surroundings, fail, ok, skipped
 from slurm_gpu.errors import SlurmError
@@ -24,7 +24,6 @@ from slurm_gpu.slurm.client import SlurmNode
 from tests.cli.conftest import CommandLine
 from tests.cli.installation import Installation, levels, worst
 from tests.database.servers import running_munged
-from tests.slurm.recorded import NOW_S
 
 # The site file and MUNGE
 
@@ -163,6 +162,8 @@ def test_memory_per_gpu(installed: Installation):
     installed.conf["JobDefaults"] = "DefCpuPerGPU=8"
     finding = worst(slurm_conf.memory_per_gpu(installed.at()))
     assert str(finding.remedy).startswith("JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=... (or")
+    installed.conf["SelectTypeParameters"] = "CR_CORE,CR_CORE_DEFAULT_DIST_BLOCK"
+    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
 
 
 # The policy
@@ -231,98 +232,6 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
     policy_file.write_text(_POLICY.replace("per: user", "per: dog"))
     assert f"{policy_file}:5:" in worst(job_submit.script(at)).message
     assert levels(job_submit.script(installed.at(host="login"))) == ["skipped"]
-
-
-# The node
-
-
-def test_the_rules_of_applications(installed: Installation):
-    assert levels(applications.rules(installed.at())) == ["ok"]
-    own = installed.site_file.parent / "applications.yaml"
-    own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
-    finding = worst(applications.rules(installed.at()))
-    assert f"{own}:3:16: 'exec' is not a setting" in finding.message
-
-
-def test_slurm_gpud_runs(installed: Installation):
-    assert levels(node.alive(installed.at())) == ["fail"]
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
-    at = installed.at("n1")
-    at.nodes = [dataclasses.replace(_gpu_node(at), name="n1", address="10.0.0.1")]
-    assert levels(node.alive(at)) == ["ok"]
-
-
-def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
-    for number, name in enumerate(("n1", "n2"), 4711):
-        process = installed.root / "proc" / f"{number}"
-        process.mkdir()
-        (process / "cmdline").write_bytes(f"python3\0/usr/sbin/slurm-gpud\0--node={name}\0".encode())
-    finding = worst(node.alive(installed.at()))
-    assert (finding.level, finding.message) == (
-        Level.FAIL,
-        "no slurm-gpud runs for n3, which this host is too",
-    )
-    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--node\0n3\0")
-    assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
-
-
-def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
-    process = installed.root / "proc" / "4711"
-    process.mkdir()
-    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--run-dir=/a\0--state-dir\0/b\0")
-    assert "/a/jobs" in worst(node.hook_directory(installed.at())).message
-    assert "/b/spool" in worst(node.spool(installed.at())).message
-
-
-def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
-    at = installed.at()
-    at.nodes = [dataclasses.replace(_gpu_node(at), name="far", address="10.0.0.7")]
-    assert levels(node.alive(at)) == levels(node.hook_directory(at)) == ["skipped"]
-    assert levels(applications.rules(at)) == ["skipped"]
-
-
-def test_events_that_nobody_takes_in(installed: Installation):
-    assert levels(node.hook_directory(installed.at())) == ["ok"]
-    event = installed.root / "run" / "jobs" / "1-7-prolog"
-    event.write_text("EVENT=prolog\n")
-    os.utime(event, (NOW_S - 600, NOW_S - 600))
-    assert "1 event waiting" in worst(node.hook_directory(installed.at())).message
-    os.utime(event, (NOW_S - 1, NOW_S - 1))
-    assert levels(node.hook_directory(installed.at())) == ["ok"]
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="the directory is root's")
-def test_a_directory_of_events_that_others_may_enter(installed: Installation):
-    (installed.root / "run" / "jobs").chmod(0o755)
-    assert worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
-
-
-def test_records_that_wait(installed: Installation):
-    assert levels(node.spool(installed.at())) == ["skipped"]
-    log = installed.root / "state" / "spool" / "log"
-
-    def write(*changes: tuple[str, object]) -> None:
-        with log.open("a") as file:
-            file.writelines(
-                f"00000000 {json.dumps({'key': key, 'value': value})}\n" for key, value in changes
-            )
-
-    write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
-    assert levels(node.spool(installed.at())) == ["ok"]
-    write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
-    assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
-    write(("shipped/record/a/GPU-1", 4))
-    assert levels(node.spool(installed.at())) == ["ok"]
-    write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))
-    with log.open("a") as file:
-        file.write("1234")  # slurm-gpud is just writing this line
-    assert levels(node.spool(installed.at())) == ["ok"]
-    rejected = installed.root / "state" / "spool" / "rejected"
-    rejected.mkdir()
-    (rejected / "x.json").write_text("{}")
-    assert levels(node.spool(installed.at())) == ["warn", "ok"]
 
 
 # Together

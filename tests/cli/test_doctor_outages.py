@@ -51,6 +51,33 @@ PERSISTENT = (
             "systemctl start mariadb",
         ),
         (
+            "slurm-gpudbd at /run/x answered 503: the database does not answer: database or disk is full",
+            "slurm-gpudbd runs, but its database has no room left: database or disk is full",
+            "df -h on its host",
+        ),
+        (
+            "the database does not answer: (1114, \"The table 'run_device' is full\")",
+            "slurm-gpudbd runs, but its database has no room left: "
+            "(1114, \"The table 'run_device' is full\")",
+            "df -h on its host",
+        ),
+        (
+            "the database does not answer: attempt to write a readonly database",
+            "slurm-gpudbd runs, but may not use its database: attempt to write a readonly database",
+            "SQLite: chown slurm",
+        ),
+        (
+            "the database does not answer: (1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
+            "slurm-gpudbd runs, but may not use its database: "
+            "(1045, \"Access denied for user 'slurm_gpu'@'localhost'\")",
+            "SQLite: chown slurm",
+        ),
+        (
+            "the database does not answer: database disk image is malformed",
+            "slurm-gpudbd runs, but its database is damaged: database disk image is malformed",
+            "systemctl stop slurm-gpudbd",
+        ),
+        (
             "MUNGE: Socket communication error; is munged running?",
             "munged does not answer on this host",
             "systemctl start munge",

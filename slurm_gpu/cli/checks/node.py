@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from slurm_gpu.units import counted
 _DAEMON = "slurm-gpud"
 _TAKEN_IN_S = 30.0
 """slurm-gpud takes an event in within its second; so much later it is not going to."""
+_ROOM_MIB = 16
 _START = "systemctl start slurm-gpud; journalctl -u slurm-gpud says why it stopped"
 
 
@@ -64,6 +66,7 @@ def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
         yield fail(told, _START)
     else:
         yield ok(f"{directory}: {counted(len(ages), 'event')} waiting")
+    yield from _room(directory)
 
 
 def spool(at: Surroundings) -> Iterator[Finding]:
@@ -95,6 +98,20 @@ def _spool(directory: Path) -> Iterator[Finding]:
         )
     else:
         yield ok(f"{directory}: no finished record waits")
+    yield from _room(directory)
+
+
+def _room(directory: Path) -> Iterator[Finding]:
+    """Whether anything can be written there."""
+    disk = os.statvfs(directory)
+    free_mib = disk.f_bavail * disk.f_frsize >> 20
+    if disk.f_flag & os.ST_RDONLY:
+        yield fail(f"{directory} is mounted read-only", "dmesg says why; mend it, then remount it")
+    elif free_mib < _ROOM_MIB or (disk.f_files and not disk.f_favail):  # some count no files
+        yield fail(
+            f"{directory} has no room: {free_mib} MiB and {disk.f_favail} files are left",
+            f"df -h {directory}; df -i {directory}; make room: what is not written is lost with its daemon",
+        )
 
 
 def _finished_records(log: Path) -> int:

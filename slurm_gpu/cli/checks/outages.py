@@ -17,15 +17,37 @@ class _Outage:
     remedy: str
 
 
+def _database(said: str, message: str, remedy: str) -> _Outage:
+    """Of the database of slurm-gpudbd, which tells why in its own words."""
+    words = re.compile(rf"the database does not answer: (?P<detail>.*(?:{said}).*)", re.DOTALL)
+    return _Outage(words, f"slurm-gpudbd runs, but {message}", remedy)
+
+
 _OUTAGES = (
     _Outage(
         re.compile(r"is munged running\?|Munge encode failed"),
         "munged does not answer on this host",
         "systemctl start munge; journalctl -u munge says why it stopped",
     ),
-    _Outage(
-        re.compile(r"the database does not answer: (?P<detail>.*)", re.DOTALL),
-        "slurm-gpudbd runs, but its database does not answer",
+    _database(
+        r"disk (?:is )?full|is full|[Nn]o space left",
+        "its database has no room left",
+        "df -h on its host: /var/lib/slurm-gpu, or MariaDB's directories; nodes keep their records meanwhile",
+    ),
+    _database(
+        r"readonly database|unable to open database file|denied|Unknown database",
+        "may not use its database",
+        "SQLite: chown slurm /var/lib/slurm-gpu /var/lib/slurm-gpu/slurm-gpu.db*; MariaDB: user, password, "
+        "database in slurm-gpudbd.yaml, and GRANT ALL ON that one",
+    ),
+    _database(
+        r"malformed|not a database|crashed|corrupt",
+        "its database is damaged",
+        "systemctl stop slurm-gpudbd, and put the last backup in its place (`Restore` in operations.md)",
+    ),
+    _database(
+        "",
+        "its database does not answer",
         "systemctl start mariadb on the host that `url` in slurm-gpudbd.yaml names; journalctl -u mariadb",
     ),
     _Outage(

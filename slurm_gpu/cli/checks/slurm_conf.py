@@ -121,6 +121,12 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
 def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
     """A job that does not say how much memory it needs leaves some for others."""
     raw = at.settings.raw
+    handed_out = raw.get("SelectTypeParameters", "")
+    if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
+        yield ok(
+            f"Slurm hands out no memory (SelectTypeParameters={handed_out}): no job takes it from others"
+        )
+        return
     amounts = [raw.get(name, "") for name in ("DefMemPerCPU", "DefMemPerNode")]
     if "DefMemPerGPU" in raw.get("JobDefaults", "") or any(re.match("[1-9]", text) for text in amounts):
         yield ok("jobs without --mem get a default, not the whole node")

@@ -1,0 +1,124 @@
+"""What `slurm-gpu doctor` says of slurm-gpud on this host: it runs, takes in events, gets rid of records."""
+
+import dataclasses
+import json
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from slurm_gpu.cli.checks import applications, node
+from slurm_gpu.cli.checks.finding import Level
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import NOW_S
+
+
+def test_the_rules_of_applications(installed: Installation):
+    assert levels(applications.rules(installed.at())) == ["ok"]
+    own = installed.site_file.parent / "applications.yaml"
+    own.write_text("version: 1\napplications:\n  App: {any: [{exec: app}]}\n")
+    finding = worst(applications.rules(installed.at()))
+    assert f"{own}:3:16: 'exec' is not a setting" in finding.message
+
+
+def test_slurm_gpud_runs(installed: Installation):
+    assert levels(node.alive(installed.at())) == ["fail"]
+    process = installed.root / "proc" / "4711"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
+    assert levels(node.alive(at)) == ["ok"]
+
+
+def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
+    for number, name in enumerate(("n1", "n2"), 4711):
+        process = installed.root / "proc" / f"{number}"
+        process.mkdir()
+        (process / "cmdline").write_bytes(f"python3\0/usr/sbin/slurm-gpud\0--node={name}\0".encode())
+    finding = worst(node.alive(installed.at()))
+    assert (finding.level, finding.message) == (
+        Level.FAIL,
+        "no slurm-gpud runs for n3, which this host is too",
+    )
+    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--node\0n3\0")
+    assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
+
+
+def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
+    process = installed.root / "proc" / "4711"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"python3\0slurm-gpud\0--run-dir=/a\0--state-dir\0/b\0")
+    assert "/a/jobs" in worst(node.hook_directory(installed.at())).message
+    assert "/b/spool" in worst(node.spool(installed.at())).message
+
+
+def test_a_host_without_gpus_needs_no_slurm_gpud(installed: Installation):
+    at = installed.at()
+    at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="far", address="10.0.0.7")]
+    assert levels(node.alive(at)) == levels(node.hook_directory(at)) == ["skipped"]
+    assert levels(applications.rules(at)) == ["skipped"]
+
+
+def test_events_that_nobody_takes_in(installed: Installation):
+    assert levels(node.hook_directory(installed.at())) == ["ok"]
+    event = installed.root / "run" / "jobs" / "1-7-prolog"
+    event.write_text("EVENT=prolog\n")
+    os.utime(event, (NOW_S - 600, NOW_S - 600))
+    assert "1 event waiting" in worst(node.hook_directory(installed.at())).message
+    os.utime(event, (NOW_S - 1, NOW_S - 1))
+    assert levels(node.hook_directory(installed.at())) == ["ok"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the directory is root's")
+def test_a_directory_of_events_that_others_may_enter(installed: Installation):
+    (installed.root / "run" / "jobs").chmod(0o755)
+    assert worst(node.hook_directory(installed.at())).remedy.endswith(f"chmod 700 {installed.root}/run/jobs")
+
+
+def test_records_that_wait(installed: Installation):
+    assert levels(node.spool(installed.at())) == ["skipped"]
+    log = installed.root / "state" / "spool" / "log"
+
+    def write(*changes: tuple[str, object]) -> None:
+        with log.open("a") as file:
+            file.writelines(
+                f"00000000 {json.dumps({'key': key, 'value': value})}\n" for key, value in changes
+            )
+
+    write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
+    assert levels(node.spool(installed.at())) == ["ok"]
+    write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
+    assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
+    write(("shipped/record/a/GPU-1", 4))
+    assert levels(node.spool(installed.at())) == ["ok"]
+    write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))
+    with log.open("a") as file:
+        file.write("1234")  # slurm-gpud is just writing this line
+    assert levels(node.spool(installed.at())) == ["ok"]
+    rejected = installed.root / "state" / "spool" / "rejected"
+    rejected.mkdir()
+    (rejected / "x.json").write_text("{}")
+    assert levels(node.spool(installed.at())) == ["warn", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({}, None),
+        ({"f_bavail": 4095}, "has no room: 15 MiB and 100 files are left"),
+        ({"f_favail": 0}, "has no room: 16 MiB and 0 files are left"),
+        ({"f_favail": 0, "f_files": 0}, None),  # as Btrfs, which has no fixed number
+        ({"f_flag": os.ST_RDONLY}, "is mounted read-only"),
+    ],
+)
+def test_a_disk_on_which_nothing_can_be_written(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch, changes: dict[str, int], message: str | None
+):
+    disk = {"f_bavail": 4096, "f_frsize": 4096, "f_favail": 100, "f_files": 1000, "f_flag": 0} | changes
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**disk))
+    (installed.root / "state" / "spool" / "log").write_text("")
+    for check, place in ((node.spool, "state/spool"), (node.hook_directory, "run/jobs")):
+        found = [finding for finding in check(installed.at()) if finding.level is Level.FAIL]
+        told = [finding.message for finding in found]
+        assert told == ([] if message is None else [f"{installed.root / place} {message}"])
