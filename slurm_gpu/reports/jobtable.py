@@ -126,13 +126,23 @@ class JobTable:
 
     @cached_property
     def completed(self) -> Mask:
-        """Of those the ones that ever ran."""
-        return self.ended & ~np.isnan(self.start_s)
+        """Of those that ended, the ones that ever ran."""
+        return self.ended & self.ran
+
+    @cached_property
+    def ran(self) -> Mask:
+        """Runs that ever began, and were not cancelled before."""
+        return ~np.isnan(self.start_s)
 
     @cached_property
     def with_gpus(self) -> Mask:
-        """Runs with GPUs, or a part of one."""
-        return self.n_gpus > 0
+        """Runs that had GPUs, or a part of one."""
+        return self.ran & (self.n_gpus > 0)
+
+    @cached_property
+    def ended_with_gpus(self) -> Mask:
+        """Those that figures count as jobs."""
+        return self.ended & self.with_gpus
 
     @cached_property
     def measured(self) -> Mask:

@@ -16,7 +16,7 @@ name. v1 is drained from 12:00 on.
  9    ann  vis   –        1      never began; cancelled            0
 10    bob  nlp   a2       1      requeued: 12:00–13:00             1
 10    bob  nlp   a2       1      and again: 14:00–16:00            2
-11    ann  vis   a1       1      20:00, still running at 22:00     2
+11    ann  vis   a1       1      20:00, still running              4      (to midnight)
 12    cat  vis   a1,a2    2      16:00–18:00; then shrunk to a1    4
 12    cat  vis   a1       1      18:00–19:00                       1
                                                                   ----

@@ -30,7 +30,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
     names = shown_names(column)
     wall_h = some.sums_and_rest(jobs.wall_h[of_gpus])
     held = some.sums_and_rest(jobs.held_mgpu_s[of_gpus])
-    ended = column.take(jobs.ended & jobs.with_gpus)
+    ended = column.take(jobs.ended_with_gpus)
     runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
     users = _users(some, jobs.user.take(of_gpus))
     weights = jobs.held_mgpu_s[of_gpus].astype(np.float64)

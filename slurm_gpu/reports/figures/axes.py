@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.reports.category import Floats, Mask
+from slurm_gpu.reports.category import Floats
 from slurm_gpu.reports.figure import Axis
 from slurm_gpu.reports.jobtable import JobTable
 
@@ -30,13 +30,8 @@ def values_of(jobs: JobTable) -> dict[str, Floats]:
     }
 
 
-def compared(jobs: JobTable) -> Mask:
-    """Jobs with GPUs that ran and ended in the period."""
-    return jobs.completed & jobs.with_gpus
-
-
 def most_frequent(jobs: JobTable, most: int) -> list[str]:
-    """The applications with the most jobs among those compared."""
-    counts = jobs.app.counts(compared(jobs))
+    """The applications with the most jobs among those that ended."""
+    counts = jobs.app.counts(jobs.ended_with_gpus)
     order = sorted(np.flatnonzero(counts).tolist(), key=lambda code: (-counts[code], jobs.app.names[code]))
     return [jobs.app.names[code] for code in order[:most]]

@@ -26,7 +26,7 @@ def usage_by_server_type(jobs: JobTable, capacity: Capacity) -> Figure:
     of_held = np.array([held.get(name, 0) for name in names], np.int64)
     of_there = np.array([there.get(name, 0) for name in names], np.int64)
     share = np.divide(100 * of_held, of_there, out=np.full(len(names), np.nan), where=of_there > 0)
-    ended = jobs.server_type.take(jobs.ended & jobs.with_gpus)
+    ended = jobs.server_type.take(jobs.ended_with_gpus)
     runs = dict(zip(ended.names, ended.counts().tolist(), strict=True))
     table = Table(
         name="usage_by_server_type",

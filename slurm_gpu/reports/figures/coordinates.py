@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats, Integers, Mask
 from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table, Values
-from slurm_gpu.reports.figures.axes import AXES, compared, most_frequent, values_of
+from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.jobtable import JobTable
 from slurm_gpu.reports.wording import listed, trimmed
 
@@ -18,7 +18,7 @@ _TYPICAL = (5.0, 95.0)
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
     """nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended in the period."""
-    rows = np.flatnonzero(compared(jobs))
+    rows = np.flatnonzero(jobs.ended_with_gpus)
     drawn = _evenly(rows[np.argsort(jobs.end_s[rows], kind="stable")])
     values = values_of(jobs)
     notes = [] if len(drawn) == len(rows) else [f"{len(drawn):,} of {len(rows):,} jobs are drawn."]
@@ -86,7 +86,7 @@ def _evenly(rows: Integers) -> Integers:
 
 
 def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
-    rows = compared(jobs)
+    rows = jobs.ended_with_gpus
     n_users = int((jobs.user.counts(rows) > 0).sum())
     if not n_users:
         return "No job with GPUs ended in this period."

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_gpu.reports.category import Floats, Mask
 from slurm_gpu.reports.figure import Cdf, Column, Figure, Steps, Table
-from slurm_gpu.reports.figures.axes import AXES, compared, most_frequent, values_of
+from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.jobtable import JobTable
 from slurm_gpu.reports.wording import percent
 
@@ -18,7 +18,7 @@ _NAMED = 3
 
 def distributions(jobs: JobTable) -> Figure:
     """For each axis the share of an application's jobs that have so much or less."""
-    rows = compared(jobs)
+    rows = jobs.ended_with_gpus
     values = values_of(jobs)
     apps = most_frequent(jobs, _MOST_APPLICATIONS)
     groups = {ALL: rows, **{app: rows & jobs.app.is_(app) for app in apps}}

@@ -55,7 +55,7 @@ def _by(jobs: JobTable, what: str, of_shares: Category, of_runs: Category) -> Fi
     used = np.where(jobs.measured, jobs.ugpucore, np.nan)[shares.run]
     utilisation = mean_by(of_shares, shares.mgpu_s.astype(np.float64), used)
     charge = of_shares.sums_and_rest(np.nan_to_num(shares.charge))
-    ended = of_runs.take(jobs.ended & jobs.with_gpus)
+    ended = of_runs.take(jobs.ended_with_gpus)
     runs = ended.sums_and_rest(np.ones(len(ended), np.int64))
     total = int(held.sum())
     hours = held[order] / MGPU_S_PER_GPU_H

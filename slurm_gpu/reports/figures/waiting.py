@@ -26,7 +26,7 @@ def waiting_by_scale(jobs: JobTable) -> Figure:
 
 
 def _by(jobs: JobTable, key: str, what: str, column: Category) -> Figure:
-    known = jobs.completed & ~np.isnan(jobs.wait_h)
+    known = jobs.ended & ~np.isnan(jobs.wait_h)
     some, waits = column.take(known), jobs.wait_h[known]
     groups = [(name, np.sort(waits[some.is_(name)])) for name in column.names]
     groups = [(name, values) for name, values in groups if len(values)]
