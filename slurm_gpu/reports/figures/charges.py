@@ -61,7 +61,7 @@ def charge_per_account(jobs: JobTable) -> Figure:
         table=table,
         chart=bars(
             [accounts[place] for place in order],
-            {name: amounts for name, amounts in zip(types, by_type, strict=True) if amounts.any()},
+            {name: amounts for name, amounts in zip(types, by_type, strict=False) if amounts.any()},
             "",
         ),
     )

@@ -1,0 +1,127 @@
+"""Loading: both databases alike, names as they are, and nothing where there is nothing."""
+
+from dataclasses import fields
+from datetime import date
+
+import numpy as np
+import pytest
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.engine import Database
+from slurm_gpu.errors import UsageError
+from slurm_gpu.reports.category import Category
+from slurm_gpu.reports.figures import all_figures
+from slurm_gpu.reports.load import load
+from slurm_gpu.reports.period import Period
+from tests.database.conftest import empty
+from tests.reports.conftest import NOW_S
+from tests.reports.filling import fill, insert_runs
+from tests.reports.generated import SINCE, TIMEZONE, UNTIL, as_day, generate
+from tests.reports.world import run_row
+
+ALL = Period(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
+MARCH = Period(since=date(2026, 3, 1), until=date(2026, 4, 1))
+HOSTILE = ["<script>alert(1)</script>", "'; DROP TABLE run; --", "a\nb", "", "=1+1", "𝔘𝔫𝔦 ‮evil", "x" * 255]
+
+
+def run(number: int, **given: object) -> dict[str, object]:
+    start_s = MARCH.since_s + 1000
+    one = {
+        "user": "u", "account": "a", "submit_s": start_s, "start_s": start_s, "end_s": start_s + 3600,
+        "mgpu": 1000, "nodes": ["n1"],
+    }  # fmt: skip
+    return run_row(number, {**one, **given})
+
+
+def test_both_databases_give_the_same_table(
+    database: Database, site: SiteConfig, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    few = generate(300)
+    fill(database, few)
+    jobs = load(database, site, ALL, NOW_S).jobs
+    assert len(jobs) == len(few)
+    assert jobs.job_id.tolist() == few.runs["job_id"].tolist()
+    assert jobs.user.texts() == few.runs["user"]
+    assert jobs.app.texts() == few.runs["app"]
+    for column in ("start_s", "end_s", "ugpucore", "ugpumem"):
+        assert np.array_equal(getattr(jobs, column), few.runs[column], equal_nan=True), column
+    cancelled = np.isnan(few.runs["start_s"])
+    assert jobs.n_gpus.tolist() == np.where(cancelled, 1, few.runs["granted_mgpu"] / 1000).tolist()
+
+
+def test_names_are_kept_to_the_letter(database: Database) -> None:
+    insert_runs(database, [run(number, name=name, app=name) for number, name in enumerate(HOSTILE, 1)])
+    jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
+    assert jobs.name.texts() == HOSTILE
+    assert jobs.app.texts() == HOSTILE
+
+
+def test_a_period_without_any_run_has_every_figure(database: Database) -> None:
+    read = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s)
+    assert len(read.jobs) == 0
+    figures = all_figures(read)
+    assert len({figure.id for figure in figures}) == len(figures) == 19
+    assert all(figure.reading.endswith(".") and "nan" not in figure.reading for figure in figures)
+
+
+def test_only_what_touches_the_period_is_read(database: Database) -> None:
+    begin, end = MARCH.since_s, MARCH.until_s
+    times = [
+        (begin - 200, begin - 100),  # over before
+        (begin - 200, begin),  # ended with the second that begins it: a job of it, without any time
+        (begin - 200, end + 200),  # all through
+        (end - 100, None),  # goes on
+        (end, end + 100),  # after it
+        (None, begin + 5),  # cancelled in it
+        (None, end + 5),  # and after it
+    ]
+    rows = [
+        run(number, submit_s=begin - 300, start_s=start_s, end_s=end_s)
+        for number, (start_s, end_s) in enumerate(times, 1)
+    ]
+    insert_runs(database, rows)
+    jobs = load(database, SiteConfig(cluster="c"), MARCH, end + 3600).jobs
+    assert jobs.labels() == ["2", "3", "4", "6"]
+    assert jobs.ended.tolist() == [True, False, False, True]
+    assert jobs.held_mgpu_s.tolist() == [0, 1000 * (end - begin), 100_000, 0]
+
+
+def test_ids_are_those_of_slurm(database: Database) -> None:
+    insert_runs(
+        database,
+        [
+            run(1),
+            run(2, array_job_id=2, array_task=0),
+            run(3, array_job_id=2, array_task=7),
+            run(4, het_job_id=4, het_offset=0),
+            run(5, het_job_id=4, het_offset=1),
+        ],
+    )
+    assert load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs.labels() == [
+        "1", "2_0", "2_7", "4+0", "4+1",
+    ]  # fmt: skip
+
+
+def test_machines_without_slurm_are_in_the_table_and_other_clusters_are_not(database: Database) -> None:
+    clusters = ("c", "host:n1", "other")
+    insert_runs(database, [run(number, cluster=name) for number, name in enumerate(clusters, 1)])
+    jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
+    assert jobs.cluster.texts() == ["c", "host:n1"]
+
+
+def test_columns_are_of_one_length(database: Database) -> None:
+    insert_runs(database, [run(1), run(2)])
+    jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
+    columns = [getattr(jobs, field.name) for field in fields(jobs)]
+    assert {len(c) for c in columns if isinstance(c, np.ndarray | Category)} == {2}
+
+
+def test_a_report_ends_after_it_begins() -> None:
+    with pytest.raises(UsageError, match="ends on 2026-03-01, but begins on 2026-03-01"):
+        Period(since=date(2026, 3, 1), until=date(2026, 3, 1))
+
+
+@pytest.fixture(autouse=True)
+def _empty(request: pytest.FixtureRequest) -> None:
+    if "database" in request.fixturenames:
+        empty(request.getfixturevalue("database"))
