@@ -48,6 +48,8 @@ class SlurmNode:
     shards_allocated: int
     features: Sequence[str]
     partitions: Sequence[str]
+    host: str = ""
+    """NodeHostName: what that host calls itself; "" where it is not known."""
 
     @property
     def n_gpus(self) -> int:

@@ -98,6 +98,7 @@ def _node(node: Any, used: dict[str, int]) -> SlurmNode:
         shards_allocated=sum(_by_type(used, "shard").values()),
         features=list(node.active_features),
         partitions=list(node.partitions),
+        host=getattr(node, "hostname", None) or "",
     )
 
 

@@ -187,6 +187,7 @@ def _node(fields: _Fields) -> SlurmNode:
         shards_allocated=shards,
         features=_list(fields.word("ActiveFeatures")),
         partitions=_list(fields.word("Partitions")),
+        host=fields.word("NodeHostName"),
     )
 
 

@@ -31,6 +31,26 @@ def test_slurm_gpud_runs(installed: Installation):
     assert levels(node.alive(at)) == ["ok"]
 
 
+@pytest.mark.parametrize(
+    "place", [{"host": "head.cluster"}, {"address": "head.cluster"}, {"host": "head", "address": "10.0.0.1"}]
+)
+def test_a_host_that_slurm_calls_otherwise_is_that_node(installed: Installation, place: dict[str, str]):
+    at = installed.at("head")
+    node_of_slurm = dataclasses.replace(
+        at.site.slurm.nodes()[0], name="gpu1", **({"address": "10.0.0.1"} | place)
+    )
+    at.nodes = [node_of_slurm]
+    assert at.gpu_nodes_here == ["gpu1"]
+    process = installed.root / "proc" / "4711"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    finding = worst(node.alive(at))
+    assert finding.message.startswith("slurm-gpud speaks for head, and Slurm calls this host gpu1")
+    assert "--node gpu1" in str(finding.remedy)
+    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0--node\0gpu1\0")
+    assert levels(node.alive(at)) == ["ok"]
+
+
 def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(installed: Installation):
     for number, name in enumerate(("n1", "n2"), 4711):
         process = installed.root / "proc" / f"{number}"

@@ -98,11 +98,12 @@ class Surroundings:
     @property
     def nodes_here(self) -> Sequence[SlurmNode]:
         """The nodes that this host is, or simulates: slurmd runs here."""
-        here = (self.host, "localhost")
         return [
             node
             for node in self.nodes
-            if node.name in here or node.address in here or _LOOPBACK.match(node.address)
+            if self.host in (name.partition(".")[0] for name in (node.name, node.host, node.address))
+            or "localhost" in (node.name, node.address)
+            or _LOOPBACK.match(node.address)
         ]
 
     @property
