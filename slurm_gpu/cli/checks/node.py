@@ -36,8 +36,8 @@ def alive(at: Surroundings) -> Iterator[Finding]:
         yield fail(f"no {_DAEMON} runs for {compress(lacking)}, which this host is too", _START)
     elif len(here) == 1 and (name := named[0] or at.host) != here[0]:
         yield fail(
-            f"{_DAEMON} speaks for {name}, and Slurm calls this host {here[0]}: nothing that it sends counts",
-            f"systemctl edit {_DAEMON}: ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node {here[0]}; restart it",
+            f"{_DAEMON} speaks for {name}, and Slurm calls this host {here[0]}: what it sends is refused",
+            f"systemctl edit {_DAEMON}: ExecStart= and ExecStart=/usr/sbin/{_DAEMON} --node {here[0]}",
         )
     else:
         yield ok(f"{_DAEMON} runs" + (f" for {compress(here)}" if len(here) > 1 else ""))
