@@ -66,13 +66,14 @@ def replayed(
         )
     told("recorded runs")
     users = PastUsers()
-    runs = [_past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
+    runs = [past_run(run, users) for run in everybodys_runs(site, since_s, until_s)]
     past = rebuild(runs, site.slurm.nodes(), since_s, until_s)
     search = Search(past, policy, scheduling_of(loaded.settings.raw), now_s)
     return Replayed(loaded, past, search, since_s, until_s, (*remarks, *past.remarks))
 
 
-def _past_run(run: Run, users: PastUsers) -> PastRun:
+def past_run(run: Run, users: PastUsers) -> PastRun:
+    """A run of slurm-gpudbd's as the model needs it."""
     return PastRun(
         user=run.user,
         uid=users.uid(run.user),

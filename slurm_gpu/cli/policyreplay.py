@@ -31,6 +31,7 @@ from slurm_gpu.policy.replay import (
     without_size,
     without_unknown,
 )
+from slurm_gpu.policy.unheld import unheld_limits
 from slurm_gpu.units import counted
 
 if TYPE_CHECKING:  # httpx takes longer to import than `policy check` takes to run
@@ -49,11 +50,23 @@ _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 )  # fmt: skip
 @click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
 @click.option(
+    "--starts", is_flag=True,
+    help="Also run the model of the cluster: when would they have started under FILE's limits on what runs?",
+)  # fmt: skip
+@click.option(
     "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Refusals listed at most."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @with_site
-def replay(site: Site, file: Path | None, since: str, until: str | None, limit: int, as_json: bool) -> None:
+def replay(
+    site: Site,
+    file: Path | None,
+    since: str,
+    until: str | None,
+    starts: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
     """Put the recorded jobs to FILE, and show who would have been refused. Changes nothing.
 
     Each submission meets the queue as it stood then, less what FILE would have kept out before. Jobs that the
@@ -68,7 +81,8 @@ def replay(site: Site, file: Path | None, since: str, until: str | None, limit: 
     zone, now_s = ZoneInfo(timezone(site)), site.wall()
     since_s = parse_moment("--since", since, zone, now_s) or 0
     until_s = parse_moment("--until", until, zone, now_s)
-    jobs = _past_jobs(site, since_s, until_s)
+    runs = everybodys_runs(site, since_s, until_s)
+    jobs = _past_jobs(runs)
     nodes = site.slurm.nodes()
     facts = SiteFacts.of(site.slurm.settings(), nodes, Path("/nonexistent"), timezone(site))
     facts = replace(facts, year=dt.datetime.fromtimestamp(since_s, zone).year)
@@ -76,18 +90,30 @@ def replay(site: Site, file: Path | None, since: str, until: str | None, limit: 
     jobs, unknown = without_size(jobs)
     remarks += unknown
     result = judge_past(compiled, jobs, since_s)
+    told: dict[str, Any] = {}
+    if starts:
+        # Only now: numpy is there only where reports are made.
+        from slurm_gpu.cli.policystarts import foresee, print_starts, starts_json
+        from slurm_gpu.reports.recommend.rules import RuleLimit
+
+        today = dt.datetime.fromtimestamp(now_s, zone).date()
+        vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(policy, names, today)]
+        foreseen = foresee(site, compiled, runs, result.judgements, vain, since_s, until_s)
+        remarks += foreseen.remarks
+        told = {"starts": starts_json(foreseen)}
     for text in (*remarks, *result.errors):
         remark(text)
     if as_json:
-        print_json(_to_json(result, remarks))
+        print_json(_to_json(result, remarks) | told)
     else:
         _print(result, zone, limit)
+        if starts:
+            print_starts(foreseen)
     raise click.exceptions.Exit(1 if result.refused else 0)
 
 
-def _past_jobs(site: Site, since_s: int, until_s: int | None) -> list[PastJob]:
+def _past_jobs(runs: Iterable[Run]) -> list[PastJob]:
     users = PastUsers()
-    runs = everybodys_runs(site, since_s, until_s)
     return merge_requeued((_past_job(run, users), run.state) for run in runs)
 
 

@@ -14,6 +14,7 @@ from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.policyfile import PATH, file_argument, timezone
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.telling import telling
+from slurm_gpu.cli.waitsjson import reproduction_json, waits_json
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.limitedit import edit_limit, unified_diff
 from slurm_gpu.policy.limitvalue import value_text
@@ -21,7 +22,6 @@ from slurm_gpu.policy.limitvalue import value_text
 if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.cli.limitsearch import Replayed
     from slurm_gpu.reports.recommend.search import Change, Findings, Trial
-    from slurm_gpu.reports.recommend.waits import Waits
 
 _REPRODUCED = ("group", "jobs", "recorded_h", "modelled_h", "within_2x")
 _PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typical user", "would_be", "held")
@@ -148,15 +148,7 @@ def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
         "until_s": found.until_s,
         "runs": len(found.past.jobs),
         "compared": int(found.past.judged.sum()),
-        "reproduction": {
-            name: {
-                "jobs": one.jobs,
-                "recorded_h": one.recorded_h,
-                "modelled_h": one.modelled_h,
-                "within_2x": one.within_2x,
-            }
-            for name, one in findings.reproduction.items()
-        },
+        "reproduction": {name: reproduction_json(one) for name, one in findings.reproduction.items()},
         "refused": list(findings.refused),
         "changes": [_change_json(change) for change in findings.changes],
         "tried": [
@@ -169,7 +161,7 @@ def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
             for trial in findings.trials
         ],
         "waits": {
-            name: {"before": _waits_json(before), "after": _waits_json(findings.after[name])}
+            name: {"before": waits_json(before), "after": waits_json(findings.after[name])}
             for name, before in findings.before.items()
         },
         "left_out": list(found.remarks),
@@ -183,15 +175,4 @@ def _change_json(change: Change) -> dict[str, Any]:
         "limit": key,
         "old": value_text(key, change.old),
         "new": value_text(key, change.new),
-    }
-
-
-def _waits_json(waits: Waits) -> dict[str, Any]:
-    return {
-        "jobs": waits.jobs,
-        "mean_h": waits.mean_h,
-        "median_h": waits.median_h,
-        "p90_h": waits.p90_h,
-        "typical_user_h": waits.user_h,
-        "held_by_limits_h": waits.held_h,
     }

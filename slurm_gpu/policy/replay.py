@@ -24,8 +24,8 @@ _REQUEUED = frozenset({"NODE_FAIL", "PREEMPTED", "REQUEUED"})
 _GPU = "gres/gpu"
 _NORMAL = "normal"
 _LENDING = (
-    "owners: it is told who would have borrowed, but not when a job would have started, been requeued for an "
-    "owner, or waited for its own GPUs: all start and end as they did. Records do not tell who named a QOS: "
+    "owners: it is told who would have borrowed, but rules are judged as if no job had been requeued for an "
+    "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a QOS: "
     "what ran on loan is taken to have done so, any other job not"
 )
 """What is not judged of lending."""

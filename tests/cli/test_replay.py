@@ -52,6 +52,38 @@ def test_a_policy_that_everything_fits_is_done(replay: CommandLine, tmp_path: Pa
     assert replay("policy", "replay", str(other)) == 0
 
 
+def test_starts_tells_when_jobs_would_have_begun_under_limits_on_what_runs(
+    replay: CommandLine, tmp_path: Path
+) -> None:
+    one_each = tmp_path / "one.yaml"
+    one_each.write_text(
+        "version: 1\nmanages: {accounts: [vision]}\ngroups: {vision: {accounts: [vision]}}\n"
+        'rules:\n  - {id: one, for: vision, per: user, why: "One.", limits: {jobs_running: 1}}\n'
+    )
+    tres = {"cpu": 1.0, "mem": 1.0, "gres/gpu": 1.0}
+    replay.database.runs = [
+        make_run(
+            id=str(n), job_id=n, tres_requested=tres, tres_allocated=tres, submit_s=START_S,
+            eligible_s=START_S, start_s=START_S, end_s=START_S + 3600,
+        )
+        for n in (17, 18, 19)
+    ]  # fmt: skip
+    assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts") == 0
+    # One after the other: 0, 1 and 2 hours.
+    assert ["vision", "3", "0.00", "1.00", "1.00", "1.00", "1.00"] in replay.rows()
+    assert "under the policy in force the model does not reproduce" in replay.err
+    assert replay("policy", "replay", str(one_each), "--since", "1d", "--starts", "--json") == 0
+    answer = json.loads(replay.out)["starts"]
+    assert answer["waits"]["vision"]["mean_h"] == pytest.approx(1, abs=0.01)
+    assert answer["requeued"] == 0
+
+
+def test_starts_leaves_out_what_would_have_been_refused(replay: CommandLine) -> None:
+    assert replay("policy", "replay", "--since", "1d", "--starts", "--json") == 1
+    answer = json.loads(replay.out)
+    assert answer["starts"]["waits"]["all jobs"]["jobs"] == 2
+
+
 def test_somebody_who_does_not_see_everything_is_told_so(replay: CommandLine) -> None:
     replay.database.runs.append(make_run(full=False))
     assert replay("policy", "replay") == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -93,6 +94,16 @@ class Findings:
     remarks: tuple[str, ...] = field(default=())
 
 
+@dataclass(frozen=True)
+class Foreseen:
+    """What the model makes of a past under one policy."""
+
+    waits: Mapping[str, Waits]
+    """By group."""
+    requeued: int
+    """Jobs that had to give their GPUs back, at least once."""
+
+
 class Search:
     """One past under a policy, with what the model needs to try others."""
 
@@ -104,6 +115,16 @@ class Search:
         self._groups = groups_of(past, policy)
         self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
 
+    def foreseen(self) -> Foreseen:
+        """Under the policy as it is."""
+        outcome = self._as_it_is
+        return Foreseen(self._by_group(outcome), int((outcome.restarts > 0).sum()))
+
+    def reproduction(self) -> Mapping[str, Reproduction]:
+        """How near the model comes to what was recorded under this policy, by group."""
+        recorded_s, wait_s = self._past.recorded_wait_s(), self._waits(self._as_it_is)
+        return {name: compare(recorded_s, wait_s, mask) for name, mask in self._groups.items()}
+
     def findings(
         self, bounds: Bounds | None = None, most_changes: int = MOST_CHANGES, told: Told = lambda what: None
     ) -> Findings:
@@ -112,11 +133,8 @@ class Search:
         `told` is called with what is tried next.
         """
         told("the limits as they are")
-        outcome = self._run(self._policy)
-        wait_s = self._waits(outcome)
-        recorded_s = self._past.recorded_wait_s()
-        reproduction = {name: compare(recorded_s, wait_s, mask) for name, mask in self._groups.items()}
-        before = self._by_group(outcome)
+        reproduction = self.reproduction()
+        before = self._by_group(self._as_it_is)
         refused = tuple(_refusals(reproduction))
         if any(one.startswith(ALL) for one in refused):
             return Findings(reproduction, before, before, refused=refused)
@@ -154,6 +172,10 @@ class Search:
         )
         worth_it = gain_h >= max(LEAST_GAIN * waits[ALL].mean_h, LEAST_GAIN_H)
         return Trial(change, after, hurts, gain_h, worth_it)
+
+    @cached_property
+    def _as_it_is(self) -> Outcome:
+        return self._run(self._policy)
 
     def _run(self, policy: PolicyInForce) -> Outcome:
         return simulate(

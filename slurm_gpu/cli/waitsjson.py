@@ -1,0 +1,30 @@
+"""Waits by the model of the cluster, with stable keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # numpy is there only where reports are made
+    from slurm_gpu.reports.recommend.waits import Reproduction, Waits
+
+
+def waits_json(waits: Waits) -> dict[str, Any]:
+    """Of one group, hours."""
+    return {
+        "jobs": waits.jobs,
+        "mean_h": waits.mean_h,
+        "median_h": waits.median_h,
+        "p90_h": waits.p90_h,
+        "typical_user_h": waits.user_h,
+        "held_by_limits_h": waits.held_h,
+    }
+
+
+def reproduction_json(found: Reproduction) -> dict[str, Any]:
+    """How near the model comes to what was recorded."""
+    return {
+        "jobs": found.jobs,
+        "recorded_h": found.recorded_h,
+        "modelled_h": found.modelled_h,
+        "within_2x": found.within_2x,
+    }
