@@ -46,7 +46,7 @@ def test_without_jobs_all_is_free() -> None:
 
 
 def test_gpus_without_cpus_are_stranded() -> None:
-    """A job with one GPU leaves 8 CPUs for 50 s; others take 8 for a GPU: of three free GPUs one is of use."""
+    """A job with one GPU leaves 8 CPUs for 50 s; others take 8 a GPU: of three free GPUs one is of use."""
     typical = [("n1", 60, 70, 1, 8, 10)] * 3 + [("n1", 80, 90, 1, 8, 10)] * 3
     greedy = ("n1", 0, 50, 1, 24, 10)
     found = occupied(node(), greedy, *typical)
