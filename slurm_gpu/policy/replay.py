@@ -25,8 +25,8 @@ _GPU = "gres/gpu"
 _NORMAL = "normal"
 _LENDING = (
     "owners: it is told who would have borrowed, but rules are judged as if no job had been requeued for an "
-    "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a QOS: "
-    "what ran on loan is taken to have done so, any other job not"
+    "owner, or had waited for its own GPUs: all start and end as they did. Records do not tell who named a "
+    "QOS: what ran on loan is taken to have done so, any other job not"
 )
 """What is not judged of lending."""
 

@@ -176,6 +176,6 @@ def test_jobs_go_to_the_qos_that_the_policy_gives_them_and_count_there() -> None
 
 def test_what_is_not_judged_of_lending_is_said() -> None:
     (remark,) = without_unknown(compiled(LENDING))[1]
-    assert remark.startswith("owners: it is told who would have borrowed, but not when")
+    assert remark.startswith("owners: it is told who would have borrowed, but rules are judged as if")
     assert without_unknown(compiled())[1] == []
     assert judged(job(1)).on_loan == []
