@@ -31,11 +31,11 @@ class LimitsCheck(ValueCheck):
             kind = LIMITS[key]
             if per is not None and not kind.allowed_per(per):
                 where = "per: job" if kind.allowed_per(Per.JOB) else "per: user or per: group"
-                self.fail(
-                    (*location, key),
-                    f"{key!r} cannot stand in a rule with per: {per}; write it in a rule with {where}",
-                    key=True,
-                )
+                message = f"{key!r} cannot stand in a rule with per: {per}; write it in a rule with {where}"
+                sums = [name for name in (f"{key}_total", f"{key}_running") if name in LIMITS]
+                if sums:
+                    message += f"; over all jobs of the {per} it is {' or '.join(sums)}"
+                self.fail((*location, key), message, key=True)
             found[kind.field] = self._limit((*location, key), item, kind)
         return Limits(**found)
 

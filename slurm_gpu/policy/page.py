@@ -196,11 +196,11 @@ def _gpus(mgpu: int) -> str:
     return "GPU" if mgpu == 1000 else f"{format_mgpu(mgpu)} GPUs"
 
 
+_CONDITIONS = {"unix_groups": "UNIX groups", "qos": "QOS"}
+
+
 def _who(group: Group) -> str:
-    told = [
-        f"{key.replace('_', ' ').replace('unix', 'UNIX')} {', '.join(names)}"
-        for key, names in conditions(group)
-    ]
+    told = [f"{_CONDITIONS.get(key, key)} {', '.join(names)}" for key, names in conditions(group)]
     who = " and ".join(told) if told else "every job"
     return who if group.until is None else f"{who}; until {group.until.isoformat()}"
 

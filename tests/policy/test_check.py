@@ -85,6 +85,7 @@ def test_a_policy_without_rules_is_a_policy() -> None:
         ('walltime: "1-12:00:00"', "walltime: 30s", "walltime: '30s' must be whole minutes"),
         ("{walltime:", "{jobs_total: 8, walltime:", "with per: job; write it in a rule with per: user"),
         ("jobs_total: 0", "gpus: 1", "'gpus' cannot stand in a rule with per: user; write it in"),
+        ("jobs_total: 0", "gpus: 1", "; over all jobs of the user it is gpus_total or gpus_running"),
         ("mode: advise", "mode: advice", "mode: 'advice' is not possible; did you mean advise?"),
         ("- id: days", "- id: share", "p.yaml:17:9: id: 'share' is the id of an earlier rule; ids differ"),
         ("- id: days", '- id: "a b"', "id: 'a b' must be letters, digits, _ . -"),

@@ -114,6 +114,12 @@ def test_a_terminal_shows_every_limit_with_its_reason() -> None:
     assert max(map(len, text.splitlines())) <= 88
 
 
+def test_conditions_of_a_group_are_in_the_words_of_the_other_pages() -> None:
+    text = "version: 1\ngroups: {some: {qos: [long], unix_groups: [undergrad]}}\nrules:\n"
+    text += "  - {id: a, for: some, per: job, why: W., limits: {gpus: 1}}\n"
+    assert "(for some: UNIX groups undergrad and QOS long)" in render_text(page_of(text))
+
+
 @pytest.mark.parametrize("policy", [WHOLE, OWNERS_WHOLE], ids=["rules", "owners"])
 def test_on_a_narrow_terminal_lines_break_between_words(policy: str) -> None:
     wide, narrow = render_text(page_of(policy)), render_text(page_of(policy), 40)

@@ -191,7 +191,7 @@ class _Wish:
         hindrance = self._hindrance(rule, group)
         if hindrance is not None:
             for kind, _ in everything:
-                self._gap(rule, kind, hindrance)
+                self._gap(rule, kind, LUA_ALONE.get(kind.key, hindrance))
             return
         by_qos = group.qos is not None or (_is_everyone(group) and not self.accounts)
         outside = self._outside(group, by_qos=by_qos)
