@@ -170,6 +170,25 @@ function amounts.counted_nodes(request)
   return math.max(amounts.least_nodes(request), most) + 0.0
 end
 
+-- The typed GPUs of forms that ask for different types: Slurm gives of each type the most that any form asks.
+local function typed_mgpu(request, times, only)
+  local most, sum = {}, 0
+  for _, pair in ipairs(times) do
+    local here = {}
+    for _, item in ipairs(amounts.parse_tres(request[pair[1]] or "")) do
+      if item.name == "gpu" and item.type and counts(item, only) then
+        local kind = string.lower(item.type)
+        here[kind] = (here[kind] or 0) + item.count * pair[2]
+      end
+    end
+    for kind, count in pairs(here) do
+      sum = sum + math.max(count - (most[kind] or 0), 0)
+      most[kind] = math.max(most[kind] or 0, count)
+    end
+  end
+  return sum * 1000
+end
+
 -- What a request counts for, in thousandths of a GPU: with the most nodes that it names, and otherwise the
 -- least that it can come to.
 -- request: {per_job, per_node, per_socket, per_task (TRES strings or nil), nodes, most_nodes, tasks,
@@ -184,16 +203,20 @@ function amounts.counted_mgpu(request, only)
     { "per_task", math.max(tasks, 1) },
     { "per_socket", nodes * math.max(request.sockets or 1, 1) },
   }
-  local most, form, named = 0, nil, false
+  local most, form, named, forms = 0, nil, false, 0
   for _, pair in ipairs(times) do
     local text = request[pair[1]]
     if text and text ~= "" then
+      forms = forms + 1
       named = named or (only ~= nil and #amounts.parse_tres(text) > 0)
       local sum = amounts.requested_mgpu(text, pair[2], only)
       if sum > most then
         most, form = sum, pair[1]
       end
     end
+  end
+  if forms > 1 and most > 0 then
+    most = math.max(most, typed_mgpu(request, times, only))
   end
   local untyped = only == nil or (only.untyped and not named)
   if form == nil and untyped and request.tasks_per_gpu and request.tasks_per_gpu > 0 and request.tasks then

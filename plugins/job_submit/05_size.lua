@@ -234,6 +234,10 @@ function size.of_record(record, running, whole_nodes)
       end)
     end
   end
+  if record.tres_per_task and found.form ~= "per_task" then
+    -- Beside GPUs by the node those by the task may be of another type, and only Slurm knows how many they are.
+    found.mgpu = math.max(found.mgpu, amounts.total_mgpu(printed) or 0)
+  end
   local cpus, mib = amounts.total_host(given)
   if cpus == nil and request.cpus == nil then
     cpus, mib = amounts.total_host(record.tres_fmt_req_str or "") -- explain knows no more of a job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -83,14 +84,14 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
 
 
 def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, int]]:
-    """GPUs asked for by the job or by the node, in all and by type."""
-    mgpu, typed = 0, dict[str, int]()
+    """GPUs asked for by the job or by the node, in all and by type: of each type the most of both."""
+    mgpu, most = 0, Counter[str]()
     for text, count in ((job.per_job, 1), (job.per_node, nodes)):
         entries = _entries(text)
-        total = mgpu_of_total(_sums(entries, count), facts)
-        if total > mgpu:
-            mgpu, typed = total, {k: n * count * 1000 for k, n in _types(entries).items()}
-    return mgpu, typed
+        mgpu = max(mgpu, mgpu_of_total(_sums(entries, count), facts))
+        most |= _types(entries, count)
+    typed = {kind: n * 1000 for kind, n in most.items()}
+    return max(mgpu, sum(typed.values())), typed
 
 
 def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:
@@ -139,11 +140,11 @@ def _sums(entries: tuple[Gres, ...], times: int) -> dict[str, float]:
     return sums
 
 
-def _types(entries: tuple[Gres, ...]) -> dict[str, int]:
-    types: dict[str, int] = {}
+def _types(entries: tuple[Gres, ...], times: int) -> Counter[str]:
+    types: Counter[str] = Counter()
     for entry in entries:
         if entry.name == "gpu" and entry.type:
-            types[entry.type.lower()] = types.get(entry.type.lower(), 0) + entry.count
+            types[entry.type.lower()] += entry.count * times
     return types
 
 

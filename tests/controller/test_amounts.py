@@ -64,6 +64,12 @@ def test_a_pending_job_counts_the_most_that_it_may_get(asked: dict[str, object],
     assert pending_mgpu(**asked) == mgpu
 
 
+def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
+    both = {"per_job": "gres:gpu:A100:3", "per_node": "gres:gpu:h100:1,gres:gpu:a100:1", "n_nodes": 2}
+    amounts = amounts_of(make_job(phase=Phase.PENDING, nodes="", tres="cpu=2,node=2", **both), FACTS)
+    assert (amounts.mgpu, amounts.mgpu_by_type) == (5000, {"a100": 3000, "h100": 2000})
+
+
 def test_a_range_of_nodes_counts_cpus_and_memory_with_its_upper_end() -> None:
     job = make_job(phase=Phase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
     amounts = amounts_of(job, FACTS)

@@ -170,3 +170,38 @@ def test_where_the_room_is_a_groups_its_queue_is_to_be_looked_at() -> None:
     others = Request(uid=1002, account="vision", per_job=8)
     lines = ask(["--gpus=1"], together, queue=[others]).messages
     assert "  Nothing fits now. Submit again when a job has ended; see: squeue" in lines
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        ("--gpus=a100:2 --gpus-per-node=v100:2", 4),
+        ("-N2 --gpus=a100:2 --gpus-per-node=v100:2", 6),
+        ("-n2 --gpus-per-task=v100:1 --gpus-per-node=a100:2", 4),
+        ("--gpus=A100:4 --gpus-per-node=a100:2,v100:1", 5),
+        ("-N2 --gpus=a100:4 --gpus-per-node=a100:2", 4),
+    ],
+)
+def test_gpus_of_another_type_in_another_form_come_on_top(words: str, gpus: int) -> None:
+    """Measured on Slurm 22.05: of each type the job gets what it asks for in some form."""
+    assert ask(words.split(), limited("gpus", gpus * 1000)).accepted
+    refusal = ask(words.split(), limited("gpus", gpus * 1000 - 1000))
+    assert f"requested {gpus}." in refusal.messages[1]
+
+
+def test_a_limit_on_one_type_counts_only_that_type_of_several_forms() -> None:
+    words = ["-N2", "--gpus=a100:4", "--gpus-per-node=v100:2,a100:1"]
+    assert ask(words, limited("gpus:a100", 4000), limited("gpus:v100", 4000)).accepted
+    assert not ask(words, limited("gpus:v100", 3000)).accepted
+
+
+def test_pending_jobs_count_the_gpus_of_every_form() -> None:
+    nodes = {**record(1, Request(uid=1001, account="vision", per_job=2)), "tres_per_node": "gres:gpu:a100:2"}
+    total = "cpu=2,mem=2G,node=1,gres/gpu=4,gres/gpu:a100=2"
+    by_task = {"tres_per_job": None, "tres_per_task": "gres:gpu:v100:1", "tres_fmt_req_str": total}
+    for row in (nodes | {"tres_per_job": "gres:gpu:v100:2"}, nodes | by_task):
+        script = PolicyScript(build_bundle(compiled([TOTAL], "/nonexistent/decisions.log")))
+        script.set_jobs([row])
+        for gpus, fits in ((5, False), (4, True)):
+            desc = parse_command([f"--gpus={gpus}", "--wrap=true"], {}).description(1001, "alice")
+            assert script.submit(desc, PARTITIONS).accepted is fits
