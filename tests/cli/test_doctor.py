@@ -213,6 +213,9 @@ def test_the_script_in_force_is_the_policys(installed: Installation):
         build_bundle(compile_policy(policy, resolve_names(policy, source, SystemDirectory()), facts))
     )
     assert levels(job_submit.script(at)) == ["ok"]
+    script.chmod(0o664)
+    assert levels(job_submit.script(at)) == ["fail", "ok"]
+    script.chmod(0o644)
     whole = script.read_text()
     script.write_text(whole[: len(whole) // 2])
     broken = worst(job_submit.script(at))

@@ -1,5 +1,7 @@
 """`slurm-gpu doctor` names what drains nodes, and what keeps our hooks from telling of jobs."""
 
+import dataclasses
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +65,29 @@ def test_a_hook_that_others_may_write_makes_them_root(installed: Installation):
     finding = worst(hooks.configured(installed.at()))
     assert finding.level is Level.FAIL
     assert "runs as root for every job" in finding.message
+
+
+@pytest.mark.parametrize("name", ["", "50-site"])
+@pytest.mark.parametrize(("uid", "level"), [(0, "ok"), (64030, "ok"), (1001, "fail")])
+def test_so_does_one_that_belongs_to_them_and_its_directory(
+    installed: Installation, name: str, uid: int, level: str
+):
+    if os.geteuid() != 0:
+        pytest.skip("root alone may give files away")
+    at = installed.at()
+    at.settings = dataclasses.replace(at.settings, slurm_user_uid=64030)
+    hook(installed, "prolog", "50-site")
+    path = installed.root / "prolog.d" / name
+    os.chown(path, uid, -1)
+    finding = worst(hooks.configured(at))
+    assert finding.level.value in (level, "warn")
+    assert (f"{path} belongs to uid 1001: " in finding.message) == (level == "fail")
+
+
+def test_a_directory_of_hooks_that_others_may_write_makes_them_root(installed: Installation):
+    (installed.root / "epilog.d").chmod(0o1777)
+    finding = worst(hooks.configured(installed.at()))
+    assert finding.message.endswith("epilog.d: a file that is put there runs as root")
 
 
 def test_other_hooks_without_ours(installed: Installation):

@@ -167,3 +167,16 @@ def test_wrong_usage_changes_nothing(tree: Tree, words: list[str]):
         done = subprocess.run(["/bin/sh", script, *words], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert done.stderr.startswith(f"usage: {script.name} ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone may give files away")
+def test_one_that_somebody_else_could_change_is_made_anew(tree: Tree):
+    tree.done("install")
+    os.chown(tree.hook["epilog"], 1001, 1001)
+    assert "is not of mode 755, or not root's" in tree.refused("status")
+    tree.done("install")
+    assert tree.hook["epilog"].stat().st_uid == 0
+    tree.done("remove")
+    os.chown(tree.hook["prolog"], 1001, 1001)
+    tree.done("remove")
+    assert tree.hook["prolog"].stat().st_uid == 0

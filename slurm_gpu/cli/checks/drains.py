@@ -84,8 +84,3 @@ def _drains(kind: str, path: Path) -> Iterator[Finding]:
             f"{path} is matched by {kind} and cannot be executed: Slurm drains nodes",
             f"chmod +x {path}, or move it away",
         )
-    elif mode & (stat.S_IWGRP | stat.S_IWOTH):
-        yield fail(
-            f"{path} runs as root for every job, and others than its owner may write it",
-            f"chmod go-w {path}; read it before",
-        )

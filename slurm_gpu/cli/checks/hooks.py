@@ -12,6 +12,7 @@ from pathlib import Path
 from slurm_gpu.cli.checks.drains import nothing, traps
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
+from slurm_gpu.cli.checks.trusted import others_may_write
 from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
 
@@ -122,6 +123,9 @@ def _files(at: Surroundings, kind: str, patterns: Sequence[str]) -> Iterator[Fin
             continue
         paths = matched(pattern)
         found += traps(kind, pattern, paths, placing(kind, [pattern]) if at.is_gpu_node else nothing(pattern))
+        found += others_may_write(at, directory, "a file that is put there runs as root")
+        for path in paths:
+            found += others_may_write(at, path, "it runs as root for every job")
         n_files += len(paths)
         mine = [file for file in map(hook_file, paths) if file.is_ours]
         for file in mine:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, may_read, ok, skipped, warn
 from slurm_gpu.cli.checks.slurm_conf import with_names
+from slurm_gpu.cli.checks.trusted import others_may_write
 from slurm_gpu.errors import InputError
 from slurm_gpu.policy.bundle import MARK, RUN_DIRECTORY, STUB_MARK, SiteFacts
 from slurm_gpu.policy.check import FILE_NAME, load_policy
@@ -51,6 +52,7 @@ def script(at: Surroundings) -> Iterator[Finding]:
     if not installed.exists():
         yield fail(f"{installed} is missing: slurmctld will not start again", _APPLY)
         return
+    yield from others_may_write(at, installed, "it decides about every job, within slurmctld")
     if not policy_file.exists():
         yield skipped(f"there is no {policy_file}")
         return

@@ -1,0 +1,27 @@
+"""Who may change what Slurm runs for every job: its hooks run as root, job_submit.lua in slurmctld."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail
+
+_ROOT = 0
+
+
+def others_may_write(at: Surroundings, path: Path, what: str) -> Iterator[Finding]:
+    """That others than root and SlurmUser may, if so; `what` says what that gives them."""
+    try:
+        status = path.stat()
+    except OSError:
+        return  # it is missing, or out of sight: other checks tell
+    trusted = {_ROOT, at.settings.slurm_user_uid, os.geteuid()}
+    if status.st_uid not in trusted:
+        yield fail(f"{path} belongs to uid {status.st_uid}: {what}", f"chown root {path}; read it before")
+    elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield fail(
+            f"others than its owner may write {path}: {what}", f"chmod go-w {path}; read before what is there"
+        )
