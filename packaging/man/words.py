@@ -39,6 +39,7 @@ RELATED = {
     "quota": ("slurm-gpu-explain(1)", "slurm-gpu-policy(1)", "slurm-gpuctld(8)"),
     "policy": ("policy.yaml(5)", "slurm-gpu-explain(1)", "slurm-gpuctld(8)", "sacctmgr(1)"),
     "db": ("slurm-gpudbd(8)", "slurm-gpudbd.yaml(5)"),
+    "report": ("slurm-gpu-jobs(1)", "slurm-gpudbd.yaml(5)", "slurm-gpu.yaml(5)", "sreport(1)"),
     "doctor": ("slurm-gpud(8)", "slurm-gpudbd(8)", "slurm-gpuctld(8)"),
 }
 
@@ -57,6 +58,13 @@ EXAMPLES = {
         ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),
     ),
     "quota": (("slurm-gpu quota", "How near are my limits?"),),
+    "report": (
+        ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),
+        (
+            "slurm-gpu report build --since 7d --page-only --out report",
+            "The page alone, of the last seven days and today:",
+        ),
+    ),
     "policy": (
         ("slurm-gpu policy check draft.yaml", "Is this draft right?"),
         ("slurm-gpu policy replay --since 30d draft.yaml", "Whom would it have refused last month?"),

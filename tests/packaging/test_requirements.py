@@ -16,6 +16,7 @@ ASKED = {
     "node": ("options.extras_require", "node"),
     "client": ("options.extras_require", "client"),
     "db": ("options.extras_require", "db"),
+    "report": ("options.extras_require", "report"),
     "build": ("options.extras_require", "build"),
 }
 BELOW = {
@@ -23,7 +24,8 @@ BELOW = {
     "node": ("common",),
     "client": ("common",),
     "db": ("common", "client"),
-    "build": ("common", "node", "client", "db"),
+    "report": ("common", "client", "db"),
+    "build": ("common", "node", "client", "db", "report"),
 }
 AGAIN = "packaging/requirements/lock writes it anew"
 

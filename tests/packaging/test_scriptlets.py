@@ -102,7 +102,9 @@ def test_going_back_works_as_an_upgrade_does(tree: Tree, built: Built, next_buil
 def test_removing_leaves_stubs_that_let_every_job_run(tree: Tree, built: Built) -> None:
     tree.rpm("-U", *built.packages)
     (tree.root / "etc/slurm-gpu/slurm-gpu.yaml").write_text("cluster: ours\n")
-    tree.rpm("-e", *(f"slurm-gpu{part}" for part in ("", "-node", "-client", "-db", "-controller")))
+    tree.rpm(
+        "-e", *(f"slurm-gpu{part}" for part in ("", "-node", "-client", "-db", "-report", "-controller"))
+    )
     assert _are_stubs(tree)
     left = {str(path.relative_to(tree.root)) for path in tree.root.rglob("*") if "slurm-gpu" in path.name}
     assert left == {*HOOKS, "etc/slurm-gpu", "etc/slurm-gpu/slurm-gpu.yaml.rpmsave"}

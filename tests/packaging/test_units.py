@@ -17,6 +17,10 @@ UNITS = ROOT / "packaging/systemd"
 DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld")
 SERVED = tuple(f"{name}.service" for name in DAEMONS)
 REVIEW = ("slurm-gpu-review.service", "slurm-gpu-review.timer")
+REPORT = (
+    "slurm-gpu-report@.service",
+    *(f"slurm-gpu-report-{how}.timer" for how in ("daily", "weekly", "monthly")),
+)
 
 needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="systemd's own tools are not installed here"
@@ -48,7 +52,7 @@ def system(tmp_path: Path) -> Iterator[Path]:
     units.mkdir(parents=True)
     for target in Path("/usr/lib/systemd/system").glob("*.target"):
         shutil.copy(target, units)
-    for unit in (*SERVED, *REVIEW):
+    for unit in (*SERVED, *REVIEW, *REPORT):
         shutil.copy(UNITS / unit, units)
     for name in (*(f"sbin/{name}" for name in DAEMONS), "bin/slurm-gpu"):
         launcher = tmp_path / "usr" / name
@@ -64,14 +68,14 @@ def system(tmp_path: Path) -> Iterator[Path]:
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, *REVIEW])
+@pytest.mark.parametrize("unit", [*SERVED, *REVIEW, "slurm-gpu-report@day.service", *REPORT[1:]])
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0]])
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], REPORT[0]])
 def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -131,7 +135,7 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0]])
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], REPORT[0]])
 def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
