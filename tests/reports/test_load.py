@@ -1,18 +1,23 @@
 """Loading: both databases alike, names as they are, and nothing where there is nothing."""
 
 from dataclasses import fields
-from datetime import date
+from datetime import date, timedelta
 
 import numpy as np
 import pytest
 
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.accounting import run_row as run_row_of
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.store import store_records
 from slurm_gpu.errors import UsageError
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import Period
+from tests.database import samples
 from tests.database.conftest import empty
 from tests.reports.conftest import NOW_S
 from tests.reports.filling import fill, insert_runs
@@ -114,6 +119,20 @@ def test_columns_are_of_one_length(database: Database) -> None:
     jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
     columns = [getattr(jobs, field.name) for field in fields(jobs)]
     assert {len(c) for c in columns if isinstance(c, np.ndarray | Category)} == {2}
+
+
+def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
+    """From what a node shipped: one GPU for ten seconds, six of them without any process."""
+    rows = [run_row_of(samples.row(), {})]
+    database.write(lambda connection: store_changed_runs(connection, rows=rows))
+    told = samples.record(granted_mgpu=1000, no_process_s=6.0)
+    database.write(lambda connection: store_records(connection, [told]))
+    reconcile(database)
+    day = date.fromtimestamp(samples.T0)
+    period = Period(since=day, until=day + timedelta(days=2))
+    jobs = load(database, SiteConfig(cluster=samples.CLUSTER), period, samples.T0 + 86400).jobs
+    assert (jobs.held_gpu_h[0], jobs.no_process_gpu_h[0]) == (10 / 3600, 6 / 3600)
+    assert (jobs.ugpucore[0], jobs.coverage[0]) == (40, 1)
 
 
 def test_a_report_ends_after_it_begins() -> None:

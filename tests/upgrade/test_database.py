@@ -206,6 +206,27 @@ def test_what_a_daemon_that_was_not_stopped_stored_meanwhile_is_carried_over(mar
 # What is done when
 
 
+def test_runs_that_were_watched_are_derived_anew_and_others_are_left(url: str) -> None:
+    """Of them it is not known yet for how long no process was on their GPUs."""
+    database = made(url, "0005")
+    values = ", ".join(
+        f"('c', {number}, 1, '', 'u', 'a', 'q', 'p', 'COMPLETED', '0:0', 1, 0, 1, 'n1', '{{}}', '{{}}', '', "
+        f"{coverage}, 0)"
+        for number, coverage in ((1, "0.5"), (2, "NULL"), (3, "0"))
+    )
+    with database.engine.begin() as connection:
+        names = (
+            "cluster, job_id, submit_s, name, user, account, qos, `partition`, state, exit_code, elapsed_s, "
+            "suspended_s, n_nodes, nodes, tres_requested, tres_allocated, admin_comment, coverage, derive_due"
+        )
+        connection.execute(text(f"INSERT INTO run ({names}) VALUES {values}"))
+    database.upgrade()
+    with database.reading() as connection:
+        query = "SELECT job_id, derive_due, no_process_mgpu_s FROM run ORDER BY job_id"
+        assert connection.execute(text(query)).all() == [(1, 1, None), (2, 0, None), (3, 1, None)]
+    database.dispose()
+
+
 def test_a_daemon_makes_the_tables_of_an_empty_database_and_is_content_with_its_own_schema(url: str) -> None:
     database = Database(url)
     make_ready(database)
