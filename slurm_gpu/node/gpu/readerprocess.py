@@ -9,27 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.readerchild import Child, DeadError
 from slurm_gpu.node.gpu.reading import (
-    Activity,
-    Counter,
     Facts,
     Failure,
-    Memory,
-    Process,
-    ProcessSample,
     ReaderStartingError,
     Reading,
     Request,
     Results,
     Trouble,
-    UtilizationSample,
     Xid,
 )
+from slurm_gpu.node.gpu.readingarray import reading_of
 
 log = logging.getLogger(__name__)
 
@@ -44,18 +39,6 @@ HUNG_RETRY_S, HUNG_RETRY_MAX_S = 60.0, 900.0
 CRASH_RETRY_S, CRASH_RETRY_MAX_S = 1.0, 60.0
 # A device at which it ended so many times in a row is left out as if it hung.
 CRASHES = 3
-
-# What the arrays in a reading's array are, by position.
-_COUNTERS = (name for name, kind in Reading.__annotations__.items() if "Counter" in str(kind))
-_ONE: Sequence[tuple[int, Any]] = [
-    (Reading._fields.index(name), kind)
-    for name, kind in {"memory": Memory, "activity": Activity, **dict.fromkeys(_COUNTERS, Counter)}.items()
-]
-_MANY: Sequence[tuple[int, Any]] = [
-    (Reading._fields.index("processes"), Process),
-    (Reading._fields.index("ring"), UtilizationSample),
-    (Reading._fields.index("process_ring"), ProcessSample),
-]
 
 
 class _Hung(NamedTuple):
@@ -183,7 +166,7 @@ class ReaderProcess:
             if message is not None:
                 self._following = ()
                 self._crash(f"the reader of NVML talks nonsense: {str(message)[:80]}")
-        readings = [(uuid, _reading(row)) for uuid, row in child.followed]
+        readings = [(uuid, reading_of(row)) for uuid, row in child.followed]
         child.followed.clear()
         if readings:
             self._followed_s = readings[-1][1].at_s
@@ -229,7 +212,7 @@ class ReaderProcess:
                     failures.update(dict.fromkeys(of_it, failure))
                     return ()
                 case ["reading", uuid, list(row)] if uuid == request.uuid:
-                    readings[uuid] = _reading(row)
+                    readings[uuid] = reading_of(row)
                 case ["failure", uuid, trouble, why] if uuid == request.uuid:
                     failures[uuid] = Failure(Trouble(trouble), why)
                 case message:
@@ -391,14 +374,3 @@ class ReaderProcess:
 def _now_s() -> float:
     """The clock that stamps readings, whatever the one given says."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def _reading(row: list[Any]) -> Reading:
-    """From its JSON array."""
-    for position, kind in _ONE:
-        if row[position] is not None:
-            row[position] = kind(*row[position])
-    for position, kind in _MANY:
-        if row[position] is not None:
-            row[position] = [kind(*item) for item in row[position]]
-    return Reading(*row)
