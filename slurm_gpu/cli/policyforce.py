@@ -28,7 +28,7 @@ from slurm_gpu.policy.journal import Entry, Journal
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Owned
-from slurm_gpu.policy.native.plan import NativePlan
+from slurm_gpu.policy.native.plan import NO_SLURMDBD, NativePlan
 from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.policy.peers import controllers, is_backup, shared_file_system, tell, this_host, unlike
 from slurm_gpu.slurm.client import SlurmSettings
@@ -201,7 +201,7 @@ def _tell_peers(site: Site, settings: SlurmSettings, script: Path) -> None:
 
 
 def _tell_native(native: NativePlan) -> None:
-    if native.absent is not None and native.unheld:
+    if native.absent is not None and (native.unheld or native.absent == NO_SLURMDBD):
         remark(f"warning: {native.absent}")
     done = done_lines(native)
     if done:

@@ -348,6 +348,19 @@ def test_limits_on_what_runs_that_nothing_holds_are_named_by_apply(
     assert cluster.store.changes == 0
 
 
+def test_without_slurmdbd_apply_always_says_so_and_who_can_choose_to_be_in_no_group(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.raw["AccountingStorageType"] = "accounting_storage/none"
+    assert cluster.run("apply") == 0
+    told = capsys.readouterr().err
+    assert "warning: this Slurm has no slurmdbd, so job_submit.lua alone holds the policy" in told
+    assert "group vision: without slurmdbd users name any account or QOS, or none" in told
+    cluster.write("{vision: {accounts: [vision]}}", "{vision: {users: [root]}}")
+    assert cluster.run("apply") == 0
+    assert "users name any account" not in capsys.readouterr().err
+
+
 def test_the_qos_of_owners_are_made_before_anything_counts_on_them(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

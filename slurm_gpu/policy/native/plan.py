@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from slurm_gpu.policy.model import Policy
+from slurm_gpu.policy.model import Group, Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Drift, Owned, difference, drift
 from slurm_gpu.policy.native.lending import NewQos, want_lending
@@ -21,6 +21,10 @@ NO_SLURMDBD = (
     "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
 )
 NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
+ANY_ACCOUNT = (
+    "group {}: without slurmdbd users name any account or QOS, or none, so that whoever likes is not of it; "
+    "users and unix_groups hold everybody"
+)
 NOTHING_MANAGED = "the policy names nothing under `manages:`, so Slurm's own limits are left alone"
 
 
@@ -63,8 +67,9 @@ def plan_native(
     owned = tuple(owned)
     if not has_slurmdbd(settings):
         gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
-        not_lent = (NO_LENDING,) if policy.owners else ()
-        return NativePlan(Difference(owned=owned, remarks=not_lent), gaps, absent=NO_SLURMDBD)
+        chosen = sorted({rule.group for rule in policy.rules if _is_left_to_users(policy.groups[rule.group])})
+        remarks = ((NO_LENDING,) if policy.owners else ()) + tuple(map(ANY_ACCOUNT.format, chosen))
+        return NativePlan(Difference(owned=owned, remarks=remarks), gaps, absent=NO_SLURMDBD)
     if not (policy.manages.qos or policy.manages.accounts or owned):
         gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
@@ -84,6 +89,10 @@ def plan_native(
         drift(found, owned),
         lending.new_qos,
     )
+
+
+def _is_left_to_users(group: Group) -> bool:
+    return group.accounts is not None or group.qos is not None
 
 
 def read_accounting(store: LimitStore, cluster: str) -> Accounting:
