@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from zoneinfo import ZoneInfo
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from slurm_gpu.cli.cells import count, hours, moment, number, text
+from slurm_gpu.cli.cells import count, hours, number, text
 from slurm_gpu.cli.output import check_format, is_narrow, print_csv, print_json, print_table, remark
+from slurm_gpu.cli.runfile import write_runs
+from slurm_gpu.cli.runfilters import SHORT_STATES, filter_options, filters_of
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.cli.times import parse_moment
-from slurm_gpu.database.client import Run
+from slurm_gpu.database.results import Run
 from slurm_gpu.errors import UsageError
 from slurm_gpu.units import counted
 
+if TYPE_CHECKING:
+    from slurm_gpu.database.client import DatabaseClient
+
+_LIMIT, _AT_ONCE = 100, 1000
 COLUMNS = (
     "JobID",
     "user",
@@ -33,63 +38,39 @@ _NAMES = ("user", "account")
 _SPARE = ("nNODE", "WAIT_h", "account", "coverage", "user", "uGPUmem", "state")
 """What is left out first where a terminal has no room for all; `*` goes on marking a thin coverage."""
 
-_SHORT_STATES = {
-    "BOOT_FAIL": "BF",
-    "CANCELLED": "CA",
-    "COMPLETED": "CD",
-    "DEADLINE": "DL",
-    "FAILED": "F",
-    "NODE_FAIL": "NF",
-    "OUT_OF_MEMORY": "OOM",
-    "PENDING": "PD",
-    "PREEMPTED": "PR",
-    "REQUEUED": "RQ",
-    "RESIZING": "RS",
-    "REVOKED": "RV",
-    "RUNNING": "R",
-    "SUSPENDED": "S",
-    "TIMEOUT": "TO",
-}
 CSV_COLUMNS = (
     *("id", "user", "account", "qos", "partition", "state", "submit_s", "eligible_s", "start_s", "end_s"),
     *("nNODE", "nGPU", "gpu_type", "WAIT_h", "SUBMIT_WAIT_h", "RUN_h", "uGPUcore", "uGPUmem", "coverage"),
-    *("energy_j", "nodes"),
+    *("energy_j", "nodes", "server_type", "zone", "app", "app_field"),
 )
-
-
-def _complete_state(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For a shell: the last of the states in a list."""
-    before, comma, last = incomplete.rpartition(",")
-    states = (state for state in _SHORT_STATES if state.startswith(last.upper()))
-    return [CompletionItem(f"{before}{comma}{state}") for state in states]
 
 
 @click.command()
-@click.option("--user", help="Only this user's runs.")
-@click.option("--account", help="Only this account's runs.")
+@filter_options
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows at most (default: 100).")
 @click.option(
-    "--state",
-    help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
-    shell_complete=_complete_state,
+    "--page", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th so many rows, from 1."
 )
-@click.option(
-    "--since", metavar="WHEN", help="Not those that ended before: 2026-11-01, or 7d for a week ago."
-)
-@click.option("--until", metavar="WHEN", help="Only those submitted before.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Rows at most.")
+@click.option("--all", "every", is_flag=True, help="All rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV.")
+@click.option(
+    "--parquet",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the columns of --csv to a Parquet file: all rows, unless --limit is given.",
+)
 @with_site
 def jobs(
     site: Site,
-    user: str | None,
-    account: str | None,
-    state: str | None,
-    since: str | None,
-    until: str | None,
-    limit: int,
+    limit: int | None,
+    page: int,
+    *,
+    every: bool,
     as_json: bool,
     as_csv: bool,
+    parquet: Path | None,
+    **chosen: Any,
 ) -> None:
     """One row per run, the last submitted first.
 
@@ -97,40 +78,61 @@ def jobs(
     A dash is a gap: nothing was measured, or the run is another user's.
     """
     check_format(as_json=as_json, as_csv=as_csv)
-    states = _states(state)
-    zone, now_s = ZoneInfo(site.config.timezone), site.wall()
-    since_s = parse_moment("--since", since, zone, now_s)
-    until_s = parse_moment("--until", until, zone, now_s)
-    if since_s is not None and until_s is not None and until_s <= since_s:
-        raise UsageError(
-            f"--until {until} is {moment(until_s, zone)}, and --since {since} is {moment(since_s, zone)}: "
-            "--until has to be later"
-        )
+    if parquet is not None and (as_json or as_csv):
+        raise UsageError("--parquet writes a file and prints nothing: leave out --json and --csv")
+    if every and (limit is not None or page > 1):
+        raise UsageError("--all and --limit or --page exclude each other")
+    most = None if every or (parquet is not None and limit is None) else (_LIMIT if limit is None else limit)
+    if most is None and page > 1:
+        raise UsageError("--page N needs --limit: how many rows a page has")
+    filters = filters_of(site, chosen)
     with site.database() as database:
-        found = list(
-            itertools.islice(
-                database.all_runs(
-                    user=user,
-                    account=account,
-                    states=states,
-                    since_s=since_s,
-                    until_s=until_s,
-                    limit=min(limit + 1, 1000),
-                ),
-                limit + 1,
+        found = _Found(database, filters, most, page)
+        if parquet is not None:
+            n_rows = write_runs(parquet, CSV_COLUMNS, (run.to_json() for run in found.runs()))
+            remark(f"{parquet} has {counted(n_rows, 'run')}")
+        elif as_json:
+            print_json({"runs": [run.to_json() for run in found.runs()]})
+        elif as_csv:
+            print_csv(CSV_COLUMNS, (run.to_json() for run in found.runs()))
+        else:
+            runs = list(found.runs())
+            if runs:
+                _print_table(runs, site.config.sampling.min_coverage)
+    found.tell(chosen["sort"])
+
+
+class _Found:
+    """The runs of a page, as they come."""
+
+    def __init__(
+        self, database: DatabaseClient, filters: Mapping[str, Any], most: int | None, page: int
+    ) -> None:
+        self._database, self._filters, self._most, self._page = database, filters, most, page
+        self._n, self._more = 0, False
+
+    def runs(self) -> Iterator[Run]:
+        """Those of the page, of which no more than some are held in memory."""
+        before = 0 if self._most is None else self._most * (self._page - 1)
+        at_once = _AT_ONCE if self._most is None else min(before + self._most + 1, _AT_ONCE)
+        for n, run in enumerate(self._database.all_runs(**self._filters, limit=at_once)):
+            if self._most is not None and n == before + self._most:
+                self._more = True
+                return
+            if n >= before:
+                self._n += 1
+                yield run
+
+    def tell(self, sort: str) -> None:
+        """For the person: whether there are more, or none."""
+        if not self._n:
+            remark("no runs match" if self._page == 1 else f"there is no page {self._page}")
+        elif self._more:
+            which = "the last" if sort == "submit" and self._page == 1 else "these are"
+            pages = "" if self._page == 1 else f", page {self._page}"
+            remark(
+                f"{which} {counted(self._n, 'run')}{pages}; there are more (--limit, --page {self._page + 1})"
             )
-        )
-    if len(found) > limit:
-        found.pop()
-        remark(f"the last {counted(limit, 'run')}; there are more (--limit)")
-    if not found:
-        remark("no runs match")
-    if as_json:
-        print_json({"runs": [run.to_json() for run in found]})
-    elif as_csv:
-        print_csv(CSV_COLUMNS, (run.to_json() for run in found))
-    else:
-        _print_table(found, site.config.sampling.min_coverage)
 
 
 def _print_table(found: list[Run], min_coverage: float) -> None:
@@ -158,19 +160,6 @@ def _row(run: Run, is_thin: bool) -> list[str]:
     ]
 
 
-def _states(option: str | None) -> tuple[str, ...]:
-    """The states of --state, in full; squeue's abbreviations are taken too."""
-    full = {short: state for state, short in _SHORT_STATES.items()}
-    states = []
-    for word in (option or "").replace(" ", "").upper().split(","):
-        state = full.get(word, word)
-        if state and state not in _SHORT_STATES:
-            raise UsageError(f"--state {word}: Slurm has no such state; it has {', '.join(_SHORT_STATES)}")
-        if state:
-            states.append(state)
-    return tuple(states)
-
-
 def _state(state: str) -> str:
     """In full, or on a narrow terminal as squeue abbreviates it."""
-    return _SHORT_STATES.get(state, state) if is_narrow() else state
+    return SHORT_STATES.get(state, state) if is_narrow() else state

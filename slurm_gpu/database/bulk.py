@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -44,41 +45,37 @@ def _texts(
     connection: Connection, statement: Insert, names: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Each row's values in parentheses, with the driver's own escapes."""
-    escape: Callable[[Any], str] = connection.connection.driver_connection.escape  # type: ignore[union-attr]
     dialect = connection.dialect
-    # Most texts, and the objects of most columns that are more than a number or a text, are many rows'.
+    escape: Callable[[Any], str] = connection.connection.driver_connection.escape  # type: ignore[union-attr]
+    processed: list[tuple[int, Callable[[Any], Any]]] = []
+    for index, name in enumerate(names):
+        found = statement.table.c[name].type.dialect_impl(dialect).bind_processor(dialect)
+        if found is not None:
+            processed.append((index, found))
+    # Most texts, and most objects of which texts are made, are those of many rows.
     texts: dict[str, str] = {}
-    objects: dict[int, str] = {}
+    objects: dict[int, Any] = {}
 
     def text(value: Any) -> str:
-        if value is None:
-            return "NULL"
-        kind = type(value)
-        if kind is int:
-            return str(value)
-        if kind is not str:
+        if type(value) is not str:
             return escape(value)
         known = texts.get(value)
         if known is None:
             known = texts[value] = escape(value)
         return known
 
-    def of(name: str) -> Callable[[Any], str]:
-        process = statement.table.c[name].type.dialect_impl(dialect).bind_processor(dialect)
-        if process is None:
-            return text
-
-        def processed(value: Any) -> str:
-            known = objects.get(id(value))
-            if known is None:
-                known = objects[id(value)] = text(process(value))
-            return known
-
-        return processed
-
-    columns = [(name, of(name)) for name in names]
+    values_of, written = itemgetter(*names), f"({','.join(['%s'] * len(names))})"
     for row in rows:
-        yield f"({','.join([write(row[name]) for name, write in columns])})"
+        values = list(values_of(row))
+        for index, process in processed:
+            value = values[index]
+            if id(value) not in objects:
+                objects[id(value)] = process(value)
+            values[index] = objects[id(value)]
+        # Written out here, as calls would take the most of the time: whole numbers stay what they are.
+        yield written % tuple(
+            ["NULL" if value is None else value if type(value) is int else text(value) for value in values]
+        )
 
 
 def _joined(texts: Iterator[str]) -> Iterator[str]:

@@ -91,18 +91,39 @@ class DatabaseClient:
         self,
         *,
         user: str | None = None,
-        account: str | None = None,
+        accounts: Sequence[str] = (),
         states: Sequence[str] = (),
+        qos: str | None = None,
+        partition: str | None = None,
+        app: str | None = None,
+        gpu_type: str | None = None,
+        server_type: str | None = None,
+        zone: str | None = None,
+        min_gpus: float | None = None,
         since_s: int | None = None,
         until_s: int | None = None,
+        sort: str | None = None,
+        ascending: bool = False,
         limit: int | None = None,
         cursor: str | None = None,
     ) -> RunPage:
-        """One page of runs, the last submitted first; RunPage.cursor leads to the next."""
+        """One page of runs, the last submitted first, or as `sort` says; RunPage.cursor leads to the next.
+
+        docs/api.md explains each filter.
+        """
         values = {
             "user": user,
-            "account": account,
+            "account": ",".join(accounts) or None,
             "state": ",".join(states) or None,
+            "qos": qos,
+            "partition": partition,
+            "app": app,
+            "gpu_type": gpu_type,
+            "server_type": server_type,
+            "zone": zone,
+            "min_gpus": min_gpus,
+            "sort": sort,
+            "order": "asc" if ascending else None,
             "since": since_s,
             "until": until_s,
             "limit": limit,

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Se
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, Select, Table, select
@@ -18,11 +19,13 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
+from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.periods import Period, Periods
+from slurm_gpu.database.placed import Placed
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
 from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import IMPORTED, RUN_KEY, Job, get_watermark, set_watermark, store_runs
+from slurm_gpu.database.store import IMPORTED, RUN_KEY, Job, Lone, get_watermark, set_watermark, store_runs
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.records import HOST_CLUSTER
@@ -46,6 +49,8 @@ _NODES_WITHIN_S = 15.0
 # held what the nodes had then, and nobody tells how they were configured.
 _FROM_NODES = ("allocated_mgpu", "gpu_type")
 _ALLOCATION = ("nodes", "tres_allocated")
+
+_key_of, _job_of = itemgetter(*RUN_KEY), itemgetter("cluster", "job_id")
 
 T = TypeVar("T")
 Row = Mapping[str, Any]
@@ -72,10 +77,11 @@ class Importer:
         interval_s: float,
         min_coverage: float = DEFAULT_MIN_COVERAGE,
         upkeep: Upkeep | None = None,
+        places: Places | None = None,
     ) -> None:
         self._database, self._view, self._clock = database, view, clock
         self._cluster, self.interval_s, self.min_coverage = cluster, interval_s, min_coverage
-        self._upkeep = upkeep
+        self._upkeep, self._places = upkeep, Places() if places is None else places
         self._mark = f"accounting:{cluster}"
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
@@ -124,7 +130,7 @@ class Importer:
         finally:
             self._step()
             try:
-                reconcile(self._database, self.min_coverage, self._step)
+                reconcile(self._database, self.min_coverage, self._step, self._places)
             finally:
                 self._step()
                 if self._upkeep is not None:
@@ -135,6 +141,7 @@ class Importer:
         nodes = self._view.nodes(_NODES_WITHIN_S) or {}
         with self._database.reading() as connection:
             watermark_s = self.watermark(connection)
+            placed = Placed(connection, self._places)
         told = _Told(self._in_question())
         n_changed = 0
         coming = read_ahead(self._fetch(self._since(watermark_s), now_s, nodes), _AHEAD)
@@ -146,11 +153,11 @@ class Importer:
                     self._database.write(partial(set_watermark, name=self._mark, value_s=until_s))
                 else:
                     told.note(came)
-                    n_changed += self._store(came)
+                    n_changed += self._store(came, placed)
         for ids in batched(self._to_ask_again(told), _JOBS_PER_QUESTION):
             self._step()  # sacct may know none of them
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
-                n_changed += self._store([run_row(row, nodes) for row in some])
+                n_changed += self._store([run_row(row, nodes) for row in some], placed)
         return n_changed
 
     def _fetch(
@@ -177,18 +184,18 @@ class Importer:
             self._wide_at = now + WIDE_EVERY_S
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
-    def _store(self, rows: Sequence[dict[str, Any]]) -> int:
+    def _store(self, rows: Sequence[dict[str, Any]], placed: Placed) -> int:
         """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
         self._step()
         try:
-            return self._database.write(partial(store_changed_runs, rows=rows))
+            return self._database.write(partial(store_changed_runs, rows=rows, placed=placed))
         except REFUSED as error:
             if len(rows) == 1:
                 (row,) = rows
                 log.warning("import: job %s was skipped: %s: %r", row["job_id"], why_refused(error), row)
                 return 0
         half = len(rows) // 2
-        return self._store(rows[:half]) + self._store(rows[half:])
+        return self._store(rows[:half], placed) + self._store(rows[half:], placed)
 
     def _in_question(self) -> set[int]:
         """Jobs of which there are records and no run, or which sacct tells of in no period."""
@@ -250,29 +257,36 @@ class _Told:
                 self.going_on.add((row["job_id"], row["submit_s"]))
 
 
-def store_changed_runs(connection: Connection, rows: Sequence[dict[str, Any]]) -> int:
+def store_changed_runs(
+    connection: Connection, rows: Sequence[dict[str, Any]], placed: Placed | None = None
+) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
+    With `placed` what is derived of a job's only run is stored at once, where nothing was told of it.
     The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
     """
-    jobs = {(row["cluster"], row["job_id"]) for row in rows}
+    jobs = set(map(_job_of, rows))
     stored: dict[tuple[Any, ...], RowMapping] = {}
     for query in _of_jobs(select(run), run, jobs):
         for held in connection.execute(query).mappings():
-            stored[tuple(held[name] for name in RUN_KEY)] = held
+            stored[_key_of(held)] = held
     changed = []
     for fresh in rows:
         row = fresh
-        old = stored.get(tuple(row[name] for name in RUN_KEY))
+        old = stored.get(_key_of(row))
         if old is not None:
             over = row["end_s"] is not None and all(row[name] == old[name] for name in _ALLOCATION)
             kept = {name: old[name] for name in _FROM_NODES if over and old[name] is not None}
             row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}, **kept}
         if old is None or any(row[name] != old[name] for name in _compared(row)):
             changed.append(row)
-    n_runs = Counter((row["cluster"], row["job_id"]) for row in rows)
-    new = {job for job, n in n_runs.items() if n == 1} - {(cluster, job_id) for cluster, job_id, _ in stored}
-    store_runs(connection, changed, new - _with_records(connection, new))
+    if placed is None:
+        store_runs(connection, changed)
+    else:
+        n_runs = Counter(map(_job_of, rows))
+        known = {(cluster, job_id) for cluster, job_id, _ in stored}
+        new = {job for job, n in n_runs.items() if n == 1} - known
+        store_runs(connection, changed, Lone(new - _with_records(connection, new), placed))
     return len(changed)
 
 

@@ -61,6 +61,7 @@ def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     database = Database(settings.url)
     view = SlurmView(connect(), clock)
+    places = Places.of(config)
     importer = Importer(
         database,
         view,
@@ -68,7 +69,8 @@ def _run(options: argparse.Namespace) -> None:
         config.cluster,
         config.import_interval_s,
         config.sampling.min_coverage,
-        Upkeep(database, view, clock, Places.of(config), config.retention),
+        Upkeep(database, view, clock, places, config.retention),
+        places,
     )
     if options.once:
         make_ready(database)

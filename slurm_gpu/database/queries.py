@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,76 +24,38 @@ from slurm_gpu.database.resized import (
     whole,
 )
 from slurm_gpu.database.results import NodeWindow, Run, RunPage, RunTimeline
+from slurm_gpu.database.runfilter import MAX_LIMIT, SUBMIT, Order, RunFilter, conditions
 from slurm_gpu.database.schema import run, run_device
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Live, LiveDevice
 
-MAX_LIMIT = 1000
-DEFAULT_LIMIT = 100
-_INT64 = 2**63 - 1
 _JOB = re.compile(r"(?P<job>\d{1,10})(?:_(?P<task>\d{1,10})|\+(?P<offset>\d{1,10}))?")
 FRESH_S = 20.0
 """A window that arrived this long ago is not what a running job does now."""
 _MAX_ASKED = 100
-_FILTERS = ("user", "account", "state", "since", "until", "limit", "cursor")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilter:
-    """Which runs: in any of `states`, submitted before `until_s` and not over at `since_s`."""
-
-    user: str | None = None
-    account: str | None = None
-    states: Sequence[str] = ()
-    since_s: int | None = None
-    until_s: int | None = None
-    limit: int = DEFAULT_LIMIT
-    before: tuple[int, int] | None = None
-
-    @classmethod
-    def from_query(cls, query: Mapping[str, str]) -> RunFilter:
-        """Read ?user=&account=&state=&since=&until=&limit=&cursor=; raises UsageError naming the value."""
-        for name in query:
-            if name not in _FILTERS:
-                raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
-        limit = _whole("limit", query, 1, MAX_LIMIT)
-        return cls(
-            user=query.get("user"),
-            account=query.get("account"),
-            states=tuple(state.upper() for state in query.get("state", "").split(",") if state),
-            since_s=_whole("since", query, 0, _INT64),
-            until_s=_whole("until", query, 0, _INT64),
-            limit=DEFAULT_LIMIT if limit is None else limit,
-            before=_read_cursor(query["cursor"]) if "cursor" in query else None,
-        )
 
 
 def find_runs(
     connection: Connection, cluster: str, wanted: RunFilter, caller: Caller, now_s: float
 ) -> RunPage:
-    """One page of runs, the last submitted first."""
-    conditions: list[ColumnElement[bool]] = [shown_here(cluster)]
-    if wanted.user is not None:
-        conditions.append(run.c.user == wanted.user)
-    if wanted.account is not None:
-        conditions.append(run.c.account == wanted.account)
-    if wanted.states:
-        conditions.append(run.c.state.in_(wanted.states))
-    if wanted.since_s is not None:
-        conditions.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
+    """One page of runs, in the order that is wanted: the last submitted first, if not otherwise."""
+    order = Order.of(wanted, caller, now_s)
+    where = [shown_here(cluster), is_last_part(), *conditions(wanted, caller)]
     if wanted.until_s is not None:
-        conditions.append(submitted_before(connection, wanted.until_s))
-    if wanted.before is not None:
-        submit_s, run_id = wanted.before
-        conditions.append(
-            or_(run.c.submit_s < submit_s, and_(run.c.submit_s == submit_s, run.c.run_id < run_id))
-        )
-    rows = _newest(connection, [*conditions, is_last_part()], wanted.limit + 1)
-    page = sorted(rows[: wanted.limit], key=_newest_first)
+        where.append(submitted_before(connection, wanted.until_s))
+    if wanted.after is not None:
+        where.append(order.after(wanted.after))
+    query = select(run, order.key.label("sort_key")).where(*where).order_by(*order.clauses())
+    rows = list(connection.execute(query.limit(wanted.limit + 1)).mappings())
+    page = rows[: wanted.limit]
+    more = len(rows) > len(page)
+    cursor = order.place(page[-1]).cursor() if more else None
+    if wanted.sort == SUBMIT and not wanted.ascending:
+        page.sort(key=_newest_first)
     parts_of = find_parts(connection, page)
     runs = [show_run(whole(parts_of[row["run_id"]], now_s), caller, now_s) for row in page]
-    return RunPage(runs=runs, cursor=_cursor(rows[wanted.limit - 1]) if len(rows) > wanted.limit else None)
+    return RunPage(runs=runs, cursor=cursor)
 
 
 def find_job(
@@ -296,6 +256,8 @@ def show_run(row: Row, caller: Caller, now_s: float, detail: Detail | None = Non
         "time_limit_s",
         "nodes",
         "gpu_type",
+        "server_type",
+        "zone",
         "n_nodes",
     )
     return Run(
@@ -357,28 +319,3 @@ def _gpus(granted_mgpu: int | None) -> float | None:
 def _hours(from_s: int | None, to_s: int | None) -> float | None:
     # A start that is said to be earlier is that of a row of accounting that is not there any more.
     return None if from_s is None or to_s is None or to_s < from_s else (to_s - from_s) / 3600
-
-
-def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:
-    text = query.get(name)
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
-        raise UsageError(f"{name}: {text[:100]!r} must be a whole number from {low} to {high}")
-    return int(text)
-
-
-def _cursor(row: RowMapping) -> str:
-    return base64.urlsafe_b64encode(f"{row['submit_s']}.{row['run_id']}".encode()).decode().rstrip("=")
-
-
-def _read_cursor(text: str) -> tuple[int, int]:
-    try:
-        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
-        submit_s, run_id = base64.b64decode(padded, b"-_", validate=True).decode("ascii").split(".")
-        place = int(submit_s), int(run_id)
-        if max(place) <= _INT64 and min(place) >= 0:
-            return place
-    except (ValueError, UnicodeError, binascii.Error):
-        pass
-    raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")

@@ -22,7 +22,6 @@ from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.queries import (
-    RunFilter,
     WindowsFound,
     count_unmatched,
     find_job,
@@ -32,6 +31,7 @@ from slurm_gpu.database.queries import (
     show_live,
 )
 from slurm_gpu.database.results import Health, RunTimeline
+from slurm_gpu.database.runfilter import RunFilter
 from slurm_gpu.database.services import Services
 from slurm_gpu.records import WIRE_RANGE
 

@@ -34,6 +34,8 @@ from slurm_gpu.database.derive import Derived, application, derive, first_submit
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.heldtime import Part
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
+from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.placed import Placed
 from slurm_gpu.database.resized import Row, began_s, part_s, runs_of
 from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.store import (
@@ -63,34 +65,38 @@ def reconcile(
     database: Database,
     min_coverage: float = DEFAULT_MIN_COVERAGE,
     stepped: Callable[[], None] = lambda: None,
+    places: Places | None = None,
 ) -> int:
     """Match and derive everything that is due; returns how many jobs were looked at.
 
     `stepped` is called whenever some of them are done: all jobs that there ever were may be due.
     """
     n_jobs = 0
+    placed: Placed | None = None
     while True:
         stepped()
         with database.reading() as connection:
             jobs = _due(connection)
-        if not jobs:
-            return n_jobs
+            if not jobs:
+                return n_jobs
+            if placed is None:
+                placed = Placed(connection, Places() if places is None else places)
         try:
-            database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage))
+            database.write(partial(_reconcile_jobs, jobs=jobs, min_coverage=min_coverage, placed=placed))
         except _OF_ONE_JOB:
             # One job that cannot be reckoned or stored must not keep the others from it.
             for job in jobs:
                 stepped()
-                _reconcile_one(database, job, min_coverage)
+                _reconcile_one(database, job, min_coverage, placed)
         n_jobs += len(jobs)
         if len(jobs) < _JOBS_PER_TRANSACTION:
             return n_jobs
 
 
-def _reconcile_one(database: Database, job: Job, min_coverage: float) -> None:
+def _reconcile_one(database: Database, job: Job, min_coverage: float, placed: Placed) -> None:
     """Match and derive one job; where that fails it is left as it was until something about it changes."""
     try:
-        database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage))
+        database.write(partial(_reconcile_jobs, jobs=[job], min_coverage=min_coverage, placed=placed))
     except _OF_ONE_JOB as error:
         log.warning("job %d of %s is left out: %s", job[1], job[0], why_refused(error))
         database.write(partial(_leave_out, job=job))
@@ -102,7 +108,7 @@ def _leave_out(connection: Connection, job: Job) -> None:
         connection.execute(update(table).where(_among(table, [job])).values(match_due=False))
 
 
-def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: float) -> None:
+def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: float, placed: Placed) -> None:
     runs: dict[Job, list[RowMapping]] = defaultdict(list)
     for row in connection.execute(select(run).where(_among(run, jobs))).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
@@ -115,7 +121,7 @@ def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: f
         hosts[row["cluster"], row["job_id"]].append(row)
     changes = _Changes()
     for job in jobs:
-        _reconcile_job(runs[job], records[job], hosts[job], changes, min_coverage)
+        _reconcile_job(runs[job], records[job], hosts[job], changes, min_coverage, placed)
     changes.write(connection)
 
 
@@ -188,6 +194,7 @@ def _reconcile_job(
     host_rows: Sequence[RowMapping],
     changes: _Changes,
     min_coverage: float,
+    placed: Placed,
 ) -> None:
     """One (cluster, job id): give each record its run, then each run its derived columns."""
     of_rows = runs_of(runs)
@@ -215,7 +222,14 @@ def _reconcile_job(
         whole = {"app": app, "app_field": app_field, **asdict(derive_run(parts, kept, min_coverage))}
         for part in parts:
             derived = whole if part is parts[-1] else {**_NOTHING, "granted_mgpu": part["allocated_mgpu"]}
-            values = {"first_submit_s": next(firsts), "derive_due": False, **derived}
+            server_type, zone = placed.of(part)
+            values = {
+                "first_submit_s": next(firsts),
+                "server_type": server_type,
+                "zone": zone,
+                "derive_due": False,
+                **derived,
+            }
             if any(part[name] != value for name, value in values.items()):
                 changes.derived.append({"at_run_id": part["run_id"], **values})
 

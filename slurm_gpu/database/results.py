@@ -50,6 +50,9 @@ class Run:
     time_limit_s: int | None
     nodes: str
     gpu_type: str | None
+    server_type: str | None = None
+    """Of its nodes when it started, joined by commas, as `zone` is; None where nobody says."""
+    zone: str | None = None
     n_nodes: int
     n_gpus: float | None
     n_gpus_requested: float | None = None

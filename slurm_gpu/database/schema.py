@@ -132,6 +132,9 @@ run = Table(
     Column("admin_comment", Text, nullable=False),
     Column("allocated_mgpu", BigInteger),  # as Slurm tells; null where it cannot
     Column("gpu_type", String(NAME_LENGTH)),
+    # Of its nodes when it started (placed.py), joined by commas.
+    Column("server_type", String(NAME_LENGTH)),
+    Column("zone", String(NAME_LENGTH)),
     # Derived from its records and its siblings (derive.py); granted_mgpu is allocated_mgpu if there is one.
     Column("first_submit_s", BigInteger),
     Column("granted_mgpu", BigInteger),

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, RowMapping, func, select, true
 
 from slurm_gpu.database.bulk import insert
 from slurm_gpu.database.derive import DoubleWatch
+from slurm_gpu.database.placed import Placed
 from slurm_gpu.database.quick import QuickRecord
 from slurm_gpu.database.schema import device, event, run, run_device, run_host, run_window, watermark
 from slurm_gpu.database.upsert import Newest, once, upsert
@@ -29,9 +30,18 @@ DERIVED = (
     "coverage",
     "energy_j",
     "no_process_mgpu_s",
+    "server_type",
+    "zone",
     "app",
     "app_field",
 )
+_DUE = {
+    "first_submit_s": None,
+    "granted_mgpu": None,
+    "server_type": None,
+    "zone": None,
+    "derive_due": True,
+}
 _OWN = ("run_id", "derive_due", "told_seq")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
 # What all rows of a segment have in common for as long as it lives: no other node can write to it.
@@ -155,26 +165,39 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
         connection.execute(once(connection, event), rows)
 
 
-def store_runs(
-    connection: Connection, rows: Sequence[Mapping[str, Any]], lone: Set[Job] = frozenset()
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """Jobs that have one run, which is new, and no record: what is derived of it follows from the row itself.
+
+    So it is with nearly all at a first import.
+    """
+
+    jobs: Set[Job]
+    placed: Placed
+
+    def derived(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The derived columns that are not null."""
+        if (row["cluster"], row["job_id"]) not in self.jobs:
+            return _DUE
+        server_type, zone = self.placed.of(row)
+        return {
+            "first_submit_s": row["submit_s"],
+            "granted_mgpu": row["allocated_mgpu"],
+            "server_type": server_type,
+            "zone": zone,
+            "derive_due": False,
+        }
+
+
+def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]], lone: Lone | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
-    Not so what is inserted of `lone` jobs, which have this run alone and no record: what is derived of it
-    follows from the row itself.
+    Not so what is inserted of `lone` jobs.
     """
     if rows:
         statement = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
-        values = [{**row, **_derived(row, (row["cluster"], row["job_id"]) in lone)} for row in rows]
+        values = [{**row, **(_DUE if lone is None else lone.derived(row))} for row in rows]
         insert(connection, statement, values)
-
-
-def _derived(row: Mapping[str, Any], is_lone: bool) -> dict[str, Any]:
-    return {
-        "first_submit_s": row["submit_s"] if is_lone else None,
-        "granted_mgpu": row["allocated_mgpu"] if is_lone else None,
-        "derive_due": not is_lone,
-    }
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -5,10 +5,14 @@ import io
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
-from slurm_gpu.cli.jobs import COLUMNS
+from slurm_gpu.cli.jobs import COLUMNS, CSV_COLUMNS
+from slurm_gpu.cli.runfilters import SORTS
+from slurm_gpu.database.runfilter import SORTS as DATABASE_SORTS
 from tests.cli.conftest import CommandLine, make_run
 from tests.slurm.recorded import NOW_S
 
@@ -79,7 +83,7 @@ def test_filters_reach_the_database(slurm_gpu: CommandLine):
     )  # fmt: skip
     assert slurm_gpu.database.asked == {
         "user": "alice",
-        "account": "vision",
+        "accounts": ("vision",),
         "states": ("FAILED", "TIMEOUT"),
         "since_s": 1793458800,  # midnight in Seoul
         "until_s": NOW_S - 2 * 86400,
@@ -172,7 +176,7 @@ def test_a_cut_list_says_so(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(9)]
     slurm_gpu("jobs", "--limit", "3")
     assert len(slurm_gpu.rows()) == 4
-    assert slurm_gpu.err == "the last 3 runs; there are more (--limit)\n"
+    assert slurm_gpu.err == "the last 3 runs; there are more (--limit, --page 2)\n"
 
 
 def test_names_cannot_steer_the_terminal(slurm_gpu: CommandLine):
@@ -188,3 +192,97 @@ def test_names_in_json_cannot_steer_the_terminal_either(slurm_gpu: CommandLine):
     assert all(character.isprintable() or character == "\n" for character in slurm_gpu.out)
     assert "연구" in slurm_gpu.out
     assert json.loads(slurm_gpu.out)["runs"][0]["account"] == account
+
+
+def test_a_page_goes_on_where_the_one_before_it_ended(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(id=str(n)) for n in range(8)]
+    shown = []
+    for page in (1, 2, 3):
+        assert slurm_gpu("jobs", "--limit", "3", "--page", str(page)) == 0
+        shown.append([row[0] for row in slurm_gpu.rows()[1:]])
+    assert shown == [["0", "1", "2"], ["3", "4", "5"], ["6", "7"]]
+    assert slurm_gpu.err == ""
+    slurm_gpu("jobs", "--limit", "3", "--page", "2")
+    assert slurm_gpu.err == "these are 3 runs, page 2; there are more (--limit, --page 3)\n"
+    slurm_gpu("jobs", "--limit", "3", "--page", "4")
+    assert slurm_gpu.err == "there is no page 4\n"
+    slurm_gpu("jobs", "--all")
+    assert len(slurm_gpu.rows()) == 9
+
+
+def test_all_filters_reach_the_database(slurm_gpu: CommandLine):
+    slurm_gpu(
+        "jobs", "--partition", "gpu", "--qos", "high", "--app", "GROMACS", "--gpu-type", "a100",
+        "--server-type", "dgx", "--zone", "pod1", "--min-gpus", "0.5", "--sort", "RUN_h", "--ascending",
+    )  # fmt: skip
+    assert slurm_gpu.database.asked == {
+        "partition": "gpu",
+        "qos": "high",
+        "app": "GROMACS",
+        "gpu_type": "a100",
+        "server_type": "dgx",
+        "zone": "pod1",
+        "min_gpus": 0.5,
+        "sort": "RUN_h",
+        "ascending": True,
+        "limit": 101,
+    }
+
+
+def test_what_the_command_sorts_by_is_what_the_database_can():
+    assert SORTS == DATABASE_SORTS
+
+
+def test_a_team_is_its_accounts(slurm_gpu: CommandLine):
+    path = slurm_gpu.config
+    path.write_text(path.read_text() + "\nteam:\n  vision: ai\n  nlp: ai\n  chem: science\n")
+    slurm_gpu("jobs", "--team", "ai")
+    assert slurm_gpu.database.asked["accounts"] == ("ai", "nlp", "vision"), (
+        "an account that is not named is its own team"
+    )
+    slurm_gpu("jobs", "--team", "ai", "--account", "nlp")
+    assert slurm_gpu.database.asked["accounts"] == ("nlp",)
+    slurm_gpu("jobs", "--team", "physics")
+    assert slurm_gpu.database.asked["accounts"] == ("physics",), (
+        "an account that is not named is its own team"
+    )
+    assert slurm_gpu("jobs", "--team", "ai", "--account", "chem") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it is of team science, not of ai")
+    assert slurm_gpu("jobs", "--team", "vision") == 2
+    assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account is of that team")
+
+
+def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_path: Path):
+    path = tmp_path / "runs.parquet"
+    slurm_gpu.database.runs = [make_run(id=str(n), ugpumem=None, gpu_type=None) for n in range(150)]
+    assert slurm_gpu("jobs", "--parquet", str(path)) == 0
+    assert (slurm_gpu.out, slurm_gpu.err) == ("", f"{path} has 150 runs\n")
+    table = parquet.read_table(path)
+    assert tuple(table.column_names) == CSV_COLUMNS
+    assert table.num_rows == 150
+    first = table.slice(0, 1).to_pylist()[0]
+    assert (first["id"], first["uGPUcore"], first["uGPUmem"], first["gpu_type"]) == ("0", 42.25, None, None)
+    assert (first["nGPU"], first["start_s"], first["WAIT_h"]) == (2.0, NOW_S - 7200, 0.5)
+    slurm_gpu.database.runs = []
+    assert slurm_gpu("jobs", "--parquet", str(path)) == 0
+    assert parquet.read_table(path).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--all --limit 3", "--all and --limit or --page exclude each other"),
+        ("--parquet x --csv", "--parquet writes a file and prints nothing"),
+        ("--sort name", "Invalid value for '--sort'"),
+        ("--min-gpus -1", "Invalid value for '--min-gpus'"),
+    ],
+)
+def test_what_does_not_go_together_is_wrong_usage(slurm_gpu: CommandLine, words: str, said: str):
+    assert slurm_gpu("jobs", *words.split()) == 2
+    assert said in slurm_gpu.err
+
+
+def test_a_file_that_cannot_be_written_is_named(slurm_gpu: CommandLine, tmp_path: Path):
+    path = tmp_path / "nowhere" / "runs.parquet"
+    assert slurm_gpu("jobs", "--parquet", str(path)) == 3
+    assert slurm_gpu.err == f"slurm-gpu: {path} cannot be written: No such file or directory\n"

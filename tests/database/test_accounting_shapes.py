@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import Importer
-from slurm_gpu.database.queries import RunFilter, find_job, find_runs
+from slurm_gpu.database.queries import find_job, find_runs
 from slurm_gpu.database.results import Run
+from slurm_gpu.database.runfilter import RunFilter
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.slurm import sacct
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm

@@ -11,9 +11,10 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.queries import RunFilter, find_job, find_runs
+from slurm_gpu.database.queries import find_job, find_runs
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.results import Run
+from slurm_gpu.database.runfilter import RunFilter
 from slurm_gpu.database.shipment import parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.errors import RecordError

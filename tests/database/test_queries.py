@@ -9,9 +9,10 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.queries import RunFilter, find_job, find_runs
+from slurm_gpu.database.queries import find_job, find_runs
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.results import Run, RunPage
+from slurm_gpu.database.runfilter import RunFilter
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.store import store_records
 from slurm_gpu.errors import UsageError

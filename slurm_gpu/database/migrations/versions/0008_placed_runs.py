@@ -1,0 +1,34 @@
+"""A run tells on which server types and in which zones it was."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+_COLUMNS = "server_type", "zone"
+_ROWS_AT_ONCE = 10_000
+
+
+def upgrade() -> None:
+    """It bears being run again. Where earlier runs were is derived little by little."""
+    known = {column["name"] for column in sa.inspect(op.get_bind()).get_columns("run")}
+    for name in _COLUMNS:
+        if name not in known:
+            op.add_column("run", sa.Column(name, sa.String(255)))
+    if op.get_bind().dialect.name == "sqlite":  # all of this is one transaction there
+        _mark_due()
+        return
+    with op.get_context().autocommit_block():
+        _mark_due()
+
+
+def _mark_due() -> None:
+    run = sa.table("run", sa.column("run_id"), sa.column("nodes"), sa.column("derive_due", sa.Boolean()))
+    connection = op.get_bind()
+    last = connection.execute(sa.select(sa.func.max(run.c.run_id))).scalar() or 0
+    for begin in range(0, last + 1, _ROWS_AT_ONCE):
+        some = run.c.run_id.between(begin, begin + _ROWS_AT_ONCE - 1), run.c.nodes != ""
+        connection.execute(run.update().where(*some).values(derive_due=sa.true()))

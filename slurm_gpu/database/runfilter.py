@@ -1,0 +1,262 @@
+"""Which runs are asked for, in which order, and from where on: what a question to /v1/runs may say."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Numeric,
+    RowMapping,
+    Text,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    null,
+    or_,
+    true,
+    type_coerce,
+)
+
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.schema import run
+from slurm_gpu.errors import UsageError
+
+MAX_LIMIT = 1000
+DEFAULT_LIMIT = 100
+_INT64 = 2**63 - 1
+_MICRO = 1_000_000
+_MOST_CHARACTERS = 4096
+_FILTERS = (
+    *("user", "account", "state", "qos", "partition", "app", "gpu_type", "server_type", "zone", "min_gpus"),
+    *("since", "until", "sort", "order", "limit", "cursor"),
+)
+_COMMA_JOINED = {"partition": run.c.partition, "gpu_type": run.c.gpu_type}
+_COMMA_JOINED |= {"server_type": run.c.server_type, "zone": run.c.zone}
+
+
+def _asked_for(tres: str) -> ColumnElement[Any]:
+    """An amount that was asked for; MariaDB and SQLite read JSON out of a text."""
+    told = func.json_extract(type_coerce(run.c.tres_requested, Text), f'$."{tres}"')
+    return func.coalesce(cast(told, Numeric(20, 3)), 0)
+
+
+# As Run.n_gpus: how much of a GPU shards are is not known before they have a node.
+_mgpu_asked = case((_asked_for("gres/shard") > 0, null()), else_=_asked_for("gres/gpu") * 1000)
+_mgpu = case((run.c.start_s.is_(None), _mgpu_asked), else_=run.c.granted_mgpu)
+
+
+def _micro(column: Column[float]) -> Callable[[float], ColumnElement[Any]]:
+    """In millionths: databases and Python may differ in the last digit of a number with a point."""
+    return lambda now_s: func.round(column * _MICRO)
+
+
+def _elapsed_s(now_s: float) -> ColumnElement[Any]:
+    going_on = and_(run.c.end_s.is_(None), run.c.state == "RUNNING")
+    so_far_s = int(now_s) - run.c.start_s - run.c.suspended_s
+    return case((run.c.start_s.is_(None), null()), (going_on, so_far_s), else_=run.c.elapsed_s)
+
+
+_ORDERS: Mapping[str, Callable[[float], ColumnElement[Any]]] = {
+    "start": lambda now_s: run.c.start_s,
+    "end": lambda now_s: run.c.end_s,
+    "nNODE": lambda now_s: run.c.n_nodes,
+    "nGPU": lambda now_s: _mgpu,
+    "WAIT_h": lambda now_s: run.c.start_s - run.c.eligible_s,
+    "RUN_h": _elapsed_s,
+    "uGPUcore": _micro(run.c.ugpucore),
+    "uGPUmem": _micro(run.c.ugpumem),
+    "energy_j": _micro(run.c.energy_j),
+}
+_PRIVATE = frozenset({"uGPUcore", "uGPUmem", "energy_j"})
+SUBMIT = "submit"
+SORTS = (SUBMIT, *_ORDERS)
+"""What runs may be sorted by; `submit` is the usual, and alone has the tasks of an array in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs: in any of `states`, submitted before `until_s` and not over at `since_s`.
+
+    Of several names in one filter any will do. `min_gpus` are granted, or asked for by those that wait.
+    """
+
+    user: str | None = None
+    accounts: Sequence[str] = ()
+    states: Sequence[str] = ()
+    qos: str | None = None
+    app: str | None = None
+    having: Mapping[str, str] | None = None
+    """Of the columns that hold names joined by commas, one of these: partition gpu_type server_type zone."""
+    min_gpus: float | None = None
+    since_s: int | None = None
+    until_s: int | None = None
+    sort: str = SUBMIT
+    ascending: bool = False
+    limit: int = DEFAULT_LIMIT
+    after: Place | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> RunFilter:
+        """Read the parameters of a question; raises UsageError naming the value."""
+        for name in query:
+            if name not in _FILTERS:
+                raise UsageError(f"{name!r} is not a filter of runs; allowed: {', '.join(_FILTERS)}")
+        limit = _whole("limit", query, 1, MAX_LIMIT)
+        sort = _one_of("sort", query, SORTS)
+        return cls(
+            user=query.get("user"),
+            accounts=_names(query.get("account", "")),
+            states=tuple(state.upper() for state in _names(query.get("state", ""))),
+            qos=query.get("qos"),
+            app=query.get("app"),
+            having={name: query[name] for name in _COMMA_JOINED if name in query},
+            min_gpus=_number("min_gpus", query),
+            since_s=_whole("since", query, 0, _INT64),
+            until_s=_whole("until", query, 0, _INT64),
+            sort=sort,
+            ascending=_one_of("order", query, ("desc", "asc")) == "asc",
+            limit=DEFAULT_LIMIT if limit is None else limit,
+            after=Place.read(query["cursor"]) if "cursor" in query else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a page ended: at this value of what is sorted by, and this run; `now_s` is of the first page."""
+
+    value: int | None
+    run_id: int
+    now_s: int
+
+    @classmethod
+    def read(cls, text: str) -> Place:
+        """The place that `cursor` wrote; raises UsageError."""
+        try:
+            padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+            value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
+            numbers = [run_id, now_s] if value is None else [value, run_id, now_s]
+            if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers):
+                return cls(value, run_id, now_s)
+        except (ValueError, TypeError, RecursionError, binascii.Error):
+            pass
+        raise UsageError(f"cursor: {text[:100]!r} is not one that an earlier answer gave")
+
+    def cursor(self) -> str:
+        """For the question that asks for what comes after it."""
+        told = json.dumps((self.value, self.run_id, self.now_s), separators=(",", ":"))
+        return base64.urlsafe_b64encode(told.encode()).decode().rstrip("=")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The order in which rows are wanted, for one caller at one time."""
+
+    key: ColumnElement[Any]
+    ascending: bool
+    now_s: int
+
+    @classmethod
+    def of(cls, wanted: RunFilter, caller: Caller, now_s: float) -> Order:
+        """What a caller may not see does not show in the order either."""
+        at_s = int(now_s) if wanted.after is None else wanted.after.now_s
+        key = run.c.submit_s if wanted.sort == SUBMIT else _ORDERS[wanted.sort](at_s)
+        if wanted.sort in _PRIVATE and not caller.sees_all:
+            key = case((seen_by(caller), key), else_=null())
+        return cls(key, wanted.ascending, at_s)
+
+    def clauses(self) -> tuple[ColumnElement[Any], ...]:
+        """For ORDER BY: gaps come last."""
+        key = self.key
+        if key is run.c.submit_s and not self.ascending:
+            return key.desc(), run.c.run_id.desc()  # which has an index
+        by_value = key.asc() if self.ascending else key.desc()
+        return key.is_(None).asc(), by_value, run.c.run_id.desc()
+
+    def after(self, place: Place) -> ColumnElement[bool]:
+        """What comes after that place."""
+        key, value = self.key, place.value
+        earlier = run.c.run_id < place.run_id
+        if value is None:
+            return and_(key.is_(None), earlier)
+        beyond = key > value if self.ascending else key < value
+        gaps = false() if key is run.c.submit_s else key.is_(None)
+        return or_(beyond, and_(key == value, earlier), gaps)
+
+    def place(self, row: RowMapping) -> Place:
+        """Where a row stands; it has the key as `sort_key`."""
+        value = row["sort_key"]
+        return Place(None if value is None else round(value), row["run_id"], self.now_s)
+
+
+def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
+    """What the filters say but for `until_s` and `after`. No run is found by what the caller may not see."""
+    found: list[ColumnElement[bool]] = []
+    if wanted.user is not None:
+        found.append(run.c.user == wanted.user)
+    if wanted.accounts:
+        found.append(run.c.account.in_(wanted.accounts))
+    if wanted.states:
+        found.append(run.c.state.in_(wanted.states))
+    if wanted.qos is not None:
+        found.append(run.c.qos == wanted.qos)
+    if wanted.app is not None:
+        found.append(and_(run.c.app == wanted.app, seen_by(caller)))
+    for name, value in (wanted.having or {}).items():
+        among = literal(",") + _COMMA_JOINED[name] + literal(",")
+        found.append(or_(*(among.contains(f",{one},", autoescape=True) for one in _names(value) or [""])))
+    if wanted.min_gpus is not None:
+        found.append(_mgpu >= round(wanted.min_gpus * 1000))
+    if wanted.since_s is not None:
+        found.append(or_(run.c.end_s.is_(None), run.c.end_s >= wanted.since_s))
+    return found
+
+
+def seen_by(caller: Caller) -> ColumnElement[bool]:
+    """A condition: runs that the caller may see in full, as Caller.may_see has it."""
+    if caller.sees_all:
+        return true()
+    by_name = false() if caller.user is None else and_(run.c.uid.is_(None), run.c.user == caller.user)
+    return or_(run.c.uid == caller.uid, by_name)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _one_of(name: str, query: Mapping[str, str], allowed: Sequence[str]) -> str:
+    text = query.get(name, allowed[0])
+    if text not in allowed:
+        raise UsageError(f"{name}: {text[:100]!r} must be one of {', '.join(allowed)}")
+    return text
+
+
+def _whole(name: str, query: Mapping[str, str], low: int, high: int) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and low <= int(text) <= high):
+        raise UsageError(f"{name}: {text[:100]!r} must be a whole number from {low} to {high}")
+    return int(text)
+
+
+def _number(name: str, query: Mapping[str, str]) -> float | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= _MICRO:
+        raise UsageError(f"{name}: {text[:100]!r} must be a number from 0 to {_MICRO}, such as 0.25 or 8")
+    return value
