@@ -135,6 +135,8 @@ def test_the_first_of_the_queue_starts_no_later_than_promised_when_it_became_the
             books.take_in(event)
             if event.what is What.START:
                 assert event.at_s <= promised.get(event.job, math.inf)
+                # Who was there earlier, and was hindered by a limit until now, goes first.
+                promised = {job: at for job, at in promised.items() if job <= event.job}
         order = books.order()
         # Limits may let an earlier one go first again: then nothing was promised.
         promised = {job: at for job, at in promised.items() if order[:1] == [job]}
