@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +12,14 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.output import console, remark
+from slurm_gpu.cli.policyfile import PATH, policy_path
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.errors import UsageError
+from slurm_gpu.errors import InputError, UsageError
+from slurm_gpu.policy.check import load_policy
 from slurm_gpu.units import counted, parse_duration
 
 if TYPE_CHECKING:  # numpy is on slurm-gpudbd's host only
+    from slurm_gpu.policy.model import Bundle
     from slurm_gpu.reports.build import Told
     from slurm_gpu.reports.period import Period
 
@@ -48,6 +51,13 @@ _DEFAULT_SINCE = "30d"
     metavar="QOS",
     help="A QOS whose jobs give way to others; may be repeated. Jobs on loan count as such anyway.",
 )
+@click.option(
+    "--policy",
+    type=PATH,
+    envvar="SLURM_GPU_POLICY",
+    metavar="FILE",
+    help="The policy with the bundles and owners' loans, if not policy.yaml beside the site file.",
+)
 @click.option("--page-only", is_flag=True, help="Write report.html alone.")
 @click.option(
     "--database-config",
@@ -63,6 +73,7 @@ def build(
     last: str | None,
     out: Path,
     low_priority: tuple[str, ...],
+    policy: Path | None,
     page_only: bool,
     database_config: Path | None,
 ) -> None:
@@ -90,13 +101,38 @@ def build(
             "host, or name the file with --database-config"
         )
     database = open_database(load_settings(database_config).url)
+    bundles, loans = _of_policy(site, policy)
     with _progress() as told:
         built = build_report(
-            database, config, period, out, now_s, told=told, low_priority=low_priority, beside=not page_only
+            database,
+            config,
+            period,
+            out,
+            now_s,
+            told=told,
+            low_priority={*low_priority, *loans},
+            bundles=bundles,
+            beside=not page_only,
         )
     click.echo(str(built.page))
     more = "" if page_only else f", with {built.files - 1} files of tables and pictures beside it"
     remark(f"{counted(built.figures, 'figure')} of {counted(built.runs, 'run')}{more}")
+
+
+def _of_policy(site: Site, file: Path | None) -> tuple[Sequence[Bundle], set[str]]:
+    """The bundles of the policy, and the QOS of its loans; nothing where a site has none."""
+    path = policy_path(site, file)
+    if file is None and not path.exists():
+        return (), set()
+    try:
+        policy, _ = load_policy(path)
+    except InputError as error:
+        if file is not None:
+            raise
+        # A report that comes each night is not to fail for a policy that somebody is about to write.
+        remark(f"{path} is left aside, as it is not right: {error}")
+        return (), set()
+    return tuple(policy.bundles.values()), {owner.lend_in for owner in policy.owners}
 
 
 def _between(since: str, until: str | None, today: dt.date, timezone: str) -> Period:

@@ -71,6 +71,7 @@ def assemble(
         qos=texts["qos"],
         partition=texts["partition"],
         state=texts["state"],
+        gpu_type=texts["gpu_type"],
         app=texts["app"],
         app_field=texts["app_field"],
         team=account if isinstance(config.team, str) else _mapped(account, config.team),

@@ -14,6 +14,7 @@ from slurm_gpu import __version__
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.engine import Database
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
+from slurm_gpu.policy.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures import all_figures
 from slurm_gpu.reports.load import load
@@ -64,20 +65,21 @@ def build_report(
     *,
     told: Told,
     low_priority: Collection[str] = (),
+    bundles: Sequence[Bundle] = (),
     beside: bool = True,
 ) -> Built:
     """Write `out`/report.html, and with `beside` a CSV, a Parquet, an SVG and a PNG file of each figure.
 
-    `low_priority` are QOS whose jobs give way to others. Every file is whole or not there, and readable by
-    its owner alone, as it names users and jobs. Raises DatabaseError when the database is away, UsageError
-    where `out` is no directory, OutsideError where it cannot be written to.
+    `low_priority` are QOS whose jobs give way to others, `bundles` the policy's resource types. Every file is
+    whole or not there, and readable by its owner alone, as it names users and jobs. Raises DatabaseError when
+    the database is away, UsageError where `out` is no directory, OutsideError where it cannot be written to.
     """
     _make_directories(out, beside)
     total = 3
     told(0, total, "reading the accounting")
     accounts = load(database, config, period, now_s)
     told(1, total, "working out the figures")
-    figures = all_figures(accounts, low_priority)
+    figures = all_figures(accounts, low_priority, bundles)
     total = 3 + (len(figures) * 2 if beside else 0)
     told(2, total, "writing the page")
     page = Page(

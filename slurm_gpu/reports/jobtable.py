@@ -80,6 +80,7 @@ class JobTable:
     qos: Category
     partition: Category
     state: Category
+    gpu_type: Category
     app: Category
     app_field: Category
     server_type: Category

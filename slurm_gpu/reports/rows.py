@@ -45,6 +45,7 @@ _TEXTS = (
     "partition",
     "state",
     "nodes",
+    "gpu_type",
     "app",
     "app_field",
 )

@@ -13,8 +13,12 @@ from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.store import store_records
 from slurm_gpu.errors import UsageError
+from slurm_gpu.policy.model import Bundle
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figures import all_figures
+from slurm_gpu.reports.figures.resources import NO_BUNDLE, resource_types
+from slurm_gpu.reports.figures.waiting import waiting_by_resource_type
+from slurm_gpu.reports.jobtable import NO_GPU
 from slurm_gpu.reports.load import load
 from slurm_gpu.reports.period import Period
 from tests.database import samples
@@ -133,6 +137,31 @@ def test_idle_time_of_records_arrives_in_the_table(database: Database) -> None:
     jobs = load(database, SiteConfig(cluster=samples.CLUSTER), period, samples.T0 + 86400).jobs
     assert (jobs.held_gpu_h[0], jobs.no_process_gpu_h[0]) == (10 / 3600, 6 / 3600)
     assert (jobs.ugpucore[0], jobs.coverage[0]) == (40, 1)
+
+
+def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database) -> None:
+    """As in the script: with GPUs or without, by partition, and by GPU type where the bundle names some."""
+    bundles = [
+        Bundle("prep", 0, partitions=("cpu",)),
+        Bundle("big", 8000, gpu_types=("a100",)),
+        Bundle("train", 1000, partitions=("gpu",)),
+    ]
+    kinds = [
+        {"mgpu": 0, "partition": "cpu"},
+        {"mgpu": 0, "partition": "gpu"},
+        {"mgpu": 1000, "gpu_type": "A100"},
+        {"mgpu": 1000, "gpu_type": "v100", "partition": "cpu,gpu"},
+        {"mgpu": 1000, "gpu_type": "v100", "partition": "other"},
+        {"mgpu": 250, "gpu_type": "v100"},
+        {"mgpu": None},
+    ]
+    insert_runs(database, [run(number, **{"gpu_type": None, **kind}) for number, kind in enumerate(kinds, 1)])
+    jobs = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s).jobs
+    assert resource_types(jobs, bundles).texts() == [
+        "prep", NO_BUNDLE, "big", "train", NO_BUNDLE, "train", None,
+    ]  # fmt: skip
+    assert resource_types(jobs, []).texts() == [NO_GPU, NO_GPU, *["other"] * 4, None]
+    assert waiting_by_resource_type(jobs, bundles).table.data["jobs"].sum() == 6
 
 
 def test_a_report_ends_after_it_begins() -> None:

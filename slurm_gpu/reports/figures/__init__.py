@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
+from slurm_gpu.policy.model import Bundle
 from slurm_gpu.reports.figure import Figure
 from slurm_gpu.reports.figures.allocation import allocation_over_time
 from slurm_gpu.reports.figures.applications import usage_by_application, usage_by_field
@@ -27,10 +28,13 @@ from slurm_gpu.reports.figures.waste import held_but_idle
 from slurm_gpu.reports.load import Accounts
 
 
-def all_figures(accounts: Accounts, low_priority: Collection[str] = ()) -> list[Figure]:
+def all_figures(
+    accounts: Accounts, low_priority: Collection[str] = (), bundles: Sequence[Bundle] = ()
+) -> list[Figure]:
     """Every figure, in the order in which a report shows them.
 
-    `low_priority` are QOS whose jobs give way to others; jobs on loans count as such anyway.
+    `low_priority` are QOS whose jobs give way to others; jobs on loans count as such anyway. `bundles` are
+    the resource types of policy.yaml, in its order.
     """
     jobs, capacity = accounts.jobs, accounts.capacity
     return [
@@ -40,7 +44,7 @@ def all_figures(accounts: Accounts, low_priority: Collection[str] = ()) -> list[
         usage_by_field(jobs),
         parallel_coordinates(jobs),
         distributions(jobs),
-        waiting_by_resource_type(jobs),
+        waiting_by_resource_type(jobs, bundles),
         waiting_by_scale(jobs),
         utilisation_by_zone_and_scale(jobs),
         low_priority_small_jobs(jobs, capacity, low_priority),

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from slurm_gpu.reports.category import Category, Codes, Floats
+from slurm_gpu.policy.model import Bundle
+from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Bars, Column, Figure, Table
-from slurm_gpu.reports.jobtable import NO_GPU, SCALES, JobTable
+from slurm_gpu.reports.figures.resources import resource_types
+from slurm_gpu.reports.jobtable import SCALES, JobTable
 from slurm_gpu.reports.wording import hours, percent, trimmed
 
 _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
 
 
-def waiting_by_resource_type(jobs: JobTable) -> Figure:
-    """By the server type on which a job ran; jobs without GPUs are a type of their own."""
-    without = jobs.scale.is_(NO_GPU)
-    names = [*jobs.server_type.names, NO_GPU]
-    codes: Codes = np.where(without, np.int32(len(names) - 1), jobs.server_type.codes).astype(np.int32)
-    return _by(jobs, "resource_type", "resource type", Category(names, codes))
+def waiting_by_resource_type(jobs: JobTable, bundles: Sequence[Bundle]) -> Figure:
+    """By bundle, or, where the policy has none, by the server type on which a job ran."""
+    return _by(jobs, "resource_type", "resource type", resource_types(jobs, bundles))
 
 
 def waiting_by_scale(jobs: JobTable) -> Figure:
