@@ -15,6 +15,8 @@ from slurm_gpu.slurm.tres import Gres, parse_gres, parse_tres
 _GRES = "gres/"
 _MGPU_OF_MPS = 10
 """MPS is asked for in percent of a GPU."""
+_COUNTED = ("gpu", "shard", "mps")
+"""What counts as GPUs, of all that may be asked for by the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,13 @@ def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amou
     # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.
     times = nodes / max(_whole(tres, "node"), 1)
     mgpu, typed = _asked(job, nodes, facts)
-    if mgpu == 0:  # by task or by socket, of which Slurm's total knows the number
+    # By task or by socket, of which Slurm's total knows the number. Those by task may be of another type than
+    # those in another form, and then come on top.
+    if mgpu == 0 or any(word in job.per_task for word in _COUNTED):
         gpu_times = times if job.per_socket else 1
-        mgpu = _round(mgpu_of_total(tres, facts) * gpu_times)
-        typed = {kind: _round(count * 1000 * gpu_times) for kind, count in _typed(tres).items()}
+        for name, count in _types_of_total(job, tres, facts).items():
+            typed[name] = max(typed.get(name, 0), _round(count * 1000 * gpu_times))
+        mgpu = max(mgpu, _round(mgpu_of_total(tres, facts) * gpu_times), sum(typed.values()))
     cpus = max(_round(_whole(tres, "cpu") * times), job.n_cpus)
     partitions = job.partition.split(",")
     if job.exclusive or facts.whole_partitions.issuperset(partitions):
@@ -92,6 +97,22 @@ def _asked(job: CountedJob, nodes: int, facts: Facts) -> tuple[int, dict[str, in
         most |= _types(entries, count)
     typed = {kind: n * 1000 for kind, n in most.items()}
     return max(mgpu, sum(typed.values())), typed
+
+
+def _types_of_total(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> dict[str, int]:
+    """GPUs by type in the total of a pending job.
+
+    If tasks ask for one type that Slurm does not track, these are what the other types leave.
+    """
+    types = _typed(tres)
+    untracked = _types(_entries(job.per_task), 1).keys() - types.keys()
+    if len(untracked) == 1:
+        (kind,) = untracked
+        _, asked = _asked(job, max(_whole(tres, "node"), 1), facts)
+        others = {other: mgpu // 1000 for other, mgpu in asked.items() if other != kind} | types
+        if (left := _gpus(tres) - sum(others.values())) > 0:
+            types[kind] = left
+    return types
 
 
 def _memory(job: CountedJob, tres: Mapping[str, float], facts: Facts, mgpu: int, times: float) -> int:

@@ -65,12 +65,15 @@ class CountedJob:
     """As "gres:gpu:8"."""
     mib_per_gpu: str = ""
     """As "gres:gpu:6144"; without "gres", what Slurm gives where nothing is said."""
+    per_task: str = ""
+    """From 24.11 on CPUs too: "cpu=2,gres/gpu=1"."""
 
 
 _COLUMNS = (
     "JobID", "ArrayTaskID", "UserName", "UserID", "Account", "QOS", "Partition", "State", "NumNodes",
     "NumCPUs", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-alloc", "OverSubscribe",
     "SubmitTime", "StartTime", "EndTime", "NodeList", "admin_comment", "cpus-per-tres", "mem-per-tres",
+    "tres-per-task",
 )  # fmt: skip
 
 _WHOLE_NODES = {"OverSubscribe": "NO", "Exclusive": "NODE"}
@@ -182,6 +185,7 @@ def _job(row: str, now_s: float, whole_nodes: str) -> CountedJob:
             admin_comment=_text(value["admin_comment"]),
             cpus_per_gpu=_text(value["cpus-per-tres"]),
             mib_per_gpu=_text(value["mem-per-tres"]),
+            per_task=_text(value["tres-per-task"]),
         )
     except ValueError as error:
         raise SlurmError(f"squeue: job {value['JobID']}: {error}") from None

@@ -70,6 +70,86 @@ def test_gpus_of_another_type_in_another_form_come_on_top() -> None:
     assert (amounts.mgpu, amounts.mgpu_by_type) == (5000, {"a100": 3000, "h100": 2000})
 
 
+@pytest.mark.parametrize(
+    ("asked", "total", "mgpu", "types"),
+    [
+        # What Slurm 22.05 printed of pending jobs, where it tracked gres/gpu and gres/gpu:a100.
+        (
+            {"per_node": "gres:gpu:a100:1", "per_task": "gres:gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=1",
+            4000,
+            {"a100": 1000, "v100": 3000},
+        ),
+        (
+            {"per_job": "gres:gpu:a100:2", "per_task": "gres:gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=2",
+            4000,
+            {"a100": 2000, "v100": 2000},
+        ),
+        (
+            {"per_node": "gres:gpu:a100:1", "per_task": "gres:gpu:a100:1,gres:gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=2",
+            4000,
+            {"a100": 2000, "v100": 2000},
+        ),
+        (
+            {"per_node": "gres:gpu:a100:2", "per_task": "gres:gpu:a100:1", "n_nodes": 2},
+            "node=2,gres/gpu=4,gres/gpu:a100=4",
+            4000,
+            {"a100": 4000},
+        ),
+        ({"per_task": "gres:gpu:v100:1", "n_nodes": 1}, "node=1,gres/gpu=2", 2000, {"v100": 2000}),
+        # The total is of one node, and the job comes to two.
+        (
+            {"per_node": "gres:gpu:a100:1", "per_task": "gres:gpu:v100:1", "n_nodes": 2},
+            "node=1,gres/gpu=4,gres/gpu:a100=1",
+            5000,
+            {"a100": 2000, "v100": 3000},
+        ),
+        # Where Slurm tracks both types, or none.
+        (
+            {"per_node": "gres/gpu:a100:2", "per_task": "gres/gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=2,gres/gpu:v100=2",
+            4000,
+            {"a100": 2000, "v100": 2000},
+        ),
+        (
+            {"per_node": "gres/gpu:a100:2", "per_task": "gres/gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=4",
+            4000,
+            {"a100": 2000, "v100": 2000},
+        ),
+        (
+            {"per_node": "gres/gpu:a100:1", "per_task": "gres/gpu:h100:1,gres/gpu:v100:1", "n_nodes": 1},
+            "node=1,gres/gpu=5,gres/gpu:a100=1",
+            5000,
+            {"a100": 1000},
+        ),
+        # CPUs by the task change nothing: the total may be older than what is asked for by now.
+        (
+            {"per_node": "gres/gpu:a100:1", "per_task": "cpu=2", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=4",
+            1000,
+            {"a100": 1000},
+        ),
+        (
+            {"per_node": "gres/gpu:a100:1", "per_task": "cpu=2,gres/gpu:v100=1", "n_nodes": 1},
+            "node=1,gres/gpu=4,gres/gpu:a100=1",
+            4000,
+            {"a100": 1000, "v100": 3000},
+        ),
+        # What cannot be read counts as Slurm totals it.
+        ({"per_node": "gres:gpu:1", "per_task": "gres:gpu(,"}, "node=1,gres/gpu=4", 4000, {}),
+    ],
+)
+def test_gpus_by_the_task_beside_another_form_are_known_from_slurms_total(
+    asked: dict[str, object], total: str, mgpu: int, types: dict[str, int]
+) -> None:
+    job = make_job(phase=Phase.PENDING, **{"per_node": "", "nodes": "", "tres": total} | asked)
+    amounts = amounts_of(job, FACTS)
+    assert (amounts.mgpu, amounts.mgpu_by_type) == (mgpu, types)
+
+
 def test_a_range_of_nodes_counts_cpus_and_memory_with_its_upper_end() -> None:
     job = make_job(phase=Phase.PENDING, n_nodes=3, n_cpus=2, tres="cpu=2,mem=4G,node=1,billing=2")
     amounts = amounts_of(job, FACTS)
@@ -101,7 +181,7 @@ def test_shards_count_for_nothing_where_no_node_has_any() -> None:
 
 @given(st.text(), st.text())
 def test_no_text_of_a_users_stops_the_counting(request: str, total: str) -> None:
-    job = make_job(phase=Phase.PENDING, per_job=request, per_node=request, tres=total)
+    job = make_job(phase=Phase.PENDING, per_job=request, per_node=request, per_task=request, tres=total)
     assert amounts_of(job, FACTS).mgpu >= 0
     assert amounts_of(make_job(tres=total, nodes=request), FACTS).mgpu >= 0
 

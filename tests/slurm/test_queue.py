@@ -12,15 +12,15 @@ from slurm_gpu.slurm.queue import Phase, QueueReader
 
 RUNNING = (
     "3|N/A|bob|60902|nlp|normal|gpu|RUNNING|1|1|N/A|gres:shard:2|N/A|cpu=1,mem=1G,node=1,billing=1,gres/shard=2|OK"
-    "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A"
+    "|1795285306|1795285307|1795285907|n1|slurm-gpu/1 t=b01x3 r=job|N/A|N/A|N/A"
 )
 RANGE = (
     "1|N/A|alice|60901|vision|normal|gpu|PENDING|1-3|1|N/A|gres:gpu:a100:1|N/A|cpu=1,mem=4G,node=1,gres/gpu=1|OK"
-    "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384"
+    "|1795285306|1795288906|1795292506|||gres:gpu:8|gpu:16384|gres:gpu:v100:1"
 )
 ARRAY = (
     "9|0-9:3%2|alice|60901|vision|normal|gpu,long|PENDING|1|1|gres:gpu:2|N/A|N/A|cpu=1,node=1,gres/gpu=2|NO"
-    "|1795285306|N/A|N/A|||N/A|N/A"
+    "|1795285306|N/A|N/A|||N/A|N/A|N/A"
 )
 TASK = ARRAY.replace("0-9:3%2", "3").replace("9|", "10|", 1)
 
@@ -53,6 +53,7 @@ def test_one_call_tells_what_is_counted() -> None:
     assert running.admin_comment == "slurm-gpu/1 t=b01x3 r=job"
     assert (ranged.n_nodes, ranged.n_tasks, ranged.exclusive, ranged.admin_comment) == (3, 1, False, "")
     assert (ranged.cpus_per_gpu, ranged.mib_per_gpu) == ("gres:gpu:8", "gpu:16384")
+    assert (ranged.per_node, ranged.per_task, running.per_task) == ("gres:gpu:a100:1", "gres:gpu:v100:1", "")
     assert (array.n_tasks, array.start_s, array.exclusive, array.partition) == (4, None, True, "gpu,long")
     assert task.n_tasks == 1
 
