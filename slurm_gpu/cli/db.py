@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.errors import UsageError
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.times import parse_moment
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.units import counted, format_duration
+
+if TYPE_CHECKING:  # SQLAlchemy is on slurm-gpudbd's host only
+    from slurm_gpu.database.engine import Database
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @click.group()
@@ -15,13 +26,18 @@ def db() -> None:
     """Look after slurm-gpudbd's database; runs on its host, as the owner of slurm-gpudbd.yaml."""
 
 
+def _at_database(command: Command) -> Command:
+    option = click.option(
+        "--database-config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Where the database is, if not /etc/slurm-gpu/slurm-gpudbd.yaml.",
+    )
+    return option(command)
+
+
 @db.command()
-@click.option(
-    "--database-config",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where the database is, if not /etc/slurm-gpu/slurm-gpudbd.yaml.",
-)
+@_at_database
 @click.option(
     "--backup-to",
     type=click.Path(path_type=Path, file_okay=False),
@@ -36,18 +52,111 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     """
     # Only this command needs SQLAlchemy, which a login node does not have.
     from slurm_gpu.database.engine import shown_url
-    from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
     from slurm_gpu.database.upgrading import upgrade_database
 
     if no_backup and backup_to is not None:
         raise UsageError("--no-backup makes no backup, and so has no use for --backup-to: leave out one")
+    url = _url(database_config)
+    os.umask(0o077)  # as slurm-gpudbd: what every user may not ask for, none may read from the file
+    done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
+    was = "" if done.before in (None, done.after) else f", had {done.before}"
+    click.echo(f"{shown_url(url)} has schema {done.after}{was}")
+
+
+@db.command()
+@_at_database
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Where the files go; made where there is none.",
+)
+@click.option(
+    "--since", metavar="WHEN", help="From the month of this day on: 2026-10-01, or 60d for 60 days ago."
+)
+@click.option("--until", metavar="WHEN", help="Up to the month of the day before this one.")
+@click.option("--timelines", is_flag=True, help="The course of each record, too: much more data.")
+@with_site
+def export(
+    site: Site,
+    database_config: Path | None,
+    out: Path,
+    since: str | None,
+    until: str | None,
+    *,
+    timelines: bool,
+) -> None:
+    """Write runs, records and events as Parquet files by month (of UTC), for DuckDB, Spark or pyarrow.
+
+    Killed or cut off, it goes on when it is run again. What lies in DIR of other months stays.
+    """
+    try:
+        from slurm_gpu.reports.export import export as export_months
+    except ModuleNotFoundError as error:
+        raise UsageError(f"this needs {error.name}, which slurm-gpu[db,report] brings") from None
+    zone, now_s = ZoneInfo(site.config.timezone), site.wall()
+    since_s = parse_moment("--since", since, zone, now_s)
+    until_s = parse_moment("--until", until, zone, now_s)
+    if since_s is not None and until_s is not None and until_s <= since_s:
+        raise UsageError(f"--until {until} is not later than --since {since}")
+    database = _ready_database(_url(database_config))
+    try:
+        done = export_months(
+            database, out, since_s=since_s, until_s=until_s, timelines=timelines, report=click.echo
+        )
+    except OSError as error:
+        raise OutsideError(f"{out} cannot be written: {error.strerror or error}") from error
+    counts = ", ".join(f"{name} {n}" for name, n in sorted(done.rows.items()))
+    click.echo(f"{out} has {counted(done.months, 'month')}; rows: {counts or 'none'}")
+
+
+@db.command()
+@_at_database
+@click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
+@with_site
+def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
+    """Drop timelines, windows and events that are older than `retention:` in slurm-gpu.yaml says.
+
+    slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
+    """
+    from slurm_gpu.database.pruning import Pruning
+
+    pruning = Pruning(_ready_database(_url(database_config)), site.config.retention)
+    now_s = int(site.wall())
+    found = pruning.count(now_s) if dry_run else pruning.prune(now_s)
+    counts = [
+        f"{counted(n, word)} older than {format_duration(kept_s)}"
+        for n, word, kept_s in (
+            (found.timelines, "timeline", site.config.retention.timelines_s),
+            (found.windows, "window", site.config.retention.windows_s),
+            (found.events, "event", site.config.retention.events_s),
+        )
+    ]
+    click.echo(f"{'would drop' if dry_run else 'dropped'} {', '.join(counts)}")
+
+
+def _url(database_config: Path | None) -> str:
+    from slurm_gpu.database.settings import DEFAULT_PATH, default_is_meant, load_settings
+
     if database_config is None and not default_is_meant():
         raise UsageError(
             f"there is no {DEFAULT_PATH}, so the database is not known here: run this on slurm-gpudbd's "
             f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600"
         )
-    url = load_settings(database_config).url
-    os.umask(0o077)  # as slurm-gpudbd: what every user may not ask for, none may read from the file
-    done = upgrade_database(url, backup=not no_backup, backup_to=backup_to, report=click.echo)
-    was = "" if done.before in (None, done.after) else f", had {done.before}"
-    click.echo(f"{shown_url(url)} has schema {done.after}{was}")
+    return load_settings(database_config).url
+
+
+def _ready_database(url: str) -> Database:
+    """The database, which has the tables of this version."""
+    from slurm_gpu.database.engine import Database, head_revision, shown_url
+
+    database = Database(url)
+    if database.is_sqlite and not Path(str(database.url.database)).exists():
+        raise UsageError(f"{shown_url(url)} is not there: slurm-gpudbd makes it when it starts")
+    if database.is_due():
+        raise OutsideError(
+            f"the database has schema {database.schema()} and this needs {head_revision()}: "
+            "run `slurm-gpu db upgrade` first"
+        )
+    return database

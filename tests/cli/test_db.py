@@ -1,12 +1,21 @@
-"""`slurm-gpu db upgrade`: on slurm-gpudbd's host only, and it says of which database it speaks."""
+"""`slurm-gpu db`: on slurm-gpudbd's host only, and it says of which database it speaks."""
 
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
+from sqlalchemy import func, select
 
 from slurm_gpu.database import settings
-from slurm_gpu.database.engine import shown_url
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database, shown_url
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.schema import run_device
+from slurm_gpu.database.store import store_events, store_records
+from slurm_gpu.records import Event
 from tests.cli.conftest import CommandLine
+from tests.database.samples import record, row, segment, timeline
+from tests.slurm.recorded import NOW_S
 
 
 @pytest.fixture
@@ -35,3 +44,52 @@ def test_the_database_is_named(slurm_gpu: CommandLine, place: Path):
 def test_a_password_is_never_shown():
     shown = shown_url("mysql+pymysql://gpu:hush@db/slurm_gpu?passwd=hush&charset=utf8mb4")
     assert shown == "mysql+pymysql://gpu:***@db/slurm_gpu?charset=utf8mb4"
+
+
+@pytest.fixture
+def filled(place: Path) -> Database:
+    """A run of more than a year ago and one of today, each with a timeline and an event."""
+    (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
+    database = Database(f"sqlite:///{place}/slurm-gpu.db")
+    database.upgrade()
+    for n, start_s in ((1, NOW_S - 400 * 86400), (2, NOW_S - 3600)):
+        times = {"submit_s": start_s, "eligible_s": start_s, "start_s": start_s, "end_s": start_s + 10}
+        runs = [run_row(row(job_id=n, **times), {})]
+        told = [record(job_id=n, first_s=start_s, segment=segment(n), timeline=timeline(7, start_s=start_s))]
+        events = [Event(node="n1", boot_id="b", n=n, at_s=start_s, kind="gpu_lost")]
+        database.write(lambda connection, runs=runs: store_changed_runs(connection, runs))  # type: ignore[misc]
+        database.write(lambda connection, told=told: store_records(connection, told))  # type: ignore[misc]
+        database.write(lambda connection, events=events: store_events(connection, events))  # type: ignore[misc]
+    return database
+
+
+def test_prune_drops_what_is_older_than_retention_says_and_a_dry_run_only_tells(
+    slurm_gpu: CommandLine, filled: Database
+):
+    counts = "1 timeline older than 90d, 0 windows older than 7d, 1 event older than 365d"
+    for _ in range(2):
+        assert slurm_gpu("db", "prune", "--dry-run") == 0
+        assert slurm_gpu.out == f"would drop {counts}\n"
+    assert slurm_gpu("db", "prune") == 0
+    assert slurm_gpu.out == f"dropped {counts}\n"
+    slurm_gpu("db", "prune", "--dry-run")
+    assert slurm_gpu.out.startswith("would drop 0 timelines")
+    with filled.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(run_device)).scalar() == 2
+
+
+def test_export_writes_months_and_says_what(slurm_gpu: CommandLine, filled: Database, tmp_path: Path):
+    assert slurm_gpu("db", "export", "--out", str(tmp_path / "out"), "--since", "2d") == 0
+    assert slurm_gpu.out.endswith("run 1, run_device 0, run_host 0\n"), "the record has not been matched yet"
+    (path,) = (tmp_path / "out" / "run").rglob("*.parquet")
+    assert parquet.ParquetFile(path).read().column("job_id").to_pylist() == [2]
+
+
+@pytest.mark.parametrize("words", [("export", "--out", "x"), ("prune",)])
+def test_a_database_that_is_not_there_is_not_made(
+    slurm_gpu: CommandLine, place: Path, words: tuple[str, ...]
+):
+    (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/own.db\n")
+    assert slurm_gpu("db", *words) == 2
+    assert slurm_gpu.err.startswith(f"slurm-gpu: sqlite:///{place}/own.db is not there")
+    assert not (place / "own.db").exists()

@@ -8,8 +8,8 @@ import pytest
 
 from slurm_gpu.config import Retention
 from slurm_gpu.database import importer as importing
+from slurm_gpu.database import pruning
 from slurm_gpu.database import reconcile as reconciling
-from slurm_gpu.database import upkeep as keeping
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import Importer, store_changed_runs
@@ -115,14 +115,14 @@ def test_jobs_that_are_done_one_by_one(
 
 
 def test_years_of_timelines(database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = keeping._prune_some
+    right = pruning._prune_some
 
     def slowly(*given: Any, **more: Any) -> Any:
         clock.now += PIECE_S
         return right(*given, **more)
 
-    monkeypatch.setattr(keeping, "_ROWS_AT_ONCE", 1)
-    monkeypatch.setattr(keeping, "_prune_some", slowly)
+    monkeypatch.setattr(pruning, "_ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(pruning, "_prune_some", slowly)
     for n in range(1, 10):
         ship(database, n, first_s=T0 - (100 + n) * 86400)
     view = SlurmView(MemorySlurm(), clock)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
-from slurm_gpu.database import upkeep as upkeep_module
+from slurm_gpu.database import pruning
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.schema import event, node_period, run_device, run_window
@@ -182,14 +182,14 @@ def test_events_go_when_they_are_too_old(database: Database) -> None:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
     """Of each transaction that prunes: the table, from when on it looks, and how many rows it changes."""
     found: list[tuple[str, int, int]] = []
-    right = upkeep_module._prune_some
+    right = pruning._prune_some
 
     def watched(connection: Connection, **given: Any) -> tuple[int, int | None]:
         n, next_s = right(connection, **given)
         found.append((given["at"].table.name, given["from_s"] - T0, n))
         return n, next_s
 
-    monkeypatch.setattr(upkeep_module, "_prune_some", watched)
+    monkeypatch.setattr(pruning, "_prune_some", watched)
     return found
 
 
@@ -204,7 +204,7 @@ def _told_of_old(database: Database, *days_ago: int) -> None:
 def test_what_is_too_old_goes_in_parts_that_hold_up_nobody(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep_module, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(pruning, "_ROWS_AT_ONCE", 3)
     _told_of_old(database, *range(100, 110), 5)
     found = looked_at(monkeypatch)
     World(database).later(0)

@@ -1,0 +1,285 @@
+"""The database as Parquet by month, for DuckDB, Spark and pyarrow: DIR/run/month=2026-10/part-0.parquet.
+
+A run lies in the month (UTC) in which it was submitted, and what was recorded of it lies in the same: neither
+ever moves to another. Each file is there whole or not at all, and an export that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    Connection,
+    Double,
+    Integer,
+    Select,
+    Table,
+    Text,
+    and_,
+    func,
+    or_,
+    select,
+    type_coerce,
+)
+
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import Json, Packed, device, event, node_period, run, run_device, run_host
+from slurm_gpu.wholefile import whole_file
+
+_RUNS_AT_ONCE = 900
+_ROWS_AT_ONCE = 20_000
+"""Of a row group: as many are held in memory."""
+_PROGRESS = "unfinished.json"
+_LEFT_OUT = frozenset({"derive_due", "match_due", "told_seq", "row_id"})
+"""How slurm-gpudbd keeps books on its rows."""
+_TIMELINE = "timeline"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Month:
+    """A calendar month of UTC."""
+
+    year: int
+    number: int
+
+    @classmethod
+    def at(cls, time_s: float) -> Month:
+        """The month in which this moment lies."""
+        moment = dt.datetime.fromtimestamp(time_s, dt.UTC)
+        return cls(moment.year, moment.month)
+
+    def following(self) -> Month:
+        """The one after it."""
+        return Month(self.year + self.number // 12, self.number % 12 + 1)
+
+    @property
+    def begin_s(self) -> int:
+        """Its first second."""
+        return int(dt.datetime(self.year, self.number, 1, tzinfo=dt.UTC).timestamp())
+
+    def __str__(self) -> str:
+        return f"{self.year:04d}-{self.number:02d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """How many rows of each table were written, and of how many months."""
+
+    rows: Mapping[str, int]
+    months: int
+
+
+def export(
+    database: Database,
+    out: Path,
+    *,
+    since_s: int | None = None,
+    until_s: int | None = None,
+    timelines: bool = False,
+    report: Callable[[str], None] = lambda line: None,
+) -> Exported:
+    """Write all months that reach into the period; what lies there of others stays.
+
+    One that was killed, if it is asked for the same, goes on with the month that it was at. Raises OSError,
+    and DatabaseError when the database is away.
+    """
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with database.reading() as connection:
+        months = _months(connection, since_s, until_s)
+    progress = _Progress(out / _PROGRESS, [since_s, until_s, timelines])
+    done = progress.done()
+    n_rows: Counter[str] = Counter()
+    for month in months:
+        if str(month) in done:
+            n_rows.update(done[str(month)])
+            continue
+        wrote = _export_month(database, out, month, timelines=timelines)
+        n_rows.update(wrote)
+        done[str(month)] = wrote
+        progress.keep(done)
+        report(f"{month}: {wrote['run']} runs")
+    n_rows.update(_export_whole(database, out, device))
+    n_rows.update(_export_whole(database, out, node_period))
+    progress.end()
+    return Exported(n_rows, len(months))
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    """Which months an export that has not ended has written."""
+
+    path: Path
+    asked: list[Any]
+
+    def done(self) -> dict[str, dict[str, int]]:
+        """Rows by table and month; none of another export."""
+        try:
+            told = json.loads(self.path.read_text())
+            return dict(told["done"]) if told["asked"] == self.asked else {}
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return {}
+
+    def keep(self, done: Mapping[str, Mapping[str, int]]) -> None:
+        """These are written."""
+        with whole_file(self.path) as unfinished:
+            unfinished.write_text(json.dumps({"asked": self.asked, "done": done}))
+
+    def end(self) -> None:
+        """All are: the next export begins anew."""
+        self.path.unlink(missing_ok=True)
+
+
+def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[Month]:
+    firsts = [connection.execute(select(func.min(at))).scalar() for at in (run.c.submit_s, event.c.at_s)]
+    lasts = [connection.execute(select(func.max(at))).scalar() for at in (run.c.submit_s, event.c.at_s)]
+    times = [time_s for time_s in (*firsts, *lasts) if time_s is not None]
+    if not times:
+        return []
+    month = Month.at(min(times) if since_s is None else max(since_s, min(times)))
+    last_s = max(times) if until_s is None else min(until_s - 1, max(times))
+    months = []
+    while month.begin_s <= last_s:
+        months.append(month)
+        month = month.following()
+    return months
+
+
+def _export_month(database: Database, out: Path, month: Month, *, timelines: bool) -> dict[str, int]:
+    begin_s, end_s = month.begin_s, month.following().begin_s
+    with ExitStack() as stack:
+
+        def file(table: Table, left_out: Set[str] = _LEFT_OUT) -> _File:
+            return _open(stack, out / table.name / f"month={month}" / "part-0.parquet", table, left_out)
+
+        runs, hosts, events = file(run), file(run_host), file(event)
+        devices = file(run_device, _LEFT_OUT if timelines else _LEFT_OUT | {_TIMELINE})
+        for some in _in_order(database, runs, (run.c.submit_s, run.c.run_id), begin_s, end_s):
+            runs.add(some)
+            ids = [row["run_id"] for row in some]
+            for recorded in (devices, hosts):
+                with database.reading() as connection:
+                    of_runs = recorded.query.where(recorded.table.c.run_id.in_(ids))
+                    recorded.add(connection.execute(of_runs).mappings().all())
+        in_time = event.c.at_s, event.c.node, event.c.boot_id, event.c.n
+        for some in _in_order(database, events, in_time, begin_s, end_s):
+            events.add(some)
+        files = runs, devices, hosts, events
+        for one in files:
+            one.flush()
+    return {one.table.name: one.n_rows for one in files}
+
+
+def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]:
+    """A table that is small: what there is, and what it was when."""
+    with ExitStack() as stack, database.reading() as connection:
+        file = _open(stack, out / f"{table.name}.parquet", table)
+        file.add(connection.execute(file.query.order_by(*table.primary_key.columns)).mappings().all())
+        file.flush()
+    return {table.name: file.n_rows}
+
+
+def _in_order(
+    database: Database, file: _File, keys: Sequence[Column[Any]], begin_s: int, end_s: int
+) -> Iterator[Sequence[Mapping[Any, Any]]]:
+    """Rows whose first key lies in between, some at a time, each time those after the last."""
+    last: Sequence[Any] | None = None
+    while True:
+        where = [keys[0] >= begin_s, keys[0] < end_s]
+        if last is not None:
+            where += [keys[0] >= last[0], _after(keys, last)]
+        query = file.query.where(*where).order_by(*keys).limit(_RUNS_AT_ONCE)
+        with database.reading() as connection:
+            rows = connection.execute(query).mappings().all()
+        if not rows:
+            return
+        yield rows
+        last = [rows[-1][key.name] for key in keys]
+
+
+def _after(keys: Sequence[Column[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+    return or_(
+        *(
+            and_(*(key == value for key, value in zip(keys[:n], last[:n], strict=True)), keys[n] > last[n])
+            for n in range(len(keys))
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A Parquet file of rows of a table, which takes its place once it is whole."""
+
+    table: Table
+    columns: Sequence[Column[Any]]
+    schema: pa.Schema
+    writer: pyarrow.parquet.ParquetWriter
+    waiting: list[Mapping[Any, Any]] = field(default_factory=list)
+    counted: list[int] = field(default_factory=list)
+
+    @property
+    def query(self) -> Select[Any]:
+        """Its columns; JSON as the text that is stored."""
+        return select(
+            *(
+                type_coerce(column, Text).label(column.name) if isinstance(column.type, Json) else column
+                for column in self.columns
+            )
+        )
+
+    @property
+    def n_rows(self) -> int:
+        """How many were added."""
+        return sum(self.counted)
+
+    def add(self, rows: Sequence[Mapping[Any, Any]]) -> None:
+        """Append rows of `query`."""
+        self.waiting.extend(rows)
+        self.counted.append(len(rows))
+        if len(self.waiting) >= _ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write all that was added."""
+        values = {
+            column.name: [_value(column, row[column.name]) for row in self.waiting] for column in self.columns
+        }
+        self.writer.write_table(pa.table(values, schema=self.schema))
+        self.waiting.clear()
+
+
+def _open(stack: ExitStack, path: Path, table: Table, left_out: Set[str] = _LEFT_OUT) -> _File:
+    """A file that takes the place of `path` when the stack is left without an error."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    columns = [column for column in table.columns if column.name not in left_out]
+    schema = pa.schema([(column.name, _kind(column)) for column in columns])
+    unfinished = stack.enter_context(whole_file(path))
+    writer = pyarrow.parquet.ParquetWriter(unfinished, schema, compression="zstd")
+    stack.callback(writer.close)
+    return _File(table, columns, schema, writer)
+
+
+def _kind(column: Column[Any]) -> pa.DataType:
+    if isinstance(column.type, Boolean):
+        return pa.bool_()
+    if isinstance(column.type, Integer):
+        return pa.int64()
+    return pa.float64() if isinstance(column.type, Double) else pa.string()
+
+
+def _value(column: Column[Any], value: Any) -> Any:
+    """JSON of what is stored packed."""
+    if value is None or not isinstance(column.type, Packed):
+        return value
+    return json.dumps(value, separators=(",", ":"))

@@ -1,0 +1,202 @@
+"""An export holds what the database holds, each row once, in files that are whole or not there."""
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+from sqlalchemy import select
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import event, run, run_device, run_host
+from slurm_gpu.database.store import store_devices, store_events, store_hosts, store_records
+from slurm_gpu.records import Event
+from slurm_gpu.reports import export as exporting
+from slurm_gpu.reports.export import Month, export
+from tests.database.conftest import database, mariadb, shelf, short_path
+from tests.database.samples import T0, gpu, host, record, row, segment, timeline
+
+__all__ = ["database", "mariadb", "shelf", "short_path"]
+
+_DAY_S = 86400
+N_JOBS = 12
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """Jobs each ten days, each with two records, a host record and an event; T0 is in May 2026."""
+    starts = {n: T0 - 10 * n * _DAY_S for n in range(N_JOBS)}
+    runs = [
+        run_row(row(job_id=n, name=f"job\n{n}", submit_s=at_s - 60, start_s=at_s, end_s=at_s + 10), {})
+        for n, at_s in starts.items()
+    ]
+    told = [
+        record(job_id=n, first_s=at_s, segment=segment(n), device=name, timeline=timeline(7, start_s=at_s))
+        for n, at_s in starts.items()
+        for name in ("GPU-1", "GPU-2")
+    ]
+    hosts = [host(job_id=n, first_s=at_s, segment=segment(n)) for n, at_s in starts.items()]
+    events = [
+        Event(node="n1", boot_id="b", n=n, at_s=at_s, kind="xid", device="GPU-1", data={"code": 79})
+        for n, at_s in starts.items()
+    ]
+    database.write(lambda connection: store_changed_runs(connection, runs))
+    database.write(lambda connection: store_records(connection, told))
+    database.write(lambda connection: store_hosts(connection, hosts))
+    database.write(lambda connection: store_events(connection, events))
+    database.write(lambda connection: store_devices(connection, [gpu()]))
+    reconcile(database)
+    return database
+
+
+def read(out: Path, name: str) -> list[dict[str, Any]]:
+    found = pyarrow.dataset.dataset(out / name, partitioning="hive", format="parquet").to_table()
+    return list(found.to_pylist())
+
+
+def stored(database: Database, table: Any) -> list[dict[str, Any]]:
+    with database.reading() as connection:
+        return [dict(found) for found in connection.execute(select(table)).mappings()]
+
+
+def by_key(rows: list[dict[str, Any]], *names: str) -> dict[tuple[Any, ...], dict[str, Any]]:
+    found = {tuple(item[name] for name in names): item for item in rows}
+    assert len(found) == len(rows), "each row once"
+    return found
+
+
+def test_all_that_is_stored_is_in_the_files(filled: Database, tmp_path: Path) -> None:
+    done = export(filled, tmp_path / "out", timelines=True)
+    assert done.rows == {
+        "run": N_JOBS,
+        "run_device": 2 * N_JOBS,
+        "run_host": N_JOBS,
+        "event": N_JOBS,
+        "device": 1,
+        "node_period": 0,
+    }
+    for table, keys in (
+        (run, ("job_id", "submit_s")),
+        (run_device, ("segment", "device")),
+        (run_host, ("segment",)),
+        (event, ("node", "boot_id", "n")),
+    ):
+        exported = by_key(read(tmp_path / "out", table.name), *keys)
+        there = by_key(stored(filled, table), *keys)
+        assert exported.keys() == there.keys()
+        for key, item in exported.items():
+            month = item.pop("month")
+            for name, value in item.items():
+                column = table.c[name]
+                is_json = not isinstance(there[key][name], str | int | float | None)
+                told = json.loads(value) if is_json else value
+                expected = json.loads(json.dumps(there[key][name])) if is_json else there[key][name]
+                assert told == expected, column
+            at_s = there[key].get("submit_s", there[key].get("first_s", there[key].get("at_s")))
+            assert month == str(Month.at(at_s))
+
+
+def test_files_are_for_their_owner_alone(filled: Database, tmp_path: Path) -> None:
+    export(filled, tmp_path / "out")
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == 0o700
+    assert {path.suffix for path in files} == {".parquet"}
+
+
+def test_whole_months_of_a_period_are_written_and_others_stay(filled: Database, tmp_path: Path) -> None:
+    lines: list[str] = []
+    export(filled, tmp_path, since_s=T0 - 40 * _DAY_S, until_s=T0 - 20 * _DAY_S, report=lines.append)
+    assert lines == ["2026-04: 3 runs", "2026-05: 3 runs"]
+    april = tmp_path / "run" / "month=2026-04" / "part-0.parquet"
+    before = april.stat().st_mtime_ns
+    lines.clear()
+    done = export(filled, tmp_path, since_s=T0, report=lines.append)
+    assert (lines, done.months) == (["2026-05: 3 runs"], 1)
+    assert april.stat().st_mtime_ns == before
+    assert len(read(tmp_path, "run")) == 6
+
+
+def in_child(filled: Database, out: Path, kill_after: int) -> int:
+    filled.dispose()
+    pid = os.fork()
+    if pid == 0:
+        moments: Iterator[int] = iter(range(kill_after))
+
+        def report(line: str) -> None:
+            if next(moments, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            export(Database(filled.url.render_as_string(hide_password=False)), out, report=report)
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_one_that_was_killed_goes_on_with_the_month_it_was_at(filled: Database, tmp_path: Path) -> None:
+    assert os.WTERMSIG(in_child(filled, tmp_path, 1)) == signal.SIGKILL
+    lines: list[str] = []
+    done = export(filled, tmp_path, report=lines.append)
+    assert done.rows["run"] == N_JOBS
+    assert len(lines) == done.months - 2, "two were written, one of them was told of"
+    assert len(by_key(read(tmp_path, "run"), "job_id")) == N_JOBS
+    lines.clear()
+    export(filled, tmp_path, report=lines.append)
+    assert len(lines) == done.months, "what has ended is not gone on with"
+
+
+def test_another_export_does_not_go_on_with_one_that_was_killed(filled: Database, tmp_path: Path) -> None:
+    in_child(filled, tmp_path, 1)
+    done = export(filled, tmp_path, timelines=True)
+    assert all(item["timeline"] is not None for item in read(tmp_path, "run_device"))
+    assert done.rows["run_device"] == 2 * N_JOBS
+
+
+def test_where_it_fails_the_files_before_it_stay(
+    filled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(filled, tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.parquet")}
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(exporting, "_value", full)
+    with pytest.raises(OSError, match="No space left"):
+        export(filled, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_many_rows_are_read_some_at_a_time(
+    filled: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_RUNS_AT_ONCE", 1)
+    monkeypatch.setattr(exporting, "_ROWS_AT_ONCE", 2)
+    rows = [run_row(row(job_id=100 + n, submit_s=T0), {}) for n in range(5)]
+    filled.write(lambda connection: store_changed_runs(connection, rows))
+    export(filled, tmp_path)
+    assert len(by_key(read(tmp_path, "run"), "job_id")) == N_JOBS + 5
+    assert len(by_key(read(tmp_path, "run_device"), "segment", "device")) == 2 * N_JOBS
+
+
+def test_an_empty_database_has_no_month(database: Database, tmp_path: Path) -> None:
+    assert export(database, tmp_path / "out").months == 0
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text", "following"),
+    [(0, "1970-01", "1970-02"), (1_767_225_599, "2025-12", "2026-01"), (1_767_225_600, "2026-01", "2026-02")],
+)
+def test_months_are_of_utc(time_s: int, text: str, following: str) -> None:
+    month = Month.at(time_s)
+    assert (str(month), str(month.following())) == (text, following)
+    assert month.begin_s <= time_s < month.following().begin_s
