@@ -19,7 +19,7 @@ from slurm_gpu.cli.policystatus import status
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
-from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.check import load_moved, load_policy
 from slurm_gpu.policy.clusternames import unknown_to_cluster
 from slurm_gpu.policy.deadrules import find_doubts
 from slurm_gpu.policy.htmlpage import render_html
@@ -27,6 +27,7 @@ from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.markdownpage import render_markdown
 from slurm_gpu.policy.model import Policy
+from slurm_gpu.policy.moves import moves_path
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
 from slurm_gpu.policy.native.preemption import broken_promises
 from slurm_gpu.policy.page import make_page
@@ -56,10 +57,13 @@ def check(site: Site, file: Path | None) -> None:
     """
     path = policy_path(site, file)
     try:
-        checked, source = load_policy(path)
+        moved, source = load_moved(path)
     except InputError as error:
         click.echo(str(error), err=True)
         raise click.exceptions.Exit(1) from None
+    checked = moved.policy
+    for move, why in moved.void:
+        click.echo(f"warning: {moves_path(path)}: {move} does not count any more: {why}", err=True)
     # Users may exist only on the cluster, and the check may run elsewhere: a warning, an error for apply.
     names = resolve_names(checked, source, SystemDirectory())
     today = dt.datetime.now(tz=ZoneInfo(timezone(site))).date()

@@ -193,6 +193,20 @@ def test_what_somebody_has_yet_to_apply_or_changed_by_hand_is_left_to_them(
     assert not cluster.acts
 
 
+def test_a_move_that_an_administrator_went_over_is_told_by_check_and_status(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cluster.run("review") == 0
+    (cluster.root / "policy.yaml").write_text(POLICY.replace("gpus_running: 1}", "gpus_running: 2}"))
+    capsys.readouterr()
+    assert cluster.run_bare("check") == 0
+    why = "gpus_running of share: 1 → 2 does not count any more: policy.yaml has another value now"
+    assert why in capsys.readouterr().err
+    cluster.run("status")
+    assert "Does not count any more: gpus_running of share: 1 → 2" in capsys.readouterr().out
+    assert cluster.limit == 2000
+
+
 def test_a_dry_run_says_what_and_moves_nothing(
     cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
