@@ -1,0 +1,75 @@
+"""A database without room takes nothing and refuses nothing for good: all comes again, and is stored then."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, text
+
+from slurm_gpu.cli.checks.outages import trouble
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.schema import run_device, run_host
+from slurm_gpu.errors import DatabaseError
+from tests.database.gate import Gate
+from tests.database.samples import host, record, segment
+from tests.database.servers import MariaDB
+
+Limit = Callable[[bool], None]
+
+
+@pytest.fixture(params=["sqlite", "mariadb"])
+def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Database, Limit]]:
+    """A database, and what takes its room and gives it back."""
+    if request.param == "sqlite":
+        database = Database(f"sqlite:///{tmp_path / 'x.db'}")
+        pages = [1_000_000]
+        event.listen(database.engine, "connect", lambda c, _: c.execute(f"PRAGMA max_page_count={pages[0]}"))
+
+        def limit(is_full: bool) -> None:
+            pages[0] = 1 if is_full else 1_000_000  # no fewer than there are
+            database.dispose()
+
+        database.upgrade()
+        yield database, limit
+        database.dispose()
+        return
+    server: MariaDB = request.getfixturevalue("mariadb")
+    url = server.fresh()
+    database = Database(url)
+    database.upgrade()
+
+    def fill(is_full: bool) -> None:
+        """As InnoDB says where its disk is full; tests cannot fill one."""
+        with database.engine.begin() as connection:
+            connection.execute(text("DROP TRIGGER IF EXISTS no_room"))
+            if is_full:
+                connection.execute(
+                    text(
+                        "CREATE TRIGGER no_room BEFORE INSERT ON run_host FOR EACH ROW SIGNAL SQLSTATE "
+                        "'HY000' SET MYSQL_ERRNO = 1114, MESSAGE_TEXT = 'The table ''run_host'' is full'"
+                    )
+                )
+
+    yield database, fill
+    database.dispose()
+    server.drop(url)
+
+
+def test_what_comes_meanwhile_waits_on_its_node_and_is_stored_later(small: tuple[Database, Limit]) -> None:
+    database, fill = small
+    gate = Gate(database)
+    goods: dict[str, Any] = {
+        "records": [record(segment=segment(n)) for n in range(50)],
+        "hosts": [host(segment=segment(n), app_params={"input": "x" * 250}) for n in range(50)],
+    }
+    fill(True)
+    for _ in range(3):
+        with pytest.raises(DatabaseError) as failed:
+            gate.ship(**goods)
+    assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
+    assert gate.intake.rejections.by_kind() == {}
+    assert "no room left" in trouble(str(failed.value), "").message
+    fill(False)
+    answer = gate.ship(**goods)
+    assert (answer["stored"], answer["rejected"], answer["rejected_hosts"]) == (100, [], [])
