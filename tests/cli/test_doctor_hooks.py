@@ -37,7 +37,9 @@ def test_no_hook_configured(installed: Installation):
     installed.conf["Epilog"] = "(null)"
     finding = worst(hooks.configured(installed.at()))
     assert finding.message == "slurm.conf has no Epilog: jobs leave no GPU records"
-    assert "then Epilog=/etc/slurm/epilog.d/* in slurm.conf" in str(finding.remedy)
+    conf = Path(installed.conf["SLURM_CONF"]).parent
+    assert f"place install --conf {conf} on each GPU node" in str(finding.remedy)
+    assert f"then Epilog={conf}/epilog.d/* in slurm.conf" in str(finding.remedy)
 
 
 def test_an_empty_glob_would_drain_nodes(installed: Installation):

@@ -47,28 +47,14 @@ def host(tmp_path: Path) -> Elsewhere:
     ],
 )
 @pytest.mark.parametrize("shell", SHELLS)
-def test_hooks_come_and_go_beside_that_slurm_conf(host: Elsewhere, file: str, line: str, shell: str):
+def test_hooks_come_and_go_beside_that_slurm_conf_too(host: Elsewhere, file: str, line: str, shell: str):
     host.shell = shell
     host.tell(line, file)
     there = host.in_opt()
     host.done("install")
-    assert all(is_hook(there, kind) for kind in KINDS)
-    assert not host.slurm.exists()
+    assert all(is_hook(tree, kind) for tree in (there, host) for kind in KINDS)
     host.done("remove")
-    assert all(is_stub(there, kind) for kind in KINDS)
-    assert not host.slurm.exists()
-
-
-def test_those_in_the_usual_place_are_looked_after_as_well(host: Elsewhere):
-    host.done("install")
-    host.tell("SLURM_CONF=/opt/slurm/etc/slurm.conf")
-    (host.texts / "prolog").write_text((host.texts / "prolog").read_text() + "# new\n")
-    assert "of another version" in host.refused("status")
-    for tree in (host, host.in_opt()):
-        host.done("install")
-        assert all(is_hook(tree, kind) for kind in KINDS)
-    host.done("remove")
-    assert all(is_stub(tree, kind) for tree in (host, host.in_opt()) for kind in KINDS)
+    assert all(is_stub(tree, kind) for tree in (there, host) for kind in KINDS)
 
 
 @pytest.mark.parametrize(

@@ -56,13 +56,14 @@ def configured(at: Surroundings) -> Iterator[Finding]:
     """Prolog and Epilog run ours; every file that they name can be run, else Slurm drains nodes."""
     conf = at.slurm_conf.parent  # where slurmctld sends what has no absolute path (configless)
     for kind in KINDS:
-        patterns, directory = patterns_of(at.settings.raw, kind), _CONF / f"{kind.lower()}.d"
+        patterns = patterns_of(at.settings.raw, kind)
         yield from _passed_over(at, kind, patterns)
         if not patterns:
+            glob_here = f"{Path(at.settings.conf_path).parent}/{kind.lower()}.d/*"
             yield fail(
                 f"slurm.conf has no {kind}: jobs leave no GPU records",
-                f"{PACKAGED}/place install on each GPU node, and on each node without GPUs "
-                f"{nothing(f'{directory}/*')}; then {kind}={directory}/* in slurm.conf; scontrol reconfigure",
+                f"{placing(kind, [glob_here])} on each GPU node, and on each node without GPUs "
+                f"{nothing(glob_here)}; then {kind}={glob_here} in slurm.conf; scontrol reconfigure",
             )
         elif not at.nodes_here:
             yield skipped(f"{kind}={','.join(patterns)} lies on nodes, and this host is none")
