@@ -196,6 +196,6 @@ def _progress() -> Iterator[Told]:
         task = bar.add_task("", total=None)
 
         def told(done: int, total: int, now: str) -> None:
-            bar.update(task, completed=done, total=total, description=now)
+            bar.update(task, completed=done, total=total, description=now, refresh=True)
 
         yield told

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_gpu.reports.category import Floats, Integers, Mask
+from slurm_gpu.reports.category import Floats, Mask
 from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table, Values
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.jobtable import JobTable
+from slurm_gpu.reports.sample import with_extremes
 from slurm_gpu.reports.wording import listed, trimmed
 
 MOST_LINES = 40_000
-"""More can be told apart by nobody, nor drawn at once: of more jobs these are evenly many of all."""
+"""More can be told apart by nobody, nor drawn at once."""
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
 
@@ -19,9 +20,15 @@ _TYPICAL = (5.0, 95.0)
 def parallel_coordinates(jobs: JobTable) -> Figure:
     """nNODE, nGPU, WAIT_h, RUN_h, uGPUcore and uGPUmem of the jobs with GPUs that ended in the period."""
     rows = np.flatnonzero(jobs.ended_with_gpus)
-    drawn = _evenly(rows[np.argsort(jobs.end_s[rows], kind="stable")])
+    rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
     values = values_of(jobs)
-    notes = [] if len(drawn) == len(rows) else [f"{len(drawn):,} of {len(rows):,} jobs are drawn."]
+    drawn = rows[with_extremes([column[rows] for column in values.values()], len(rows), MOST_LINES)]
+    notes = []
+    if len(drawn) < len(rows):
+        notes.append(
+            f"{len(drawn):,} of {len(rows):,} jobs are drawn: evenly many over the period, and those with "
+            "the largest values."
+        )
     return Figure(
         id="parallel-coordinates",
         title="Jobs in parallel coordinates",
@@ -77,12 +84,6 @@ def accounting_table(jobs: JobTable) -> Table:
         columns=[Column(name, unit, about) for name, (_, unit, about) in columns.items()],
         data={name: values for name, (values, _, _) in columns.items()},
     )
-
-
-def _evenly(rows: Integers) -> Integers:
-    if len(rows) <= MOST_LINES:
-        return rows
-    return rows[np.linspace(0, len(rows) - 1, MOST_LINES).round().astype(np.int64)]
 
 
 def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:

@@ -13,10 +13,10 @@ from slurm_gpu.reports.page.amounts import compact
 from slurm_gpu.reports.page.axislabel import axis_label
 from slurm_gpu.reports.page.drawing import Drawing, Label, Line, legend, segment
 from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES, node_class
-from slurm_gpu.reports.page.sample import evenly
 from slurm_gpu.reports.page.scales import Scale, scale_of
+from slurm_gpu.reports.sample import evenly
 
-MOST_LINES = 4000
+MOST_LINES = 2000
 _HEIGHT, _HEAD, _FOOT = 300.0, 34.0, 30.0
 _LEFT, _RIGHT = 40.0, 44.0
 

@@ -22,11 +22,8 @@ from slurm_gpu.reports.figure import Axis, ParallelCoordinates
 from slurm_gpu.reports.page.axislabel import axis_label
 from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES
 from slurm_gpu.reports.page.plaintext import visible
-from slurm_gpu.reports.page.sample import with_extremes
 from slurm_gpu.reports.page.scales import scale_of
 
-MOST_LINES = 50_000
-"""More cannot be brushed at once, nor told apart."""
 _STEPS = 65_535
 """Codes of a column of two bytes, of which the last stands for a gap."""
 _LISTED = 255
@@ -40,30 +37,25 @@ class Packed:
 
     facts: str
     data: str
-    drawn: int
 
 
-def pack(chart: ParallelCoordinates, about: Mapping[str, str], most: int = MOST_LINES) -> Packed:
-    """All runs of the chart, or where there are more than `most` a sample with the extremes of every axis.
-
-    `about` says of each axis what it is.
-    """
+def pack(chart: ParallelCoordinates, about: Mapping[str, str]) -> Packed:
+    """All runs of the chart; `about` says of each axis what it is."""
     columns = [np.asarray(chart.values[axis.name], np.float64) for axis in chart.axes]
     runs = len(columns[0]) if columns else 0
-    kept = with_extremes(columns, runs, most)
-    packed = [_axis(axis, column[kept], about) for axis, column in zip(chart.axes, columns, strict=True)]
-    names, codes = _applications(chart.application.take(kept))
+    packed = [_axis(axis, column, about) for axis, column in zip(chart.axes, columns, strict=True)]
+    names, codes = _applications(chart.application)
     parts = [part for _, planes in packed for part in planes] + _planes(codes, wide=False)
     facts = {
-        "runs": len(kept),
-        "noun": "jobs" if len(kept) == chart.of else f"jobs drawn of {chart.of:,}",
+        "runs": runs,
+        "noun": "jobs" if runs == chart.of else f"jobs drawn of {chart.of:,}",
         "axes": [axis for axis, _ in packed],
         "colour_axis": [axis.name for axis in chart.axes].index(chart.colour),
         "classes": [{"from": each.least, "label": each.label} for each in NODE_CLASSES],
         "applications": names,
     }
     data = zlib.compress(b"".join(parts), 6)
-    return Packed(script_json(facts), base64.b64encode(data).decode(), len(kept))
+    return Packed(script_json(facts), base64.b64encode(data).decode())
 
 
 def script_json(value: Any) -> str:

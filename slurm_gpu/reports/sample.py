@@ -20,8 +20,8 @@ def with_extremes(columns: Iterable[Floats], n: int, most: int, extremes: int = 
     """About `most` of n places: an even sample, and the largest values of each column, which it may miss."""
     if n <= most:
         return np.arange(n, dtype=np.int64)
-    kept = [evenly(n, most)]
+    kept, largest = [evenly(n, most)], min(n, extremes)
     for column in columns:
         known = np.nan_to_num(np.asarray(column, np.float64), nan=-np.inf)
-        kept.append(np.argpartition(known, n - extremes)[n - extremes :].astype(np.int64))
+        kept.append(np.argpartition(known, -largest)[-largest:].astype(np.int64))
     return np.unique(np.concatenate(kept))

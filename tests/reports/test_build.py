@@ -1,0 +1,191 @@
+"""`slurm-gpu report build`: which days, where to, what lies there; and what users name, all the way."""
+
+import csv
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree.ElementTree import parse
+
+import pyarrow.parquet
+import pytest
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.database import settings
+from slurm_gpu.database.engine import Database
+from slurm_gpu.reports.page.plaintext import visible
+from slurm_gpu.reports.tablefiles import defused
+from tests.reports.filling import insert_nodes, insert_runs
+from tests.reports.generated import Node
+from tests.reports.page.madeup import HOSTILE
+from tests.reports.world import run_row
+
+# 2026-11-22 12:00 in Seoul, a Sunday.
+NOW_S = 1_795_316_400
+HOUR = 3600
+DAY = 24 * HOUR
+# MariaDB and SQLite hold no half of a surrogate pair.
+NAMES = [name for name in HOSTILE if "\ud800" not in name]
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database host: a run of each hostile name on the last days, and where its database is."""
+    place = tmp_path_factory.mktemp("host")
+    (place / "slurm-gpudbd.yaml").write_text(f"url: sqlite:///{place}/slurm-gpu.db\n")
+    (place / "slurm-gpu.yaml").write_text("cluster: c\ntimezone: Asia/Seoul\n")
+    database = Database(f"sqlite:///{place}/slurm-gpu.db")
+    database.upgrade()
+    insert_nodes(database, [Node("n1", "a100", "east", 8)], NOW_S - 60 * DAY)
+    runs = []
+    for number, name in enumerate(NAMES, 1):
+        start_s = NOW_S - (1 + number) * DAY
+        who = dict.fromkeys(("name", "user", "account", "qos", "partition", "app", "app_field"), name)
+        length = {"submit_s": start_s - 60, "start_s": start_s, "end_s": start_s + HOUR}
+        runs.append(run_row(number, {**length, "mgpu": 1000, "nodes": ["n1"], "job_id": number, **who}))
+    insert_runs(database, runs)
+    database.engine.dispose()
+    return place
+
+
+@pytest.fixture
+def report(host: Path, monkeypatch: pytest.MonkeyPatch):
+    """The command, on that host at NOW_S."""
+    monkeypatch.setattr(settings, "DEFAULT_PATH", host / "slurm-gpudbd.yaml")
+
+    def run(*arguments: str | Path) -> int:
+        site = Site(config_path=host / "slurm-gpu.yaml", wall=lambda: NOW_S)
+        return main(["report", "build", *map(str, arguments)], site)
+
+    return run
+
+
+class _Texts(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+
+    def handle_data(self, data: str) -> None:
+        self.found.add(data)
+
+
+def test_every_file_is_there_for_its_owner_and_names_that_users_choose_are_text_in_it(
+    report, tmp_path: Path, capsys
+):
+    assert report("--since", "30d", "--out", tmp_path / "r") == 0
+    out, err = capsys.readouterr()
+    assert out == f"{tmp_path}/r/report.html\n"
+    assert re.fullmatch(r"\d+ figures of \d+ runs, with \d+ files of tables and pictures beside it\n", err)
+
+    page = (tmp_path / "r/report.html").read_text("utf-8")
+    texts = _Texts()
+    texts.feed(page)
+    assert {*map(visible, NAMES)} <= texts.found
+    assert page.count("<script") == 3
+    links = set(re.findall(r'href="((?:tables|figures)/[^"]+)"', page))
+    there = {path for path in (tmp_path / "r").rglob("*") if path.is_file()}
+    assert {tmp_path / "r" / link for link in links} == there - {tmp_path / "r/report.html"}
+    assert {path.stat().st_mode & 0o077 for path in (tmp_path / "r").rglob("*")} == {0}
+    with (tmp_path / "r/tables/jobs.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["JobName"] for row in rows} == {defused(name) for name in NAMES}
+    stored = pyarrow.parquet.read_table(tmp_path / "r/tables/jobs.parquet")
+    assert set(stored["user"].to_pylist()) == set(NAMES)
+    for picture in (tmp_path / "r/figures").glob("*.svg"):
+        parse(picture)
+
+
+@pytest.mark.parametrize(
+    ("span", "directory", "days"),
+    [
+        ("day", "2026-11-21", "21 November 2026, Asia/Seoul"),
+        ("week", "2026-W46", "9 November to 15 November 2026, Asia/Seoul"),
+        ("month", "2026-10", "1 October to 31 October 2026, Asia/Seoul"),
+    ],
+)
+def test_the_last_whole_day_week_or_month(report, tmp_path: Path, span: str, directory: str, days: str):
+    assert report("--last", span, "--out", tmp_path, "--page-only") == 0
+    assert [path.name for path in tmp_path.iterdir()] == [directory]
+    assert days in (tmp_path / directory / "report.html").read_text("utf-8")
+    assert [path.name for path in (tmp_path / directory).iterdir()] == ["report.html"]
+
+
+def test_a_report_again_replaces_what_is_there(report, tmp_path: Path):
+    for _ in range(2):
+        assert report("--since", "2026-11-01", "--until", "2026-11-20", "--out", tmp_path, "--page-only") == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["--since", "yesterday"],
+            "--since yesterday: a report is of whole days; write one (2026-10-01), or how many",
+        ),
+        (["--since", "12h"], "--since 12h: a report is of whole days"),
+        (["--until", "2026-11-01T12:00"], "--until 2026-11-01T12:00: a report is of whole days"),
+        (["--since", "2026-11-02", "--until", "2026-11-01"], "ends on 2026-11-01, but begins on 2026-11-02"),
+        (["--last", "day", "--since", "2026-11-02"], "leave out --since and --until, or --last"),
+        (["--last", "year"], "'year' is not one of 'day', 'week', 'month'"),
+    ],
+)
+def test_wrong_days_are_told_with_what_would_be_right(report, tmp_path: Path, capsys, arguments, says: str):
+    assert report(*arguments, "--out", tmp_path / "r") == 2
+    assert says in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_file_is_no_place_for_a_report(report, tmp_path: Path, capsys):
+    (tmp_path / "r").write_text("precious")
+    assert report("--out", tmp_path / "r") == 2
+    assert f"--out {tmp_path}/r: is a file" in capsys.readouterr().err
+    assert (tmp_path / "r").read_text() == "precious"
+
+
+def test_a_place_that_cannot_be_written_to_is_told(report, capsys):
+    assert report("--out", "/proc/reports") == 3
+    assert "cannot write to /proc/reports: " in capsys.readouterr().err
+
+
+def test_elsewhere_than_on_the_databases_host_it_says_where(report, tmp_path: Path, capsys, monkeypatch):
+    monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "none.yaml")
+    monkeypatch.setattr(settings, "DEFAULT_DATABASE", tmp_path / "none.db")
+    assert report("--out", tmp_path / "r") == 2
+    assert "run this on slurm-gpudbd's host" in capsys.readouterr().err
+
+
+def test_a_database_without_tables_is_not_taken_for_an_idle_cluster(report, tmp_path: Path, capsys):
+    (tmp_path / "db.yaml").write_text(f"url: sqlite:///{tmp_path}/new.db\n")
+    assert report("--out", tmp_path / "r", "--database-config", tmp_path / "db.yaml") == 3
+    assert "slurm-gpu db upgrade" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_bar_moves_on_a_terminal_only(host: Path, tmp_path: Path):
+    master, terminal = pty.openpty()
+    command = [
+        sys.executable, "-m", "slurm_gpu.cli.main", "--config", host / "slurm-gpu.yaml", "report", "build",
+        "--out", tmp_path, "--page-only", "--database-config", host / "slurm-gpudbd.yaml",
+    ]  # fmt: skip
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(terminal)
+    shown = b""
+    while select.select([master], [], [], 60)[0]:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+        shown += part
+    os.close(master)
+    assert process.stdout is not None
+    assert process.stdout.read() == f"{tmp_path}/report.html\n".encode()
+    assert process.wait() == 0
+    assert b"working out the figures" in shown
