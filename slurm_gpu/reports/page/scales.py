@@ -13,6 +13,8 @@ import numpy as np
 from slurm_gpu.reports.category import Floats
 
 _NICE = (1.0, 2.0, 2.5, 5.0, 10.0)
+_LEAST_REACH = 1e-9
+"""Values that differ by less are one: no quantity of a report is measured so finely."""
 _SKEWED = 20.0
 """A quantity whose largest value is so many times its median, or more, is drawn on a logarithmic scale."""
 
@@ -71,7 +73,7 @@ def scale_of(values: Floats) -> Scale:
     if not len(known):
         return Scale(0.0, 1.0)
     least, most = min(0.0, float(known.min())), float(known.max())
-    if most <= least:
+    if most - least < _LEAST_REACH:
         return Scale(least, least + 1.0)
     stretch = stretch_of(known)
     return Scale(least, most, stretch)
