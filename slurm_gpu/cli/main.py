@@ -25,6 +25,7 @@ _COMMANDS = {
     "jobs": ("slurm_gpu.cli.jobs", "A table of runs: waiting, running, GPU use."),
     "nodes": ("slurm_gpu.cli.nodes", "What is free, who uses which GPU, and until when."),
     "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
+    "forecast": ("slurm_gpu.cli.forecast", "How long a job will wait, also before it is submitted."),
     "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),
     "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
     "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),

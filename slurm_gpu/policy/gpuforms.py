@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from slurm_gpu.policy.script import NO_VAL, NO_VAL16
+
 _GPU = re.compile(r"gres/gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
 _OPTIONS = {
     "tres_per_job": "--gpus",
@@ -120,3 +122,26 @@ def _uneven(forms: Mapping[str, _Form], numbers: Mapping[str, int | None]) -> It
 
 def _listed(forms: Mapping[str, _Form]) -> str:
     return " and ".join(form.option for form in forms.values())
+
+
+def asked_in_all(description: Mapping[str, object]) -> int:
+    """How many GPUs a job description asks for, of all types; without --nodes as for one node."""
+
+    def number(name: str) -> int:
+        value = description.get(name)
+        return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16) else 1
+
+    def count(name: str) -> int:
+        found = _GPU.finditer(str(description.get(name) or ""))
+        return sum(1 if match["count"] is None else int(match["count"]) for match in found)
+
+    sockets = number("min_nodes") * number("sockets_per_node")
+    for name, times in (
+        ("tres_per_job", 1),
+        ("tres_per_node", number("min_nodes")),
+        ("tres_per_task", number("num_tasks")),
+        ("tres_per_socket", sockets),
+    ):
+        if total := count(name):
+            return total * times
+    return 0

@@ -1,0 +1,133 @@
+"""How good forecasts of waiting times are: a chronological replay over snapshots of a real queue.
+
+Each of the last looks is forecast from what was known at it: everything is trained again on the looks before,
+of whose jobs only those starts count that had happened by then. Nothing is chosen by the looks that are
+reported: that is done by `slurm_gpu.forecast` itself, within the history before each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingRegressor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
+from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, train
+from slurm_gpu.forecast.learn import learn
+from slurm_gpu.forecast.looks import Floats, Known, Looks
+from slurm_gpu.forecast.tables import wait_tables
+from slurm_gpu.forecast.waitgrid import quantile
+
+MOST_ROWS = 20_000
+Baseline = Callable[[Known, Looks], Floats]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="folder of files *.csv or *.csv.gz")
+    parser.add_argument(
+        "--last", type=int, default=9, help="how many looks are forecast (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--skip",
+        type=int,
+        default=0,
+        help="leave out so many looks at the end: with 9, the ones to choose by",
+    )
+    parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
+    arguments = parser.parse_args()
+    looks = read_folder(arguments.data)
+    moments = np.unique(looks.at_s)
+    moments = moments[: len(moments) - arguments.skip][-arguments.last :]
+    baselines: dict[str, Baseline] = {"partition median": partition_median}
+    if not arguments.quick:
+        baselines["gradient boosting"] = gradient_boosting
+    said: dict[str, list[Floats]] = {name: [] for name in ("slurm-gpu", "low", "high", *baselines)}
+    rows, sources = [], []
+    for moment in moments:
+        past = looks.known_at(moment)
+        row = np.flatnonzero(looks.at_s == moment)
+        now = looks[row]
+        rows.append(row)
+        found = train(past, TABLE_ORDER, looks.names, learn).forecast(now)
+        said["slurm-gpu"].append(found.middle_s)
+        said["low"].append(found.low_s)
+        said["high"].append(found.high_s)
+        sources.append(found.source)
+        for name, baseline in baselines.items():
+            said[name].append(baseline(past, now))
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    report(
+        looks[np.concatenate(rows)], {k: np.concatenate(v) for k, v in said.items()}, np.concatenate(sources)
+    )
+
+
+def partition_median(past: Known, now: Looks) -> Floats:
+    """The median of the last 14 days of the partition, of jobs that have started."""
+    weight = past.started.astype(float)
+    return quantile(wait_tables(past, ("partition",), weight).distribution(now), 0.5)
+
+
+def gradient_boosting(past: Known, now: Looks) -> Floats:
+    """As it comes, on all features and, evenly taken, MOST_ROWS of the jobs that have started."""
+    rows = np.flatnonzero(past.started)
+    rows = rows[:: -(-len(rows) // MOST_ROWS)]
+    model = HistGradientBoostingRegressor(random_state=0)
+    model.fit(past.looks.features[rows], np.log2(past.wait_s[rows]))
+    return np.asarray(2.0 ** model.predict(now.features))
+
+
+def report(looks: Looks, said: dict[str, Floats], sources: NDArray[np.str_]) -> None:
+    wait = looks.start_s - looks.at_s
+    gpu = looks.groups[KIND] == KINDS["gpu"]
+    every = np.ones(len(wait), dtype=bool)
+    print(
+        f"{len(wait):,} jobs, {gpu.sum():,} with GPUs; "
+        f"{np.mean(sources == LEARNED):.0%} forecast by what was learned"
+    )
+    print(f"{'time still to wait':24} {'all 2x':>7} {'3x':>6} {'GPU 2x':>7} {'3x':>6} {'MSE(log10)':>11}")
+    names = [name for name in said if name not in ("low", "high")]
+    for name in names:
+        shares = [within(said[name], wait, rows, factor) for rows in (every, gpu) for factor in (2, 3)]
+        error = np.mean(np.log10(said[name] / wait) ** 2)
+        print(f"{name:24} {shares[0]:7.3f} {shares[1]:6.3f} {shares[2]:7.3f} {shares[3]:6.3f} {error:11.3f}")
+    before = waited_before_s(looks)
+    print("from submission to start")
+    for name in names:
+        whole = before + said[name]
+        shares = [within(whole, before + wait, rows, factor) for rows in (every, gpu) for factor in (2, 3)]
+        print(f"{name:24} {shares[0]:7.3f} {shares[1]:6.3f} {shares[2]:7.3f} {shares[3]:6.3f}")
+    held = (wait >= said["low"]) & (wait <= said["high"])
+    ours = said["slurm-gpu"]
+    answer = {
+        "all_within_2x": within(ours, wait, every, 2),
+        "all_within_3x": within(ours, wait, every, 3),
+        "gpu_within_2x": within(ours, wait, gpu, 2),
+        "gpu_within_3x": within(ours, wait, gpu, 3),
+        "interval80_coverage": float(held.mean()),
+        "interval80_coverage_gpu": float(held[gpu].mean()),
+        "interval80_factor": float(np.median(said["high"] / said["low"])),
+        "since_submission_within_2x": within(before + ours, before + wait, every, 2),
+        "since_submission_within_3x": within(before + ours, before + wait, every, 3),
+    }
+    print(json.dumps({key: round(value, 4) for key, value in answer.items()}))
+
+
+def within(said: Floats, truth: Floats, rows: NDArray[np.bool_], factor: float) -> float:
+    """The share of `rows` of which the forecast is not further than `factor` from the truth."""
+    return float(np.mean(np.abs(np.log2(said[rows] / truth[rows])) <= np.log2(factor)))
+
+
+if __name__ == "__main__":
+    main()

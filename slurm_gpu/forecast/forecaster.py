@@ -1,0 +1,190 @@
+"""Trains on the past, judges on its last part, and forecasts.
+
+Tables and regression are both made to forecast the last blocks of history from what was known before each.
+For jobs with and without GPUs apart, the one that was nearer to the truth is taken, and its errors there give
+the forecasts their interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.forecast.looks import Floats, Known, Looks
+from slurm_gpu.forecast.pastforecasts import Errors
+from slurm_gpu.forecast.regression import Regression
+from slurm_gpu.forecast.tables import WaitTables, wait_tables
+from slurm_gpu.forecast.waitgrid import quantile
+
+TABLES, LEARNED = "tables", "learned"
+KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
+"""Jobs without and with GPUs: the codes of the grouping `kind`."""
+KIND = "kind"
+FEWEST_MOMENTS = 4
+"""At so many moments jobs must have been looked at before forecasts can be judged."""
+FEWEST_JUDGED = 30
+"""Of so many groups of like jobs must the fate be known, or nothing can be said of the accuracy."""
+
+_BLOCKS = 4
+_JUDGED_SHARE = 0.5
+_MOST_ALIKE = 8
+"""A thousand tasks of one array say little more than a few of them."""
+_ALIKE_POWER = 0.3
+"""What n like jobs count for, compared with one: n to this power."""
+_HALF_LIFE_DAYS = 60.0
+_ERROR_HALF_LIFE_DAYS = 10.0
+_STILL_WAITING_OCTAVES = 1.0
+
+Learner = Callable[[Known, Sequence[str], Floats], Regression]
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What the errors of the last blocks say for one kind of jobs."""
+
+    source: str
+    """TABLES or LEARNED."""
+    shift: float
+    low: float
+    high: float
+    """Octaves to add to what the source says."""
+    judged: int
+    """How many groups of like jobs that stands on."""
+    within: Mapping[str, tuple[float, float]]
+    """By source, the shares of forecasts within 2x and within 3x of the truth."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecasts:
+    """Of n jobs, seconds from the look on."""
+
+    low_s: Floats
+    middle_s: Floats
+    high_s: Floats
+    source: NDArray[np.str_]
+
+
+@dataclass(frozen=True, slots=True)
+class Forecaster:
+    """Made of what was known at a moment; forecasts for looks at that moment or later."""
+
+    made_at_s: float
+    tables: WaitTables
+    regression: Regression | None
+    corrections: Mapping[str, Correction]
+    """By kind; a kind that is missing had too little history to be judged by."""
+
+    def forecast(self, looks: Looks) -> Forecasts:
+        """How long each of these jobs goes on to wait, with an interval that is to hold 80 % of the truth."""
+        mass = self.tables.distribution(looks)
+        low, middle, high = (np.log2(quantile(mass, share)) for share in (0.1, 0.5, 0.9))
+        source = np.full(len(looks), TABLES, dtype="U8")
+        said = {TABLES: self.tables.log2_wait(looks)}
+        if self.regression is not None:
+            said[LEARNED] = self.regression.log2_wait(looks)
+        for kind, correction in self.corrections.items():
+            of_kind = looks.groups[KIND] == KINDS[kind]
+            base = said[correction.source][of_kind]
+            middle[of_kind] = base + correction.shift
+            low[of_kind], high[of_kind] = base + correction.low, base + correction.high
+            source[of_kind] = correction.source
+        # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
+        return Forecasts(2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source)
+
+
+def train(
+    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None = None
+) -> Forecaster:
+    """A forecaster of what is known of the past.
+
+    `order` names groupings for the tables, the widest first, `names` the features for the `learner`. Without
+    a learner, or without enough history to judge it by, the tables forecast.
+    """
+    sample, weight, _ = _sample(past)
+    tables = wait_tables(sample, order, weight)
+    errors = _walk_forward(past, order, names, learner)
+    corrections: dict[str, Correction] = {}
+    for kind, of_sources in errors.items():
+        if of_sources[TABLES].n_groups >= FEWEST_JUDGED:
+            corrections[kind] = _correction(of_sources)
+    learned = any(correction.source == LEARNED for correction in corrections.values())
+    regression = learner(sample, names, weight) if learner is not None and learned else None
+    return Forecaster(past.now_s, tables, regression, corrections)
+
+
+def _sample(past: Known) -> tuple[Known, Floats, Floats]:
+    """A few of each group of like jobs, what each counts for, and for how many jobs it stands."""
+    order = np.lexsort((_scattered(len(past.wait_s)), past.looks.alike))
+    alike = past.looks.alike[order]
+    first = np.flatnonzero(np.concatenate([[True], alike[1:] != alike[:-1]])) if len(order) else order
+    sizes = np.diff([*first, len(order)])
+    rank = np.arange(len(order)) - np.repeat(first, sizes)
+    taken = rank < _MOST_ALIKE
+    size = np.repeat(sizes, sizes)[taken]
+    sample = past[order[taken]]
+    n_jobs = size / np.minimum(size, _MOST_ALIKE)
+    weight = n_jobs * size ** (_ALIKE_POWER - 1.0)
+    return sample, weight * 0.5 ** (sample.age_days / _HALF_LIFE_DAYS), n_jobs
+
+
+def _scattered(n: int) -> NDArray[np.uint64]:
+    """N different numbers in no order, always the same ones: the golden ratio's multiples."""
+    return np.arange(n, dtype=np.uint64) * np.uint64(11400714819323198485)
+
+
+def _walk_forward(
+    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None
+) -> dict[str, dict[str, Errors]]:
+    """By kind and source, the errors of forecasts of the last blocks from what was known before each."""
+    moments = np.unique(past.looks.at_s)
+    if len(moments) < FEWEST_MOMENTS:
+        return {}
+    judged = moments[-max(1, int(len(moments) * _JUDGED_SHARE)) :]
+    blocks = np.array_split(judged, min(_BLOCKS, len(judged)))
+    parts: list[tuple[Known, Floats, dict[str, Floats]]] = []
+    for block in blocks:
+        before, weight, _ = _sample(past.looks.known_at(block[0]))
+        now, _, n_jobs = _sample(past[(past.looks.at_s >= block[0]) & (past.looks.at_s <= block[-1])])
+        said = {TABLES: wait_tables(before, order, weight).log2_wait(now.looks)}
+        if learner is not None:
+            said[LEARNED] = learner(before, names, weight).log2_wait(now.looks)
+        parts.append((now, n_jobs, said))
+    errors: dict[str, dict[str, Errors]] = {}
+    for kind, code in KINDS.items():
+        errors[kind] = {
+            source: _errors([(now, n_jobs, said[source]) for now, n_jobs, said in parts], code)
+            for source in parts[0][2]
+        }
+    return errors
+
+
+def _errors(parts: Sequence[tuple[Known, Floats, Floats]], code: int) -> Errors:
+    ratios, weights, jobs, n_groups = [], [], [], 0
+    for now, n_jobs, said in parts:
+        of_kind = now.looks.groups[KIND] == code
+        wait = np.log2(now.wait_s)
+        # Who still waits was wrong by this at least; as long again is as good a guess as any.
+        wait = np.where(now.started, wait, np.maximum(wait + _STILL_WAITING_OCTAVES, said))
+        n_groups += len(np.unique(now.looks.alike[of_kind]))
+        _, group, size = np.unique(now.looks.alike, return_inverse=True, return_counts=True)
+        ratios.append((wait - said)[of_kind])
+        recent = 0.5 ** (now.age_days / _ERROR_HALF_LIFE_DAYS)
+        weights.append((recent / size[group])[of_kind])
+        jobs.append((recent * n_jobs)[of_kind])
+    return Errors(np.concatenate(ratios), np.concatenate(weights), np.concatenate(jobs), n_groups)
+
+
+def _correction(of_sources: Mapping[str, Errors]) -> Correction:
+    shifts = {source: errors.best_shift() for source, errors in of_sources.items()}
+    best = max(of_sources, key=lambda source: of_sources[source].score(shifts[source]))
+    errors, shift = of_sources[best], shifts[best]
+    low, high = errors.bounds()
+    within = {
+        source: (moved.within(2.0), moved.within(3.0))
+        for source, found in of_sources.items()
+        for moved in [found.moved(shifts[source])]
+    }
+    return Correction(best, shift, low, high, errors.n_groups, within)

@@ -1,0 +1,59 @@
+"""How far forecasts were from the truth: the interval and the last correction of the next ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from slurm_gpu.forecast.looks import Floats
+
+INTERVAL = 0.8
+"""The share of jobs whose wait is to lie within the interval."""
+_FINEST = 0.1
+_FURTHEST = 3.0
+_SMOOTHED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of forecasts made earlier: log2 of the truth by what was said, and what each counts for."""
+
+    log2_ratio: Floats
+    weight: Floats
+    """For what forecasts are judged and corrected by: that of an array with a thousand tasks is one."""
+    n_jobs: Floats
+    """How many jobs each stands for, recent ones more: an interval is to hold a share of all jobs."""
+    n_groups: int
+    """How many groups of like jobs these are of: tasks of one array are wrong together."""
+
+    def within(self, factor: float) -> float:
+        """The share of forecasts that were not further than `factor` from the truth; NaN of none."""
+        total = self.weight.sum()
+        near = np.abs(self.log2_ratio) <= np.log2(factor)
+        return float((self.weight * near).sum() / total) if total > 0 else float("nan")
+
+    def moved(self, shift: float) -> Errors:
+        """What the errors had been, had all forecasts been longer by `shift` octaves."""
+        return replace(self, log2_ratio=self.log2_ratio - shift)
+
+    def score(self, shift: float = 0.0) -> float:
+        """What forecasts are judged by: the mean of the shares within 2x and within 3x."""
+        moved = self.moved(shift)
+        return (moved.within(2.0) + moved.within(3.0)) / 2
+
+    def best_shift(self) -> float:
+        """By how many octaves all forecasts should have been longer for the best score."""
+        shifts = np.arange(-_FURTHEST, _FURTHEST + _FINEST / 2, _FINEST)
+        scores = np.array([self.score(shift) for shift in shifts])
+        # The best of many is best by chance in part; its neighbours have a say.
+        smooth = np.convolve(np.pad(scores, _SMOOTHED // 2, mode="edge"), np.full(_SMOOTHED, 1 / _SMOOTHED))
+        return float(shifts[np.argmax(smooth[_SMOOTHED - 1 : _SMOOTHED - 1 + len(shifts)])])
+
+    def bounds(self, share: float = INTERVAL) -> tuple[float, float]:
+        """Octaves between which `share` of the errors lay, as much of the rest on either side."""
+        order = np.argsort(self.log2_ratio)
+        total = np.cumsum(self.n_jobs[order])
+        place = (total - self.n_jobs[order] / 2) / total[-1]
+        low, high = np.interp([(1 - share) / 2, (1 + share) / 2], place, self.log2_ratio[order])
+        return float(low), float(high)

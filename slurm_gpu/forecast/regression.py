@@ -1,0 +1,105 @@
+"""A learned forecast as plain arrays: trees and a straight line, each of which tells log2 of the wait.
+
+They are grown elsewhere (`learn`) and used here, so that a forecast takes numpy alone, and a stored model is
+read without running anything that a file may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.forecast.looks import Floats, Looks
+
+GAP = -9.0
+"""Stands for a missing feature: all others are logarithms of what is 1 or more."""
+_SHORTEST, _LONGEST = 4.0, 23.0
+"""log2 of the seconds within which a forecast stays, however far the line would lead: 16 s to 97 days."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trees:
+    """Regression trees, one after the other in arrays of one element for each node."""
+
+    roots: NDArray[np.int32]
+    feature: NDArray[np.int32]
+    """Which column decides; -1 in a leaf."""
+    threshold: NDArray[np.float64]
+    """Rows that are not above it go to `left`."""
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    value: NDArray[np.float32]
+    """Of a leaf: log2 of the wait in seconds."""
+
+    def predict(self, features: NDArray[np.float32]) -> Floats:
+        """(n) the mean of all trees for (n, columns)."""
+        total = np.zeros(len(features))
+        rows = np.arange(len(features))
+        for root in self.roots:
+            node = np.full(len(features), root, dtype=np.int32)
+            while True:
+                inner = self.feature[node] >= 0
+                if not inner.any():
+                    break
+                at, row = node[inner], rows[inner]
+                low = features[row, self.feature[at]] <= self.threshold[at]
+                node[inner] = np.where(low, self.left[at], self.right[at])
+            total += self.value[node]
+        return total / len(self.roots)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A linear regression."""
+
+    slopes: Floats
+    intercept: float
+
+    def predict(self, features: NDArray[np.float32]) -> Floats:
+        """(n) for (n, columns)."""
+        return np.asarray(features @ self.slopes + self.intercept)
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """The learned forecast: halfway between what trees and line say, which err in different ways."""
+
+    names: Sequence[str]
+    """The columns of the features that it knows."""
+    trees: Trees
+    line: Line
+
+    def log2_wait(self, looks: Looks) -> Floats:
+        """(n) log2 of the seconds to wait."""
+        features = filled(looks, self.names)
+        both = (self.trees.predict(features) + self.line.predict(features)) / 2
+        return np.clip(both, _SHORTEST, _LONGEST)
+
+    def arrays(self) -> Mapping[str, NDArray[Any]]:
+        """All of it, for np.savez."""
+        trees = {name: getattr(self.trees, name) for name in Trees.__slots__}
+        return {
+            "names": np.array(self.names),
+            "slopes": self.line.slopes,
+            "intercept": np.array(self.line.intercept),
+            **trees,
+        }
+
+    @classmethod
+    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Regression:
+        """What `arrays` gave."""
+        return cls(
+            names=[str(name) for name in arrays["names"]],
+            trees=Trees(*(arrays[name] for name in Trees.__slots__)),
+            line=Line(arrays["slopes"], float(arrays["intercept"])),
+        )
+
+
+def filled(looks: Looks, names: Sequence[str]) -> NDArray[np.float32]:
+    """(n, len(names)) the named columns of the features, without gaps."""
+    columns = [looks.names.index(name) for name in names]
+    return np.nan_to_num(looks.features[:, columns], nan=GAP).astype(np.float32)

@@ -1,0 +1,105 @@
+"""Forecasts against made-up sites of which is known how long jobs wait."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.forecast.forecaster import FEWEST_JUDGED
+from slurm_gpu.forecast.model import known_runs, make_model, read_model
+from tests.forecast.queues import DAY_S, NOW_S, made_up_runs
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return made_up_runs(1200, days=12.0, until_s=NOW_S + 2 * DAY_S)
+
+
+@pytest.fixture(scope="module")
+def model(runs):
+    return make_model(runs, NOW_S)
+
+
+def newcomers(runs):
+    """Who comes in the next two days, as if all came now."""
+    later = runs[runs.eligible_s > NOW_S]
+    return later[~np.isnan(later.start_s)]
+
+
+def test_the_interval_holds_about_four_of_five_jobs_to_come(runs, model):
+    wanted = newcomers(runs)
+    said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
+    wait_s = wanted.start_s - wanted.eligible_s
+    held = (said.low_s <= wait_s) & (wait_s <= said.high_s)
+    assert len(wanted) > 100
+    assert 0.7 <= held.mean() <= 0.92
+
+
+def test_jobs_with_gpus_are_told_their_longer_wait(runs, model):
+    wanted = newcomers(runs)
+    said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
+    with_gpus, without = np.median(said.middle_s[wanted.gpus > 0]), np.median(said.middle_s[wanted.gpus == 0])
+    # 5 h and 10 min are what they wait, in the middle.
+    assert 18000 / 2 <= with_gpus <= 18000 * 2
+    assert 600 / 2 <= without <= 600 * 2
+
+
+def test_its_past_accuracy_is_that_of_the_forecasts_to_come(runs, model):
+    wanted = newcomers(runs)
+    said = model.forecast(known_runs(runs, NOW_S), wanted, NOW_S)
+    near = np.abs(np.log2(said.middle_s / (wanted.start_s - wanted.eligible_s))) <= 1
+    for kind, of_kind in (("gpu", wanted.gpus > 0), ("cpu", wanted.gpus == 0)):
+        correction = model.forecaster.corrections[kind]
+        assert correction.within["tables"][0] == pytest.approx(near[of_kind].mean(), abs=0.2)
+
+
+def test_what_drives_a_forecast_is_named(runs, model):
+    wanted = newcomers(runs)
+    without_gpu = wanted[np.flatnonzero(wanted.gpus == 0)[:1]]
+    strongest = model.drivers(known_runs(runs, NOW_S), without_gpu, NOW_S)[0]
+    assert strongest.factor < 0.5
+    assert strongest.what == "jobs with as many GPUs or none"
+
+
+def test_too_little_history_is_said_to_be(runs):
+    first = runs[:20]
+    model = make_model(first, float(first.eligible_s[-1] + 3600))
+    assert model.n_looks < FEWEST_JUDGED
+    assert not model.forecaster.corrections
+    said = model.forecast(first, first[:1], float(first.eligible_s[-1] + 3600))
+    assert said.low_s[0] < said.middle_s[0] < said.high_s[0]
+
+
+def test_a_partition_of_which_nothing_is_known_gets_the_forecast_of_all(runs, model):
+    wanted = newcomers(runs)[:1]
+    elsewhere = type(wanted)(
+        **{
+            name: getattr(wanted, name)
+            for name in type(wanted).__slots__
+            if name not in ("partition", "account")
+        },
+        partition=np.array(["new"]),
+        account=np.array(["nobody"]),
+    )
+    said = model.forecast(known_runs(runs, NOW_S), elsewhere, NOW_S)
+    assert np.isfinite([said.low_s[0], said.middle_s[0], said.high_s[0]]).all()
+
+
+def test_no_history_at_all_is_no_error(runs):
+    empty = make_model(runs[:0], NOW_S)
+    assert empty.n_looks == 0
+
+
+def test_a_stored_model_says_the_same(runs, model):
+    wanted, queue = newcomers(runs), known_runs(runs, NOW_S)
+    again = read_model(model.to_bytes())
+    np.testing.assert_allclose(
+        again.forecast(queue, wanted, NOW_S).middle_s,
+        model.forecast(queue, wanted, NOW_S).middle_s,
+        rtol=1e-3,
+    )
+    assert again.forecaster.corrections == model.forecaster.corrections
+
+
+def test_a_damaged_model_is_refused_with_what_to_do():
+    with pytest.raises(DatabaseError, match="make them anew"):
+        read_model(b"no model")

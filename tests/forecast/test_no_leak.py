@@ -1,0 +1,54 @@
+"""Whatever happens after t, no forecast made at t is another."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.forecast.forecaster import train
+from slurm_gpu.forecast.model import known_runs, make_model
+from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, past_looks
+from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
+from tests.forecast.queues import DAY_S, NOW_S, made_up_runs, with_other_future
+
+
+def plain_learner(past, names, weight):
+    """Least squares, and one tree that says the mean: what scikit-learn would make, in small."""
+    features = filled(past.looks, names).astype(float)
+    wanted = np.log2(past.wait_s)
+    mean, spread = features.mean(axis=0), features.std(axis=0) + 1.0
+    scaled = (features - mean) / spread
+    slopes = np.linalg.solve(
+        (scaled * weight[:, None]).T @ scaled + np.eye(len(names)),
+        (scaled * weight[:, None]).T @ (wanted - wanted.mean()),
+    )
+    slopes = slopes / spread
+    none = np.array([0], dtype=np.int32)
+    leaf = Trees(none, none - 1, np.zeros(1), none, none, np.array([wanted.mean()], dtype=np.float32))
+    return Regression(names, leaf, Line(slopes, float(wanted.mean() - slopes @ mean)))
+
+
+@pytest.mark.parametrize("learner", [None, plain_learner], ids=["tables", "learned"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_destroying_all_that_came_after_t_changes_no_forecast_made_at_t(learner, seed):
+    runs = made_up_runs(seed=seed)
+    at_s = NOW_S - 3 * DAY_S
+    models = [make_model(known, at_s, learner) for known in (runs, with_other_future(runs, at_s))]
+    wanted = known_runs(runs, at_s)[-30:]
+    one, other = (model.forecast(known_runs(runs, at_s), wanted, at_s) for model in models)
+    for name in ("low_s", "middle_s", "high_s", "source"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert models[0].to_bytes() == models[1].to_bytes()
+
+
+def test_what_is_known_of_looks_does_not_hang_on_what_came_later():
+    runs, at_s = made_up_runs(), NOW_S - 3 * DAY_S
+    vocabulary = Vocabulary.of(runs)
+    looks = past_looks(runs, vocabulary, NOW_S)
+    known = looks.known_at(at_s)
+    assert (known.looks.at_s < at_s).all()
+    assert not (known.looks.start_s >= at_s).any()
+    assert (known.wait_s <= at_s - known.looks.at_s + 1).all()
+    # Handing in the future beside changes nothing either: `train` sees `known` alone, which has none.
+    hidden = train(known, TABLE_ORDER, looks.names)
+    again = train(known.looks.known_at(at_s), TABLE_ORDER, looks.names)
+    for name in TABLE_ORDER:
+        np.testing.assert_array_equal(hidden.tables.started[name], again.tables.started[name])

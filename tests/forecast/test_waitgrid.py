@@ -1,0 +1,50 @@
+"""What is read off distributions of waits."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.forecast.waitgrid import EDGES_S, N_BINS, bin_of, distribution, likeliest, quantile
+
+_A_BIN = EDGES_S[1] / EDGES_S[0]
+
+
+def counts(waits_s) -> np.ndarray:
+    return np.bincount(bin_of(np.asarray(waits_s, dtype=float)), minlength=N_BINS)[None, :].astype(float)
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(20, 1e6), min_size=1, max_size=50), st.lists(st.floats(20, 1e6), max_size=50))
+def test_probabilities_add_up_to_one_whoever_still_waits(started, waiting):
+    mass = distribution(counts(started), counts(waiting))
+    assert mass.min() >= 0
+    assert mass.sum() == pytest.approx(1)
+
+
+@settings(max_examples=25)
+@given(st.floats(20, 1e6))
+def test_the_median_of_one_wait_is_that_wait_as_fine_as_bins_are(wait_s):
+    median = quantile(distribution(counts([wait_s]), counts([])), 0.5)[0]
+    assert wait_s / _A_BIN <= median <= wait_s * _A_BIN
+
+
+def test_who_still_waits_makes_the_forecast_longer():
+    ended = [600.0] * 50 + [6000.0] * 50
+    alone = quantile(distribution(counts(ended), counts([])), 0.4)[0]
+    with_others = quantile(distribution(counts(ended), counts([3000.0] * 100)), 0.4)[0]
+    assert with_others > alone * 5
+
+
+def test_kaplan_and_meier_by_hand():
+    # 10 start after a minute; of 10 others no more is known than that they waited an hour; 10 after a day.
+    mass = distribution(counts([60.0] * 10 + [86400.0] * 10), counts([3600.0] * 10))
+    assert mass[0, bin_of(np.array([60.0]))].sum() == pytest.approx(1 / 3)
+    assert mass[0, bin_of(np.array([86400.0]))].sum() == pytest.approx(2 / 3)
+
+
+def test_the_likeliest_lies_in_a_peak_and_the_median_between():
+    mass = distribution(counts([100.0] * 45 + [2e4] * 55), counts([]))
+    assert 1e4 <= likeliest(mass)[0] <= 4e4
+    mass = distribution(counts([100.0] * 55 + [2e4] * 45), counts([]))
+    assert 50 <= likeliest(mass)[0] <= 200
