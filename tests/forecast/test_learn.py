@@ -1,0 +1,44 @@
+"""The regression as arrays says what scikit-learn's own models say."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.forecast.forecaster import LEARNED
+from slurm_gpu.forecast.model import make_model, read_model
+from slurm_gpu.forecast.queue import Vocabulary, past_looks
+from slurm_gpu.forecast.regression import filled
+from tests.forecast.queues import NOW_S, made_up_runs
+
+ensemble = pytest.importorskip("sklearn.ensemble", reason="needs the extra learn")
+
+
+def test_trees_as_arrays_say_what_the_forest_says():
+    from slurm_gpu.forecast import learn
+
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(400, 6)).astype(np.float32)
+    wanted = features[:, 0] * 2 + (features[:, 1] > 0) + rng.normal(size=400) * 0.1
+    trees = learn._trees(features, wanted, np.ones(400))
+    options = {"min_samples_leaf": 5, "max_features": 0.33, "random_state": 0}
+    forests = [kind(30, **options) for kind in (ensemble.RandomForestRegressor, ensemble.ExtraTreesRegressor)]
+    for forest in forests:
+        forest.fit(features, wanted, sample_weight=np.ones(400))
+    said = np.mean([forest.predict(features) for forest in forests], axis=0)
+    np.testing.assert_allclose(trees.predict(features), said, atol=1e-5)
+
+
+def test_a_learned_model_forecasts_near_the_truth_and_survives_storing():
+    from slurm_gpu.forecast.learn import learn
+
+    runs = made_up_runs()
+    looks = past_looks(runs, Vocabulary.of(runs), NOW_S)
+    past = looks.known_at(NOW_S)
+    regression = learn(past, looks.names, np.ones(len(past.wait_s)))
+    assert filled(past.looks, looks.names).shape == (len(past.wait_s), len(looks.names))
+    off = np.abs(regression.log2_wait(past.looks) - np.log2(past.wait_s))[past.started]
+    assert np.median(off) < 1
+
+    model = make_model(runs, NOW_S, learn)
+    sources = {name for found in model.forecaster.corrections.values() for name in found.within}
+    assert LEARNED in sources
+    assert read_model(model.to_bytes()).forecaster.corrections == model.forecaster.corrections
