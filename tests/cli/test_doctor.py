@@ -88,7 +88,9 @@ def test_prolog_flags(installed: Installation):
 def test_gpus_are_accounted(installed: Installation):
     assert levels(slurm_conf.gpus_accounted(installed.at())) == ["ok"]
     installed.conf["AccountingStorageTRES"] = "cpu,mem,gres/gpu:a100"
-    assert "lacks gres/gpu and gres/shard" in worst(slurm_conf.gpus_accounted(installed.at())).message
+    finding = worst(slurm_conf.gpus_accounted(installed.at()))
+    assert "lacks gres/gpu and gres/shard" in finding.message
+    assert str(finding.remedy).startswith("add gres/gpu,gres/shard to what AccountingStorageTRES= names")
     installed.conf["AccountingStorageType"] = "accounting_storage/none"
     assert "no accounting storage" in worst(slurm_conf.gpus_accounted(installed.at())).message
 
@@ -161,7 +163,8 @@ def test_memory_per_gpu(installed: Installation):
     assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["warn"]
     installed.conf["JobDefaults"] = "DefCpuPerGPU=8"
     finding = worst(slurm_conf.memory_per_gpu(installed.at()))
-    assert str(finding.remedy).startswith("JobDefaults=DefCpuPerGPU=8,DefMemPerGPU=... (or")
+    # scontrol shows it under JobDefaults, a key at which every program that reads slurm.conf stops.
+    assert str(finding.remedy).startswith("DefMemPerGPU=MIB in slurm.conf, a line of its own")
     installed.conf["SelectTypeParameters"] = "CR_CORE,CR_CORE_DEFAULT_DIST_BLOCK"
     assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
 

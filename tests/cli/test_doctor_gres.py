@@ -104,8 +104,15 @@ def test_the_node_that_this_host_is_is_asked(installed: Installation):
     assert "is no GPU of the driver's" in worst(gres.agrees(at)).message
     at.slurmd = _no_slurmd
     assert worst(gres.agrees(at)).message == "slurmd -G: no such file"
+    assert levels(gres.agrees(at)) == ["warn"]
+    at.slurmd = _fatal
+    assert levels(gres.agrees(at)) == ["fail"]
     at.nodes = []
     assert levels(gres.agrees(at)) == ["skipped"]
+
+
+def _fatal(command: Sequence[str]) -> str:
+    raise SlurmError("slurmd -G: exit status 1: slurmd: fatal: Gres GPU plugin failed to load configuration")
 
 
 def _no_slurmd(command: Sequence[str]) -> str:

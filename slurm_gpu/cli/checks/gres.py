@@ -61,7 +61,8 @@ def agrees(at: Surroundings) -> Iterator[Finding]:
             text = at.slurmd(("slurmd", "-G", *(("-N", node) if len(here) > 1 else ())))
         except SlurmError as error:
             remedy = finding_slurm(str(error)) or f"slurmd -G, as root on {node}, says how it reads gres.conf"
-            yield warn(str(error), remedy)
+            # With what is fatal to `slurmd -G`, slurmd does not start any more either.
+            yield (fail if "fatal:" in str(error) else warn)(str(error), remedy)
             continue
         yield from compare(node, positions(text), report)
 

@@ -192,7 +192,7 @@ def _order(kind: str, ours: HookFile, paths: Sequence[Path]) -> Iterator[Finding
     else:
         after = [path for path in paths if path.name > ours.path.name]
         says = "before our epilog, and the job is charged with its minutes"
-    others = [path for path in after if not hook_file(path).is_ours]
+    others = [path for path in after if path.is_file() and not hook_file(path).is_ours]
     if others:
         side = "behind" if kind == "Prolog" else "before"
         yield warn(

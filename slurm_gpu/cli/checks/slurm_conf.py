@@ -67,7 +67,7 @@ def gpus_accounted(at: Surroundings) -> Iterator[Finding]:
     if lacking:
         yield fail(
             f"AccountingStorageTRES lacks {' and '.join(lacking)}: runs have no GPU count",
-            f"AccountingStorageTRES={','.join(lacking)} added in slurm.conf; restart slurmctld",
+            f"add {','.join(lacking)} to what AccountingStorageTRES= names in slurm.conf; restart slurmctld",
         )
     else:
         yield ok("AccountingStorageTRES counts GPUs")
@@ -133,8 +133,8 @@ def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
     else:
         yield warn(
             "no DefMemPerGPU: a job without --mem takes the whole node's memory, and its other GPUs lie idle",
-            f"JobDefaults={with_names(raw.get('JobDefaults', ''), ['DefMemPerGPU=...'])} "
-            "(or DefMemPerCPU) in slurm.conf; scontrol reconfigure",
+            "DefMemPerGPU=MIB in slurm.conf, a line of its own: RealMemory / GPUs of the smallest node with "
+            "GPUs; scontrol reconfigure",
         )
 
 
