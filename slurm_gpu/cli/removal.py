@@ -17,6 +17,8 @@ from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
 
 DATABASE_FILE = "slurm-gpudbd.yaml"
+UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
+"""Where files of units lie, the site's and those of packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,10 @@ def steps(at: Surroundings) -> list[Step]:
     if database:
         packages.append("slurm-gpu-db")
         units.append("slurm-gpudbd")
+    timers = _timers()
+    units += timers
+    if any(timer.startswith("slurm-gpu-report-") for timer in timers):
+        packages.append("slurm-gpu-report")
     if units:
         found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
@@ -54,6 +60,11 @@ def steps(at: Surroundings) -> list[Step]:
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
     found += _leftovers(at, conf, database=database)
     return found
+
+
+def _timers() -> list[str]:
+    """Ours that are here: systemctl disables none of its arguments where one is no unit."""
+    return sorted({path.name for directory in UNITS for path in directory.glob("slurm-gpu-*.timer")})
 
 
 def _conf(at: Surroundings) -> list[ConfLine]:

@@ -17,8 +17,9 @@ from tests.cli.installation import Installation
 
 
 @pytest.fixture
-def conf(installed: Installation) -> Path:
+def conf(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A slurm.conf with all that an installation adds."""
+    monkeypatch.setattr(removal, "UNITS", ())  # whatever this host has
     path = Path(installed.conf["SLURM_CONF"])
     path.write_text(
         "ClusterName=neuron\n"
@@ -115,6 +116,19 @@ def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
     assert said.index(step.lines[0]) < said.index(
         "dnf remove slurm-gpu-node slurm-gpu-controller slurm-gpu-client slurm-gpu"
     )
+
+
+def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
+    installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setattr(removal, "UNITS", (tmp_path / "none", tmp_path))
+    for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-review.timer", "other.timer"):
+        (tmp_path / name).touch()
+    said = lines(installed)
+    timers = "slurm-gpu-report-daily.timer slurm-gpu-review.timer"
+    assert f"systemctl disable --now slurm-gpud slurm-gpuctld {timers}" in said
+    packages = "slurm-gpu-node slurm-gpu-controller slurm-gpu-report"
+    assert f"dnf remove {packages} slurm-gpu-client slurm-gpu" in said
 
 
 def test_limits_that_the_policy_set_are_given_back_first(installed: Installation, conf: Path):

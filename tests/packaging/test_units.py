@@ -2,6 +2,7 @@
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -122,6 +123,17 @@ def test_the_file_with_the_password_is_slurm_users_whoever_that_is(system: Path,
     status = secret.stat()
     assert (status.st_uid, status.st_mode & 0o777) == ({"slurm": 64030, "hpc": 64031}[user], 0o600)
     assert (system / "var/lib/slurm-gpu").stat().st_uid == status.st_uid
+
+
+def test_every_unit_that_is_enabled_is_known_to_the_scripts_of_its_package() -> None:
+    """Else a package that is removed leaves it enabled, and a preset is not heeded."""
+    spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
+    for path in UNITS.iterdir():
+        if "[Install]" not in path.read_text():
+            continue
+        (name,) = re.findall(rf"%(?:define (\w+)|unit_post) .*{re.escape(path.name)}", spec)
+        for moment in ("post", "preun", "postun"):
+            assert f"%unit_{moment} {f'%{name}' if name else path.name}\n" in spec, (moment, path.name)
 
 
 def test_every_unit_starts_a_command_that_there_is() -> None:
