@@ -131,9 +131,11 @@ def test_every_unit_that_is_enabled_is_known_to_the_scripts_of_its_package() -> 
     for path in UNITS.iterdir():
         if "[Install]" not in path.read_text():
             continue
-        (name,) = re.findall(rf"%(?:define (\w+)|unit_post) .*{re.escape(path.name)}", spec)
         for moment in ("post", "preun", "postun"):
-            assert f"%unit_{moment} {f'%{name}' if name else path.name}\n" in spec, (moment, path.name)
+            assert re.search(rf"^%unit_{moment} .*\b{re.escape(path.name)}\b", spec, re.MULTILINE), (
+                moment,
+                path,
+            )
 
 
 def test_every_unit_starts_a_command_that_there_is() -> None:
