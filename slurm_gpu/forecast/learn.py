@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import ExtraTreesRegressor, RandomForestRegressor
 from sklearn.linear_model import RidgeCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
 from slurm_gpu.forecast.looks import Floats, Known
 from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
@@ -20,6 +20,9 @@ _FEATURES_OF_A_SPLIT = 0.33
 _PENALTIES = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 _STILL_WAITING_OCTAVES = 1.0
 """Who still waits is taken to wait as long again as it has."""
+_DAYS_OF_A_TREE = 0.5
+"""Each tree sees the looks of this share of all days. Jobs of one day wait alike: a tree that sees all days
+learns what sets them apart, which says nothing of days to come."""
 _SEED = 0
 
 
@@ -27,20 +30,25 @@ def learn(past: Known, names: Sequence[str], weight: Floats) -> Regression:
     """A regression on the columns `names` of the looks' features, as far as their fate is known."""
     features = filled(past.looks, names)
     wanted = np.log2(past.wait_s) + np.where(past.started, 0.0, _STILL_WAITING_OCTAVES)
-    return Regression(names, _trees(features, wanted, weight), _line(features, wanted, weight))
+    return Regression(
+        names, _trees(features, wanted, weight, past.looks.at_s // 86400.0), _line(features, wanted, weight)
+    )
 
 
-def _trees(features: NDArray[np.float32], wanted: Floats, weight: Floats) -> Trees:
+def _trees(features: NDArray[np.float32], wanted: Floats, weight: Floats, day: Floats) -> Trees:
+    days, rng = np.unique(day), np.random.default_rng(_SEED)
     grown = []
-    for kind in (RandomForestRegressor, ExtraTreesRegressor):
-        forest = kind(
-            _TREES_OF_A_KIND,
-            min_samples_leaf=_SMALLEST_LEAF,
-            max_features=_FEATURES_OF_A_SPLIT,
-            random_state=_SEED,
-        )
-        forest.fit(features, wanted, sample_weight=weight)
-        grown += [estimator.tree_ for estimator in forest.estimators_]
+    for number in range(2 * _TREES_OF_A_KIND):
+        kind = ExtraTreeRegressor if number % 2 else DecisionTreeRegressor
+        tree = kind(min_samples_leaf=_SMALLEST_LEAF, max_features=_FEATURES_OF_A_SPLIT, random_state=number)
+        seen = np.isin(day, rng.choice(days, max(1, round(len(days) * _DAYS_OF_A_TREE)), replace=False))
+        grown.append(tree.fit(features[seen], wanted[seen], sample_weight=weight[seen]))
+    return trees_of(grown)
+
+
+def trees_of(models: Sequence[DecisionTreeRegressor]) -> Trees:
+    """Fitted trees of scikit-learn as arrays."""
+    grown = [model.tree_ for model in models]
     starts = np.cumsum([0, *(tree.node_count for tree in grown)])
     leaf = np.concatenate([tree.children_left for tree in grown]) < 0
     offsets = np.repeat(starts[:-1], np.diff(starts))
