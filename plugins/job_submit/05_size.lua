@@ -140,8 +140,9 @@ local function mib_of(request, found, partitions, parts)
 end
 
 -- The size of a request in these partitions. `before` is the size of the job that is being updated if its GPUs
--- stay as they are.
+-- stay as they are; those that came with whole nodes do not, in other partitions.
 function size.of_request(request, partitions, parts, before)
+  before = before and before.form ~= "whole_nodes" and before or nil
   local found = { nodes = amounts.counted_nodes(request) }
   found.tasks = tasks_of(request, found.nodes) + 0.0
   local whole = request.whole_nodes and found.nodes * size.of_whole_node(partitions) or 0

@@ -64,7 +64,10 @@ local function another_type(job, wrong)
       lib.shapes.option(form, { name = "gpu", type = kind }, item.count, forms > 1)
   end
   table.sort(options, function(one, other)
-    return #one < #other
+    if #one ~= #other then
+      return #one < #other
+    end
+    return one < other
   end)
   return options
 end

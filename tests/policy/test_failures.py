@@ -203,3 +203,8 @@ def test_what_takes_long_is_noticed() -> None:
     endless = bundle.replace(opening, f"{opening} while true do end")
     with pytest.raises(ScriptError, match="held up"):
         PolicyScript(WATCHED.replace("BUNDLE", endless)).submit(description(ALICE), PARTITIONS)
+
+
+def test_the_oldest_and_the_newest_lua_advise_options_of_one_length_in_one_order() -> None:
+    forms = {"tres_per_task": "gres:gpu::", "tres_per_node": "gres:gpu"}
+    is_survived(description(ALICE) | {"script": None} | forms, record(1, ALICE))

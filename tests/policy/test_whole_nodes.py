@@ -124,6 +124,17 @@ def test_in_a_partition_that_gives_whole_nodes_more_nodes_are_more_gpus() -> Non
     assert not update(job, min_nodes=3)
 
 
+def test_an_exclusive_job_has_no_more_gpus_than_the_nodes_of_the_partition_that_it_moves_to() -> None:
+    """32 CPUs are 8 for each of four GPUs, and 16 where a node has but two."""
+    facts = {"partition_gpus": {"gpu": 4, "long": 2}, "partition_cpus": {"gpu": 32, "long": 32}}
+    rule = RuleModel("cores", "job", limits={"cpus_per_gpu": 8})
+    policy = PolicyScript(build_bundle(compiled([rule], "/nonexistent/decisions.log", **facts)))
+    job = record(1, replace(ALICE, nodes=1), admin_comment=EXCLUSIVE)
+    policy.set_jobs([job])
+    refusal = policy.modify({**EMPTY_DESCRIPTION, "partition": "long"}, job, ALONE, 1001)
+    assert "  CPUs per GPU: limit 8, requested 16." in refusal.messages
+
+
 def test_an_exclusive_job_over_a_lowered_limit_may_be_renamed_and_made_smaller() -> None:
     job = record(1, replace(ALICE, nodes=5), admin_comment=EXCLUSIVE)
     assert update(job, name="renamed")
