@@ -292,7 +292,14 @@ def store_changed_runs(
 
 def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:
     found: set[Job] = set()
+    if not jobs:
+        return found
+    clusters, ids = {cluster for cluster, _ in jobs}, [job_id for _, job_id in jobs]
     for table in (run_device, run_host):
+        # Of jobs of years ago there are none, nor of those beside them: so much is known at once.
+        beside = table.c.cluster.in_(clusters), table.c.job_id.between(min(ids), max(ids))
+        if connection.execute(select(table.c.job_id).where(*beside).limit(1)).first() is None:
+            continue
         for query in _of_jobs(select(table.c.cluster, table.c.job_id).distinct(), table, jobs):
             found |= {(cluster, job_id) for cluster, job_id in connection.execute(query)}
     return found
