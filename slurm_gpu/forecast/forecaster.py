@@ -47,10 +47,9 @@ class Correction:
 
     source: str
     """TABLES or LEARNED."""
-    shift: float
     low: float
     high: float
-    """Octaves to add to what the source says."""
+    """Octaves to add to what the source says, for the ends of the interval."""
     judged: int
     """How many groups of like jobs that stands on."""
     within: Mapping[str, tuple[float, float]]
@@ -87,8 +86,7 @@ class Forecaster:
             said[LEARNED] = self.regression.log2_wait(looks)
         for kind, correction in self.corrections.items():
             of_kind = looks.groups[KIND] == KINDS[kind]
-            base = said[correction.source][of_kind]
-            middle[of_kind] = base + correction.shift
+            base = middle[of_kind] = said[correction.source][of_kind]
             low[of_kind], high[of_kind] = base + correction.low, base + correction.high
             source[of_kind] = correction.source
         # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
@@ -178,13 +176,8 @@ def _errors(parts: Sequence[tuple[Known, Floats, Floats]], code: int) -> Errors:
 
 
 def _correction(of_sources: Mapping[str, Errors]) -> Correction:
-    shifts = {source: errors.best_shift() for source, errors in of_sources.items()}
-    best = max(of_sources, key=lambda source: of_sources[source].score(shifts[source]))
-    errors, shift = of_sources[best], shifts[best]
+    best = max(of_sources, key=lambda source: of_sources[source].score())
+    errors = of_sources[best]
     low, high = errors.bounds()
-    within = {
-        source: (moved.within(2.0), moved.within(3.0))
-        for source, found in of_sources.items()
-        for moved in [found.moved(shifts[source])]
-    }
-    return Correction(best, shift, low, high, errors.n_groups, within)
+    within = {source: (found.within(2.0), found.within(3.0)) for source, found in of_sources.items()}
+    return Correction(best, low, high, errors.n_groups, within)

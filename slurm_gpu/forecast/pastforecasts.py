@@ -1,8 +1,8 @@
-"""How far forecasts were from the truth: the interval and the last correction of the next ones."""
+"""How far forecasts were from the truth: the interval of the next ones."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from slurm_gpu.forecast.looks import Floats
 
 INTERVAL = 0.8
 """The share of jobs whose wait is to lie within the interval."""
-_FINEST = 0.1
-_FURTHEST = 3.0
-_SMOOTHED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,22 +30,9 @@ class Errors:
         near = np.abs(self.log2_ratio) <= np.log2(factor)
         return float((self.weight * near).sum() / total) if total > 0 else float("nan")
 
-    def moved(self, shift: float) -> Errors:
-        """What the errors had been, had all forecasts been longer by `shift` octaves."""
-        return replace(self, log2_ratio=self.log2_ratio - shift)
-
-    def score(self, shift: float = 0.0) -> float:
+    def score(self) -> float:
         """What forecasts are judged by: the mean of the shares within 2x and within 3x."""
-        moved = self.moved(shift)
-        return (moved.within(2.0) + moved.within(3.0)) / 2
-
-    def best_shift(self) -> float:
-        """By how many octaves all forecasts should have been longer for the best score."""
-        shifts = np.arange(-_FURTHEST, _FURTHEST + _FINEST / 2, _FINEST)
-        scores = np.array([self.score(shift) for shift in shifts])
-        # The best of many is best by chance in part; its neighbours have a say.
-        smooth = np.convolve(np.pad(scores, _SMOOTHED // 2, mode="edge"), np.full(_SMOOTHED, 1 / _SMOOTHED))
-        return float(shifts[np.argmax(smooth[_SMOOTHED - 1 : _SMOOTHED - 1 + len(shifts)])])
+        return (self.within(2.0) + self.within(3.0)) / 2
 
     def bounds(self, share: float = INTERVAL) -> tuple[float, float]:
         """Octaves between which `share` of the errors lay, as much of the rest on either side."""
