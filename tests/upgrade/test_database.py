@@ -206,13 +206,13 @@ def test_what_a_daemon_that_was_not_stopped_stored_meanwhile_is_carried_over(mar
 # What is done when
 
 
-def test_runs_that_were_watched_are_derived_anew_and_others_are_left(url: str) -> None:
-    """Of them it is not known yet for how long no process was on their GPUs."""
+def test_runs_that_were_watched_or_had_nodes_are_derived_anew_and_others_are_left(url: str) -> None:
+    """It is not known yet for how long no process was on their GPUs, and on which server types they were."""
     database = made(url, "0005")
     values = ", ".join(
-        f"('c', {number}, 1, '', 'u', 'a', 'q', 'p', 'COMPLETED', '0:0', 1, 0, 1, 'n1', '{{}}', '{{}}', '', "
-        f"{coverage}, 0)"
-        for number, coverage in ((1, "0.5"), (2, "NULL"), (3, "0"))
+        f"('c', {number}, 1, '', 'u', 'a', 'q', 'p', 'COMPLETED', '0:0', 1, 0, 1, '{nodes}', '{{}}', "
+        f"'{{}}', '', {coverage}, 0)"
+        for number, nodes, coverage in ((1, "", "0.5"), (2, "", "NULL"), (3, "", "0"), (4, "n1", "NULL"))
     )
     with database.engine.begin() as connection:
         names = (
@@ -223,7 +223,8 @@ def test_runs_that_were_watched_are_derived_anew_and_others_are_left(url: str) -
     database.upgrade()
     with database.reading() as connection:
         query = "SELECT job_id, derive_due, no_process_mgpu_s FROM run ORDER BY job_id"
-        assert connection.execute(text(query)).all() == [(1, 1, None), (2, 0, None), (3, 1, None)]
+        rows = connection.execute(text(query)).all()
+    assert rows == [(1, 1, None), (2, 0, None), (3, 1, None), (4, 1, None)]
     database.dispose()
 
 
