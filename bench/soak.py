@@ -9,13 +9,16 @@ wrong by 1.5 s to 4 min, forward or back, and right again within a minute. At th
 has to be recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks'
 own stamps; what was watched all the time has to agree with what the simulated GPUs did. Leaks are slopes of
 memory and open files within the lives of each daemon; one of each kind lives through the second half.
+Nodes that Slurm takes out of service, as for a step that it could not kill, are put back as an admin would,
+and told with the reason; none of these may be a hook. How far it is goes to stderr every ten minutes.
 
 Nobody sets the clock of this machine: lab/clocks.py tells how it is done, and who sees it. slurm-gpud, its
 hooks and GPUs do, and slurm-gpudbd with the commands of Slurm that it runs; Slurm's daemons do not. A clock
 that is off by more is no case of ours: beyond five minutes MUNGE lets nobody in and Slurm starts no job.
 
 With --json the last line is {"jobs": …, "lost": …, "twice": …, "held_otherwise": …, "clock_steps": …, …}. The
-exit code is 1 where a job was lost, recorded twice or not as long as it held its GPUs, or something leaks.
+exit code is 1 where a job was lost, recorded twice or not as long as it held its GPUs, a hook took a node out
+of service, or something leaks.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import time
@@ -47,6 +51,8 @@ from lab.polling import wait_for
 OURS = "slurm-gpu"
 JOBS_AT_ONCE = 12
 LOOK_S = 5.0
+TOLD_EVERY_S = 600.0
+HOOK = re.compile("prolog|epilog", re.IGNORECASE)
 YOUNG_S = 300.0
 """A daemon that has just started grows."""
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
@@ -89,6 +95,8 @@ class Soak:
     """The host whose clock is wrong, and what sets it right, in seconds."""
     steps: Counter[str] = field(default_factory=Counter)
     """Of clocks, by whose and by how much."""
+    taken_out: Counter[str] = field(default_factory=Counter)
+    """Nodes that Slurm took out of service, by the reason that it gave."""
     refused: int = 0
     spares_some: bool = False
     disk: list[tuple[float, float]] = field(default_factory=list)
@@ -98,6 +106,7 @@ class Soak:
         """Submit, trouble, look."""
         began = time.monotonic()
         job_at = trouble_at = clock_at = look_at = began
+        tell_at = began + TOLD_EVERY_S
         while (now := time.monotonic()) < began + seconds:
             self.spares_some = now > began + seconds / 2
             self._bring_back(now)
@@ -112,6 +121,10 @@ class Soak:
             if now >= look_at:
                 look_at = now + LOOK_S
                 self.look(now)
+                self._put_nodes_back()
+            if now >= tell_at:
+                tell_at += TOLD_EVERY_S
+                self._tell((now - began) / 60)
             time.sleep(0.1)  # the pace of the soak, not a wait for anything
         for name in list(self.away):
             self.away[name] = 0.0
@@ -199,6 +212,19 @@ class Soak:
             del self.away[name]
             self.lab.daemons[name].start(wait=False)
 
+    def _put_nodes_back(self) -> None:
+        """Those that are drained, or down; but those that just do not answer come by themselves."""
+        told = self._quietly(["sinfo", "-h", "-N", "-o", "%N|%t|%E"], timeout_s=10) or ""
+        for node, state, reason in {tuple(line.split("|", 2)) for line in told.splitlines()}:
+            if state.startswith(("dr", "down")) and not reason.startswith(("none", "Not responding")):
+                self.taken_out[reason] += 1
+                self._say(["scontrol", "update", f"nodename={node}", "state=resume"])
+
+    def _tell(self, minutes: float) -> None:
+        troubles = sum(n for kind, n in self.troubles.items() if not kind.endswith(" away"))
+        told = f"{minutes:.0f} minutes: {len(self.jobs)} jobs, {troubles} troubles"
+        print(f"{told}, nodes taken out {dict(self.taken_out)}", file=sys.stderr, flush=True)
+
     def look(self, now: float) -> None:
         """Note what each of slurm-gpu's daemons holds now."""
         for name, daemon in self.lab.daemons.items():
@@ -218,6 +244,7 @@ class Soak:
             daemon.start()
 
         def none_left() -> bool:
+            self._put_nodes_back()
             return self._quietly(["squeue", "-h"], timeout_s=20) == ""
 
         wait_for(none_left, ENDED_WITHIN_S, "all jobs end", lambda: self._quietly(["squeue"]) or "", 1.0)
@@ -292,6 +319,7 @@ def main() -> int:
         if not options.keep:
             lab.down()
     values |= {"refused": soak.refused, "troubles": dict(sorted(soak.troubles.items()))}
+    values |= {"nodes_taken_out": dict(soak.taken_out)}
     values |= {"clock_steps": dict(sorted(soak.steps.items()))}
     values |= {"leaks": leaks(soak), "disk_mib_at_last": round(soak.disk[-1][1], 2)}
     values["disk_mib_most"] = round(max(mib for _, mib in soak.disk), 2)
@@ -306,7 +334,10 @@ def main() -> int:
         if slope["watched_h"] >= LEAST_H
         and (slope["mib_per_h"] > LEAK_MIB_PER_H or slope["files_per_h"] > LEAK_FILES_PER_H)
     ]
-    return 1 if any(values[name] for name in WRONG) or leaking else 0
+    by_hooks = [
+        reason for reason in soak.taken_out if "prolog" in reason.lower() or "epilog" in reason.lower()
+    ]
+    return 1 if any(values[name] for name in WRONG) or by_hooks or leaking else 0
 
 
 if __name__ == "__main__":
