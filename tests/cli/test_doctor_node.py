@@ -65,6 +65,18 @@ def test_where_one_host_is_several_nodes_the_one_without_a_slurm_gpud_is_named(i
     assert worst(node.alive(installed.at())).message.startswith("no slurm-gpud runs for n2")
 
 
+def test_the_slurm_gpud_of_a_container_is_not_this_nodes(installed: Installation):
+    process = installed.root / "proc" / "4711"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"/usr/bin/python3\0/usr/sbin/slurm-gpud\0")
+    (process / "status").write_text("Name:\tslurm-gpud\nNSpid:\t4711\t7\n")
+    at = installed.at("n1")
+    at.nodes = [dataclasses.replace(at.site.slurm.nodes()[0], name="n1", address="10.0.0.1")]
+    assert levels(node.alive(at)) == ["fail"]
+    (process / "status").write_text("Name:\tslurm-gpud\nNSpid:\t4711\n")
+    assert levels(node.alive(at)) == ["ok"]
+
+
 def test_a_slurm_gpud_is_looked_for_where_its_command_line_says(installed: Installation):
     process = installed.root / "proc" / "4711"
     process.mkdir()

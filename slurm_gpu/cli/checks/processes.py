@@ -30,14 +30,14 @@ def daemons(proc: Path, name: str) -> list[list[str]]:
 
 
 def running(proc: Path, name: str) -> list[Process]:
-    """Every process of that name that runs here."""
+    """Every process of that name that runs here, those of containers left out: they are another machine's."""
     found = []
     for process in proc.glob("[0-9]*"):
         try:
             words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")]
         except OSError:
             continue  # it has ended meanwhile
-        if any(Path(word).stem == name for word in words[:_WORDS]):
+        if any(Path(word).stem == name for word in words[:_WORDS]) and not _is_contained(process):
             found.append(Process(process, words, _age_s(proc, process)))
     return found
 
@@ -50,6 +50,16 @@ def variable(process: Process, name: str) -> str | None:
         return None  # it has ended meanwhile
     found = (os.fsdecode(entry).partition("=") for entry in entries)
     return next((value for key, _, value in found if key == name), None)
+
+
+def _is_contained(process: Path) -> bool:
+    """Whether it has a process id in a namespace below this one, as all in a container have."""
+    try:
+        status = (process / "status").read_text(errors="replace")
+    except OSError:
+        return False  # it has ended meanwhile, or this /proc does not tell
+    ids = next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+    return len(ids) > 1
 
 
 def _age_s(proc: Path, process: Path) -> float | None:
