@@ -26,11 +26,11 @@ def _provided_libraries(package: Path) -> set[str]:
     }
 
 
-def test_there_is_a_source_package_and_six_for_each_architecture(built: Built) -> None:
+def test_there_is_a_source_package_and_seven_for_each_architecture(built: Built) -> None:
     architectures = {path.name.rsplit(".", 2)[1] for path in built.directory.glob("*.rpm")}
     assert architectures == {"src", "x86_64", "aarch64", "noarch"}
     for arch in ("x86_64", "aarch64"):
-        assert len({built.package(part, arch) for part in PARTS}) == 6
+        assert len({built.package(part, arch) for part in PARTS}) == 7
 
 
 def test_a_node_gets_pynvml_psutil_and_pyyaml_and_nothing_else_of_others(built: Built) -> None:
@@ -69,7 +69,7 @@ def test_packages_need_each_other_in_the_same_version_and_python_and_munge(built
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_compiled_code_is_for_the_architecture(built: Built, arch: str, tmp_path: Path) -> None:
     machine = {"x86_64": 62, "aarch64": 183}[arch]  # e_machine of elf(5)
-    for part in ("", "-node", "-client", "-db"):
+    for part in ("", "-node", "-client", "-db", "-report", "-learn"):
         _unpack(built.package(part, arch), tmp_path / part.strip("-"))
     found = {path: path.read_bytes()[18] for path in tmp_path.rglob("*.so")}
     assert len(found) > 4

@@ -17,6 +17,7 @@ ASKED = {
     "client": ("options.extras_require", "client"),
     "db": ("options.extras_require", "db"),
     "report": ("options.extras_require", "report"),
+    "learn": ("options.extras_require", "learn"),
     "build": ("options.extras_require", "build"),
 }
 BELOW = {
@@ -25,7 +26,8 @@ BELOW = {
     "client": ("common",),
     "db": ("common", "client"),
     "report": ("common", "client", "db"),
-    "build": ("common", "node", "client", "db", "report"),
+    "learn": ("common", "client", "db", "report"),
+    "build": ("common", "node", "client", "db", "report", "learn"),
 }
 AGAIN = "packaging/requirements/lock writes it anew"
 

@@ -37,10 +37,32 @@ def test_every_command_starts(installed: Tree, command: str) -> None:
     assert name in shown.stdout
 
 
-@pytest.mark.parametrize("command", ["job", "jobs", "nodes", "explain", "quota", "policy", "db", "doctor"])
+@pytest.mark.parametrize(
+    "command", ["job", "jobs", "nodes", "explain", "forecast", "quota", "policy", "report", "db", "doctor"]
+)
 def test_every_subcommand_finds_its_libraries(installed: Tree, command: str) -> None:
     shown = installed.run("/usr/bin/slurm-gpu", command, "--help")
     assert shown.returncode == 0, shown.stderr
+
+
+# What slurm_gpu.forecast.learn takes of scikit-learn, tried on a straight line.
+LEARN = """
+import sys
+sys.path += [f"/usr/lib64/slurm-gpu/{part}" for part in ("common", "client", "db", "report", "learn")]
+import numpy as np
+from sklearn.tree import ExtraTreeRegressor
+from slurm_gpu.forecast import learn
+seen = np.arange(40.0).reshape(20, 2)
+trees = learn.trees_of([ExtraTreeRegressor(random_state=1).fit(seen, seen[:, 0])])
+line = learn.make_pipeline(learn.StandardScaler(), learn.RidgeCV([1e-6])).fit(seen, seen[:, 0])
+for said in (trees.predict(seen.astype(np.float32)), line.predict(seen)):
+    print(np.abs(said - seen[:, 0]).max() < 0.1)
+"""
+
+
+def test_what_learns_forecasts_is_there_whole(installed: Tree) -> None:
+    learned = installed.run("/usr/bin/python3.11", "-IS", "-c", LEARN)
+    assert learned.stdout == "True\nTrue\n", learned.stderr
 
 
 def test_the_rules_for_applications_are_found(installed: Tree) -> None:

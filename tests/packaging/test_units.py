@@ -68,6 +68,16 @@ def system(tmp_path: Path) -> Iterator[Path]:
     return tmp_path
 
 
+def test_every_unit_is_one_of_these_and_in_one_package() -> None:
+    spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
+    packed = re.findall(r"^%\{units\}/(\S+)$", spec, re.MULTILINE)
+    for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer")):
+        assert path.name in (*SERVED, *REVIEW, *REPORT)
+        assert sum(path.match(pattern) for pattern in packed) == 1, (
+            f"%files of one package is to have {path.name}"
+        )
+
+
 @needs_systemd
 @pytest.mark.parametrize("unit", [*SERVED, *REVIEW, "slurm-gpu-report@day.service", *REPORT[1:]])
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
