@@ -67,6 +67,12 @@ def test_lists_begin_behind_an_empty_line(page: Path) -> None:
     assert found == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_page_says_a_thing_twice_as_a_merge_left_it(page: Path) -> None:
+    marks = [line for line in page.read_text().splitlines() if re.match(r"<{7} |={7}$|>{7} ", line)]
+    assert marks == []
+
+
 def test_the_readme_needs_two_commands() -> None:
     (block,) = re.findall(r"## Try it.*?```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [line.split("#")[0].strip() for line in block.splitlines()] == ["make demo", "make test"]
