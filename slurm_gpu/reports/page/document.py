@@ -18,6 +18,7 @@ from slurm_gpu.reports.page.coordinates import coordinates_element
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw, is_empty
 from slurm_gpu.reports.page.markup import append, element, html_text, raw
 from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rules, variables
+from slurm_gpu.reports.page.script import page_script
 from slurm_gpu.reports.page.svg import svg_element
 from slurm_gpu.reports.page.tablemarkup import table_element
 
@@ -48,7 +49,7 @@ class Page:
 def page_html(page: Page) -> str:
     """The whole document; the same page makes the same text."""
     style = _style()
-    script = _resource("parallel.js")
+    script = page_script()
     head = element(
         "head",
         None,
@@ -145,7 +146,8 @@ def _style() -> str:
     dark = f"@media screen and (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}"
     swatches = "".join(f".swatch.node-{i}{{background:var(--node-{i})}}" for i in range(N_NODE_CLASSES))
     printing = f":root.printing{{{variables(LIGHT)}}}"
-    return f"{colours}{dark}{printing}{tone_rules()}{swatches}\n{_resource('report.css')}"
+    rules = files("slurm_gpu.reports.page").joinpath("report.css").read_text("utf-8")
+    return f"{colours}{dark}{printing}{tone_rules()}{swatches}\n{rules}"
 
 
 def _policy(style: str, script: str) -> str:
@@ -157,7 +159,3 @@ def _policy(style: str, script: str) -> str:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _resource(name: str) -> str:
-    return files("slurm_gpu.reports.page").joinpath(name).read_text("utf-8")

@@ -1,0 +1,119 @@
+// The picture: densities become colours. What overlaps is shown by the logarithm of it, so that neither a single line nor a
+// crowd is lost; where classes of nodes lie on each other their colours are mixed, and none hides another.
+
+const BARS = 44;        // beside an axis
+const context = canvas === null ? null : canvas.getContext("2d", { alpha: false, willReadFrequently: true });
+const layers = facts === null ? [] : facts.classes.map(() => new Layer()), backdrop = new Layer();
+let image = null, pixels = null, colours = null, ground = null, waiting = 0, drawn = 0;
+
+function readColours() {
+  const style = getComputedStyle(root);
+  const read = (name) => [1, 3, 5].map((at) => parseInt(style.getPropertyValue(name).trim().slice(at, at + 2), 16));
+  colours = {
+    surface: read("--surface"), aside: read("--lines-aside"), ink: read("--ink"),
+    classes: layers.map((_, c) => read(`--node-${c}`)),
+  };
+  ground = null;
+}
+
+// By four times the number of lines through a pixel, from 0 to 1: the fewer lines there are in all, the more each one shows.
+function shadesFor(lines) {
+  const most = Math.max(2, lines / 30), shades = new Float32Array(4 * Math.ceil(most) + 2);
+  for (let k = 0; k < shades.length; k++) {
+    shades[k] = Math.min(1, k / 4) * 0.07 + 0.93 * Math.min(1, Math.log1p(k / 4) / Math.log1p(most));
+  }
+  return shades;
+}
+
+// Puts layers, each with its colour, on what is in the pixels: all lines through one make it opaque, and each class gives of
+// its colour by how many of its own lines these are, so that a rare one shows too.
+function blend(some, lines) {
+  const counts = some.map(([layer]) => layer.counts), many = counts.length, opaque = shadesFor(lines);
+  const shares = some.map(([layer]) => shadesFor(layer.lines).map((shade) => shade ** 3));
+  const paint = Float32Array.from(some.flatMap(([, colour]) => colour));
+  for (let at = 0; at < pixels.length; at++) {
+    let all = 0, sum = 0, red = 0, green = 0, blue = 0;
+    for (let k = 0; k < many; k++) {
+      const count = counts[k][at];
+      if (count === 0) continue;
+      const share = shares[k][Math.min(shares[k].length - 1, (count + 3) >> 2)];
+      all += count;
+      sum += share;
+      red += share * paint[3 * k];
+      green += share * paint[3 * k + 1];
+      blue += share * paint[3 * k + 2];
+    }
+    if (all === 0) continue;
+    const shade = opaque[Math.min(opaque.length - 1, (all + 3) >> 2)], rest = 1 - shade, part = shade / sum, below = pixels[at];
+    pixels[at] = 0xff000000 | ((((below >> 16) & 255) * rest + blue * part) << 16)
+      | ((((below >> 8) & 255) * rest + green * part) << 8) | ((below & 255) * rest + red * part);
+  }
+}
+
+// The empty ground; or with all lines in grey, for those that are chosen to be drawn upon.
+function groundWith(grey) {
+  if (ground !== null && ground.grey === grey) return ground.pixels;
+  const [red, green, blue] = colours.surface;
+  pixels.fill(0xff000000 | (blue << 16) | (green << 8) | red);
+  if (grey) {
+    backdrop.hold(shownRuns(false));
+    blend([[backdrop, colours.aside]], backdrop.lines);
+  }
+  ground = { grey, pixels: pixels.slice() };
+  return ground.pixels;
+}
+
+function draw() {
+  waiting = 0;
+  const start = performance.now(), inside = shownRuns(true), chosen = placesOf(inside);
+  pixels.set(groundWith(state.brushes.size > 0));
+  layers.forEach((layer, c) => layer.hold(inside, c));
+  blend(layers.map((layer, c) => [layer, colours.classes[c]]).filter(([layer]) => layer.lines), chosen.length);
+  context.putImageData(image, 0, 0);
+  drawBars(chosen);
+  tell(chosen);
+  root.dataset.runs = chosen.length;
+  root.dataset.ms = (performance.now() - start).toFixed(1);
+  root.dataset.drawn = ++drawn;
+}
+
+// How many runs lie where on each axis, as bars to its right: lines hide it.
+function drawBars(chosen) {
+  const [red, green, blue] = colours.ink, step = plotHeight / BARS;
+  context.save();
+  context.scale(state.scale, state.scale);
+  context.fillStyle = `rgb(${red} ${green} ${blue} / 55%)`;
+  state.order.forEach((index, place) => {
+    const counts = new Uint32Array(BARS), { rows, codes, gap } = runs.axes[index], x = columnOf(place);
+    for (let m = 0; m < chosen.length; m++) {
+      const i = chosen[m];
+      if (codes[i] < gap) counts[Math.min(BARS - 1, ((rows[i] / state.scale - TOP) / step) | 0)]++;
+    }
+    const most = Math.max(1, ...counts);
+    counts.forEach((count, bar) => {
+      if (count) context.fillRect(x + 1, TOP + bar * step + 0.5, Math.max(1, count / most * BAR_REACH), step - 1);
+    });
+  });
+  context.restore();
+}
+
+// Once for all that happens until the next frame.
+function redraw() {
+  if (!waiting) waiting = requestAnimationFrame(draw);
+}
+
+// Other applications are shown: the grey lines are others.
+function redrawGround() {
+  ground = null;
+  redraw();
+}
+
+// The axes lie elsewhere: no line is where it was.
+function redrawAll() {
+  if (image === null || image.width !== canvas.width || image.height !== canvas.height) {
+    image = new ImageData(canvas.width, canvas.height);
+    pixels = new Uint32Array(image.data.buffer);
+  }
+  for (const layer of [...layers, backdrop]) layer.clear(canvas.width, canvas.height);
+  redrawGround();
+}

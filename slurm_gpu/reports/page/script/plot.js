@@ -1,0 +1,34 @@
+// The plot: its parts on the page, its measures, and what of it is shown now.
+
+const HEIGHT = 400, LEAST_WIDTH = 640, TOP = 64, BOTTOM = 44, SIDE = 34;
+const GAP_LANE = 24;    // below an axis: runs of which its value is not known
+const BAR_REACH = 30;   // to the right of an axis: how many runs lie where
+
+const root = document.getElementById("parallel");
+const part = (name) => root === null ? null : root.querySelector(`[data-part="${name}"]`);
+const canvas = part("canvas"), overlay = part("overlay"), plot = part("plot");
+const facts = root === null ? null : JSON.parse(document.getElementById("parallel-facts").textContent);
+
+// `order`: axes by their index, from left to right. `brushes`: by an axis' index, the least and the greatest value.
+// `hidden`: codes of applications.
+// `scale`: pixels of the canvas for one of the page.
+const state = { order: [], brushes: new Map(), hidden: new Set(), width: 0, scale: 1 };
+
+const plotHeight = HEIGHT - TOP - BOTTOM;
+const rowOf = (axis, value) => TOP + (1 - fraction(axis, value)) * plotHeight;
+const shareAt = (y) => Math.min(1, Math.max(0, 1 - (y - TOP) / plotHeight));
+const columnOf = (place) => {
+  const between = state.order.length < 2 ? 0 : (state.width - 2 * SIDE - BAR_REACH) / (state.order.length - 1);
+  return SIDE + place * between;
+};
+
+// Of each run the row of the canvas where its line crosses the axis.
+function layRows(axis) {
+  const { codes, gap, rows } = axis, pixel = (y) => Math.round(y * state.scale), lane = pixel(HEIGHT - BOTTOM + GAP_LANE);
+  const known = new Uint16Array(gap); // by code; 0 until a run has it, as no axis reaches there
+  for (let i = 0; i < codes.length; i++) {
+    const code = codes[i];
+    if (code < gap && known[code] === 0) known[code] = pixel(rowOf(axis, axis.valueOf(code)));
+    rows[i] = code < gap ? known[code] : lane;
+  }
+}

@@ -1,0 +1,47 @@
+// The beginning; and what the page does when its width, the screen's colours or its medium change.
+
+function resize() {
+  const wanted = Math.max(LEAST_WIDTH, Math.floor(plot.parentElement.clientWidth));
+  if (wanted === state.width) return;
+  state.width = wanted;
+  state.scale = Math.min(2, Math.max(1, devicePixelRatio || 1));
+  canvas.width = Math.round(wanted * state.scale);
+  canvas.height = Math.round(HEIGHT * state.scale);
+  plot.style.width = `${wanted}px`;
+  plot.style.height = `${HEIGHT}px`;
+  overlay.setAttribute("viewBox", `0 0 ${wanted} ${HEIGHT}`);
+  runs.axes.forEach(layRows);
+  layAxes();
+  redrawAll();
+}
+
+function recolour() {
+  readColours();
+  redraw();
+}
+
+async function begin() {
+  if (typeof DecompressionStream === "undefined") throw new Error("this browser cannot unpack the data; browsers of 2023 and later can");
+  await unpack();
+  tellOrder();
+  runs.axes.forEach(makeHead);
+  runs.axes.forEach(makeLimits);
+  makeApplications();
+  makeLegend();
+  part("controls").hidden = plot.hidden = false;
+  readColours();
+  resize();
+  new ResizeObserver(resize).observe(plot.parentElement);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+  for (const [happening, printing] of [["beforeprint", true], ["afterprint", false]]) {
+    addEventListener(happening, () => {
+      document.documentElement.classList.toggle("printing", printing); // light, whatever the screen is
+      readColours();
+      draw();
+    });
+  }
+  // So that the first brush takes no longer than the next.
+  (window.requestIdleCallback ?? setTimeout)(() => backdrop.hold(shownRuns(false)));
+}
+
+if (root !== null) begin().catch((error) => { part("count").textContent = `The lines could not be drawn: ${error.message}`; });
