@@ -57,6 +57,7 @@ class Retention:
     timelines_s: float = 90 * 86400.0
     windows_s: float = 7 * 86400.0
     events_s: float = 365 * 86400.0
+    forecasts_s: float = 90 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_DURATIONS = {"timelines": "timelines_s", "windows": "windows_s", "events": "events_s"}
+_DURATIONS = {name: f"{name}_s" for name in ("timelines", "windows", "events", "forecasts")}
 
 
 class _Check(YamlCheck):

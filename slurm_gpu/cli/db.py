@@ -10,13 +10,15 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from slurm_gpu.cli.output import remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.units import counted, format_duration
 
-if TYPE_CHECKING:  # SQLAlchemy is on slurm-gpudbd's host only
+if TYPE_CHECKING:  # SQLAlchemy and numpy are on slurm-gpudbd's host only
     from slurm_gpu.database.engine import Database
+    from slurm_gpu.forecast.forecaster import Correction
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -116,7 +118,7 @@ def export(
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 @with_site
 def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
-    """Drop timelines, windows and events that are older than `retention:` in slurm-gpu.yaml says.
+    """Drop timelines, windows, events and forecasts that are older than `retention:` in slurm-gpu.yaml says.
 
     slurm-gpudbd does the same each hour. Runs and what was measured of them in all stay.
     """
@@ -131,9 +133,47 @@ def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
             (found.timelines, "timeline", site.config.retention.timelines_s),
             (found.windows, "window", site.config.retention.windows_s),
             (found.events, "event", site.config.retention.events_s),
+            (found.forecasts, "forecast", site.config.retention.forecasts_s),
         )
     ]
     click.echo(f"{'would drop' if dry_run else 'dropped'} {', '.join(counts)}")
+
+
+@db.command()
+@_at_database
+@with_site
+def train(site: Site, database_config: Path | None) -> None:
+    """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.
+
+    Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside
+    them, both are tried on what came later, and whichever was nearer is used.
+    """
+    from slurm_gpu.database.training import installed_learner, train_from_database
+
+    database, learner = _ready_database(_url(database_config)), installed_learner()
+    if learner is None:
+        remark("scikit-learn is not installed here (extra learn): tables alone")
+    done = train_from_database(database, site.config.cluster, int(site.wall()), learner)
+    if not done.looks:
+        click.echo("no job that waited is on record yet: there is nothing to forecast from")
+        return
+    click.echo(
+        f"learned from {counted(done.looks, 'look')} at waiting jobs, of {counted(done.runs, 'run')}; "
+        f"stored {done.bytes / 2**20:.1f} MiB"
+    )
+    for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
+        click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")
+
+
+def _judged(found: Correction | None) -> str:
+    if found is None:
+        return "tables; too few have waited to try them"
+    names = {"tables": "tables", "learned": "learned model"}
+    shares = (
+        f"{names[source]} {twice:.0%} within twice and {thrice:.0%} within three times the true wait"
+        for source, (twice, thrice) in sorted(found.within.items(), key=lambda item: item[0] != found.source)
+    )
+    return "; ".join(shares)
 
 
 def _url(database_config: Path | None) -> str:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 import slurm_gpu
 from slurm_gpu.database.actsapi import Acts
 from slurm_gpu.database.asking import RETRY_AFTER_S
+from slurm_gpu.database.forecastapi import Forecasts
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads
@@ -26,6 +27,7 @@ from slurm_gpu.records import WIRE_RANGE
 def make_app(services: Services) -> Starlette:
     """The ASGI application."""
     posts, reads, acts = Posts(services), Reads(services), Acts(services)
+    forecasts = Forecasts(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),
@@ -34,6 +36,8 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/runs/{job}/window", reads.get_window, methods=["GET"]),
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
+        Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
+        Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
         Route("/v1/audit", acts.get_audit, methods=["GET"]),
         Route("/v1/controller", acts.post_controller, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),

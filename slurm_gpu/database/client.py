@@ -13,6 +13,7 @@ import httpx
 
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.forecastanswer import Forecast
 from slurm_gpu.database.results import (
     Act,
     DeviceTimeline,
@@ -30,6 +31,7 @@ __all__ = [
     "Act",
     "DatabaseClient",
     "DeviceTimeline",
+    "Forecast",
     "Health",
     "MungeAuth",
     "NodeReport",
@@ -175,6 +177,15 @@ class DatabaseClient:
         """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
         return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
 
+    def forecast(self, job: str) -> Forecast | str:
+        """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""
+        return _forecast(self._get(_job_path(job, of="forecast"), {}))
+
+    def forecast_asked(self, **asked: str | float | None) -> Forecast | str:
+        """The same of a job that is not submitted: docs/api.md names what may be asked."""
+        query = {name: str(value) for name, value in asked.items() if value is not None}
+        return _forecast(self._get("/v1/forecast", query))
+
     def acts(self, limit: int = 100) -> Sequence[Act]:
         """The last acts on the cluster, the newest first; for operators."""
         return tuple(
@@ -235,10 +246,18 @@ class DatabaseClient:
         raise DatabaseError(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
 
 
-def _job_path(job: str, part: str = "") -> str:
+def _job_path(job: str, part: str = "", of: str = "runs") -> str:
     if not job or "/" in job:
         raise UsageError(f"{job!r} is not a job; write JOBID, JOBID_TASK or JOBID+OFFSET")
-    return f"/v1/runs/{job}{part}"
+    return f"/v1/{of}/{job}{part}"
+
+
+def _forecast(answer: Any) -> Forecast | str:
+    if not isinstance(answer, dict) or "forecast" not in answer:
+        raise DatabaseError("slurm-gpudbd answered something other than a forecast")
+    if answer["forecast"] is None:
+        return str(answer.get("why"))
+    return Forecast.from_json(answer["forecast"])
 
 
 def _list(answer: Any, name: str) -> list[Any]:

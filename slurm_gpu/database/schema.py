@@ -31,7 +31,7 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
-from sqlalchemy.dialects.mysql import MEDIUMTEXT
+from sqlalchemy.dialects.mysql import MEDIUMBLOB, MEDIUMTEXT
 from sqlalchemy.types import TypeEngine
 
 from slurm_gpu.database.packed import pack_statistics, pack_timeline, unpack_statistics, unpack_timeline
@@ -312,6 +312,33 @@ audit = Table(
     Column("why", Text, nullable=False),
     Column("evidence", LongJson),
     Index("audit_at", "at_s"),
+    **_OPTIONS,
+)
+
+forecast_model = Table(
+    "forecast_model",
+    metadata,
+    Column("cluster", String(NAME_LENGTH), primary_key=True),
+    Column("made_s", BigInteger, primary_key=True, autoincrement=False),
+    Column("part", Integer, primary_key=True, autoincrement=False),
+    Column("body", LargeBinary().with_variant(MEDIUMBLOB(), "mysql"), nullable=False),
+    **_OPTIONS,
+)
+
+forecast = Table(
+    "forecast",
+    metadata,
+    Column("forecast_id", _ROW_ID, primary_key=True, autoincrement=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("job_id", BigInteger, nullable=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("low_s", BigInteger, nullable=False),
+    Column("middle_s", BigInteger, nullable=False),
+    Column("high_s", BigInteger, nullable=False),
+    Column("source", String(16), nullable=False),
+    Column("made_s", BigInteger, nullable=False),  # of the model
+    Index("forecast_at", "at_s"),
+    Index("forecast_job", "cluster", "job_id", "at_s"),
     **_OPTIONS,
 )
 

@@ -53,14 +53,19 @@ def parse_indices(text: str) -> list[int]:
 
 def count_tasks(expression: str) -> int:
     """Tasks of an array expression as Slurm prints it: "0-9%4" → 10, "1,3,5" → 3, "0-10:5" → 3."""
-    total = 0
+    return sum(len(tasks) for tasks in task_ranges(expression))
+
+
+def task_ranges(expression: str) -> list[range]:
+    """The task ids of such an expression; raises ValueError."""
+    ranges = []
     for part in expression.partition("%")[0].split(","):
         match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", part)
         if match is None or match[3] == "0":
             raise ValueError(f"array expression {expression!r}: {part!r} is not a number or range")
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
-        total += (high - low) // step + 1
-    return total
+        ranges.append(range(low, high + 1, step))
+    return ranges
 
 
 def _split(expression: str) -> Iterator[str]:

@@ -1,0 +1,82 @@
+"""What slurm-gpudbd answers when it is asked how long a job will wait; nothing but Python's own is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from slurm_gpu.errors import DatabaseError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """What became of the last forecasts: `held` of `n` jobs began within the interval told; since when."""
+
+    n: int
+    held: int
+    since_s: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """How near forecasts were of `kinds` groups of like jobs, made in training from what was known before."""
+
+    kinds: int
+    within_2x: float
+    within_3x: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """The wait is `factor` times as long as that of a job that is ordinary in respect of `what`."""
+
+    what: str
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """How long a job goes on to wait; seconds are from `at_s` on."""
+
+    id: str | None
+    """As Slurm prints it; None of a job that is not submitted."""
+    full: bool
+    """False: another user's job, without reasons."""
+    at_s: int
+    low_s: float
+    middle_s: float
+    high_s: float
+    source: str
+    """`tables` or `learned`."""
+    reasons: Sequence[Reason]
+    made_s: int
+    """When it was learned what this stands on: so many looks at waiting jobs, since then."""
+    looks: int
+    since_s: int
+    with_gpus: bool
+    judged: Judged | None
+    """None where too few jobs like it have waited."""
+    past: Past
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Forecast:
+        """Read an answer of /v1/forecast; raises DatabaseError."""
+        try:
+            values = {f.name: value[f.name] for f in fields(cls)}
+            values["reasons"] = tuple(Reason(**_named(Reason, item)) for item in values["reasons"])
+            values["past"] = Past(**_named(Past, values["past"]))
+            if values["judged"] is not None:
+                values["judged"] = Judged(**_named(Judged, values["judged"]))
+            return cls(**values)
+        except (KeyError, TypeError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a forecast that cannot be read: {error!r}") from error
+
+
+def _named(kind: Any, value: Any) -> dict[str, Any]:
+    """The fields that this version knows."""
+    return {f.name: value[f.name] for f in fields(kind)}

@@ -1,0 +1,162 @@
+"""GET /v1/forecast: how long a job will wait, one that is submitted or one that is not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import anyio
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.asking import authenticated, parameters
+from slurm_gpu.database.forecastanswer import Forecast
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.queries import job_name, rows_of_job
+from slurm_gpu.database.services import Services
+from slurm_gpu.database.slurmview import Queue
+from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.hostlist import task_ranges
+
+if TYPE_CHECKING:
+    from slurm_gpu.database.foretelling import Foretelling
+
+_SKEW_S = 30
+"""The clocks of slurmctld and of this host may differ."""
+
+
+class Forecasts:
+    """The endpoints. numpy is loaded by the first question, and one is reckoned at a time."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._foretelling: Foretelling | None = None
+        self._making = threading.Lock()
+        # Whoever waits for another's forecast holds none of the threads that answer all else.
+        self._one: anyio.CapacityLimiter | None = None
+
+    async def get_forecast(self, request: Request) -> Response:
+        """GET /v1/forecast."""
+        await authenticated(self._services.authenticator, request)
+        query = parameters(request)
+
+        def forecast() -> Forecast:
+            from slurm_gpu.database.waitruns import Asked
+
+            return self._teller().of_asked(self._queue(), Asked.from_query(query))
+
+        return await self._answer(forecast)
+
+    async def get_job_forecast(self, request: Request) -> Response:
+        """GET /v1/forecast/{job}."""
+        caller = await authenticated(self._services.authenticator, request)
+        parameters(request)
+        job = request.path_params["job"]
+        return await self._answer(lambda: self._of_job(job, caller))
+
+    def _of_job(self, job: str, caller: Caller) -> Forecast:
+        queue = self._queue()
+        waiting = _named(queue, job)
+        if waiting is None:
+            raise UsageError(self._why_not(job))
+        if (why := _kept_back(waiting, self._services.clock.wall())) is not None:
+            raise UsageError(f"job {job} {why}")
+        return self._teller().of_job(queue, waiting, job, caller)
+
+    def _queue(self) -> Queue:
+        queue = self._services.view.queue()
+        if queue is None:
+            raise SlurmError("slurmctld does not answer, so what waits is not known")
+        return queue
+
+    def _teller(self) -> Foretelling:
+        from slurm_gpu.database.foretelling import Foretelling
+
+        with self._making:
+            if self._foretelling is None:
+                services = self._services
+                self._foretelling = Foretelling(services.database, services.cluster, services.clock)
+            return self._foretelling
+
+    async def _answer(self, forecast: Callable[[], Forecast]) -> Response:
+        if self._one is None:
+            self._one = anyio.CapacityLimiter(1)
+
+        def answer() -> dict[str, Any]:
+            from slurm_gpu.database.foretelling import NoForecastError
+
+            try:
+                return {"forecast": forecast().to_json()}
+            except NoForecastError as error:
+                return {"forecast": None, "why": str(error)}
+
+        return JSONResponse(await anyio.to_thread.run_sync(answer, limiter=self._one))
+
+    def _why_not(self, job: str) -> str:
+        """What is known of a job that waits for nothing."""
+        with self._services.database.reading() as connection:
+            rows = rows_of_job(connection, self._services.cluster, job)
+        if not rows:
+            return f"there is no job {job}: neither slurmctld nor Slurm's accounting knows it"
+        row = rows[0]
+        start_s, end_s, eligible_s = row["start_s"], row["end_s"], row["eligible_s"]
+        waited = ""
+        if start_s is not None and eligible_s is not None and start_s >= eligible_s:
+            waited = f"; it waited {_about(start_s - eligible_s)}"
+        if start_s is None and end_s is None:  # of a moment ago
+            return f"job {job} does not wait any more"
+        state = "runs" if end_s is None else f"is over: {row['state']}"
+        return f"job {job_name(row)} {state}{waited}"
+
+
+def _named(queue: Queue, job: str) -> QueuedJob | None:
+    """The one that waits of JOBID, JOBID_TASK or JOBID+OFFSET: of several, the first."""
+    number, underscore, task = job.partition("_")
+    first, plus, offset = job.partition("+")
+    found = []
+    for one in queue.by_id.values():
+        if one.state != "PENDING":
+            continue
+        if underscore:
+            fits = str(one.array_job_id) == number and _has_task(one, task)
+        elif plus:
+            fits = str(one.het_job_id) == first and str(one.het_offset) == offset
+        else:
+            fits = job in (str(one.job_id), str(one.array_job_id), str(one.het_job_id))
+        if fits:
+            found.append(one)
+    return min(found, key=lambda one: one.job_id, default=None)
+
+
+def _has_task(job: QueuedJob, task: str) -> bool:
+    """Whether a task of an array is this one, or among those that are not apart yet."""
+    if not task.isdecimal() or job.array_task is None:
+        return False
+    try:
+        return any(int(task) in tasks for tasks in task_ranges(job.array_task))
+    except ValueError:  # a long expression ends in "..."
+        return job.n_tasks > 1
+
+
+def _kept_back(job: QueuedJob, now_s: float) -> str | None:
+    """What a job waits for that is neither GPUs nor time; None where it is free to start."""
+    if job.reason == "JobHeldAdmin":
+        return "is held by an admin, so nobody can say when it starts"
+    if job.reason == "JobHeldUser":
+        return f"is held: scontrol release {job.job_id} lets it start, and then there is a forecast"
+    if job.reason.startswith("Dependency"):
+        return "waits for another job (--dependency), and how long that takes is not forecast"
+    if job.eligible_s is None:
+        return f"is not free to start ({job.reason}), so there is no forecast of it yet"
+    if job.eligible_s > now_s + _SKEW_S:
+        return f"is not to begin for another {_about(job.eligible_s - now_s)} (--begin): ask again then"
+    return None
+
+
+def _about(seconds: float) -> str:
+    for size_s, unit in ((86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= size_s:
+            return f"{seconds / size_s:.1f} {unit}"
+    return f"{seconds:.0f} s"

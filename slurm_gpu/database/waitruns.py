@@ -1,0 +1,174 @@
+"""Runs as forecasts look at them: of the accounting, of slurmctld's queue, one that is asked about."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Text, or_, select, type_coerce
+
+from slurm_gpu.database.derive import RESIZING
+from slurm_gpu.database.schema import run
+from slurm_gpu.errors import UsageError
+from slurm_gpu.forecast.looks import Floats
+from slurm_gpu.forecast.queue import Runs
+from slurm_gpu.slurm.client import QueuedJob
+
+MOST_TASKS = 2000
+"""So many tasks of an array that waits are counted: what is behind more makes no difference."""
+_SHARDS_GPU = 0.5
+"""What shards are of a GPU, where no node has told."""
+_MIB_PER_CORE = 4096.0
+_RUNNING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED"})
+_COLUMNS = ("eligible_s", "start_s", "end_s", "cores", "memory_mib", "gpus", "nodes", "limit_s")
+
+Row = tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A job that is not submitted yet; None where nothing is said."""
+
+    partition: str
+    account: str = ""
+    gpus: float = 0.0
+    cores: float | None = None
+    memory_mib: float | None = None
+    nodes: float = 1.0
+    time_limit_s: float | None = None
+
+    @classmethod
+    def from_query(cls, query: Mapping[str, str]) -> Asked:
+        """Of the parameters of a request; raises UsageError."""
+        names = cls.__slots__
+        for name, text in query.items():
+            if name not in names:
+                raise UsageError(f"{name!r} is no parameter here; allowed: {', '.join(names)}")
+            if name not in ("partition", "account"):
+                _amount(name, text)
+        if not query.get("partition"):
+            raise UsageError("partition= says where the job will wait, and is missing")
+        words = {name: query[name] for name in ("partition", "account") if name in query}
+        amounts = {name: _amount(name, text) for name, text in query.items() if name not in words}
+        return cls(**words, **amounts)  # type: ignore[arg-type]
+
+
+def past_runs(connection: Connection, cluster: str, since_s: int) -> Runs:
+    """All that waited or ran since then, as Slurm's accounting has it."""
+    names = ("submit_s", "eligible_s", "start_s", "end_s", "time_limit_s", "n_nodes", "granted_mgpu")
+    columns = [run.c[name] for name in names]
+    tres = type_coerce(run.c.tres_requested, Text)
+    query = select(*columns, tres, run.c.account, run.c.partition).where(
+        run.c.cluster == cluster,
+        run.c.state != RESIZING,
+        or_(run.c.end_s.is_(None), run.c.end_s >= since_s),
+    )
+    rows: list[Row] = []
+    accounts, partitions = [], []
+    for (
+        submit_s,
+        eligible_s,
+        start_s,
+        end_s,
+        limit_s,
+        nodes,
+        mgpu,
+        asked,
+        account,
+        partition,
+    ) in connection.execute(query).yield_per(10_000):
+        if eligible_s is None:
+            if start_s is None:
+                continue  # held, or gone before it was free to start: it never waited for anything
+            eligible_s = submit_s
+        cores, memory_mib, gpus = _amounts(asked)
+        if gpus is None:
+            gpus = _SHARDS_GPU if mgpu is None else mgpu / 1000
+        rows.append((eligible_s, start_s, end_s, cores, memory_mib, gpus, nodes, limit_s))
+        accounts.append(account)
+        partitions.append(_first(partition))
+    return _runs(rows, accounts, partitions)
+
+
+def queue_runs(jobs: Iterable[QueuedJob], now_s: float) -> Runs:
+    """What waits and runs now; each task of an array is a job, as the accounting will have it."""
+    listed = [job for job in jobs if waits(job, now_s) or job.state in _RUNNING]
+    rows = [_of_queue(job) for job in listed]
+    runs = _runs(rows, [job.account for job in listed], [_first(job.partition) for job in listed])
+    tasks = [min(max(job.n_tasks, 1), MOST_TASKS) for job in listed]
+    return runs[np.repeat(np.arange(len(listed)), tasks)]
+
+
+def job_run(job: QueuedJob) -> Runs:
+    """One of a job's tasks."""
+    return _runs([_of_queue(job)], [job.account], [_first(job.partition)])
+
+
+def asked_run(asked: Asked, queue: Runs, now_s: float) -> Runs:
+    """The run that a job would be, were it submitted now.
+
+    Memory that is not said is what jobs in its partition have for a core.
+    """
+    cores = max(1.0, asked.nodes) if asked.cores is None else asked.cores
+    memory_mib = asked.memory_mib
+    if memory_mib is None:
+        beside = queue[(queue.partition == asked.partition) & (queue.cores > 0) & (queue.memory_mib > 0)]
+        per_core = np.median(beside.memory_mib / beside.cores) if len(beside) else _MIB_PER_CORE
+        memory_mib = float(per_core * cores)
+    row = (now_s, None, None, cores, memory_mib, asked.gpus, asked.nodes, asked.time_limit_s)
+    return _runs([row], [asked.account], [_first(asked.partition)])
+
+
+def waits(job: QueuedJob, now_s: float) -> bool:
+    """Whether only what others hold keeps it from starting: it is not held, and not to begin later."""
+    return job.state == "PENDING" and job.eligible_s is not None and job.eligible_s <= now_s
+
+
+def _of_queue(job: QueuedJob) -> Row:
+    # Once it runs, what it has been given; Slurm ≤ 24.05 shows nothing else then.
+    tres = job.tres_requested or job.tres_allocated
+    started = job.start_s if job.state in _RUNNING else None
+    cores, memory_mib, gpus = _asked_for(tres)
+    gpus = _SHARDS_GPU if gpus is None else gpus
+    eligible_s = job.submit_s if job.eligible_s is None else job.eligible_s
+    return (eligible_s, started, None, cores, memory_mib, gpus, job.n_nodes, job.time_limit_s)
+
+
+@functools.lru_cache(maxsize=4096)
+def _amounts(tres: str) -> tuple[float, float, float | None]:
+    return _asked_for(json.loads(tres))
+
+
+def _asked_for(tres: Mapping[str, float]) -> tuple[float, float, float | None]:
+    """Cores, MiB and GPUs; None for shards, which are a part of a GPU."""
+    gpus = None if tres.get("gres/shard") else tres.get("gres/gpu", 0.0)
+    return tres.get("cpu", 0.0), tres.get("mem", 0.0), gpus
+
+
+def _runs(rows: Sequence[Row], accounts: Sequence[str], partitions: Sequence[str]) -> Runs:
+    table: Floats = np.array(
+        [[np.nan if value is None else value for value in row] for row in rows], dtype=float
+    ).reshape(len(rows), len(_COLUMNS))
+    columns: dict[str, Any] = {name: table[:, i] for i, name in enumerate(_COLUMNS)}
+    return Runs(
+        **columns, account=np.array(accounts, dtype=np.str_), partition=np.array(partitions, dtype=np.str_)
+    )
+
+
+def _first(partition: str) -> str:
+    """A job may name several, of which it will have one."""
+    return partition.partition(",")[0]
+
+
+def _amount(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1e15:
+        raise UsageError(f"{name}={text!r} must be a number, 0 or more")
+    return value

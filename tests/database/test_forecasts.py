@@ -1,0 +1,219 @@
+"""slurm-gpudbd forecasts: learned from its database, asked over HTTP, held against what came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.client import DatabaseClient, Forecast
+from slurm_gpu.database.foretold import AGAIN_AFTER_S
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.training import train_from_database
+from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.client import AccountingRun, QueuedJob
+from tests.database.conftest import empty
+from tests.database.running import NOBODY, ROOT, Running, acting_as
+from tests.database.samples import CLUSTER, T0, queued, row
+
+DAY_S = 86400
+ALICE = 1001
+TRES = {"cpu": 8.0, "mem": 65536.0, "gres/gpu": 2.0}
+
+
+def history(n: int = 300, days: float = 10.0) -> list[AccountingRun]:
+    """Jobs of the last days that waited half an hour each, give or take."""
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(n):
+        eligible_s = int(T0 - days * DAY_S * (number + 1) / n - 7200)
+        start_s = eligible_s + int(1800 * 2 ** rng.normal(0, 0.4))
+        found.append(
+            row(
+                job_id=1000 + number, submit_s=eligible_s, eligible_s=eligible_s, start_s=start_s,
+                end_s=start_s + 600, tres_requested=TRES, time_limit_s=3600 * int(rng.integers(1, 9)),
+            )
+        )  # fmt: skip
+    return found
+
+
+def pending(**given: Any) -> QueuedJob:
+    """A job of alice that was submitted a moment ago."""
+    values = {"job_id": 17, "uid": ALICE, "state": "PENDING", "reason": "Resources", "submit_s": T0 - 5,
+              "eligible_s": T0 - 5, "start_s": None, "nodes": (), "tres_requested": TRES,
+              "tres_allocated": {}, "gpu_index": {}}  # fmt: skip
+    return queued(**values | given)
+
+
+def store(server: Running, *runs: AccountingRun) -> None:
+    rows = [run_row(one, {}) for one in runs]
+    server.database.write(lambda connection: store_changed_runs(connection, rows))
+
+
+@pytest.fixture
+def site(server: Running) -> Iterator[Running]:
+    """An empty database, and job 17 in the queue. slurmctld is asked anew each two seconds of the clock."""
+    empty(server.database)
+    server.clock.now = max(server.clock.now, T0) + 100
+    server.clock.now += 100
+    server.slurm.queue = [pending()]
+    yield server
+    server.slurm.queue = []
+    server.clock.now += 100
+
+
+def learn(server: Running, now_s: int | None = None) -> int:
+    """As of now, if not otherwise; returns when."""
+    made_s = int(server.clock.now) if now_s is None else now_s
+    train_from_database(server.database, CLUSTER, made_s, None)
+    return made_s
+
+
+def ask(server: Running, job: str = "17") -> Forecast:
+    with DatabaseClient(server.config) as client:
+        said = client.forecast(job)
+    assert isinstance(said, Forecast)
+    return said
+
+
+def test_a_job_that_waits_is_told_what_such_jobs_waited(site: Running) -> None:
+    store(site, *history())
+    made_s = learn(site)
+    said = ask(site)
+    assert (said.id, said.source, said.with_gpus, said.full) == ("17", "tables", True, True)
+    assert said.low_s < 1800 < said.high_s < DAY_S
+    assert (said.made_s, said.past.n) == (made_s, 0)
+    assert said.judged is not None
+    assert said.judged.within_2x > 0.8
+
+
+def test_one_that_is_not_submitted_is_told_the_same(site: Running) -> None:
+    store(site, *history())
+    learn(site)
+    with DatabaseClient(site.config) as client:
+        said = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
+    assert isinstance(said, Forecast)
+    assert (said.id, said.with_gpus) == (None, True)
+    assert said.low_s < 1800 < said.high_s
+
+
+def test_what_was_said_is_held_against_what_came(site: Running) -> None:
+    store(site, *history())
+    learn(site)
+    said = ask(site)
+    ask(site)  # within ten minutes it counts once
+    start_s = int(said.at_s + said.middle_s)
+    store(site, row(job_id=17, submit_s=T0 - 5, eligible_s=T0 - 5, start_s=start_s, end_s=None))
+    site.clock.now += int(said.high_s) + AGAIN_AFTER_S
+    later = ask(site)
+    assert (later.past.n, later.past.held, later.past.since_s) == (1, 1, said.at_s)
+
+
+def test_what_is_learned_anew_is_used_at_once(site: Running) -> None:
+    store(site, *history())
+    learn(site, T0 - 9 * DAY_S)
+    assert ask(site).made_s == T0 - 9 * DAY_S
+    assert ask(site).made_s != learn(site) == ask(site).made_s
+
+
+def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(site: Running) -> None:
+    store(site, *history(10))
+    learn(site)
+    said = ask(site)
+    assert (said.judged, said.source) == (None, "tables")
+    assert said.low_s < said.middle_s < said.high_s
+
+
+@pytest.mark.parametrize(("trained", "why"), [(False, "slurm-gpu db train"), (True, "no job that waited")])
+def test_without_history_it_says_why_there_is_none(site: Running, trained: bool, why: str) -> None:
+    if trained:
+        learn(site)
+    with DatabaseClient(site.config) as client:
+        said = client.forecast("17")
+    assert isinstance(said, str)
+    assert why in said
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (pending(eligible_s=None, reason="JobHeldUser"), "scontrol release 17"),
+        (pending(eligible_s=None, reason="JobHeldAdmin"), "held by an admin"),
+        (pending(eligible_s=None, reason="Dependency"), "waits for another job"),
+        (pending(eligible_s=T0 + 10 * DAY_S, reason="BeginTime"), "--begin"),
+    ],
+)
+def test_a_job_that_may_not_start_yet_has_none(site: Running, job: QueuedJob, why: str) -> None:
+    store(site, *history())
+    learn(site)
+    site.slurm.queue = [job]
+    site.clock.now += 10
+    with DatabaseClient(site.config) as client, pytest.raises(UsageError, match=why):
+        client.forecast("17")
+
+
+def test_a_job_that_does_not_wait_is_told_what_it_does(site: Running) -> None:
+    started = {"submit_s": T0 - 1900, "eligible_s": T0 - 1900, "start_s": T0 - 100}
+    store(site, row(job_id=20, end_s=None, state="RUNNING", **started))
+    store(site, row(job_id=21, end_s=T0, **started))
+    with DatabaseClient(site.config) as client:
+        for job, why in (
+            ("20", "job 20 runs; it waited 30.0 min"),
+            ("21", "job 21 is over: COMPLETED; it waited 30.0 min"),
+            ("4711", "there is no job 4711"),
+            ("x", "'x' is not a job"),
+        ):
+            with pytest.raises(UsageError, match=why):
+                client.forecast(job)
+
+
+def test_a_task_and_an_array_are_found_by_their_names(site: Running) -> None:
+    store(site, *history())
+    learn(site)
+    site.slurm.queue = [
+        pending(job_id=30, array_job_id=30, array_task="5-9%2", n_tasks=5),
+        pending(job_id=31, array_job_id=30, array_task="4"),
+        pending(job_id=40, het_job_id=40, het_offset=0),
+    ]
+    site.clock.now += 10
+    for job in ("30", "30_4", "30_7", "40", "40+0"):
+        assert ask(site, job).id == job
+    with DatabaseClient(site.config) as client, pytest.raises(UsageError, match="no job 30_3"):
+        client.forecast("30_3")
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
+    # Longer for jobs with a long limit, so that there is a reason to tell.
+    longer = [
+        replace(one, start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
+        if number % 2 else one
+        for number, one in enumerate(history())
+        if one.start_s is not None
+    ]  # fmt: skip
+    store(site, *longer)
+    learn(site)
+    site.slurm.queue = [pending(time_limit_s=7 * DAY_S)]
+    site.clock.now += 10
+    assert ask(site).reasons
+    with acting_as(NOBODY):
+        theirs = site.signed("GET", "/v1/forecast/17")
+    status, answer = site.raw("GET", "/v1/forecast/17", b"", theirs)
+    assert status == 200
+    assert (answer["forecast"]["full"], answer["forecast"]["reasons"]) == (False, [])
+    assert answer["forecast"]["high_s"] > 0
+    assert site.raw("GET", "/v1/forecast/17", b"", {})[0] == 401
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{}, {"partition": ""}, {"partition": "gpu", "gpus": "x"}, {"partition": "gpu", "cores": -1},
+     {"partition": "gpu", "gpus": "nan"}, {"partition": "gpu", "colour": "red"}],
+)  # fmt: skip
+def test_what_is_no_question_is_refused(site: Running, asked: dict[str, Any]) -> None:
+    with DatabaseClient(site.config) as client, pytest.raises(UsageError):
+        client.forecast_asked(**asked)

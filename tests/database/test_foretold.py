@@ -1,0 +1,121 @@
+"""Models are kept whole, and forecasts are held against what came."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import func, select
+
+from slurm_gpu.database import foretold
+from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.forecastanswer import Past
+from slurm_gpu.database.foretold import (
+    AGAIN_AFTER_S,
+    Foretold,
+    newest_model,
+    past_accuracy,
+    read_model_body,
+    remember,
+    store_model,
+)
+from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.schema import forecast
+from tests.database.samples import CLUSTER, T0, row
+
+SAID = Foretold(job_id=1, at_s=T0, low_s=60, middle_s=120, high_s=600, source="tables", made_s=T0 - 9)
+OVER_S = T0 + 601
+
+
+def keep(database: Database, *said: Foretold) -> int:
+    return database.write(lambda connection: remember(connection, CLUSTER, said))
+
+
+def began(database: Database, **given: object) -> None:
+    """What became of a job, as the accounting has it."""
+    runs = [run_row(row(**{"submit_s": T0 - 5, "eligible_s": T0 - 5, **given}), {})]  # type: ignore[arg-type]
+    database.write(lambda connection: store_changed_runs(connection, runs))
+
+
+def accuracy(database: Database, now_s: int = OVER_S) -> Past:
+    with database.reading() as connection:
+        return past_accuracy(connection, CLUSTER, now_s)
+
+
+def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foretold, "PART_BYTES", 1000)
+    bodies = {made_s: bytes([made_s % 256]) * 2500 for made_s in range(1, 6)}
+    for made_s, body in bodies.items():
+        database.write(lambda connection, at=made_s, it=body: store_model(connection, CLUSTER, at, it))  # type: ignore[misc]
+    database.write(lambda connection: store_model(connection, "other", 9, b"x"))
+    database.write(lambda connection: store_model(connection, CLUSTER, 5, b"anew"))
+    with database.reading() as connection:
+        assert newest_model(connection, CLUSTER) == 5
+        kept = [read_model_body(connection, CLUSTER, made_s) for made_s in range(1, 6)]
+        assert kept == [b"", b"", bodies[3], bodies[4], b"anew"]
+        assert newest_model(connection, "nobody") is None
+
+
+def test_a_forecast_is_kept_once_in_ten_minutes(database: Database) -> None:
+    assert keep(database, SAID) == 1
+    assert keep(database, replace(SAID, at_s=T0 + AGAIN_AFTER_S - 1)) == 0
+    assert keep(database, replace(SAID, job_id=2), SAID) == 1
+    assert keep(database, replace(SAID, at_s=T0 + AGAIN_AFTER_S)) == 1
+    with database.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(forecast)).scalar() == 3
+
+
+@pytest.mark.parametrize(
+    ("start_s", "held"),
+    [(T0 + 30, 0), (T0 + 60, 1), (T0 + 300, 1), (T0 + 600, 1), (T0 + 700, 0), (None, 0)],
+)
+def test_it_held_if_the_job_began_in_the_interval(database: Database, start_s: int | None, held: int) -> None:
+    keep(database, SAID)
+    began(database, start_s=start_s, end_s=None if start_s is None else start_s + 10)
+    assert accuracy(database) == Past(n=1, held=held, since_s=T0)
+
+
+def test_before_the_interval_is_over_nothing_is_judged(database: Database) -> None:
+    keep(database, SAID)
+    began(database, start_s=T0 + 100, end_s=None)
+    assert accuracy(database, T0 + 600).n == 0
+
+
+@pytest.mark.parametrize(("gone_s", "n"), [(T0 + 500, 0), (T0 + 900, 1)])
+def test_a_job_that_left_the_queue_says_something_only_if_it_waited_longer(
+    database: Database, gone_s: int, n: int
+) -> None:
+    keep(database, SAID)
+    began(database, start_s=None, end_s=gone_s, state="CANCELLED")
+    assert accuracy(database, T0 + 1000) == Past(n=n, held=0, since_s=T0 if n else None)
+
+
+def test_of_a_requeued_job_the_next_start_counts(database: Database) -> None:
+    keep(database, SAID)
+    began(database, submit_s=T0 - 900, eligible_s=T0 - 900, start_s=T0 - 500, end_s=T0 - 9, state="REQUEUED")
+    began(database, start_s=T0 + 90, end_s=None)
+    assert accuracy(database) == Past(n=1, held=1, since_s=T0)
+
+
+def test_of_an_array_the_first_task_to_start_counts(database: Database) -> None:
+    keep(database, replace(SAID, job_id=10))
+    for job_id, task, start_s in ((10, 2, None), (11, 0, T0 + 90), (12, 1, T0 + 900)):
+        began(database, job_id=job_id, array_job_id=10, array_task=task, start_s=start_s, end_s=None)
+    assert accuracy(database, T0 + 1000) == Past(n=1, held=1, since_s=T0)
+
+
+def test_a_job_that_accounting_has_lost_says_nothing(database: Database) -> None:
+    keep(database, SAID)
+    assert accuracy(database).n == 0
+
+
+def test_the_last_ones_are_judged(database: Database) -> None:
+    for job_id in range(1, 6):
+        keep(database, replace(SAID, job_id=job_id, at_s=T0 + job_id))
+        began(database, job_id=job_id, start_s=T0 + 300 if job_id > 2 else T0 + 10, end_s=None)
+    with database.reading() as connection:
+        assert past_accuracy(connection, CLUSTER, T0 + 900, most=3) == Past(n=3, held=3, since_s=T0 + 3)
+        assert past_accuracy(connection, CLUSTER, T0 + 900) == Past(n=5, held=3, since_s=T0 + 1)
