@@ -1,92 +1,164 @@
 """`slurm-gpu forecast`: what it says of a job that waits, and of what has no forecast."""
 
-import json
+from __future__ import annotations
 
-import numpy as np
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from slurm_gpu.cli import forecast as command
+from slurm_gpu.database.forecastanswer import Forecast, Judged, Past, Reason
+from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.gpuforms import asked_in_all
 from slurm_gpu.policy.sbatch import parse_command
-from tests.cli.conftest import CommandLine, make_run
+from slurm_gpu.slurm.submission import Partition, UserDefaults
+from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S
 
-
-def history(n: int = 300, wait_s: float = 1800.0):
-    """Jobs of the last ten days that waited half an hour each, give or take."""
-    rng = np.random.default_rng(0)
-    runs = []
-    for number in range(n):
-        eligible_s = int(NOW_S - 10 * 86400 * (number + 1) / n - 7200)
-        start_s = eligible_s + int(wait_s * 2 ** rng.normal(0, 0.4))
-        runs.append(
-            make_run(
-                id=str(100 + number),
-                job_id=100 + number,
-                submit_s=eligible_s,
-                eligible_s=eligible_s,
-                start_s=start_s,
-                end_s=start_s + 600,
-                time_limit_s=int(rng.integers(1, 9)) * 3600,
-                n_gpus_requested=2.0,
-            )
-        )
-    return runs
+SAID = Forecast(
+    id="17", full=True, at_s=NOW_S, low_s=1264.0, middle_s=5040.0, high_s=18_720.0, source="learned",
+    reasons=(Reason(what="time limit", factor=2.72), Reason(what="the account", factor=0.4)),
+    made_s=NOW_S - 5 * 3600, looks=14_203, since_s=NOW_S - 60 * 86400, with_gpus=True,
+    judged=Judged(kinds=150, within_2x=0.44, within_3x=0.64), past=Past(n=200, held=162, since_s=NOW_S - 9),
+)  # fmt: skip
 
 
-def waiting(**changes):
-    """Job 17, submitted a moment ago."""
-    return make_run(
-        state="PENDING",
-        submit_s=NOW_S,
-        eligible_s=NOW_S,
-        start_s=None,
-        end_s=None,
-        elapsed_s=None,
-        wait_h=None,
-        run_h=None,
-        n_gpus=None,
-        n_gpus_requested=2.0,
-        nodes="",
-        **changes,
+def answering(slurm_gpu: CommandLine, said: Forecast | str | UsageError) -> list[Any]:
+    """Have slurm-gpudbd answer this; returns what it was asked."""
+    asked: list[Any] = []
+
+    def answer(question: Any) -> Forecast | str:
+        asked.append(question)
+        if isinstance(said, UsageError):
+            raise said
+        return said
+
+    slurm_gpu.database.forecast = answer  # type: ignore[attr-defined]
+    slurm_gpu.database.forecast_asked = lambda **given: answer(given)  # type: ignore[attr-defined]
+    return asked
+
+
+def test_when_why_and_how_sure(slurm_gpu: CommandLine):
+    asked = answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "17") == 0
+    when, why, longer, shorter, sure, past, judged, source = slurm_gpu.out.splitlines()
+    assert asked == ["17"]
+    assert when.startswith("job 17 will probably start in 21m04s to 5h12m (")
+    assert (why, sure) == ("why", "how sure")
+    assert longer == "  2.7 times longer than usual: time limit"
+    assert shorter == "  2.5 times shorter than usual: the account"
+    assert (
+        past == "  of the last 200 forecasts made here, 81% were right: the job started in the interval told"
     )
+    assert "jobs with GPUs" in judged
+    assert "44%" in judged
+    assert source.startswith("  from a model learned 5h00m ago, of 14203 looks at waiting jobs since ")
 
 
-def test_a_waiting_job_is_told_an_interval_and_how_near_such_ones_were(slurm_gpu: CommandLine):
-    slurm_gpu.database.runs = [waiting(), *history()]
-    code, out = slurm_gpu("forecast", "17"), slurm_gpu.out
-    assert code == 0
-    assert out.startswith("job 17 starts in ")
-    assert "within twice the truth" in out
-    code, out = slurm_gpu("forecast", "--json", "17"), slurm_gpu.out
-    answer = json.loads(out)
-    assert answer["low_s"] < 1800 < answer["high_s"]
-    assert answer["accuracy"]["within_2x"] > 0.8
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"low_s": 1.0, "middle_s": 8.0, "high_s": 40.0}, "start within a minute\n"),
+        ({"low_s": 20.0, "middle_s": 90.0, "high_s": 600.0}, "start within 10m00s (by "),
+        ({"past": Past(n=3, held=2, since_s=1)}, "so far 2 of 3 forecasts made here were right"),
+        ({"past": Past(n=0, held=0, since_s=None)}, "no forecast made here is old enough"),
+        ({"judged": None}, "too few jobs with GPUs have waited here lately"),
+        ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),
+        ({"source": "tables"}, "from tables made 5h00m ago"),
+    ],
+)
+def test_what_else_there_is_to_say(slurm_gpu: CommandLine, changes: dict[str, Any], told: str):
+    answering(slurm_gpu, dataclasses.replace(SAID, **changes))
+    assert slurm_gpu("forecast", "17") == 0
+    assert told in slurm_gpu.out
 
 
-def test_with_little_history_it_says_so(slurm_gpu: CommandLine):
-    slurm_gpu.database.runs = [waiting(), *history(8)]
-    code, out = slurm_gpu("forecast", "17"), slurm_gpu.out
-    assert code == 0
-    assert "take it as a guess" in out
+def test_without_reasons_no_heading_stands_alone(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(SAID, reasons=()))
+    slurm_gpu("forecast", "17")
+    assert "why" not in slurm_gpu.out
 
 
-def test_without_history_there_is_no_forecast(slurm_gpu: CommandLine):
-    slurm_gpu.database.runs = [waiting()]
-    code, out = slurm_gpu("forecast", "17"), slurm_gpu.out
-    assert (code, out) == (1, "no forecast: no job that waited is on record yet\n")
+def test_another_day_is_named(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(SAID, middle_s=2 * 86400.0, high_s=30 * 86400.0))
+    slurm_gpu("forecast", "17")
+    first = slurm_gpu.out.splitlines()[0]
+    assert any(f"around {day} " in first for day in ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"))
+    assert " to 20" in first
 
 
-def test_a_job_that_has_started_is_told_how_long_it_waited(slurm_gpu: CommandLine):
-    slurm_gpu.database.runs = [make_run()]
-    code, err = slurm_gpu("forecast", "17"), slurm_gpu.err
-    assert code == 2
-    assert "job 17 does not wait: it is COMPLETED; it waited" in err
+def test_what_was_learned_long_ago_is_remarked_on(slurm_gpu: CommandLine):
+    answering(slurm_gpu, dataclasses.replace(SAID, made_s=NOW_S - 9 * 86400))
+    slurm_gpu("forecast", "17")
+    assert "slurm-gpu-forecast.timer" in slurm_gpu.err
 
 
-def test_an_unknown_job_is_told_where_to_look(slurm_gpu: CommandLine):
-    code, err = slurm_gpu("forecast", "4711"), slurm_gpu.err
-    assert code == 2
-    assert "squeue -j 4711" in err
+def test_programs_get_all_of_it(slurm_gpu: CommandLine):
+    answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--json", "17") == 0
+    assert Forecast.from_json(json.loads(slurm_gpu.out)["forecast"]) == SAID
+
+
+def test_where_nothing_can_be_said_it_says_why(slurm_gpu: CommandLine):
+    answering(slurm_gpu, "nothing has been learned yet")
+    assert slurm_gpu("forecast", "17") == 1
+    assert slurm_gpu.out == "no forecast: nothing has been learned yet\n"
+    assert slurm_gpu("forecast", "--json", "17") == 1
+    assert json.loads(slurm_gpu.out) == {"forecast": None, "why": "nothing has been learned yet"}
+
+
+def test_a_job_that_does_not_wait_is_a_wrong_question(slurm_gpu: CommandLine):
+    answering(slurm_gpu, UsageError("job 17 runs; it waited 30.0 min"))
+    assert slurm_gpu("forecast", "17") == 2
+    assert "job 17 runs" in slurm_gpu.err
+
+
+def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLine):
+    assert slurm_gpu("forecast", "17", "18") == 2
+    assert "write the id of one job" in slurm_gpu.err
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two partitions, of which gpu is the default."""
+    partitions = [
+        Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=7200),
+        Partition(name="long", is_default=False, default_time_s=None, max_time_s=None),
+    ]
+    monkeypatch.setattr(command, "read_partitions", lambda: partitions)
+    monkeypatch.setattr(command, "read_user_defaults", lambda *_: UserDefaults(account="vision"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--gpus=2", {"gpus": 2, "cores": 1, "nodes": 1, "memory_mib": None, "time_limit_s": 3600}),
+        ("--gpus=2 --cpus-per-gpu=4 --mem-per-gpu=8G", {"cores": 8, "memory_mib": 16384}),
+        ("--nodes=2 --ntasks-per-node=3 --mem=4G", {"cores": 6, "nodes": 2, "memory_mib": 8192}),
+        ("--ntasks=4 --cpus-per-task=2 --mem-per-cpu=1G", {"cores": 8, "memory_mib": 8192}),
+        ("--partition=long --time=1-0", {"partition": "long", "time_limit_s": 86400}),
+        ("--partition=long", {"time_limit_s": None}),
+    ],
+)
+def test_a_command_is_asked_with_what_slurm_fills_in(
+    slurm_gpu: CommandLine, cluster: None, options: str, expected: dict[str, Any]
+):
+    asked = answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--", "sbatch", *options.split(), "--wrap=true") == 0, slurm_gpu.err
+    assert slurm_gpu.out.startswith("this job, submitted now, will probably start")
+    assert {name: asked[0][name] for name in expected} == expected
+    assert asked[0]["account"] == "vision"
+
+
+def test_a_partition_that_is_not_there_is_named(slurm_gpu: CommandLine, cluster: None):
+    answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--", "sbatch", "--partition=gup", "--wrap=true") == 2
+    assert "there is no partition 'gup'; there are gpu, long" in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
@@ -106,6 +178,10 @@ def test_the_gpus_of_a_command_are_counted(options: str, gpus: int):
     assert asked_in_all(request.description(0, "root")) == gpus
 
 
-def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLine):
-    assert slurm_gpu("forecast", "17", "18") == 2
-    assert "write the id of one job" in slurm_gpu.err
+def test_a_login_node_needs_no_numpy(tmp_path: Path):
+    """What the command and its question to slurm-gpudbd import, with numpy out of reach."""
+    code = (
+        "import sys; sys.modules['numpy'] = sys.modules['sklearn'] = None\n"
+        "import slurm_gpu.cli.main, slurm_gpu.cli.forecast, slurm_gpu.database.client, slurm_gpu.cli.db"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)

@@ -1,0 +1,78 @@
+"""How long a job will wait, learned from jobs that waited in the lab, and held against what came."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+
+pytestmark = pytest.mark.long
+
+PAST = ("carol", "alice") * 3
+"""Who had jobs before; the lab's policy allows no more at once."""
+WORK_S = 4
+NODE = ("--gpus=4", "--nodelist=n1", "--output=/dev/null")
+"""All GPUs of one node, so that they run one after the other."""
+
+
+def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_right(lab: Lab) -> None:
+    alice = ("slurm-gpu", "forecast")
+    past = [
+        lab.submit(user, *NODE, f"--time={10 + number}", f"--wrap=sleep {WORK_S}")  # like jobs count less
+        for number, user in enumerate(PAST)
+    ]
+    wait_for(lambda: all(_started(lab, job) for job in past), 300, "all are known to have waited")
+    nothing = lab.run_as("alice", [*alice, "--", "sbatch", "--gpus=1", "--wrap=true"], check=False)
+    assert (nothing.returncode, "slurm-gpu db train" in nothing.stdout) == (1, True)
+    trained = lab.output(["slurm-gpu", "db", "train", f"--database-config={lab.layout.database_file}"])
+    assert re.match(r"learned from \d+ looks? at waiting jobs", trained), trained
+
+    blocker = lab.submit("carol", *NODE, "--time=20", "--wrap=sleep 900")
+    wait_for(lambda: lab.held(blocker), 60, "the node is taken")
+    job = lab.submit("alice", *NODE, "--time=10", "--wrap=true")
+    said = wait_for(lambda: _said(lab, "alice", str(job)), 30, "slurm-gpudbd sees it wait")
+    assert said["full"]
+    assert said["low_s"] < said["middle_s"] < said["high_s"] < 3600
+    assert said["past"]["n"] == 0
+    shown = lab.output([*alice, str(job)], "alice")
+    assert f"job {job} will probably start" in shown
+    assert "too few jobs with GPUs have waited here lately" in shown
+    before = lab.output([*alice, "--", "sbatch", "--gpus=1", "--time=5", "--wrap=true"], "alice")
+    assert before.startswith("this job, submitted now, will probably start")
+    assert not _said(lab, "bob", str(job))["full"], "of others' jobs nobody is told the reasons"
+
+    time.sleep(max(0.0, said["at_s"] + said["low_s"] - time.time()))  # the interval is what is promised
+    lab.output(["scancel", str(blocker)])
+    wait_for(lambda: lab.held(job), 60, f"job {job} starts")
+    over = lab.run_as("alice", [*alice, str(job)], check=False)
+    assert over.returncode == 2
+    assert "waited" in over.stderr or "does not wait" in over.stderr
+    time.sleep(max(0.0, said["at_s"] + said["high_s"] - time.time()) + 2)
+    asked = ["slurm-gpu", "forecast", "--json", "--", "sbatch", "--gpus=1", "--wrap=true"]
+    later = wait_for(
+        lambda: json.loads(lab.output(asked, "alice"))["forecast"]["past"]["n"], 60, "it is judged"
+    )
+    assert later == 1
+    assert json.loads(lab.output(asked, "alice"))["forecast"]["past"]["held"] == 1
+    unknown = lab.run_as("alice", [*alice, "999999"], check=False)
+    assert (unknown.returncode, "there is no job 999999" in unknown.stderr) == (2, True)
+
+
+def _started(lab: Lab, job: int) -> bool:
+    shown = lab.run_as("root", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    if shown.returncode != 0:
+        return False
+    return all(run["start_s"] is not None for run in json.loads(shown.stdout)["runs"])
+
+
+def _said(lab: Lab, user: str, job: str) -> dict[str, Any]:
+    """What slurm-gpudbd forecasts; {} where it sees no such job yet."""
+    done = lab.run_as(user, ["slurm-gpu", "forecast", "--json", job], check=False)
+    forecast: dict[str, Any] = json.loads(done.stdout)["forecast"] if done.returncode == 0 else {}
+    return forecast
