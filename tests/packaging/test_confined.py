@@ -120,6 +120,12 @@ for place in ("/etc/x", "/usr/x", "/var/lib/x", "/run/x", "/proc/sys/kernel/host
     assert tried(NODE, code) == "30\n" * 6  # EROFS
 
 
+@needs_slurm_user
+def test_slurm_gpudbd_may_reckon_with_numpy() -> None:
+    code = "import numpy; a = numpy.eye(300); print((a @ a).sum())"
+    assert tried(DATABASE, code) == "300.0\n"
+
+
 @pytest.mark.skipif(shutil.which("slurmd") is None, reason="slurmd is not installed here")
 def test_slurm_gpud_may_ask_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None:
     (tmp_path / "slurm.conf").write_text(

@@ -18,6 +18,7 @@ UNITS = ROOT / "packaging/systemd"
 DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld")
 SERVED = tuple(f"{name}.service" for name in DAEMONS)
 REVIEW = ("slurm-gpu-review.service", "slurm-gpu-review.timer")
+FORECAST = ("slurm-gpu-forecast.service", "slurm-gpu-forecast.timer")
 REPORT = (
     "slurm-gpu-report@.service",
     *(f"slurm-gpu-report-{how}.timer" for how in ("daily", "weekly", "monthly")),
@@ -53,7 +54,7 @@ def system(tmp_path: Path) -> Iterator[Path]:
     units.mkdir(parents=True)
     for target in Path("/usr/lib/systemd/system").glob("*.target"):
         shutil.copy(target, units)
-    for unit in (*SERVED, *REVIEW, *REPORT):
+    for unit in (*SERVED, *REVIEW, *FORECAST, *REPORT):
         shutil.copy(UNITS / unit, units)
     for name in (*(f"sbin/{name}" for name in DAEMONS), "bin/slurm-gpu"):
         launcher = tmp_path / "usr" / name
@@ -72,21 +73,21 @@ def test_every_unit_is_one_of_these_and_in_one_package() -> None:
     spec = (ROOT / "packaging/rpm/slurm-gpu.spec").read_text()
     packed = re.findall(r"^%\{units\}/(\S+)$", spec, re.MULTILINE)
     for path in (*UNITS.glob("*.service"), *UNITS.glob("*.timer")):
-        assert path.name in (*SERVED, *REVIEW, *REPORT)
+        assert path.name in (*SERVED, *REVIEW, *FORECAST, *REPORT)
         assert sum(path.match(pattern) for pattern in packed) == 1, (
             f"%files of one package is to have {path.name}"
         )
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, *REVIEW, "slurm-gpu-report@day.service", *REPORT[1:]])
+@pytest.mark.parametrize("unit", [*SERVED, *REVIEW, *FORECAST, "slurm-gpu-report@day.service", *REPORT[1:]])
 def test_systemd_has_nothing_to_say_against_it(unit: str, system: Path) -> None:
     done = run("systemd-analyze", "verify", "--man=no", f"--root={system}", unit)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @needs_systemd
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], REPORT[0]])
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], FORECAST[0], REPORT[0]])
 def test_it_is_exposed_to_3_of_10_at_most(unit: str) -> None:
     done = run("systemd-analyze", "security", "--offline=true", "--threshold=30", UNITS / unit)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -159,7 +160,7 @@ def test_every_unit_starts_a_command_that_there_is() -> None:
         assert name in commands
 
 
-@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], REPORT[0]])
+@pytest.mark.parametrize("unit", [*SERVED, REVIEW[0], FORECAST[0], REPORT[0]])
 def test_a_site_whose_slurm_lies_elsewhere_says_so_in_one_file(unit: str) -> None:
     assert settings(unit)["EnvironmentFile"] == ["-/etc/default/slurm-gpu", "-/etc/sysconfig/slurm-gpu"]
 
