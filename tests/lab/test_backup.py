@@ -132,7 +132,9 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
         assert _check(shown, "backup")[0] == "ok"
         assert _check(shown, "applied")[0] == "ok"
 
-    backup.start("slurmctld", "-D")
+    backup.start(
+        "slurmctld", "-D", "-i"
+    )  # 26.05: as the lab's own, or it ends when it takes over from a killed one
     watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
     backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
     snapshot = backup.root / "run" / "snapshot.txt"
