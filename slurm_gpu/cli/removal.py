@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_gpu.cli.checks.boot import DATABASE_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
 from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
 from slurm_gpu.errors import OutsideError
@@ -15,10 +16,6 @@ from slurm_gpu.policy.installed import read_chain
 from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
-
-DATABASE_FILE = "slurm-gpudbd.yaml"
-UNITS = (Path("/etc/systemd/system"), Path("/usr/lib/systemd/system"))
-"""Where files of units lie, the site's and those of packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +44,9 @@ def steps(at: Surroundings) -> list[Step]:
     if database:
         packages.append("slurm-gpu-db")
         units.append("slurm-gpudbd")
-    timers = _timers()
-    units += timers
-    if any(timer.startswith("slurm-gpu-report-") for timer in timers):
+    here = timers()  # systemctl disables none of its arguments where one is no unit
+    units += here
+    if any(timer.startswith("slurm-gpu-report-") for timer in here):
         packages.append("slurm-gpu-report")
     if units:
         found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
@@ -60,11 +57,6 @@ def steps(at: Surroundings) -> list[Step]:
     found.append(Step(what, (f"dnf remove {' '.join([*packages, 'slurm-gpu-client', 'slurm-gpu'])}",)))
     found += _leftovers(at, conf, database=database)
     return found
-
-
-def _timers() -> list[str]:
-    """Ours that are here: systemctl disables none of its arguments where one is no unit."""
-    return sorted({path.name for directory in UNITS for path in directory.glob("slurm-gpu-*.timer")})
 
 
 def _conf(at: Surroundings) -> list[ConfLine]:

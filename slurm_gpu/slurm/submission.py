@@ -32,6 +32,10 @@ class Partition:
     """Of one job; None, here and below, where there is no limit."""
     max_cpus_per_node: int | None = None
     max_memory_per_node_mib: int | None = None
+    default_memory_per_gpu_mib: int | None = None
+    """What a job gets that does not say --mem; None, here and below, where slurm.conf's default counts."""
+    default_memory_per_cpu_mib: int | None = None
+    default_memory_per_node_mib: int | None = None
     root_only: bool = False
     needs_reservation: bool = False
     state: str = "UP"
@@ -128,10 +132,19 @@ def _partition(line: str) -> Partition:
         max_nodes=_number(fields.get("MaxNodes", "UNLIMITED")),
         max_cpus_per_node=_number(fields.get("MaxCPUsPerNode", "UNLIMITED")),
         max_memory_per_node_mib=_number(fields.get("MaxMemPerNode", "UNLIMITED")),
+        default_memory_per_gpu_mib=memory_per_gpu(fields.get("JobDefaults", "")),
+        default_memory_per_cpu_mib=_number(fields.get("DefMemPerCPU", "UNLIMITED")),
+        default_memory_per_node_mib=_number(fields.get("DefMemPerNode", "UNLIMITED")),
         root_only=fields.get("RootOnly") == "YES",
         needs_reservation=fields.get("ReqResv") == "YES",
         state=fields.get("State", "UP"),
     )
+
+
+def memory_per_gpu(job_defaults: str) -> int | None:
+    """DefMemPerGPU, in MiB: scontrol shows it under JobDefaults, of a partition as of slurm.conf."""
+    found = re.search(r"\bDefMemPerGPU=(\d+)", job_defaults)
+    return int(found[1]) if found else None
 
 
 def _names(text: str) -> frozenset[str] | None:

@@ -9,7 +9,7 @@ from slurm_gpu.cli.site import Site
 from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
 from tests.cli.conftest import Database
-from tests.slurm.recorded import NOW_S, RecordedSlurm
+from tests.slurm.recorded import DATA, NOW_S, RecordedSlurm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,6 +34,7 @@ class Installation:
         self.root, self.conf = root, {"SLURM_CONF": str(root / "slurm" / "slurm.conf")}
         self.database = Database()
         self.said = {"scontrol --version": "slurm 22.05.8\n", "squeue": "", "slurmd -G": ""}
+        self.said["scontrol --all --oneliner show partition"] = (DATA / "partitions.txt").read_text()
         """What other commands print, by how they begin."""
         for directory in ("slurm", "prolog.d", "epilog.d", "run/jobs", "state/spool", "proc"):
             (root / directory).mkdir(parents=True, mode=0o700)
@@ -60,6 +61,7 @@ class Installation:
             policy_state=self.root / "policy",
             host=host,
             proc=self.root / "proc",
+            systemd=self.root / "systemd",
             slurmd=self._say,
             conf_cache=self.root / "cached" / "slurm.conf",
         )

@@ -157,18 +157,6 @@ def test_slurm_22_05_cannot_have_mig_and_shards(
         assert "GresTypes has shard beside MIG instances: Slurm 22.05.8 takes" in finding.message
 
 
-def test_memory_per_gpu(installed: Installation):
-    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
-    installed.conf |= {"JobDefaults": "(null)", "DefMemPerCPU": "0", "DefMemPerNode": "UNLIMITED"}
-    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["warn"]
-    installed.conf["JobDefaults"] = "DefCpuPerGPU=8"
-    finding = worst(slurm_conf.memory_per_gpu(installed.at()))
-    # scontrol shows it under JobDefaults, a key at which every program that reads slurm.conf stops.
-    assert str(finding.remedy).startswith("DefMemPerGPU=MIB in slurm.conf, a line of its own")
-    installed.conf["SelectTypeParameters"] = "CR_CORE,CR_CORE_DEFAULT_DIST_BLOCK"
-    assert levels(slurm_conf.memory_per_gpu(installed.at())) == ["ok"]
-
-
 # The policy
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from slurm_gpu.cli import removal
+from slurm_gpu.cli.checks import boot
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
 from slurm_gpu.policy.journal import Entry, Journal, State
@@ -19,7 +20,7 @@ from tests.cli.installation import Installation
 @pytest.fixture
 def conf(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A slurm.conf with all that an installation adds."""
-    monkeypatch.setattr(removal, "UNITS", ())  # whatever this host has
+    monkeypatch.setattr(boot, "UNITS", ())  # whatever this host has
     path = Path(installed.conf["SLURM_CONF"])
     path.write_text(
         "ClusterName=neuron\n"
@@ -121,7 +122,7 @@ def test_where_hosts_share_slurms_directory_its_removal_is_for_the_last_of_them(
 def test_timers_that_are_here_are_disabled_and_what_brought_them_goes(
     installed: Installation, conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
-    monkeypatch.setattr(removal, "UNITS", (tmp_path / "none", tmp_path))
+    monkeypatch.setattr(boot, "UNITS", (tmp_path / "none", tmp_path))
     for name in ("slurm-gpu-report-daily.timer", "slurm-gpu-review.timer", "other.timer"):
         (tmp_path / name).touch()
     said = lines(installed)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from slurm_gpu.cli.checks import (
     applications,
+    boot,
     commands,
     controller,
     database,
@@ -15,6 +16,7 @@ from slurm_gpu.cli.checks import (
     hooks,
     job_submit,
     journal,
+    memory,
     node,
     peers,
     site_file,
@@ -37,7 +39,7 @@ CHECKS = (
     Check("PrologFlags", slurm_conf.prolog_flags, (_SLURM,)),
     Check("accounting", slurm_conf.gpus_accounted, (_SLURM,)),
     Check("GRES", slurm_conf.gres_types, (_SLURM,)),
-    Check("memory", slurm_conf.memory_per_gpu, (_SLURM,)),
+    Check("memory", memory.defaults, (_SLURM,)),
     Check("MaxJobCount", slurm_conf.room_for_jobs, (_SLURM,)),
     Check("PriorityType", slurm_conf.priorities, (_SLURM,)),
     Check("job_submit", job_submit.plugin, (_SLURM,)),
@@ -55,6 +57,7 @@ CHECKS = (
     Check("gres.conf", gres.agrees, (_SLURM, _DATABASE)),
     Check("clocks", database.clocks, (_SLURM, _DATABASE)),
     Check("slurm-gpud", node.alive, (_SLURM,)),
+    Check("boot", boot.enabled, (_SLURM,)),
     Check("commands", commands.found),
     Check("applications", applications.rules, (_SLURM,)),
     Check("hook events", node.hook_directory, (_SLURM,)),

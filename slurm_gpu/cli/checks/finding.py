@@ -74,6 +74,8 @@ class Surroundings:
     policy_file: Path | None = None
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
+    systemd: Path = Path("/run/systemd/system")
+    """A directory that is there where systemd runs."""
     slurmd: RunSlurmd = run_slurmd
     """Runs `slurmd -G`, which tells what slurmd reads in gres.conf."""
     conf_cache: Path = CACHED_CONF

@@ -118,26 +118,6 @@ def gres_types(at: Surroundings) -> Iterator[Finding]:
         )
 
 
-def memory_per_gpu(at: Surroundings) -> Iterator[Finding]:
-    """A job that does not say how much memory it needs leaves some for others."""
-    raw = at.settings.raw
-    handed_out = raw.get("SelectTypeParameters", "")
-    if handed_out.startswith("CR_") and "MEMORY" not in handed_out.upper():
-        yield ok(
-            f"Slurm hands out no memory (SelectTypeParameters={handed_out}): no job takes it from others"
-        )
-        return
-    amounts = [raw.get(name, "") for name in ("DefMemPerCPU", "DefMemPerNode")]
-    if "DefMemPerGPU" in raw.get("JobDefaults", "") or any(re.match("[1-9]", text) for text in amounts):
-        yield ok("jobs without --mem get a default, not the whole node")
-    else:
-        yield warn(
-            "no DefMemPerGPU: a job without --mem takes the whole node's memory, and its other GPUs lie idle",
-            "DefMemPerGPU=MIB in slurm.conf, a line of its own: RealMemory / GPUs of the smallest node with "
-            "GPUs; scontrol reconfigure",
-        )
-
-
 def room_for_jobs(at: Surroundings) -> Iterator[Finding]:
     """There is room for more jobs: slurmctld may hold more jobs than it does now."""
     most = at.settings.raw.get("MaxJobCount", "")

@@ -1,0 +1,113 @@
+"""`slurm-gpu doctor` on what will not be there after the next boot."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from slurm_gpu.cli.checks import boot
+from slurm_gpu.cli.checks.finding import Finding, Surroundings
+from slurm_gpu.errors import SlurmError
+from tests.cli.installation import Installation
+from tests.cli.test_doctor_controller import install
+
+NODE, DATABASE, CONTROLLER = (f"{name}.service" for name in ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld"))
+REVIEW, DAILY = "slurm-gpu-review.timer", "slurm-gpu-report-daily.timer"
+LIMITS = "{gpus_running: 4}"
+ADJUSTED = """\
+version: 1
+contact: gpu-help@example.edu
+groups: {g: {}}
+rules:
+  - {id: r, for: g, per: user, why: W., limits: {gpus_running: 4}, adjust: {gpus_running: [2, 8]}}
+"""
+
+
+@pytest.fixture
+def host(installed: Installation, monkeypatch: pytest.MonkeyPatch) -> Installation:
+    """systemd runs here, with all of our units, and nothing is enabled."""
+    (installed.root / "systemd").mkdir()
+    monkeypatch.setattr(boot, "UNITS", (installed.root / "systemd",))
+    for timer in (REVIEW, DAILY):
+        (installed.root / "systemd" / timer).touch()
+    return installed
+
+
+def found(host: Installation, states: Mapping[str, str], *, is_node: bool = False) -> list[Finding]:
+    """The findings where systemd says so of units, as "loaded enabled active", and else that they are off."""
+    blocks = []
+    for name in (NODE, DATABASE, CONTROLLER, REVIEW, DAILY):
+        load, file, active = states.get(name, "loaded disabled inactive").split()
+        properties = {"Id": name, "LoadState": load, "ActiveState": active, "UnitFileState": file.strip("-")}
+        blocks.append("".join(f"{key}={value}\n" for key, value in properties.items()))
+    host.said["systemctl show --property=Id"] = "\n".join(blocks)
+    at = host.at("head")
+    if not is_node:
+        at.nodes = []
+    return list(boot.enabled(at))
+
+
+def told(findings: list[Finding]) -> list[tuple[str, str | None]]:
+    return [(finding.level.value, finding.remedy) for finding in findings]
+
+
+def test_without_systemd_there_is_nothing_to_look_at(installed: Installation) -> None:
+    assert told(list(boot.enabled(installed.at()))) == [("skipped", None)]
+
+
+def test_what_is_not_needed_here_may_be_off(host: Installation) -> None:
+    assert told(found(host, {})) == [("skipped", None)]
+
+
+def test_a_gpu_node_needs_its_daemon_at_boot(host: Installation) -> None:
+    enable = ("warn", f"systemctl enable --now {NODE}")
+    assert told(found(host, {}, is_node=True)) == [enable]
+    (finding,) = found(host, {NODE: "loaded disabled active"}, is_node=True)
+    assert finding.message == f"{NODE} runs, and will not after the next boot: it is disabled"
+    assert told(found(host, {NODE: "loaded enabled-runtime active"}, is_node=True)) == [enable]
+    assert told(found(host, {NODE: "loaded enabled active"}, is_node=True)) == [("ok", None)]
+
+
+def test_a_masked_unit_has_to_be_unmasked_first(host: Installation) -> None:
+    (finding,) = found(host, {NODE: "masked masked inactive"}, is_node=True)
+    assert finding.remedy == f"systemctl unmask {NODE}; systemctl enable --now {NODE}"
+
+
+def test_where_something_else_starts_the_daemon_systemd_is_not_asked_to(host: Installation) -> None:
+    assert told(found(host, {NODE: "not-found - inactive"}, is_node=True)) == [("skipped", None)]
+
+
+def test_the_host_of_slurm_gpudbd_is_where_its_file_lies(host: Installation) -> None:
+    (host.root / "slurm-gpudbd.yaml").touch()
+    assert told(found(host, {})) == [("warn", f"systemctl enable --now {DATABASE}")]
+
+
+def test_the_controller_needs_its_daemon_once_a_policy_is_in_force(host: Installation) -> None:
+    install(host, LIMITS)
+    assert told(found(host, {})) == [("warn", f"systemctl enable --now {CONTROLLER}")]
+
+
+def test_limits_that_may_move_need_the_timer_of_their_review(host: Installation) -> None:
+    install(host, LIMITS)
+    (host.root / "policy.yaml").write_text(ADJUSTED)
+    daemon = {CONTROLLER: "loaded enabled active"}
+    assert told(found(host, daemon)) == [("warn", f"systemctl enable --now {REVIEW}"), ("ok", None)]
+    host.conf["SlurmctldHost[0]"], host.conf["SlurmctldHost[1]"] = "other", "head"  # a backup reviews nothing
+    assert told(found(host, daemon)) == [("ok", None)]
+
+
+def test_a_timer_that_somebody_started_or_enabled_is_to_be_both(host: Installation) -> None:
+    assert told(found(host, {DAILY: "loaded disabled active"})) == [
+        ("warn", f"systemctl enable --now {DAILY}")
+    ]
+    (finding,) = found(host, {DAILY: "loaded enabled inactive"})
+    assert (finding.level.value, finding.remedy) == ("warn", f"systemctl start {DAILY}")
+    assert told(found(host, {DAILY: "loaded enabled active"})) == [("ok", None)]
+
+
+def test_a_systemd_that_does_not_answer_is_no_failure(host: Installation) -> None:
+    def silent(argv: object, environ: object, timeout_s: object) -> str:
+        raise SlurmError("`systemctl show` gave no answer within 10 s")
+
+    at: Surroundings = host.at("head")
+    at.site.run = silent
+    assert told(list(boot.enabled(at))) == [("skipped", None)]
