@@ -132,9 +132,7 @@ def test_the_backup_has_the_policy_and_takes_over(backup: Backup) -> None:
         assert _check(shown, "backup")[0] == "ok"
         assert _check(shown, "applied")[0] == "ok"
 
-    backup.start(
-        "slurmctld", "-D", "-i"
-    )  # 26.05: as the lab's own, or it ends when it takes over from a killed one
+    backup.start("slurmctld", "-D", "-i")  # as the lab's own: 26.05 takes over from a killed one only so
     watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
     backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
     snapshot = backup.root / "run" / "snapshot.txt"
