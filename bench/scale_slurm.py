@@ -89,12 +89,24 @@ ping) echo 'Slurmctld(primary) at head is UP';;
 esac""",
     "squeue": f"""{_MARK}
 sed "s/<MARK>/$mark/g" labels""",
+    # All jobs are of now: of an earlier period, and of jobs that are not these, it has nothing to tell.
     "sacct": f"""{_MARK}
 case "$*" in
---helpformat) cat helpformat;;
-*) sed "s/<MARK>/$mark/g" runs;;
-esac""",
+--helpformat) cat helpformat; exit;;
+esac
+ids= until_s=
+for option; do
+case $option in
+--jobs=*) ids=${{option#*=}};;
+--endtime=uts*) until_s=${{option#*=uts}};;
+esac
+done
+[ "$until_s" -ge "$(cat first)" ] || exit 0
+awk -v ids="$ids" -v mark="$mark" -f rows.awk runs""",
 }
+_ROWS = """BEGIN { n = split(ids, some, ","); for (i = 1; i <= n; i++) wanted[some[i]] }
+{ split($0, told, "<MARK>"); if (!n || told[1] in wanted) { gsub("<MARK>", mark); print } }
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +130,7 @@ def install(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
     config = re.sub(r"(?m)^(ClusterName +=).*", rf"\1 {CLUSTER}", config)
     config = re.sub(r"(?m)^(SlurmUser +=).*", rf"\1 root({os.getuid()})", config)
     (directory / "config").write_text(config)
+    (directory / "rows.awk").write_text(_ROWS)
     (directory / "helpformat").write_text((_RECORDED / "sacct-helpformat.txt").read_text())
     (directory / "nodes").write_text("".join(_NODE.format(name=name, address=at) for name, at in nodes))
 
@@ -140,6 +153,7 @@ def tell_jobs(directory: Path, jobs: Sequence[SimulatedJob], *, over: bool) -> N
         state, gres = ("COMPLETED", "") if over else ("RUNNING", "gpu:a100:8(IDX:0-7)")
         shown.append(_JOB.format(**given, end_s=end_s, state=state, gres=gres))
         labels.append(f"{job.job_id}<MARK>train<MARK>slurm-gpu/1 t=abcdef012345 r=grad-share<MARK>\n")
+    (directory / "first").write_text(str(min((job.start_s - 60 for job in jobs), default=0)))
     for name, lines in (("runs", runs), ("jobs", shown), ("labels", labels)):
         hidden = directory / f".{name}"
         hidden.write_text("".join(lines))
