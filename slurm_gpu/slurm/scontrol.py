@@ -24,7 +24,7 @@ _CONFIG_LINE = re.compile(r"(?P<key>[A-Za-z][\w\[\]/]*)\s*= ?(?P<value>.*)")
 _USER = re.compile(r"(?P<name>.*)\((?P<uid>\d+)\)")
 _JOB_HEAD = re.compile(r"^JobId=(?P<id>\d+) ", re.MULTILINE)
 _REASON_AUTHOR = re.compile(r" \[[^\]]*@\w+\]$")
-_KEY_VALUE = re.compile(r"(?:^|(?<=\s))([A-Za-z][^\s=]*)=(\S*)")
+_KEY_VALUE = re.compile(r"(?<!\S)([A-Za-z][^\s=]*)=(\S*)")
 _ABSENT = ("(null)", "N/A", "n/a")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
 _NO_TASK = "4294967294"
@@ -119,9 +119,7 @@ class _Fields:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._words: dict[str, str] = {}
-        for key, value in _KEY_VALUE.findall(text):
-            self._words.setdefault(key, value)
+        self._words: dict[str, str] = dict(reversed(_KEY_VALUE.findall(text)))
 
     def word(self, key: str) -> str:
         """The value up to the next space; "" where the key is absent or says (null)."""
@@ -200,6 +198,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
     if task == _NO_TASK:
         task = ""
     array_job_id, restarts = fields.number("ArrayJobId"), fields.number("Restarts")
+    before_texts = _before_texts(fields.text)
     try:
         # Up to 24.05 there is one TRES=: what is allocated once there is an allocation, else the request.
         single = parse_tres(fields.word("TRES"))
@@ -231,7 +230,7 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             nodes=nodes,
             tres_requested=requested,
             tres_allocated=allocated,
-            gpu_index=dict(_gpu_index(fields.text)),
+            gpu_index=dict(_gpu_index(before_texts)),
             gres_per_node=fields.word("TresPerNode") or fields.word("TresPerJob"),
             features=fields.word("Features"),
             admin_comment=label.admin_comment,
@@ -239,7 +238,8 @@ def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
             most_nodes=fields.upper_end("NumNodes"),
             tres_per_node=fields.word("TresPerNode"),
             het_offset=fields.number("HetJobOffset"),
-            resized_s=_Fields(_before_texts(fields.text)).epoch("ResizeTime"),
+            # Few jobs were, and all are asked about every other second.
+            resized_s=_Fields(before_texts).epoch("ResizeTime") if "ResizeTime=" in before_texts else None,
         )
     except ValueError as error:
         raise SlurmError(f"job {job_id}: {error}") from None
@@ -256,7 +256,7 @@ def _before_texts(text: str) -> str:
 
 
 def _gpu_index(text: str) -> Iterator[tuple[str, dict[str, list[int]]]]:
-    for match in _JOB_GRES.finditer(_before_texts(text)):
+    for match in _JOB_GRES.finditer(text):
         if index := index_by_name(parse_gres(match["gres"])):
             for node in expand(match["nodes"]):
                 yield node, {name: list(positions) for name, positions in index.items()}
