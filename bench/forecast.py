@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +20,17 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.forecast_data import TABLE_ORDER, read_folder, waited_before_s
-from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, train
+from slurm_gpu.forecast.forecaster import KIND, KINDS, LEARNED, Learner, train
 from slurm_gpu.forecast.learn import learn
 from slurm_gpu.forecast.looks import Floats, Known, Looks
+from slurm_gpu.forecast.regression import Regression
 from slurm_gpu.forecast.tables import wait_tables
 from slurm_gpu.forecast.waitgrid import quantile
 
 MOST_ROWS = 20_000
 Baseline = Callable[[Known, Looks], Floats]
+EVERY_LOOK = 1000
+"""Forecasts are judged by what would have been said at each look before, from what was known at it."""
 
 
 def main() -> None:
@@ -44,6 +47,9 @@ def main() -> None:
         default=0,
         help="leave out so many looks at the end: with 9, the ones to choose by",
     )
+    parser.add_argument(
+        "--once", action="store_true", help="train before the first of them alone, and not before each again"
+    )
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
     arguments = parser.parse_args()
     looks = read_folder(arguments.data)
@@ -52,14 +58,17 @@ def main() -> None:
     baselines: dict[str, Baseline] = {"partition median": partition_median}
     if not arguments.quick:
         baselines["gradient boosting"] = gradient_boosting
+    learner = remembered(learn)
     said: dict[str, list[Floats]] = {name: [] for name in ("slurm-gpu", "low", "high", *baselines)}
     rows, sources = [], []
     for moment in moments:
-        past = looks.known_at(moment)
+        if moment == moments[0] or not arguments.once:
+            past = looks.known_at(moment)
+            forecaster = train(past, TABLE_ORDER, looks.names, learner, EVERY_LOOK)
         row = np.flatnonzero(looks.at_s == moment)
         now = looks[row]
         rows.append(row)
-        found = train(past, TABLE_ORDER, looks.names, learn).forecast(now)
+        found = forecaster.forecast(now)
         said["slurm-gpu"].append(found.middle_s)
         said["low"].append(found.low_s)
         said["high"].append(found.high_s)
@@ -71,6 +80,21 @@ def main() -> None:
     report(
         looks[np.concatenate(rows)], {k: np.concatenate(v) for k, v in said.items()}, np.concatenate(sources)
     )
+
+
+def remembered(learner: Learner) -> Learner:
+    """Learns what was known at a moment once: it is the same whenever it is asked for.
+
+    So the forecasts of earlier looks, by which those of later ones are judged, are not made again for each.
+    """
+    known: dict[float, Regression] = {}
+
+    def learned(past: Known, names: Sequence[str], weight: Floats) -> Regression:
+        if past.now_s not in known:
+            known[past.now_s] = learner(past, names, weight)
+        return known[past.now_s]
+
+    return learned
 
 
 def partition_median(past: Known, now: Looks) -> Floats:

@@ -17,7 +17,7 @@ from slurm_gpu.forecast.looks import Floats, Known, Looks
 from slurm_gpu.forecast.pastforecasts import Errors
 from slurm_gpu.forecast.regression import Regression
 from slurm_gpu.forecast.tables import WaitTables, wait_tables
-from slurm_gpu.forecast.waitgrid import quantile
+from slurm_gpu.forecast.waitgrid import around, likeliest, quantile
 
 TABLES, LEARNED = "tables", "learned"
 KINDS: Mapping[str, int] = {"cpu": 0, "gpu": 1}
@@ -28,7 +28,8 @@ FEWEST_MOMENTS = 4
 FEWEST_JUDGED = 30
 """Of so many groups of like jobs must the fate be known, or nothing can be said of the accuracy."""
 
-_BLOCKS = 4
+BLOCKS = 4
+"""Into so many blocks is cut what forecasts are judged by; each costs a training."""
 _JUDGED_SHARE = 0.5
 _MOST_ALIKE = 8
 """A thousand tasks of one array say little more than a few of them."""
@@ -54,6 +55,8 @@ class Correction:
     """How many groups of like jobs that stands on."""
     within: Mapping[str, tuple[float, float]]
     """By source, the shares of forecasts within 2x and within 3x of the truth."""
+    spread: Sequence[float] = ()
+    """How far the truth lay from the middle of what was learned, see `waitgrid.spread_of`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +84,60 @@ class Forecaster:
         mass = self.tables.distribution(looks)
         low, middle, high = (np.log2(quantile(mass, share)) for share in (0.1, 0.5, 0.9))
         source = np.full(len(looks), TABLES, dtype="U8")
-        said = {TABLES: self.tables.log2_wait(looks)}
-        if self.regression is not None:
-            said[LEARNED] = self.regression.log2_wait(looks)
         for kind, correction in self.corrections.items():
             of_kind = looks.groups[KIND] == KINDS[kind]
-            base = middle[of_kind] = said[correction.source][of_kind]
+            if correction.source == LEARNED and self.regression is not None:
+                said = _Learned.of(self.regression, looks[of_kind])
+                base = said.likeliest(np.array(correction.spread))
+            else:
+                base = np.log2(likeliest(mass[of_kind]))
+            middle[of_kind] = base
             low[of_kind], high[of_kind] = base + correction.low, base + correction.high
             source[of_kind] = correction.source
         # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
         return Forecasts(2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source)
 
 
+@dataclass(frozen=True, slots=True)
+class _Learned:
+    """What a regression says of n looks."""
+
+    middle: Floats
+    mass: Floats
+
+    @classmethod
+    def of(cls, regression: Regression, looks: Looks) -> _Learned:
+        return cls(regression.log2_wait(looks), regression.distribution(looks))
+
+    def likeliest(self, spread: Floats) -> Floats:
+        """(n) log2 of the seconds from which the truth is least likely to be far.
+
+        Jobs that the trees take for alike count half, what is usual about the middle the other half: the
+        first knows of two peaks where there are two, the second that days to come are unlike those seen.
+        """
+        return np.log2(likeliest((self.mass + around(self.middle, spread)) / 2))
+
+
 def train(
-    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None = None
+    past: Known,
+    order: Sequence[str],
+    names: Sequence[str],
+    learner: Learner | None = None,
+    blocks: int = BLOCKS,
 ) -> Forecaster:
     """A forecaster of what is known of the past.
 
     `order` names groupings for the tables, the widest first, `names` the features for the `learner`. Without
-    a learner, or without enough history to judge it by, the tables forecast.
+    a learner, or without enough history to judge it by, the tables forecast. The more
+    `blocks`, the fresher is what they are judged by, and the longer it takes.
     """
     sample, weight, _ = _sample(past)
     tables = wait_tables(sample, order, weight)
-    errors = _walk_forward(past, order, names, learner)
+    errors, spreads = _walk_forward(past, order, names, learner, blocks)
     corrections: dict[str, Correction] = {}
     for kind, of_sources in errors.items():
         if of_sources[TABLES].n_groups >= FEWEST_JUDGED:
-            corrections[kind] = _correction(of_sources)
+            corrections[kind] = _correction(of_sources, spreads.get(kind))
     learned = any(correction.source == LEARNED for correction in corrections.values())
     regression = learner(sample, names, weight) if learner is not None and learned else None
     return Forecaster(past.now_s, tables, regression, corrections)
@@ -134,32 +164,46 @@ def _scattered(n: int) -> NDArray[np.uint64]:
 
 
 def _walk_forward(
-    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None
-) -> dict[str, dict[str, Errors]]:
-    """By kind and source, the errors of forecasts of the last blocks from what was known before each."""
+    past: Known, order: Sequence[str], names: Sequence[str], learner: Learner | None, most_blocks: int
+) -> tuple[dict[str, dict[str, Errors]], dict[str, Floats]]:
+    """By kind and source, the errors of forecasts of the last blocks from what was known before each; and by
+    kind how the truth lay about the middle of what was learned.
+    """
     moments = np.unique(past.looks.at_s)
     if len(moments) < FEWEST_MOMENTS:
-        return {}
+        return {}, {}
     judged = moments[-max(1, int(len(moments) * _JUDGED_SHARE)) :]
-    blocks = np.array_split(judged, min(_BLOCKS, len(judged)))
-    parts: list[tuple[Known, Floats, dict[str, Floats]]] = []
+    blocks = np.array_split(judged, min(most_blocks, len(judged)))
+    tables: list[_Part] = []
+    learned: list[_Part] = []
+    found: list[_Learned] = []
     for block in blocks:
         before, weight, _ = _sample(past.looks.known_at(block[0]))
         now, _, n_jobs = _sample(past[(past.looks.at_s >= block[0]) & (past.looks.at_s <= block[-1])])
-        said = {TABLES: wait_tables(before, order, weight).log2_wait(now.looks)}
+        tables.append((now, n_jobs, wait_tables(before, order, weight).log2_wait(now.looks)))
         if learner is not None:
-            said[LEARNED] = learner(before, names, weight).log2_wait(now.looks)
-        parts.append((now, n_jobs, said))
+            found.append(_Learned.of(learner(before, names, weight), now.looks))
+            learned.append((now, n_jobs, found[-1].middle))
     errors: dict[str, dict[str, Errors]] = {}
+    spreads: dict[str, Floats] = {}
     for kind, code in KINDS.items():
-        errors[kind] = {
-            source: _errors([(now, n_jobs, said[source]) for now, n_jobs, said in parts], code)
-            for source in parts[0][2]
-        }
-    return errors
+        errors[kind] = {TABLES: _errors(tables, code)}
+        middle = _errors(learned, code) if learned else None
+        if middle is not None and middle.n_groups:
+            spread = spreads[kind] = middle.spread()
+            said = [
+                (now, n_jobs, of.likeliest(spread))
+                for (now, n_jobs, _), of in zip(learned, found, strict=True)
+            ]
+            errors[kind][LEARNED] = _errors(said, code)
+    return errors, spreads
 
 
-def _errors(parts: Sequence[tuple[Known, Floats, Floats]], code: int) -> Errors:
+_Part = tuple[Known, Floats, Floats]
+"""Looks, for how many jobs each stands, and log2 of the seconds that were said."""
+
+
+def _errors(parts: Sequence[_Part], code: int) -> Errors:
     ratios, weights, jobs, n_groups = [], [], [], 0
     for now, n_jobs, said in parts:
         of_kind = now.looks.groups[KIND] == code
@@ -175,9 +219,10 @@ def _errors(parts: Sequence[tuple[Known, Floats, Floats]], code: int) -> Errors:
     return Errors(np.concatenate(ratios), np.concatenate(weights), np.concatenate(jobs), n_groups)
 
 
-def _correction(of_sources: Mapping[str, Errors]) -> Correction:
+def _correction(of_sources: Mapping[str, Errors], spread: Floats | None) -> Correction:
     best = max(of_sources, key=lambda source: of_sources[source].score())
     errors = of_sources[best]
     low, high = errors.bounds()
     within = {source: (found.within(2.0), found.within(3.0)) for source, found in of_sources.items()}
-    return Correction(best, low, high, errors.n_groups, within)
+    about = () if spread is None else tuple(spread.tolist())
+    return Correction(best, low, high, errors.n_groups, within, about)

@@ -13,6 +13,7 @@ from sklearn.tree import DecisionTreeRegressor, ExtraTreeRegressor
 
 from slurm_gpu.forecast.looks import Floats, Known
 from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
+from slurm_gpu.forecast.waitgrid import N_BINS, bin_of
 
 _TREES_OF_A_KIND = 30
 _SMALLEST_LEAF = 5
@@ -37,17 +38,26 @@ def learn(past: Known, names: Sequence[str], weight: Floats) -> Regression:
 
 def _trees(features: NDArray[np.float32], wanted: Floats, weight: Floats, day: Floats) -> Trees:
     days, rng = np.unique(day), np.random.default_rng(_SEED)
-    grown = []
+    grown, held = [], []
     for number in range(2 * _TREES_OF_A_KIND):
         kind = ExtraTreeRegressor if number % 2 else DecisionTreeRegressor
         tree = kind(min_samples_leaf=_SMALLEST_LEAF, max_features=_FEATURES_OF_A_SPLIT, random_state=number)
         seen = np.isin(day, rng.choice(days, max(1, round(len(days) * _DAYS_OF_A_TREE)), replace=False))
-        grown.append(tree.fit(features[seen], wanted[seen], sample_weight=weight[seen]))
-    return trees_of(grown)
+        tree.fit(features[seen], wanted[seen], sample_weight=weight[seen])
+        grown.append(tree)
+        held.append(waits_of_leaves(tree.apply(features[seen]), wanted[seen], weight[seen]))
+    return trees_of(grown, held)
 
 
-def trees_of(models: Sequence[DecisionTreeRegressor]) -> Trees:
-    """Fitted trees of scikit-learn as arrays."""
+def waits_of_leaves(leaf: NDArray[np.intp], wanted: Floats, weight: Floats) -> Floats:
+    """(3, entries): leaf, bin and share of its jobs, in this order."""
+    cells, cell = np.unique(leaf * N_BINS + bin_of(2.0**wanted), return_inverse=True)
+    share = np.bincount(cell, weight) / np.bincount(leaf, weight)[cells // N_BINS]
+    return np.stack([cells // N_BINS, cells % N_BINS, share])
+
+
+def trees_of(models: Sequence[DecisionTreeRegressor], held: Sequence[Floats]) -> Trees:
+    """Fitted trees of scikit-learn as arrays; `held` tells of each which waits its leaves hold."""
     grown = [model.tree_ for model in models]
     starts = np.cumsum([0, *(tree.node_count for tree in grown)])
     leaf = np.concatenate([tree.children_left for tree in grown]) < 0
@@ -56,6 +66,8 @@ def trees_of(models: Sequence[DecisionTreeRegressor]) -> Trees:
     def joined(name: str) -> NDArray[np.float64]:
         return np.concatenate([getattr(tree, name).reshape(tree.node_count) for tree in grown])
 
+    entries = np.concatenate(held, axis=1)
+    node = entries[0] + np.repeat(starts[:-1], [part.shape[1] for part in held])
     return Trees(
         roots=starts[:-1].astype(np.int32),
         feature=np.where(leaf, -1, joined("feature")).astype(np.int32),
@@ -63,6 +75,9 @@ def trees_of(models: Sequence[DecisionTreeRegressor]) -> Trees:
         left=np.where(leaf, -1, joined("children_left") + offsets).astype(np.int32),
         right=np.where(leaf, -1, joined("children_right") + offsets).astype(np.int32),
         value=joined("value").astype(np.float32),
+        first=np.searchsorted(node, np.arange(starts[-1] + 1)).astype(np.int32),
+        bins=entries[1].astype(np.uint8),
+        shares=entries[2].astype(np.float32),
     )
 
 

@@ -20,7 +20,7 @@ from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, look_for, pa
 from slurm_gpu.forecast.regression import Regression
 from slurm_gpu.forecast.tables import WaitTables
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,13 @@ def read_model(body: bytes) -> Model:
                 f"the stored forecasts have format {told['format']}, not {FORMAT}; make them anew"
             )
         corrections = {
-            kind: Correction(**{**found, "within": {k: tuple(v) for k, v in found["within"].items()}})
+            kind: Correction(
+                **{
+                    **found,
+                    "within": {k: tuple(v) for k, v in found["within"].items()},
+                    "spread": tuple(found["spread"]),
+                }
+            )
             for kind, found in told["corrections"].items()
             if kind in KINDS
         }

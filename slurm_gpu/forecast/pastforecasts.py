@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.forecast.looks import Floats
+from slurm_gpu.forecast.waitgrid import spread_of
 
 INTERVAL = 0.8
 """The share of jobs whose wait is to lie within the interval."""
@@ -33,6 +34,13 @@ class Errors:
     def score(self) -> float:
         """What forecasts are judged by: the mean of the shares within 2x and within 3x."""
         return (self.within(2.0) + self.within(3.0)) / 2
+
+    def spread(self) -> Floats:
+        """How errors lie about the forecast, see `waitgrid.spread_of`.
+
+        An array counts for the root of its tasks: between one and all, as they are wrong together, but many.
+        """
+        return spread_of(self.log2_ratio, np.sqrt(self.weight * self.n_jobs))
 
     def bounds(self, share: float = INTERVAL) -> tuple[float, float]:
         """Octaves between which `share` of the errors lay, as much of the rest on either side."""

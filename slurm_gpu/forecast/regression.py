@@ -6,7 +6,7 @@ read without running anything that a file may hold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.forecast.looks import Floats, Looks
+from slurm_gpu.forecast.waitgrid import N_BINS
 
 GAP = -9.0
 """Stands for a missing feature: all others are logarithms of what is 1 or more."""
@@ -34,10 +35,32 @@ class Trees:
     right: NDArray[np.int32]
     value: NDArray[np.float32]
     """Of a leaf: log2 of the wait in seconds."""
+    first: NDArray[np.int32]
+    """(nodes + 1): where in `bins` and `shares` the jobs of each leaf begin; inner nodes have none."""
+    bins: NDArray[np.uint8]
+    """Of the grid in `waitgrid`."""
+    shares: NDArray[np.float32]
+    """Of a leaf's jobs, those whose wait lay in the bin; 1 for each leaf together."""
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
         """(n) the mean of all trees for (n, columns)."""
         total = np.zeros(len(features))
+        for node in self._leaves(features):
+            total += self.value[node]
+        return total / len(self.roots)
+
+    def distribution(self, features: NDArray[np.float32]) -> Floats:
+        """(n, N_BINS) how long those waited who fell into the same leaves, for (n, columns)."""
+        mass = np.zeros(len(features) * N_BINS)
+        for node in self._leaves(features):
+            begin, count = self.first[node], np.diff(self.first)[node]
+            row = np.repeat(np.arange(len(features)), count)
+            entry = np.arange(len(row)) + np.repeat(begin - (np.cumsum(count) - count), count)
+            mass += np.bincount(row * N_BINS + self.bins[entry], self.shares[entry], len(mass))
+        return mass.reshape(len(features), N_BINS) / len(self.roots)
+
+    def _leaves(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.int32]]:
+        """Of each tree, (n) the leaf into which each row falls."""
         rows = np.arange(len(features))
         for root in self.roots:
             node = np.full(len(features), root, dtype=np.int32)
@@ -48,8 +71,7 @@ class Trees:
                 at, row = node[inner], rows[inner]
                 low = features[row, self.feature[at]] <= self.threshold[at]
                 node[inner] = np.where(low, self.left[at], self.right[at])
-            total += self.value[node]
-        return total / len(self.roots)
+            yield node
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +88,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """The learned forecast: halfway between what trees and line say, which err in different ways."""
+    """The learned forecast. Trees and line err in different ways, so its middle is halfway between them."""
 
     names: Sequence[str]
     """The columns of the features that it knows."""
@@ -74,10 +96,14 @@ class Regression:
     line: Line
 
     def log2_wait(self, looks: Looks) -> Floats:
-        """(n) log2 of the seconds to wait."""
+        """(n) log2 of the seconds to wait, in the middle."""
         features = filled(looks, self.names)
         both = (self.trees.predict(features) + self.line.predict(features)) / 2
         return np.clip(both, _SHORTEST, _LONGEST)
+
+    def distribution(self, looks: Looks) -> Floats:
+        """(n, N_BINS): how long jobs waited that the trees take for alike."""
+        return self.trees.distribution(filled(looks, self.names))
 
     def arrays(self) -> Mapping[str, NDArray[Any]]:
         """All of it, for np.savez."""

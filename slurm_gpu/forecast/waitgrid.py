@@ -25,6 +25,8 @@ _BOUNDS = np.concatenate(
 _OCTAVES_BEYOND = 2
 """Where those went whose end was never seen: into so many doublings after the last wait that was."""
 _SMOOTH = np.array([1.0, 2.0, 3.0, 2.0, 1.0]) / 9.0
+SPREAD_OCTAVES: Floats = np.arange(-12 * _PER_OCTAVE, 12 * _PER_OCTAVE + 1) / _PER_OCTAVE
+"""Between the bins of a spread: octaves by which the truth is more than what was said."""
 
 
 def bin_of(wait_s: Floats) -> NDArray[np.intp]:
@@ -51,6 +53,21 @@ def distribution(started: Floats, waiting: Floats) -> Floats:
         beyond = np.minimum(last + step, N_BINS - 1)
         np.put_along_axis(mass, beyond, np.take_along_axis(mass, beyond, -1) + rest, -1)
     return np.asarray(mass)
+
+
+def spread_of(octaves: Floats, weight: Floats) -> Floats:
+    """The shares of past errors, (n) octaves that count for `weight` (n), in each bin of SPREAD_OCTAVES."""
+    inside = np.clip(octaves, SPREAD_OCTAVES[0], SPREAD_OCTAVES[-1])
+    counts = np.histogram(inside, SPREAD_OCTAVES, weights=weight)[0]
+    smooth = np.convolve(counts, _SMOOTH, mode="same")
+    return np.asarray(smooth / smooth.sum())
+
+
+def around(log2_wait: Floats, spread: Floats) -> Floats:
+    """(n, N_BINS): what (n) waits may be of which the forecasts err as in the past; see `spread_of`."""
+    total = np.concatenate([[0.0], np.cumsum(spread)])
+    bounds = np.concatenate([[-np.inf], _BOUNDS[1:-1], [np.inf]])
+    return np.diff(np.interp(bounds - log2_wait[:, None], SPREAD_OCTAVES, total), axis=1)
 
 
 def quantile(mass: Floats, share: float | Floats) -> Floats:

@@ -7,6 +7,7 @@ from slurm_gpu.forecast.forecaster import LEARNED
 from slurm_gpu.forecast.model import make_model, read_model
 from slurm_gpu.forecast.queue import Vocabulary, past_looks
 from slurm_gpu.forecast.regression import filled
+from slurm_gpu.forecast.waitgrid import N_BINS, bin_of
 from tests.forecast.queues import NOW_S, made_up_runs
 
 sklearn_tree = pytest.importorskip("sklearn.tree", reason="needs the extra learn")
@@ -17,13 +18,27 @@ def test_trees_as_arrays_say_what_the_trees_say():
 
     rng = np.random.default_rng(0)
     features = rng.normal(size=(400, 6)).astype(np.float32)
-    wanted = features[:, 0] * 2 + (features[:, 1] > 0) + rng.normal(size=400) * 0.1
+    wanted = 10 + features[:, 0] * 2 + (features[:, 1] > 0) + rng.normal(size=400) * 0.1
     models = [
         sklearn_tree.ExtraTreeRegressor(min_samples_leaf=5, random_state=seed).fit(features, wanted)
         for seed in range(5)
     ]
     said = np.mean([model.predict(features) for model in models], axis=0)
-    np.testing.assert_allclose(learn.trees_of(models).predict(features), said, atol=1e-5)
+    held = [learn.waits_of_leaves(model.apply(features), wanted, np.ones(400)) for model in models]
+    trees = learn.trees_of(models, held)
+    np.testing.assert_allclose(trees.predict(features), said, atol=1e-5)
+
+    # The same by hand, for one row: who shares its leaf, tree by tree.
+    mass = trees.distribution(features)
+    by_hand = np.mean(
+        [
+            np.bincount(bin_of(2.0 ** wanted[alike]), minlength=N_BINS) / alike.sum()
+            for alike in (model.apply(features) == model.apply(features)[7] for model in models)
+        ],
+        axis=0,
+    )
+    np.testing.assert_allclose(mass[7], by_hand, atol=1e-6)
+    np.testing.assert_allclose(mass.sum(axis=1), 1, atol=1e-5)
 
 
 def test_a_learned_model_forecasts_near_the_truth_and_survives_storing():

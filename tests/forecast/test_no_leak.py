@@ -7,6 +7,7 @@ from slurm_gpu.forecast.forecaster import train
 from slurm_gpu.forecast.model import known_runs, make_model
 from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, past_looks
 from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
+from slurm_gpu.forecast.waitgrid import bin_of
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs, with_other_future
 
 
@@ -21,8 +22,9 @@ def plain_learner(past, names, weight):
         (scaled * weight[:, None]).T @ (wanted - wanted.mean()),
     )
     slopes = slopes / spread
-    none = np.array([0], dtype=np.int32)
-    leaf = Trees(none, none - 1, np.zeros(1), none, none, np.array([wanted.mean()], dtype=np.float32))
+    none, one = np.array([0], dtype=np.int32), np.ones(1, dtype=np.float32)
+    bins, ends = bin_of(2.0 ** wanted.mean(keepdims=True)).astype(np.uint8), np.array([0, 1], dtype=np.int32)
+    leaf = Trees(none, none - 1, np.zeros(1), none, none, one * wanted.mean(), ends, bins, one)
     return Regression(names, leaf, Line(slopes, float(wanted.mean() - slopes @ mean)))
 
 

@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.forecast.waitgrid import EDGES_S, N_BINS, bin_of, distribution, likeliest, quantile
+from slurm_gpu.forecast.waitgrid import (
+    EDGES_S,
+    N_BINS,
+    around,
+    bin_of,
+    distribution,
+    likeliest,
+    quantile,
+    spread_of,
+)
 
 _A_BIN = EDGES_S[1] / EDGES_S[0]
 
@@ -48,3 +57,18 @@ def test_the_likeliest_lies_in_a_peak_and_the_median_between():
     assert 1e4 <= likeliest(mass)[0] <= 4e4
     mass = distribution(counts([100.0] * 55 + [2e4] * 45), counts([]))
     assert 50 <= likeliest(mass)[0] <= 200
+
+
+def test_forecasts_that_said_too_little_in_the_past_are_taken_for_more():
+    # Half of the forecasts were right, half said only a quarter of the wait.
+    spread = spread_of(np.array([0.0] * 50 + [2.0] * 50), np.ones(100))
+    mass = around(np.log2([3600.0, 1e9, 1.0]), spread)
+    assert mass.sum(axis=1) == pytest.approx(1)
+    assert quantile(mass, 0.25)[0] == pytest.approx(3600, rel=0.2)
+    assert quantile(mass, 0.75)[0] == pytest.approx(4 * 3600, rel=0.2)
+
+
+def test_errors_count_for_what_they_weigh():
+    spread = spread_of(np.array([0.0, 2.0]), np.array([3.0, 1.0]))
+    mass = around(np.log2([3600.0]), spread)
+    assert quantile(mass, 0.74)[0] < 2 * 3600 < quantile(mass, 0.76)[0]
