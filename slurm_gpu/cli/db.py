@@ -158,8 +158,8 @@ def train(site: Site, database_config: Path | None) -> None:
         click.echo("no job that waited is on record yet: there is nothing to forecast from")
         return
     click.echo(
-        f"learned from {counted(done.looks, 'look')} at waiting jobs, of {counted(done.runs, 'run')}; "
-        f"stored {done.bytes / 2**20:.1f} MiB"
+        f"learned from {counted(done.looks, 'observation')} of waiting jobs, in {counted(done.runs, 'run')}; "
+        f"stored {max(1, done.bytes // 1024)} KiB"
     )
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
         click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")

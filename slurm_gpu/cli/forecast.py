@@ -62,7 +62,7 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
     if said.reasons:
         click.echo("why")
     for reason in said.reasons:
-        click.echo(f"  {_factor(reason.factor)} than usual: {reason.what}")
+        click.echo(f"  {_factor(reason.factor)} than usual because of {reason.what}")
     click.echo("how sure")
     for line in _trust(said):
         click.echo(f"  {line}")
@@ -153,11 +153,13 @@ def _trust(said: Forecast) -> list[str]:
     """How near such forecasts were, and what this one stands on."""
     kind = f"jobs {'with' if said.with_gpus else 'without'} GPUs"
     past, judged = said.past, said.judged
-    right = "were right: the job started in the interval told"
+    right = "right: the job started in the interval told"
     if past.n >= _FEW:
-        lines = [f"of the last {past.n} forecasts made here, {past.held / past.n:.0%} {right}"]
+        lines = [f"of the last {past.n} forecasts made here, {past.held / past.n:.0%} were {right}"]
     elif past.n:
-        lines = [f"so far {past.held} of {counted(past.n, 'forecast')} made here {right}"]
+        lines = [
+            f"right so far, as the job started in the interval: {past.held} of {counted(past.n, 'forecast')}"
+        ]
     else:
         lines = ["no forecast made here is old enough to tell whether it was right"]
     if judged is None:
@@ -168,9 +170,9 @@ def _trust(said: Forecast) -> list[str]:
             f"the true wait and {judged.within_3x:.0%} within three times"
         )
     how = "a model learned" if said.source == "learned" else "tables made"
-    ago = span(max(0, said.at_s - said.made_s))
+    ago, n = span(max(0, said.at_s - said.made_s)), counted(said.looks, "observation")
     since = dt.datetime.fromtimestamp(said.since_s, dt.UTC)
-    lines.append(f"from {how} {ago} ago, of {said.looks} looks at waiting jobs since {since:%Y-%m-%d}")
+    lines.append(f"from {how} {ago} ago, of {n} of waiting jobs since {since:%Y-%m-%d}")
     return lines
 
 

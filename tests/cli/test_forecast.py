@@ -50,14 +50,14 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
     assert asked == ["17"]
     assert when.startswith("job 17 will probably start in 21m04s to 5h12m (")
     assert (why, sure) == ("why", "how sure")
-    assert longer == "  2.7 times longer than usual: time limit"
-    assert shorter == "  2.5 times shorter than usual: the account"
+    assert longer == "  2.7 times longer than usual because of time limit"
+    assert shorter == "  2.5 times shorter than usual because of the account"
     assert (
         past == "  of the last 200 forecasts made here, 81% were right: the job started in the interval told"
     )
     assert "jobs with GPUs" in judged
     assert "44%" in judged
-    assert source.startswith("  from a model learned 5h00m ago, of 14203 looks at waiting jobs since ")
+    assert source.startswith("  from a model learned 5h00m ago, of 14203 observations of waiting jobs since ")
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,10 @@ def test_when_why_and_how_sure(slurm_gpu: CommandLine):
     [
         ({"low_s": 1.0, "middle_s": 8.0, "high_s": 40.0}, "start within a minute\n"),
         ({"low_s": 20.0, "middle_s": 90.0, "high_s": 600.0}, "start within 10m00s (by "),
-        ({"past": Past(n=3, held=2, since_s=1)}, "so far 2 of 3 forecasts made here were right"),
+        (
+            {"past": Past(n=3, held=2, since_s=1)},
+            "right so far, as the job started in the interval: 2 of 3",
+        ),
         ({"past": Past(n=0, held=0, since_s=None)}, "no forecast made here is old enough"),
         ({"judged": None}, "too few jobs with GPUs have waited here lately"),
         ({"judged": None, "with_gpus": False}, "too few jobs without GPUs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient, Forecast
 from slurm_gpu.database.foretold import AGAIN_AFTER_S
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.training import train_from_database
+from slurm_gpu.database.training import installed_learner, train_from_database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
@@ -118,6 +119,38 @@ def test_what_is_learned_anew_is_used_at_once(site: Running) -> None:
     learn(site, T0 - 9 * DAY_S)
     assert ask(site).made_s == T0 - 9 * DAY_S
     assert ask(site).made_s != learn(site) == ask(site).made_s
+
+
+def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_use_it(
+    site: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(1)
+    runs = []
+    for one in history(200):  # who asks for more time waits longer, by more than tables tell apart
+        assert one.eligible_s is not None
+        limit_s = int(3600 * 2 ** rng.uniform(0, 2.5))
+        start_s = one.eligible_s + int(1800 * (limit_s / 3600) ** 2)
+        runs.append(replace(one, time_limit_s=limit_s, start_s=start_s, end_s=start_s + 600))
+    store(site, *runs)
+    trained = train_from_database(site.database, CLUSTER, int(site.clock.now), installed_learner())
+    assert trained.learned
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    waits = []
+    with DatabaseClient(site.config) as client:
+        for hours in (1, 4):
+            said = client.forecast_asked(
+                partition="gpu",
+                account="vision",
+                gpus=2,
+                cores=8,
+                memory_mib=65536,
+                time_limit_s=hours * 3600,
+            )
+            assert isinstance(said, Forecast)
+            assert said.source == "learned"
+            waits.append(said.middle_s)
+    assert waits[1] > 3 * waits[0]
 
 
 def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(site: Running) -> None:
