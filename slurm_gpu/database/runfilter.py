@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     Column,
@@ -157,6 +157,13 @@ class Place:
         return base64.urlsafe_b64encode(told.encode()).decode().rstrip("=")
 
 
+class Step(NamedTuple):
+    """A question for some of the rows: which, and in which order."""
+
+    where: Sequence[ColumnElement[bool]]
+    order: Sequence[ColumnElement[Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """The order in which rows are wanted, for one caller at one time."""
@@ -174,23 +181,27 @@ class Order:
             key = case((seen_by(caller), key), else_=null())
         return cls(key, wanted.ascending, at_s)
 
-    def clauses(self) -> tuple[ColumnElement[Any], ...]:
-        """For ORDER BY: gaps come last."""
-        key = self.key
-        if key is run.c.submit_s and not self.ascending:
-            return key.desc(), run.c.run_id.desc()  # which has an index
-        by_value = key.asc() if self.ascending else key.desc()
-        return key.is_(None).asc(), by_value, run.c.run_id.desc()
+    def steps(self, after: Place | None) -> Iterator[Step]:
+        """What to ask for in turn: what has a value, in order of it, and then the gaps.
 
-    def after(self, place: Place) -> ColumnElement[bool]:
-        """What comes after that place."""
-        key, value = self.key, place.value
-        earlier = run.c.run_id < place.run_id
-        if value is None:
-            return and_(key.is_(None), earlier)
-        beyond = key > value if self.ascending else key < value
-        gaps = false() if key is run.c.submit_s else key.is_(None)
-        return or_(beyond, and_(key == value, earlier), gaps)
+        Each can be read along an index where there is one, and goes on from `after` without what lies before.
+        """
+        ascending, key = self.ascending, self.key
+        in_turn = run.c.run_id.asc() if ascending else run.c.run_id.desc()
+        beyond: list[ColumnElement[bool]] = []
+        if after is not None:
+            beyond = [run.c.run_id > after.run_id if ascending else run.c.run_id < after.run_id]
+        if after is None or after.value is not None:
+            where: list[ColumnElement[bool]] = [] if key is run.c.submit_s else [key.is_not(None)]
+            if after is not None:
+                within, past = (key >= after.value, key > after.value) if ascending else (
+                    key <= after.value, key < after.value
+                )  # fmt: skip
+                where += [within, or_(past, *beyond)]
+            yield Step(where, (key.asc() if ascending else key.desc(), in_turn))
+            beyond = []
+        if key is not run.c.submit_s:
+            yield Step([key.is_(None), *beyond], (in_turn,))
 
     def place(self, row: RowMapping) -> Place:
         """Where a row stands; it has the key as `sort_key`."""
