@@ -17,6 +17,7 @@ from rich.text import Text
 
 from slurm_gpu.cli.encoding import can_encode
 from slurm_gpu.errors import UsageError
+from slurm_gpu.spreadsheet import defused
 
 _DECIMALS = 6
 """Of numbers for programs: an hour's to some milliseconds, a percentage's beyond what anybody measures."""
@@ -136,11 +137,15 @@ def print_json(value: Any) -> None:
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """CSV with a header line; a gap is an empty cell, 0 is 0, and numbers are those of the JSON."""
+    """CSV with a header line; a gap is an empty cell, 0 is 0, and numbers are those of the JSON.
+
+    No text is a formula in a spreadsheet.
+    """
     writer = csv.DictWriter(sys.stdout, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(_rounded(row))
+        cells = _rounded(row).items()
+        writer.writerow({name: defused(cell) if isinstance(cell, str) else cell for name, cell in cells})
 
 
 def _rounded(value: Any) -> Any:

@@ -1,7 +1,8 @@
 """The database as Parquet by month, for DuckDB, Spark and pyarrow: DIR/run/month=2026-10/part-0.parquet.
 
 A run lies in the month (UTC) in which it was submitted, and what was recorded of it lies in the same: neither
-ever moves to another. Each file is there whole or not at all, and an export that was killed goes on.
+ever moves to another. What belongs to no run, or to none yet, lies in month=unmatched, which each export
+writes anew. Each file is there whole or not at all, and an export that was killed goes on.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _RUNS_AT_ONCE = 900
 _ROWS_AT_ONCE = 20_000
 """Of a row group: as many are held in memory."""
 _PROGRESS = "unfinished.json"
+UNMATCHED = "unmatched"
+"""In place of a month: records that belong to no run, or to none yet."""
 _LEFT_OUT = frozenset({"derive_due", "match_due", "told_seq", "row_id"})
 """How slurm-gpudbd keeps books on its rows."""
 _TIMELINE = "timeline"
@@ -110,6 +113,7 @@ def export(
         done[str(month)] = wrote
         progress.keep(done)
         report(f"{month}: {wrote['run']} runs")
+    n_rows.update(_export_unmatched(database, out, timelines=timelines))
     n_rows.update(_export_whole(database, out, device))
     n_rows.update(_export_whole(database, out, node_period))
     progress.end()
@@ -160,12 +164,12 @@ def _export_month(database: Database, out: Path, month: Month, *, timelines: boo
     begin_s, end_s = month.begin_s, month.following().begin_s
     with ExitStack() as stack:
 
-        def file(table: Table, left_out: Set[str] = _LEFT_OUT) -> _File:
-            return _open(stack, out / table.name / f"month={month}" / "part-0.parquet", table, left_out)
+        def file(table: Table) -> _File:
+            return _of_month(stack, out, table, str(month), timelines=timelines)
 
-        runs, hosts, events = file(run), file(run_host), file(event)
-        devices = file(run_device, _LEFT_OUT if timelines else _LEFT_OUT | {_TIMELINE})
-        for some in _in_order(database, runs, (run.c.submit_s, run.c.run_id), begin_s, end_s):
+        runs, hosts, events, devices = file(run), file(run_host), file(event), file(run_device)
+        submitted = run.c.submit_s >= begin_s, run.c.submit_s < end_s
+        for some in _in_order(database, runs, (run.c.submit_s, run.c.run_id), submitted):
             runs.add(some)
             ids = [row["run_id"] for row in some]
             for recorded in (devices, hosts):
@@ -173,12 +177,25 @@ def _export_month(database: Database, out: Path, month: Month, *, timelines: boo
                     of_runs = recorded.query.where(recorded.table.c.run_id.in_(ids))
                     recorded.add(connection.execute(of_runs).mappings().all())
         in_time = event.c.at_s, event.c.node, event.c.boot_id, event.c.n
-        for some in _in_order(database, events, in_time, begin_s, end_s):
+        for some in _in_order(database, events, in_time, (event.c.at_s >= begin_s, event.c.at_s < end_s)):
             events.add(some)
         files = runs, devices, hosts, events
         for one in files:
             one.flush()
     return {one.table.name: one.n_rows for one in files}
+
+
+def _export_unmatched(database: Database, out: Path, *, timelines: bool) -> dict[str, int]:
+    """Records that belong to no run; those that have found theirs since the last export are here no more."""
+    with ExitStack() as stack:
+        files = []
+        for table, keys in ((run_device, (run_device.c.row_id,)), (run_host, (run_host.c.segment,))):
+            file = _of_month(stack, out, table, UNMATCHED, timelines=timelines)
+            for some in _in_order(database, file, keys, (table.c.run_id.is_(None),)):
+                file.add(some)
+            file.flush()
+            files.append(file)
+    return {file.table.name: file.n_rows for file in files}
 
 
 def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]:
@@ -191,21 +208,20 @@ def _export_whole(database: Database, out: Path, table: Table) -> dict[str, int]
 
 
 def _in_order(
-    database: Database, file: _File, keys: Sequence[Column[Any]], begin_s: int, end_s: int
+    database: Database, file: _File, keys: Sequence[Column[Any]], these: Sequence[ColumnElement[bool]]
 ) -> Iterator[Sequence[Mapping[Any, Any]]]:
-    """Rows whose first key lies in between, some at a time, each time those after the last."""
+    """These rows in the order of the keys, some at a time, each time those after the last."""
     last: Sequence[Any] | None = None
     while True:
-        where = [keys[0] >= begin_s, keys[0] < end_s]
-        if last is not None:
-            where += [keys[0] >= last[0], _after(keys, last)]
-        query = file.query.where(*where).order_by(*keys).limit(_RUNS_AT_ONCE)
+        where = [] if last is None else [keys[0] >= last[0], _after(keys, last)]
+        query = file.query.add_columns(*(key.label(f"key_{n}") for n, key in enumerate(keys)))
+        query = query.where(*these, *where).order_by(*keys).limit(_RUNS_AT_ONCE)
         with database.reading() as connection:
             rows = connection.execute(query).mappings().all()
         if not rows:
             return
         yield rows
-        last = [rows[-1][key.name] for key in keys]
+        last = [rows[-1][f"key_{n}"] for n in range(len(keys))]
 
 
 def _after(keys: Sequence[Column[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
@@ -257,6 +273,11 @@ class _File:
         }
         self.writer.write_table(pa.table(values, schema=self.schema))
         self.waiting.clear()
+
+
+def _of_month(stack: ExitStack, out: Path, table: Table, month: str, *, timelines: bool) -> _File:
+    left_out = _LEFT_OUT if timelines else _LEFT_OUT | {_TIMELINE}
+    return _open(stack, out / table.name / f"month={month}" / "part-0.parquet", table, left_out)
 
 
 def _open(stack: ExitStack, path: Path, table: Table, left_out: Set[str] = _LEFT_OUT) -> _File:

@@ -12,11 +12,9 @@ import pyarrow.parquet
 
 from slurm_gpu.reports.category import UNKNOWN, Category
 from slurm_gpu.reports.figure import Table, Values
+from slurm_gpu.spreadsheet import defused
 from slurm_gpu.wholefile import whole_file
 
-# What spreadsheets take for the beginning of a formula (OWASP, "CSV injection"), also fullwidth, and
-# after blanks.
-_FORMULA = re.compile("^\\s*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]")
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -40,11 +38,6 @@ def write_parquet(table: Table, path: Path) -> None:
     )
     with whole_file(path) as unfinished:
         pyarrow.parquet.write_table(pa.table(columns, schema=schema), unfinished, compression="zstd")
-
-
-def defused(text: str) -> str:
-    """The text as a spreadsheet shows it and does not compute it."""
-    return f"'{text}" if _FORMULA.match(text) else text
 
 
 def _column(values: Values, *, defuse: bool) -> pa.Array:

@@ -33,6 +33,22 @@ def test_times_are_those_of_the_site(slurm_gpu: CommandLine):
     assert "ended     2026-11-21 20:15:42  having run 1h00m" in slurm_gpu.out
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        ("'; DROP TABLE run; --", "'; DROP TABLE run; --"),
+        ("two\nlines", "two�lines"),
+        ("\x1b]0;owned\x07[bold]", "�]0;owned�[bold]"),
+        ("gnp.\u202egpj.exe", "gnp.�gpj.exe"),
+    ],
+)
+def test_a_name_is_text_on_the_terminal(slurm_gpu: CommandLine, name: str, shown: str):
+    slurm_gpu.database.runs = [make_run(name=name)]
+    assert slurm_gpu("job", "17") == 0
+    assert slurm_gpu.out.splitlines()[0] == f"Job 17 {shown}  COMPLETED"
+
+
 def test_a_loan_is_told_and_to_whom_it_went_back(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(lender="vision")]
     slurm_gpu("job", "17")

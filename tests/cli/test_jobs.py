@@ -185,6 +185,13 @@ def test_names_cannot_steer_the_terminal(slurm_gpu: CommandLine):
     assert slurm_gpu.rows()[1][2] == "v�[31mx[bold]y"
 
 
+def test_no_name_is_a_formula_in_a_spreadsheet(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(app='=HYPERLINK("http://x","y")', account="-1+1")]
+    slurm_gpu("jobs", "--csv")
+    (row,) = csv.DictReader(io.StringIO(slurm_gpu.out))
+    assert (row["app"], row["account"], row["user"]) == ('\'=HYPERLINK("http://x","y")', "'-1+1", "alice")
+
+
 def test_names_in_json_cannot_steer_the_terminal_either(slurm_gpu: CommandLine):
     account = "v\x1b[31m \x9b31m \u202egnp 연구"
     slurm_gpu.database.runs = [make_run(account=account)]

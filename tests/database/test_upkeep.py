@@ -7,15 +7,18 @@ from sqlalchemy import Connection, select
 
 from slurm_gpu.config import Retention, ServerType, SiteConfig, Zone
 from slurm_gpu.database import pruning
+from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.schema import event, node_period, run_device, run_window
+from slurm_gpu.database.reconcile import reconcile
+from slurm_gpu.database.schema import event, node_period, run, run_device, run_window
 from slurm_gpu.database.slurmview import NODES_FOR_S, SlurmView
 from slurm_gpu.database.store import ArrivedWindow, store_events, store_records, store_windows
 from slurm_gpu.database.upkeep import LATE_EVERY_S, PRUNE_EVERY_S, Upkeep
 from slurm_gpu.errors import UsageError
 from slurm_gpu.records import Event, Window
-from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, segment, timeline
+from tests.database.samples import T0, FakeClock, MemorySlurm, node, record, row, segment, timeline
 
 _DAY_S = 86400
 
@@ -159,6 +162,20 @@ def test_timelines_and_windows_go_when_they_are_too_old(database: Database) -> N
     assert kept() == (["3"], [])
     with database.reading() as connection:
         assert len(connection.execute(select(run_device.c.statistics)).all()) == 4
+
+
+def test_what_belongs_to_no_run_goes_by_its_own_age_and_may_still_find_its_run(database: Database) -> None:
+    _told_of_old(database, 100, 5)
+    World(database).later(0)
+    with database.reading() as connection:
+        query = select(run_device.c.run_id, run_device.c.timeline.is_(None)).order_by(run_device.c.segment)
+        assert [tuple(found) for found in connection.execute(query)] == [(None, True), (None, False)]
+    old_s = T0 - 100 * _DAY_S
+    late = run_row(row(job_id=1, submit_s=old_s - 60, start_s=old_s, end_s=old_s + 10), {})
+    database.write(lambda connection: store_changed_runs(connection, [late]))
+    reconcile(database)
+    with database.reading() as connection:
+        assert connection.execute(select(run.c.ugpucore)).scalars().all() == [40.0]
 
 
 def test_events_go_when_they_are_too_old(database: Database) -> None:

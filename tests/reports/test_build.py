@@ -15,8 +15,9 @@ from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.database import settings
 from slurm_gpu.database.engine import Database
+from slurm_gpu.reports import pictures
 from slurm_gpu.reports.page.plaintext import visible
-from slurm_gpu.reports.tablefiles import defused
+from slurm_gpu.spreadsheet import defused
 from tests.reports.filling import insert_nodes, insert_runs
 from tests.reports.generated import Node
 from tests.reports.page.madeup import HOSTILE
@@ -28,6 +29,15 @@ HOUR = 3600
 DAY = 24 * HOUR
 # MariaDB and SQLite hold no half of a surrogate pair.
 NAMES = [name for name in HOSTILE if "\ud800" not in name]
+LOANS = "sg-loans"
+POLICY = f"""\
+version: 1
+contact: gpu-help@example.edu
+manages: {{qos: [sg-*], accounts: [vision]}}
+bundles: {{train: {{gpus: 1, cpus: 8, memory: 64G}}}}
+groups: {{vision: {{accounts: [vision]}}}}
+owners: {{vision: {{gpus: 4, lend_in: {LOANS}, return_within: 10m}}}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +55,8 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Path:
         who = dict.fromkeys(("name", "user", "account", "qos", "partition", "app", "app_field"), name)
         length = {"submit_s": start_s - 60, "start_s": start_s, "end_s": start_s + HOUR}
         runs.append(run_row(number, {**length, "mgpu": 1000, "nodes": ["n1"], "job_id": number, **who}))
-    insert_runs(database, runs)
+    lent = {**runs[0], "run_id": len(NAMES) + 1, "job_id": len(NAMES) + 1, "qos": LOANS}
+    insert_runs(database, [*runs, lent])
     database.engine.dispose()
     return place
 
@@ -71,18 +82,24 @@ class _Texts(HTMLParser):
         self.found.add(data)
 
 
+def _texts(page: Path) -> set[str]:
+    texts = _Texts()
+    texts.feed(page.read_text("utf-8"))
+    return texts.found
+
+
 def test_every_file_is_there_for_its_owner_and_names_that_users_choose_are_text_in_it(
-    report, tmp_path: Path, capsys
+    report, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
 ):
+    # What is in a PNG is another test's (test_charts.py), and takes the longest of all.
+    monkeypatch.setattr(pictures, "write_png", lambda drawing, path: path.write_bytes(b"PNG"))
     assert report("--since", "30d", "--out", tmp_path / "r") == 0
     out, err = capsys.readouterr()
     assert out == f"{tmp_path}/r/report.html\n"
     assert re.fullmatch(r"\d+ figures of \d+ runs, with \d+ files of tables and pictures beside it\n", err)
 
     page = (tmp_path / "r/report.html").read_text("utf-8")
-    texts = _Texts()
-    texts.feed(page)
-    assert {*map(visible, NAMES)} <= texts.found
+    assert {*map(visible, NAMES)} <= _texts(tmp_path / "r/report.html")
     assert page.count("<script") == 3
     links = set(re.findall(r'href="((?:tables|figures)/[^"]+)"', page))
     there = {path for path in (tmp_path / "r").rglob("*") if path.is_file()}
@@ -136,6 +153,49 @@ def test_wrong_days_are_told_with_what_would_be_right(report, tmp_path: Path, ca
     assert report(*arguments, "--out", tmp_path / "r") == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_bundles_and_loans_are_those_of_the_policy(
+    report, host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
+):
+    """Named by --policy, or beside slurm-gpu.yaml."""
+    path = (tmp_path if named else host) / "policy.yaml"
+    path.write_text(POLICY)
+    try:
+        assert report("--out", tmp_path / "r", "--page-only", *(("--policy", path) if named else ())) == 0
+    finally:
+        path.unlink()
+    texts = _texts(tmp_path / "r/report.html")
+    assert "train" in texts, "a bundle is a resource type"
+    assert any(text.startswith("Small jobs of low priority held ") for text in texts)
+
+
+def test_without_a_policy_server_types_are_resource_types_and_nothing_is_lent(report, tmp_path: Path):
+    assert report("--out", tmp_path, "--page-only") == 0
+    texts = _texts(tmp_path / "report.html")
+    assert "train" not in texts
+    assert "No small job of low priority held a GPU in this period." in texts
+    assert report("--out", tmp_path, "--page-only", "--low-priority", LOANS) == 0
+    assert any(
+        text.startswith("Small jobs of low priority held ") for text in _texts(tmp_path / "report.html")
+    )
+
+
+def test_a_wrong_policy_is_told_and_one_that_was_not_asked_for_holds_no_report_up(
+    report, host: Path, tmp_path: Path, capsys
+):
+    wrong = POLICY.replace("gpus: 1", "gpus: some")
+    (tmp_path / "policy.yaml").write_text(wrong)
+    assert report("--out", tmp_path / "r", "--policy", tmp_path / "policy.yaml") == 2
+    assert f"{tmp_path}/policy.yaml:4:25: gpus: 'some' must be a number" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+    (host / "policy.yaml").write_text(wrong)
+    try:
+        assert report("--out", tmp_path / "r", "--page-only") == 0
+    finally:
+        (host / "policy.yaml").unlink()
+    assert f"{host}/policy.yaml is left aside, as it is not right: " in capsys.readouterr().err
 
 
 def test_a_file_is_no_place_for_a_report(report, tmp_path: Path, capsys):

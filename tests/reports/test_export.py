@@ -188,6 +188,28 @@ def test_many_rows_are_read_some_at_a_time(
     assert len(by_key(read(tmp_path, "run_device"), "segment", "device")) == 2 * N_JOBS
 
 
+def test_records_that_belong_to_no_run_are_there_until_they_do(database: Database, tmp_path: Path) -> None:
+    told = [record(job_id=7, segment=segment(n), timeline=timeline(1, start_s=T0)) for n in (1, 2)]
+    database.write(lambda connection: store_records(connection, told))
+    database.write(lambda connection: store_hosts(connection, [host(job_id=7, segment=segment(1))]))
+    reconcile(database)
+    done = export(database, tmp_path, timelines=True)
+    assert (done.rows["run_device"], done.rows["run_host"], done.months) == (2, 1, 0)
+    found = by_key(read(tmp_path, "run_device"), "segment")
+    assert {(item["month"], item["run_id"], item["job_id"]) for item in found.values()} == {
+        ("unmatched", None, 7)
+    }
+    assert all(item["timeline"] for item in found.values())
+
+    runs = [run_row(row(job_id=7, submit_s=T0 - 60, start_s=T0, end_s=T0 + 10), {})]
+    database.write(lambda connection: store_changed_runs(connection, runs))
+    reconcile(database)
+    assert export(database, tmp_path).rows["run_device"] == 2
+    found = by_key(read(tmp_path, "run_device"), "segment")
+    assert {item["month"] for item in found.values()} == {str(Month.at(T0))}
+    assert not any("unmatched" in item["month"] for item in read(tmp_path, "run_host"))
+
+
 def test_an_empty_database_has_no_month(database: Database, tmp_path: Path) -> None:
     assert export(database, tmp_path / "out").months == 0
 

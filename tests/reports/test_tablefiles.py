@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Column, Table
-from slurm_gpu.reports.tablefiles import defused, write_csv, write_parquet
+from slurm_gpu.reports.tablefiles import write_csv, write_parquet
+from slurm_gpu.spreadsheet import defused
 from tests.reports.page.madeup import HOSTILE
 
 
