@@ -7,9 +7,12 @@ playwright), the page of the first size is opened in it, without a screen and wi
 - load: from asking for the page until its lines are drawn, the median of five;
 - brush: from a movement of the mouse until the jobs chosen by it are drawn and shown, the longest of 21.
 
+Of both also the processor time of the page's main thread, the median: it depends less on what else runs.
+
     .venv/bin/python bench/report.py [--jobs 39470,1000000] [--json]
 
-Keys of --json, for each number of jobs N: html_s_N, rss_mib_N, html_mb_N, all_s_N; and load_ms, brush_ms.
+Keys of --json, for each number of jobs N: html_s_N, html_cpu_s_N, rss_mib_N, html_mb_N, all_s_N and
+all_rss_mib_N; and load_ms, load_cpu_ms, brush_ms, brush_median_ms, brush_cpu_ms.
 """
 
 from __future__ import annotations
@@ -123,22 +126,41 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-def load_ms(browser: Any, page: Path) -> float:
-    """From asking for it until the lines are there."""
+class Worked:
+    """The processor time of a tab's main thread, in ms."""
+
+    def __init__(self, tab: Any) -> None:
+        self._session = tab.context.new_cdp_session(tab)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._last = self._now()
+
+    def since(self) -> float:
+        """What it took since this was asked for last."""
+        before, self._last = self._last, self._now()
+        return self._last - before
+
+    def _now(self) -> float:
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration")
+
+
+def load_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
+    """From asking for it until the lines are there: by the clock, and what the main thread took."""
     found = []
     for _ in range(_LOADS):
         tab = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         tab.goto("about:blank")
+        worked = Worked(tab)
         started = time.perf_counter()
         tab.goto(page.as_uri())
         tab.locator(_DRAWN).wait_for(state="attached")
-        found.append(1000 * (time.perf_counter() - started))
+        found.append((1000 * (time.perf_counter() - started), worked.since()))
         tab.close()
-    return statistics.median(found)
+    return found
 
 
-def brush_ms(browser: Any, page: Path) -> list[float]:
-    """Each movement of a brush on the third axis, from its lower end to the upper one."""
+def brush_ms(browser: Any, page: Path) -> list[tuple[float, float]]:
+    """Each movement of a brush on the third axis, from its lower end to the upper one; likewise."""
     tab = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
     tab.goto(page.as_uri())
     tab.locator(_DRAWN).wait_for(state="attached")
@@ -148,10 +170,10 @@ def brush_ms(browser: Any, page: Path) -> list[float]:
     x, lower = box["x"] + box["width"] / 2, box["y"] + box["height"] - 4
     tab.mouse.move(x, lower)
     tab.mouse.down()
-    found = [
-        tab.evaluate(_BRUSH, [x, lower - 6 - (box["height"] - 14) * move / _MOVES])
-        for move in range(_MOVES + 1)
-    ]
+    worked, found = Worked(tab), []
+    for move in range(_MOVES + 1):
+        shown_ms = tab.evaluate(_BRUSH, [x, lower - 6 - (box["height"] - 14) * move / _MOVES])
+        found.append((shown_ms, worked.since()))
     tab.mouse.up()
     tab.close()
     return found
@@ -181,12 +203,18 @@ def measure(directory: Path, sizes: list[int]) -> dict[str, float]:
         if browser is None:
             print("no Chromium, or no playwright: how quick the page is was not measured")
             return values
-        moves = brush_ms(browser, page_of_first)
-        values["load_ms"] = round(load_ms(browser, page_of_first))
-        values["brush_ms"] = round(max(moves))
-        values["brush_median_ms"] = round(statistics.median(moves))
-    print(f"in Chromium: {values['load_ms']} ms until drawn; ", end="")
-    print(f"a brush {values['brush_median_ms']} ms, {values['brush_ms']} ms at most")
+        moves, moves_cpu = zip(*brush_ms(browser, page_of_first), strict=True)
+        loads, loads_cpu = zip(*load_ms(browser, page_of_first), strict=True)
+        values |= {
+            "load_ms": round(statistics.median(loads)),
+            "load_cpu_ms": round(statistics.median(loads_cpu)),
+            "brush_ms": round(max(moves)),
+            "brush_median_ms": round(statistics.median(moves)),
+            "brush_cpu_ms": round(statistics.median(moves_cpu)),
+        }
+    told = "in Chromium: {load_ms} ms until drawn, {load_cpu_ms} ms of its main thread; a brush "
+    told += "{brush_median_ms} ms ({brush_cpu_ms} ms), {brush_ms} ms at most"
+    print(told.format(**values))
     return values
 
 

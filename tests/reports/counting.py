@@ -48,7 +48,7 @@ def by_place(
     now_s: int,
 ) -> dict[tuple[str, str], Fraction]:
     """Held GPU time of each (server type, zone): by records where they tell of all nodes, else evenly."""
-    total: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    parts: dict[tuple[tuple[str, str], int], int] = defaultdict(int)
     for run in runs:
         held = held_mgpu_s(run, since_s, until_s, now_s)
         if not held:
@@ -57,10 +57,12 @@ def by_place(
         recorded = run.get("recorded") or {}
         if recorded.keys() == weights.keys() and None not in recorded.values() and sum(recorded.values()):
             weights = recorded
-        at_s = max(run["start_s"], run["submit_s"])
+        at_s, whole = max(run["start_s"], run["submit_s"]), sum(weights.values())
         for node, weight in weights.items():
-            place = place_of(node, at_s, courses, written)
-            total[place] += Fraction(held * weight, sum(weights.values()))
+            parts[place_of(node, at_s, courses, written), whole] += held * weight
+    total: dict[tuple[str, str], Fraction] = defaultdict(Fraction)
+    for (place, whole), amount in parts.items():
+        total[place] += Fraction(amount, whole)
     return dict(total)
 
 

@@ -74,8 +74,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     made.dispose()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(some=st.lists(runs(), min_size=1, max_size=8), courses=courses)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(some=st.lists(runs(), min_size=1, max_size=24), courses=courses)
 def test_by_whatever_gpu_hours_are_summed_the_sum_is_what_was_held(
     small: Database, some: list[dict[str, Any]], courses: dict[str, list[tuple[int, str | None, str | None]]]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -21,6 +22,8 @@ from slurm_gpu.reports.page.palette import DARK, LIGHT, N_NODE_CLASSES, tone_rul
 from slurm_gpu.reports.page.script import page_script
 from slurm_gpu.reports.page.svg import svg_element
 from slurm_gpu.reports.page.tablemarkup import table_element
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:%|h|s|min)(?!\w))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ def _section(figure: Figure, page: Page) -> Element:
     append(
         section,
         element("h2", {"id": f"{figure.id}-title"}, figure.title),
-        element("p", {"class": "reading"}, figure.reading),
+        element("p", {"class": "reading"}, _unbroken(figure.reading)),
     )
     if isinstance(figure.chart, ParallelCoordinates) and not is_empty(figure.chart):
         append(section, coordinates_element(figure.chart, figure.title, figure.table.columns))
@@ -111,6 +114,11 @@ def _section(figure: Figure, page: Page) -> Element:
     if page.beside:
         append(section, _links(figure))
     return section
+
+
+def _unbroken(text: str) -> str:
+    """No line ends between a number and its unit."""
+    return _UNIT.sub("\u00a0", text)
 
 
 def _links(figure: Figure) -> Element:

@@ -93,15 +93,31 @@ def opened(browser: Any, files: Path) -> Iterator[Any]:
         tab.context.close()
 
 
-def test_the_page_draws_all_jobs_and_asks_nobody(opened: Any):
-    tab = opened("runs.html").drawn()
+@pytest.fixture(scope="module")
+def kept(browser: Any, files: Path) -> Iterator[_Tab]:
+    tab = _Tab(browser, files / "runs.html")
+    yield tab.drawn()
+    tab.context.close()
+
+
+@pytest.fixture
+def runs_tab(kept: _Tab) -> _Tab:
+    """runs.html with all jobs chosen, in one tab for all tests that leave its axes as they are."""
+    everything = kept.page.get_by_role("button", name="Show all")
+    if everything.is_enabled():
+        kept.chosen_after(everything.click)
+    return kept
+
+
+def test_the_page_draws_all_jobs_and_asks_nobody(runs_tab: _Tab):
+    tab = runs_tab
     assert tab.page.inner_text('[data-part="count"]') == "1,000 of 1,000 jobs (100 %)"
     assert tab.asked == [tab.url]
     assert tab.said == []
 
 
-def test_limits_choose_exactly_the_jobs_within_them(opened: Any):
-    tab = opened("runs.html").drawn()
+def test_limits_choose_exactly_the_jobs_within_them(runs_tab: _Tab):
+    tab = runs_tab
     least = tab.page.get_by_label("nNODE from", exact=True)
     assert tab.chosen_after(lambda: least.fill("2")) == int((_NODES >= 2).sum())
     most = tab.page.get_by_label("nNODE to", exact=True)
@@ -109,8 +125,8 @@ def test_limits_choose_exactly_the_jobs_within_them(opened: Any):
     assert tab.chosen_after(lambda: tab.page.get_by_role("button", name="Show all").click()) == _RUNS
 
 
-def test_a_gap_is_within_no_limits(opened: Any):
-    tab = opened("runs.html").drawn()
+def test_a_gap_is_within_no_limits(runs_tab: _Tab):
+    tab = runs_tab
     known = int((~np.isnan(_CHART.values["uGPUcore"])).sum())
     assert known < _RUNS
     assert tab.chosen_after(lambda: tab.page.get_by_label("uGPUcore from", exact=True).fill("0")) == known
@@ -126,8 +142,8 @@ def _axis_at(tab: _Tab, place: int) -> tuple[float, float, float]:
     return line["x"], line["y"], line["y"] + line["height"]
 
 
-def test_an_axis_is_brushed_moved_and_freed_with_the_mouse(opened: Any):
-    tab = opened("runs.html").drawn()
+def test_an_axis_is_brushed_moved_and_freed_with_the_mouse(runs_tab: _Tab):
+    tab = runs_tab
     mouse = tab.page.mouse
     x, upper, lower = _axis_at(tab, 0)
 
@@ -180,8 +196,8 @@ def test_an_axis_is_moved_by_dragging_its_name(opened: Any):
     assert order[:3] == ["nGPU", "WAIT_h", "nNODE"]
 
 
-def test_applications_are_chosen(opened: Any):
-    tab = opened("runs.html").drawn()
+def test_applications_are_chosen(runs_tab: _Tab):
+    tab = runs_tab
     names = _CHART.application.texts()
     only = tab.page.get_by_role("button", name="Only tensorflow")
     assert tab.chosen_after(only.click) == names.count("tensorflow")
@@ -189,24 +205,41 @@ def test_applications_are_chosen(opened: Any):
     assert tab.chosen_after(more.check) == names.count("tensorflow") + names.count("pytorch")
 
 
-def test_what_is_chosen_is_drawn_and_the_rest_is_grey(opened: Any):
-    tab = opened("runs.html").drawn()
-    coloured = """() => {
-      const canvas = document.querySelector('canvas'), all = canvas.getContext('2d');
-      const { data } = all.getImageData(0, 70, canvas.width, 280);
-      let found = 0;
-      for (let k = 0; k < data.length; k += 4) {
-        const parts = data.subarray(k, k + 3);
-        if (Math.max(...parts) - Math.min(...parts) > 40) found++;
-      }
-      return found;
-    }"""
+_COLOURED = """() => {
+  const canvas = document.querySelector('canvas'), all = canvas.getContext('2d');
+  const { data } = all.getImageData(0, 70, canvas.width, 280);
+  let found = 0;
+  for (let k = 0; k < data.length; k += 4) {
+    const [red, green, blue] = [data[k], data[k + 1], data[k + 2]];
+    if (Math.max(red, green, blue) - Math.min(red, green, blue) > 40) found++;
+  }
+  return found;
+}"""
+_PICTURE = """() => {
+  const canvas = document.querySelector('canvas');
+  const { data } = canvas.getContext('2d').getImageData(0, 70, canvas.width, 280);
+  return data.reduce((sum, value) => (sum * 31 + value) | 0, 0);
+}"""
+
+
+def test_what_is_chosen_is_drawn_and_the_rest_is_grey(runs_tab: _Tab):
+    tab, coloured = runs_tab, _COLOURED
     every = tab.page.evaluate(coloured)
     assert every > 10_000
     tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("24"))
     some = tab.page.evaluate(coloured)
     tab.chosen_after(lambda: tab.page.get_by_label("nNODE from", exact=True).fill("25"))
     assert 0 == tab.page.evaluate(coloured) < some < every
+
+
+def test_a_brush_there_and_back_leaves_the_picture_as_it_was(runs_tab: _Tab):
+    """Only the lines that come and go are drawn: nothing may be left of those that went."""
+    least = runs_tab.page.get_by_label("WAIT_h from", exact=True)
+    runs_tab.chosen_after(lambda: least.fill("0.5"))
+    first = runs_tab.page.evaluate(_PICTURE)
+    for limit in ("0.2", "3", "0.01", "0.5"):
+        runs_tab.chosen_after(lambda limit=limit: least.fill(limit))
+    assert runs_tab.page.evaluate(_PICTURE) == first
 
 
 def test_hostile_names_are_text_and_do_nothing(opened: Any):
@@ -250,10 +283,11 @@ def test_without_javascript_lines_stand_still(opened: Any):
     assert tab.page.locator("noscript path").count() > 10
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-def test_nothing_is_wider_than_the_screen(opened: Any, width: int):
-    tab = opened("hostile.html", viewport={"width": width, "height": 800}).drawn()
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+def test_nothing_is_wider_than_the_screen(opened: Any):
+    tab = opened("hostile.html").drawn()
+    for width in (1280, 768, 390):
+        tab.page.set_viewport_size({"width": width, "height": 800})
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_it_is_dark_where_the_screen_is_and_light_on_paper(opened: Any):

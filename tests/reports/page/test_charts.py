@@ -148,7 +148,7 @@ def test_every_chart_is_well_formed_and_has_a_place_for_all_its_marks(chart: Cha
 def test_pictures_are_pictures(tmp_path):
     few = {figure.id: figure.chart for figure in figures(HOSTILE[::4], runs=40)}
     for name, chart in few.items():
-        write_png(draw(chart), tmp_path / f"{name}.png")
+        write_png(draw(chart, NARROW), tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG\r\n")
 
 
