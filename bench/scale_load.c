@@ -2,10 +2,9 @@
  *
  * scale_load PLAN RESULTS MUNGE_SOCKET PORT SECONDS
  *
- * PLAN is struct plan, then n_nodes struct node, then n_posts struct post by node and time, then all bodies.
+ * PLAN and RESULTS are as scale_plan.h has them.
  * A node has one shipment under way at a time. It tells live values each 10 s (+- 10 %), and what else it has to
  * tell (a "post", which holds live values too) when that is due. What fails is sent again as slurm-gpud does it.
- * RESULTS gets a struct result of each shipment that was answered with 200, in their order.
  * Ends after SECONDS, once no post is due and none is under way. SIGUSR1: all posts with due_s < 0 are due now.
  */
 #define _GNU_SOURCE
@@ -28,6 +27,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "scale_heap.h"
+#include "scale_plan.h"
+
 /* As munge.h has it, which comes with the library's development package alone. */
 typedef struct munge_ctx *munge_ctx_t;
 enum { EMUNGE_SUCCESS = 0, MUNGE_OPT_SOCKET = 8 };
@@ -40,29 +42,7 @@ int munge_encode(char **credential, munge_ctx_t context, const void *payload, in
 #define IP_BIND_ADDRESS_NO_PORT 24
 #endif
 
-enum { DIGEST = 64, LIVE_S = 10, STEP_TIMEOUT_S = 20, BACKOFF_MAX_S = 60, KEPT = 511 };
-
-struct plan {
-    uint32_t n_nodes, n_posts;
-};
-struct body {
-    uint64_t offset; /* from the beginning of PLAN */
-    uint32_t length, n_records;
-    char digest[DIGEST]; /* what the credential binds: sha256 in hexadecimal, of method, path and body */
-};
-struct node {
-    uint32_t address; /* network order */
-    uint32_t n_posts, first_post, unused;
-    struct body live, idle; /* before and after its last post */
-};
-struct post {
-    double due_s; /* since the beginning; < 0: when SIGUSR1 comes, and so much (times -1) later */
-    struct body body;
-};
-struct result {
-    double due_s, sent_s, done_s;
-    uint32_t node, n_records, tries, stored, stale, rejected;
-};
+enum { LIVE_S = 10, STEP_TIMEOUT_S = 20, BACKOFF_MAX_S = 60, KEPT = 511 };
 
 struct state { /* of a node */
     double live_due_s, not_before_s, sent_s, due_s;
@@ -72,15 +52,13 @@ struct state { /* of a node */
     size_t sent, head_length, got;
     char *head;
     char answer[KEPT + 1];
-    uint32_t place; /* in the heap; UINT32_MAX: not in it */
-    double at_s;
 };
 
 static const char *base;
 static const struct node *nodes;
 static const struct post *posts;
 static struct state *states;
-static uint32_t n_nodes, *heap, n_heap, n_under_way, n_done;
+static uint32_t n_nodes, n_under_way, n_done;
 static double began, until_s, burst_s = -1;
 static volatile sig_atomic_t burst_now;
 static munge_ctx_t context;
@@ -100,49 +78,6 @@ static double uniform(double low, double high) { return low + (high - low) * dra
 static void fail(const char *what) {
     perror(what);
     exit(3);
-}
-
-/* A heap of nodes by at_s. */
-static void put(uint32_t place, uint32_t node) {
-    heap[place] = node;
-    states[node].place = place;
-}
-
-static void sift(uint32_t place) {
-    uint32_t node = heap[place];
-    double at_s = states[node].at_s;
-    while (place > 0 && states[heap[(place - 1) / 2]].at_s > at_s) {
-        put(place, heap[(place - 1) / 2]);
-        place = (place - 1) / 2;
-    }
-    for (;;) {
-        uint32_t child = 2 * place + 1;
-        if (child >= n_heap)
-            break;
-        if (child + 1 < n_heap && states[heap[child + 1]].at_s < states[heap[child]].at_s)
-            child++;
-        if (states[heap[child]].at_s >= at_s)
-            break;
-        put(place, heap[child]);
-        place = child;
-    }
-    put(place, node);
-}
-
-static void schedule(uint32_t node, double at_s) {
-    states[node].at_s = at_s;
-    if (states[node].place == UINT32_MAX)
-        put(n_heap++, node);
-    sift(states[node].place);
-}
-
-static void unschedule_first(void) {
-    uint32_t node = heap[0];
-    states[node].place = UINT32_MAX;
-    if (--n_heap > 0) {
-        put(0, heap[n_heap]);
-        sift(0);
-    }
 }
 
 /* When the next post of a node is due; a year where there is none, or nobody knows when. */
@@ -348,10 +283,9 @@ int main(int argc, char **argv) {
     posts = (const struct post *)(nodes + n_nodes);
     results = fopen(argv[2], "wb");
     states = calloc(n_nodes, sizeof *states);
-    heap = calloc(n_nodes, sizeof *heap);
     context = munge_ctx_create();
     poller = epoll_create1(0);
-    if (results == NULL || states == NULL || heap == NULL || context == NULL || poller < 0)
+    if (results == NULL || states == NULL || !make_heap(n_nodes) || context == NULL || poller < 0)
         fail("start");
     munge_ctx_set(context, MUNGE_OPT_SOCKET, argv[3]);
     port = (uint16_t)atoi(argv[4]);
@@ -366,7 +300,6 @@ int main(int argc, char **argv) {
     began = 0;
     began = now_s();
     for (uint32_t node = 0; node < n_nodes; node++) {
-        states[node].place = UINT32_MAX;
         states[node].fd = -1;
         states[node].live_due_s = uniform(0, LIVE_S);
         plan_next(node);
@@ -383,21 +316,21 @@ int main(int argc, char **argv) {
             fflush(stdout);
         }
         /* Answers come first, and no more than a few begin in between: they are not to be counted as waiting. */
-        for (int n = 0; n < 16 && n_heap > 0 && states[heap[0]].at_s <= now; n++) {
+        for (int n = 0; n < 16 && n_heap > 0 && next_turn_s() <= now; n++) {
             uint32_t node = heap[0];
             unschedule_first();
             begin(node, now);
         }
         if (burst_s >= 0 && n_done == n_nodes && until_s > now + LIVE_S)
             until_s = now + LIVE_S; /* no longer than it takes to see how the others fare */
-        if (now > until_s && n_under_way == 0 && (n_heap == 0 || states[heap[0]].at_s > now + 90))
+        if (now > until_s && n_under_way == 0 && (n_heap == 0 || next_turn_s() > now + 90))
             break;
         if (now - looked_s > 1) {
             looked_s = now;
             give_up(now);
             fflush(results);
         }
-        double wait_s = n_heap > 0 ? states[heap[0]].at_s - now_s() : 0.1;
+        double wait_s = n_heap > 0 ? next_turn_s() - now_s() : 0.1;
         int wait_ms = wait_s <= 0 ? 0 : wait_s > 0.1 ? 100 : (int)(wait_s * 1000) + 1;
         struct epoll_event events[256];
         int n = epoll_wait(poller, events, 256, wait_ms);
