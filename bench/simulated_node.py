@@ -24,8 +24,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from lab.nvml import build  # noqa: E402
+from lab.simgpu.creation import create  # noqa: E402
 from lab.simgpu.load import Point  # noqa: E402
-from lab.simgpu.world import GpuSpec, World, create  # noqa: E402
+from lab.simgpu.specs import GpuSpec  # noqa: E402
+from lab.simgpu.world import World  # noqa: E402
 from tests.database.servers import running_munged  # noqa: E402
 
 # A name of its own, also in /sys/fs/cgroup: that of a run that was killed is in nobody's way.

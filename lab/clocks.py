@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lab import nvml
 from lab.layout import Layout
-from lab.simgpu import world
+from lab.simgpu import creation, world
 
 DATABASE_HOST = "slurm-gpudbd"
 """The host's name here; the others have those of their nodes."""
@@ -25,7 +25,7 @@ DATABASE_HOST = "slurm-gpudbd"
 def create(layout: Layout) -> None:
     """Build the library, and make what tells of the clock of slurm-gpudbd's host; the nodes have theirs."""
     nvml.build_wallclock(layout.lib)
-    world.create(layout.database_world, [])
+    creation.create(layout.database_world, [])
 
 
 def environment(layout: Layout, host: str) -> Mapping[str, str]:

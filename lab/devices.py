@@ -11,7 +11,7 @@ from pathlib import Path
 from lab.errors import LabError
 from lab.layout import Layout
 from lab.options import Gpu, Node
-from lab.simgpu import mig, world
+from lab.simgpu import creation, mig
 from lab.simgpu.specs import GpuSpec, MigSpec
 
 NVIDIA_MAJOR = 195
@@ -47,7 +47,7 @@ def _mknod(file: Path, major: int, minor: int) -> None:
 def create_worlds(layout: Layout, nodes: Sequence[Node]) -> None:
     """Make the file behind each node's simulated NVML, with the GPUs in NVML's order."""
     for node in nodes:
-        world.create(layout.node(node.name).world, [_spec(gpu) for gpu in node.gpus])
+        creation.create(layout.node(node.name).world, [_spec(gpu) for gpu in node.gpus])
 
 
 def _spec(gpu: Gpu) -> GpuSpec:

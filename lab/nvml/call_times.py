@@ -8,7 +8,7 @@ import yaml
 
 from lab.nvml import SOURCES
 from lab.simgpu.calls import CallTime
-from lab.simgpu.world import function_names
+from lab.simgpu.creation import function_names
 
 FILE = SOURCES / "call_times.yaml"
 

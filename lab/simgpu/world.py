@@ -1,4 +1,4 @@
-"""The world file of one simulated node: create it, register work in it, step its clock.
+"""The world file of one simulated node: register work in it, step its clock. `creation` makes one.
 
 Its layout and who may write what when is described in lab/nvml/world.h. All writers here hold flock(2) on
 the file, which the kernel drops with its holder.
@@ -10,7 +10,6 @@ import ctypes
 import fcntl
 import mmap
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from . import layout
+from .creation import place
 from .errors import RequestError, WorldError
 from .load import USUAL, Activity, Part, Point, integrate
 from .process import is_alive, start_ticks
-from .specs import GpuSpec, MigSpec, check, fill, instances
-
-__all__ = ["Device", "GpuSpec", "World", "create", "function_names"]
+from .specs import MigSpec, instances
 
 Points = TypeVar("Points", bound=Sequence[Point])
 
-_FUNCTIONS = Path(__file__).resolve().parent.parent / "nvml" / "functions.def"
 _SIZE = ctypes.sizeof(layout.WorldStruct)
 _FOLD_AFTER_NS = 25_000_000_000
 """Processes that ended longer ago are folded into the history: the sample rings reach back 20 s."""
@@ -50,52 +47,6 @@ class Device:
     """Number in the world."""
     gpu_instance: int | None = None
     """NVML's, of a MIG instance."""
-
-
-def function_names() -> list[str]:
-    """Return the library's functions in the order of their numbers."""
-    return re.findall(r"^X\((\w+)\)", _FUNCTIONS.read_text(), re.MULTILINE)
-
-
-def create(path: Path, gpus: Sequence[GpuSpec], boot: float | None = None) -> None:
-    """Write a new world with ``gpus`` in NVML order, readable and writable by everyone.
-
-    ``boot`` (epoch seconds, now if None) is when the counters start. An existing file is replaced, not
-    changed: who has it mapped goes on with the old one until nvmlShutdown.
-    """
-    check(gpus)
-    content = layout.WorldStruct(
-        magic=layout.MAGIC,
-        version=layout.VERSION,
-        size=_SIZE,
-        n_devices=len(gpus),
-        boot_ns=time.time_ns() if boot is None else round(boot * 1e9),
-        driver_loaded=1,
-        driver_loads=1,
-    )
-    content.history[0].until_ns = content.boot_ns
-    names = function_names()
-    content.n_functions = len(names)
-    for call, name in zip(content.calls, names, strict=False):
-        call.name = name.encode()
-    for index, gpu in enumerate(gpus):
-        fill(content.devices[index], index, gpu)
-    _place(content, [one for index, gpu in enumerate(gpus) for one in instances(gpu.mig, index)])
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    with new.open("wb") as file:
-        file.write(bytes(content)[: layout.WorldStruct.processes.offset])
-        file.truncate(_SIZE)  # the process slots stay a hole until they are used
-    new.chmod(0o666)
-    new.replace(path)
-
-
-def _place(content: layout.WorldStruct, new: Sequence[layout.InstanceStruct]) -> None:
-    """Put MIG instances where there are none."""
-    free = [number for number, there in enumerate(content.instances) if not there.exists]
-    if len(new) > len(free):
-        raise RequestError(f"{len(new)} MIG instances: there is room for {len(free)} more")
-    for number, instance in zip(free, new, strict=False):
-        content.instances[number] = instance
 
 
 class World:
@@ -280,7 +231,7 @@ class World:
             for one in old:
                 self.content.instances[one.target - layout.MAX_DEVICES].exists = 0
             self.content.devices[device].mig_mode = layout.MIG_ENABLED if new else layout.MIG_DISABLED
-            _place(self.content, new)
+            place(self.content, new)
 
     def unload_driver(self) -> None:
         """Let nvmlInit fail; what was initialised before is worth nothing from now on."""

@@ -17,7 +17,8 @@ import pytest
 
 from lab.nvml import SOURCES, build
 from lab.polling import wait_for
-from lab.simgpu.world import GpuSpec, create
+from lab.simgpu.creation import create
+from lab.simgpu.specs import GpuSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 SIMGPU = SOURCES.parent / "simgpu" / "simgpu"

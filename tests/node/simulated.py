@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pynvml
 
+from lab.simgpu.creation import create
 from lab.simgpu.load import Point
 from lab.simgpu.mig import capabilities, minors_file
 from lab.simgpu.specs import GpuSpec
 from lab.simgpu.truth import ProcessTruth
-from lab.simgpu.world import Device, World, create
+from lab.simgpu.world import Device, World
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.process.processjobs import ProcessJobs
 from tests.node.fakeproc import FakeProc

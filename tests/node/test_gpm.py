@@ -8,9 +8,10 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from lab.simgpu.creation import create
 from lab.simgpu.load import Point
 from lab.simgpu.specs import hopper
-from lab.simgpu.world import World, create
+from lab.simgpu.world import World
 from slurm_gpu.node.gpu.gpm import Gpm
 from slurm_gpu.node.gpu.nvmlcalls import Calls
 from slurm_gpu.node.gpu.reading import Activity

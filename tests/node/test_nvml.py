@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from lab.simgpu import faults
+from lab.simgpu.creation import create
 from lab.simgpu.load import Point
 from lab.simgpu.specs import MIG_PROFILES, GpuSpec, MigSpec, hopper
-from lab.simgpu.world import World, create
+from lab.simgpu.world import World
 from slurm_gpu.errors import NvmlError
 from slurm_gpu.node.gpu.nvml import NvmlReader
 from slurm_gpu.node.gpu.nvmldevice import since_boot_s

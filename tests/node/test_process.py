@@ -21,7 +21,8 @@ from urllib.request import urlopen
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lab.simgpu.world import GpuSpec, create
+from lab.simgpu.creation import create
+from lab.simgpu.specs import GpuSpec
 from slurm_gpu.munge import decode, request_digest
 from slurm_gpu.records import Record
 from tests.database.servers import running_munged

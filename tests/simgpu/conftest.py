@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from lab.simgpu.creation import create
 from lab.simgpu.load import Point
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.world import World
 
 START = 1_800_000_000  # when the simulated node boots, epoch seconds; the clock starts 100 s later
 

@@ -12,8 +12,8 @@ import yaml
 from lab.nvml.call_times import FILE, call_times
 from lab.simgpu import faults
 from lab.simgpu.calls import CallTime, set_times
+from lab.simgpu.creation import function_names
 from lab.simgpu.errors import RequestError
-from lab.simgpu.world import function_names
 
 ONE_CALL = """
 import signal, sys

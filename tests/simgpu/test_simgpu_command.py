@@ -9,10 +9,11 @@ import pytest
 
 from lab.nvml import SOURCES
 from lab.simgpu import faults, layout
+from lab.simgpu.creation import create
 from lab.simgpu.load import Activity
-from lab.simgpu.specs import MigSpec
+from lab.simgpu.specs import GpuSpec, MigSpec
 from lab.simgpu.truth import load, usage
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.world import World
 
 SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
 

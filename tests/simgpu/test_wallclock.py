@@ -9,8 +9,10 @@ import pytest
 from conftest import Nvml
 
 from lab import nvml as nvml_sources
+from lab.simgpu.creation import create
 from lab.simgpu.load import Point
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.world import World
 
 NEAR_S = 20.0  # what a busy machine may take to start a process
 GPU = "GPU-00000000-0000-0000-0000-00000000000a"

@@ -8,9 +8,11 @@ from conftest import NvmlError
 
 from lab import nvml as nvml_sources
 from lab.simgpu import layout
+from lab.simgpu.creation import create, function_names
 from lab.simgpu.errors import RequestError
 from lab.simgpu.load import Point
-from lab.simgpu.world import GpuSpec, World, create, function_names
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.world import World
 
 
 class TestAttaching:

@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy import select
 
 import slurm_gpu
+from lab.simgpu.creation import create
 from lab.simgpu.specs import GpuSpec
-from lab.simgpu.world import create
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database

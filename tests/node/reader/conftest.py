@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from lab.simgpu.world import GpuSpec, World, create
+from lab.simgpu.creation import create
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.world import World
 from slurm_gpu.node.gpu.readerprocess import ReaderProcess
 from tests.node.fakes import FakeClock
 from tests.node.reader.asking import DEADLINE_S, GPUS
