@@ -30,17 +30,22 @@ test-versions:
 test-versions-%:
 	@tests/versions/try $*
 
-# Everything that needs no cluster: two to two and a half minutes. The import rules are tests; mypy goes beside them.
+# Everything that needs no cluster. The import rules are tests; mypy goes beside them. Files that take long come
+# first (tests/conftest.py), which xdist is not to order otherwise.
 check: compiled browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile tests -m "not lab"; failed=$$?; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests -m "not lab"; failed=$$?; \
 	wait $$mypy || failed=1; echo "mypy: $$(cat $$types)"; rm $$types; exit $$failed
 
-# The mixed load of tests/node/test_mixed_load.py with other seeds and more jobs: ten minutes.
+# What `make check` has less of: a node whose database is away for a day, other stories of a node, and the mixed load
+# of tests/node/test_mixed_load.py with other seeds and more jobs. Ten minutes and a half.
 SOAK_SEEDS ?= 1 2 3 4 5 6 7 8
 soak: $(VENV)/ready
+	SLURM_GPU_TEST_HOURS=24 SLURM_GPU_TEST_STORIES=300 $(BIN)/python -m pytest -q \
+	    tests/node/test_outages_of_days.py tests/node/test_any_story.py
+	SLURM_GPU_TEST_FIRST_SCHEMA=0002 $(BIN)/python -m pytest -q tests/upgrade/test_database.py -k killed_at_each
 	@for seed in $(SOAK_SEEDS); do \
 	    echo "seed $$seed"; \
 	    SLURM_GPU_TEST_SEED=$$seed SLURM_GPU_TEST_RUNS=400 \
@@ -48,12 +53,15 @@ soak: $(VENV)/ready
 	done
 
 # The script against the independent model, its own advice and hostile job descriptions: a quarter of an hour.
+# Then all other property tests, with forty times as many examples as in `make check`.
 FUZZ ?= 50000
+EXAMPLES ?= 1000
 FUZZ_SEED := $(or $(FUZZ_SEED),$(shell date +%s))
 fuzz: $(VENV)/ready
 	@echo "seed $(FUZZ_SEED); \`make fuzz FUZZ=$(FUZZ) FUZZ_SEED=$(FUZZ_SEED)\` does the same again"
 	SLURM_GPU_FUZZ=$(FUZZ) SLURM_GPU_FUZZ_SEED=$(FUZZ_SEED) $(BIN)/python -m pytest -q -rP -n 2 \
 	    $(addprefix tests/policy/test_,agreement.py failures.py messages.py advice.py again.py lending.py)
+	SLURM_GPU_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist loadfile tests -m "hypothesis and not lab"
 
 # The packages for the RHEL 9 family in dist/, from the last commit, for x86_64 and aarch64. See packaging/rpm/build.
 rpm:

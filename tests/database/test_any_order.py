@@ -37,6 +37,7 @@ from tests.database.samples import (
 )
 from tests.database.servers import MariaDB
 from tests.database.test_node_shipment import window
+from tests.examples import examples
 
 Told = Record | Host | DeviceFacts | Event | Window | HostRun | AccountingRun
 _LISTS = {
@@ -214,7 +215,7 @@ def _tell_so(database: Database, telling: Sequence[tuple[list[int], bool]]) -> d
 _SLOW_FIXTURE = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
-@settings(max_examples=15, suppress_health_check=_SLOW_FIXTURE)
+@settings(max_examples=examples(8), suppress_health_check=_SLOW_FIXTURE)
 @given(telling=tellings())
 def test_any_interleaving_loss_duplication_and_reordering_ends_the_same(
     lite: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]
@@ -222,7 +223,7 @@ def test_any_interleaving_loss_duplication_and_reordering_ends_the_same(
     assert _tell_so(lite, telling) == expected
 
 
-@settings(max_examples=5, suppress_health_check=_SLOW_FIXTURE)
+@settings(max_examples=examples(3), suppress_health_check=_SLOW_FIXTURE)
 @given(telling=tellings())
 def test_on_mariadb_too(
     maria: Database, expected: dict[str, Any], telling: list[tuple[list[int], bool]]

@@ -22,6 +22,7 @@ from slurm_gpu.database.shipment import ShipmentError, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from tests.database.conftest import empty
 from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, queued, record, row, segment, timeline
+from tests.examples import examples
 
 ROOT = Caller(0, "root", sees_all=True, writes=True)
 ADDRESS = {"n1": "127.0.1.1", "n2": "127.0.1.2"}
@@ -107,7 +108,7 @@ def _others(database: Database) -> list[dict[str, Any]]:
         return [{**row, "run_id": None} for row in rows]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(hostile())
 def test_a_hostile_record_is_refused_by_its_field_or_harms_nobody(
     lite: Database, lie: tuple[dict[str, Any], set[str]]

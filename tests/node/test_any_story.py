@@ -19,8 +19,8 @@ from tests.node.fakes import FakeClock, FakeGpu
 from tests.node.machine import Machine
 from tests.node.story import PERCENT, SLOTS, Story, check
 
-# Always the same, unless one looks for new ones.
-STORIES = int(os.environ.get("SLURM_GPU_TEST_STORIES", "60"))
+# Always the same, unless one looks for new ones, as `make soak` does.
+STORIES = int(os.environ.get("SLURM_GPU_TEST_STORIES", "30"))
 stories = settings(
     max_examples=STORIES, deadline=None, derandomize="SLURM_GPU_TEST_STORIES" not in os.environ
 )

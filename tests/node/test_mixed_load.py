@@ -1,4 +1,4 @@
-"""Over a hundred jobs of every kind: each record says what the simulated GPUs really did."""
+"""Jobs of every kind, `make soak` has hundreds: each record says what the simulated GPUs really did."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.node.mixedload import Load, Run
 from tests.node.simulated import SimulatedMachine
 
 SEED = int(os.environ.get("SLURM_GPU_TEST_SEED", "20261121"))
-RUNS = int(os.environ.get("SLURM_GPU_TEST_RUNS", "120"))
+RUNS = int(os.environ.get("SLURM_GPU_TEST_RUNS", "48"))
 # By Slurm's position: four GPUs with a job each, two that are shared, and an H100 cut into three.
 GPUS = [GpuSpec(f"GPU-{n}", minor=n) for n in (3, 1, 0, 2, 5, 4)]
 CUT = [MigSpec("3g.40gb", "MIG-0"), MigSpec("2g.20gb", "MIG-1"), MigSpec("2g.20gb", "MIG-2")]

@@ -24,7 +24,6 @@ from slurm_gpu.records import (
 from tests.node.fakes import GIB, FakeGpu, Work
 from tests.node.machine import Machine
 
-DAY_S = 86400.0
 # What a kill -9 may cost, and what a database that answers again may have to wait for.
 CHECKPOINT_S, BACKOFF_S = 10.0, 70.0
 # Records that are not final are shipped each 300 ± 60 s.

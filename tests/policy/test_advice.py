@@ -37,7 +37,7 @@ def words_of(request: Request) -> list[str]:
     return [*words, *(f"{name}={value}" for name, value in values.items() if value is not None), script]
 
 
-@settings(max_examples=examples(40, one_in=10), deadline=None)
+@settings(max_examples=examples(20, one_in=10), deadline=None)
 @given(
     rules=rule_lists(kinds=False, hours=False),
     bundles=BUNDLES,

@@ -86,7 +86,7 @@ events = st.one_of(
 
 @pytest.mark.parametrize("lua", ["5.1", "5.4"])
 @settings(
-    max_examples=examples(40, one_in=10),
+    max_examples=examples(16, one_in=10),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

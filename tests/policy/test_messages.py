@@ -56,7 +56,7 @@ def sbatch_words(request: Request) -> list[str]:
     return [*words, "--wrap=true"]
 
 
-@settings(max_examples=examples(100, one_in=10))
+@settings(max_examples=examples(50, one_in=10))
 @given(
     job=limits_of("job"),
     user=limits_of("user"),
