@@ -71,17 +71,30 @@ def fresh_database(url: str) -> Iterator[Database]:
     made.dispose()
 
 
-@pytest.fixture(scope="session", params=["sqlite", "mariadb"])
-def shelf(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """A database with tables, of each kind, for properties that hold whatever else it contains."""
-    if request.param == "sqlite":
-        made = Database(f"sqlite:///{tmp_path_factory.mktemp('shelf') / 'x.db'}")
-    else:
-        server: MariaDB = request.getfixturevalue("mariadb")
-        made = Database(server.fresh())
-    made.upgrade()
+@pytest.fixture(scope="session")
+def shelves(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Database]]:
+    """The databases of `shelf`, kept from file to file: pytest ends a fixture when its parameter changes."""
+    made: dict[str, Database] = {}
     yield made
-    made.dispose()
+    for database in made.values():
+        database.dispose()
+
+
+@pytest.fixture(scope="session", params=["sqlite", "mariadb"])
+def shelf(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, shelves: dict[str, Database]
+) -> Database:
+    """A database with tables, of each kind, for properties that hold whatever else it contains."""
+    kind: str = request.param
+    if kind not in shelves:
+        if kind == "sqlite":
+            made = Database(f"sqlite:///{tmp_path_factory.mktemp('shelf') / 'x.db'}")
+        else:
+            server: MariaDB = request.getfixturevalue("mariadb")
+            made = Database(server.fresh())
+        made.upgrade()
+        shelves[kind] = made
+    return shelves[kind]
 
 
 @pytest.fixture

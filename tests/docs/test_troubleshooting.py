@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+
 import pytest
 
 from .messages import is_like, logged, pieces, scripts, texts
 from .pages import DOCS, code_spans, rows
 
 _PAGE = DOCS / "troubleshooting.md"
-_TEXTS = [*dict.fromkeys(texts()), *scripts()]
 _SLURMS_OWN = {
     "Prolog error", "Epilog error", "slurmctld", "No Assoc usage file", "Job violates accounting/QOS policy",
     "scontrol update", "AssocMaxGRESPerJob", "QOSMaxGRESPerUser",
@@ -17,13 +19,19 @@ _SEEN = [span for row in rows(_PAGE) for span in row[0].split("`")[1::2]]
 MESSAGES = [span.replace("\\|", "|") for span in _SEEN if span not in _SLURMS_OWN]
 
 
+@functools.cache
+def _texts() -> Sequence[str]:
+    """All that the code can say; looked for once, and only where these tests run."""
+    return [*dict.fromkeys(texts()), *scripts()]
+
+
 @pytest.mark.parametrize("message", MESSAGES)
 def test_a_message_that_is_quoted_is_in_the_code(message: str) -> None:
-    assert any(is_like(message, text) for text in _TEXTS)
+    assert any(is_like(message, text) for text in _texts())
 
 
 def test_what_is_not_in_the_code_is_noticed() -> None:
-    assert not any(is_like("the spool is half … full", text) for text in _TEXTS)
+    assert not any(is_like("the spool is half … full", text) for text in _texts())
 
 
 def _stands_there(text: str) -> bool:
