@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from lab.cluster import Lab
 from lab.polling import wait_for
 
 
@@ -14,3 +15,10 @@ def next_second() -> None:
     """
     before = int(time.time())
     wait_for(lambda: int(time.time()) > before, 10, "a second passes")
+
+
+def leave_no_job(lab: Lab) -> None:
+    """Cancel all jobs; what the script sees next has none of them, whatever came just before."""
+    next_second()
+    lab.cancel_all_jobs()
+    next_second()

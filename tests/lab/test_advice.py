@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
-from .seconds import next_second
+from .seconds import leave_no_job, next_second
 
 LATER = ("--begin=now+1hour", "--time=10", "--output=/dev/null", "--wrap=true")
 POLICY = """\
@@ -67,9 +67,7 @@ def advised(refused: str, *options: str) -> list[str]:
 def test_gpus_in_mixed_forms_are_made_smaller_together(
     lab: Lab, options: tuple[str, ...], smaller: list[str]
 ) -> None:
-    next_second()
-    lab.cancel_all_jobs()
-    next_second()
+    leave_no_job(lab)
     assert advised(until(lab, "used 0, limit 8", *options), *options) == smaller
     until(lab, "Submitted", *smaller)
 

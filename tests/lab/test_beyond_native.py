@@ -13,7 +13,7 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
-from .seconds import next_second
+from .seconds import leave_no_job, next_second
 
 LATER = ("--begin=now+1hour", "--output=/dev/null", "--wrap=true")
 
@@ -29,9 +29,7 @@ def bare(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
 @pytest.fixture
 def lab(bare: Lab) -> Iterator[Lab]:
     yield bare
-    next_second()
-    bare.cancel_all_jobs()
-    next_second()
+    leave_no_job(bare)
 
 
 def apply(lab: Lab, tmp_path: Path, rules: str, more: str = "") -> None:

@@ -14,7 +14,7 @@ import pytest
 from lab.cluster import Lab
 from lab.polling import wait_for
 
-from .seconds import next_second
+from .seconds import leave_no_job, next_second
 
 LIMIT = 5
 
@@ -52,9 +52,7 @@ def bare(lab_with: Callable[..., Lab], tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def lab(bare: Lab) -> Iterator[Lab]:
     yield bare
-    next_second()
-    bare.cancel_all_jobs()
-    next_second()
+    leave_no_job(bare)
 
 
 def apply(lab: Lab, policy: Path, why: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from lab.cluster import Lab
 
 from .overshoot import KINDS, Kind, Play
-from .seconds import next_second
+from .seconds import leave_no_job
 
 ROUNDS = int(os.environ.get("SLURM_GPU_TEST_ROUNDS", "1"))
 
@@ -30,9 +30,7 @@ def counted(bare: tuple[Lab, str]) -> Iterator[tuple[Lab, str]]:
     if counted_by == "snapshot":
         lab.daemons["slurm-gpuctld"].start()
     yield bare
-    next_second()
-    lab.cancel_all_jobs()
-    next_second()
+    leave_no_job(lab)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
