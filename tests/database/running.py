@@ -76,6 +76,12 @@ class Running:
         finally:
             connection.close()
 
+    def asked_by(self, uid: int, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
+        """Status and answer of a request that another user signs."""
+        with acting_as(uid):
+            headers = self.signed(method, target, body)
+        return self.raw(method, target, body, headers)
+
     def signed(self, method: str, target: str, body: bytes = b"", **more: str) -> dict[str, str]:
         digest = munge.request_digest(method, target, body)
         return {"Authorization": f"MUNGE {munge.encode(digest, self.munge_socket)}", **more}

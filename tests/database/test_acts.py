@@ -12,7 +12,7 @@ from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import UsageError
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running
 
 MOVED = Act(
     id="0" * 32, at_s=1_795_262_400, host="head", act="limit moved", subject="gpus_running of share",
@@ -57,11 +57,7 @@ def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_root_tells_operators_read_and_others_neither(server: Running) -> None:
-    def ask(uid: int, method: str, target: str, sent: bytes = b"") -> tuple[int, Any]:
-        with acting_as(uid):
-            headers = server.signed(method, target, sent)
-        return server.raw(method, target, sent, headers)
-
+    ask = server.asked_by
     for uid in (NOBODY, OPERATOR):
         assert ask(uid, "POST", "/v1/controller", body())[0] == 403
     with DatabaseClient(server.config) as client:

@@ -53,11 +53,7 @@ def test_a_record_is_in_the_database_before_it_is_acknowledged(server: Running) 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
 def test_other_users_read_their_part_and_ship_nothing(server: Running) -> None:
-    def ask(uid: int, method: str, target: str, body: bytes = b"") -> tuple[int, Any]:
-        with acting_as(uid):
-            headers = server.signed(method, target, body)
-        return server.raw(method, target, body, headers)
-
+    ask = server.asked_by
     before = server.contents()
     refused = ask(NOBODY, "POST", "/v1/node", b'{"wire": 1, "node": "here", "records": []}')
     assert refused == (403, {"error": "only root and SlurmUser ship records"})
