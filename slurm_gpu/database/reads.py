@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 import slurm_gpu
 from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
 from slurm_gpu.database.detail import node_reports
+from slurm_gpu.database.foretold import newest_model
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.queries import (
@@ -182,6 +183,7 @@ class Reads:
         with services.database.reading() as connection:
             watermark_s = services.importer.watermark(connection)
             unmatched = count_unmatched(connection)
+            learned_s = newest_model(connection, services.cluster)
         status = services.importer.status
         return Health(
             version=slurm_gpu.__version__,
@@ -199,6 +201,7 @@ class Reads:
             silent_nodes=services.arrivals.silent(services.view.queue()),
             rejected=services.intake.rejections.by_kind(),
             last_rejected_s=services.intake.rejections.last_s,
+            learned_s=learned_s,
         ).to_json()
 
     async def _caller(self, request: Request) -> Caller:

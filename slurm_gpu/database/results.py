@@ -146,7 +146,7 @@ class RunPage:
         return cls(runs=tuple(Run.from_json(run) for run in value["runs"]), cursor=value.get("cursor"))
 
 
-_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s"})
+_LATER = frozenset({"silent_nodes", "rejected", "last_rejected_s", "learned_s"})
 """Keys of a health that an older slurm-gpudbd does not tell."""
 
 
@@ -203,6 +203,8 @@ class Health:
     silent_nodes: Sequence[str] = ()
     rejected: Mapping[str, int] | None = None
     last_rejected_s: float | None = None
+    learned_s: float | None = None
+    """When it was learned what forecasts stand on; None: never, or it does not tell."""
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def to_json(self) -> dict[str, Any]:
@@ -219,6 +221,7 @@ class Health:
             if (rejected := value.get("rejected")) is not None:
                 known["rejected"] = {str(kind): int(n) for kind, n in rejected.items()}
             known["last_rejected_s"] = value.get("last_rejected_s")
+            known["learned_s"] = value.get("learned_s")
             others = {key: item for key, item in value.items() if key not in names}
             known["wire"] = (int(value["wire"][0]), int(value["wire"][1]))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from slurm_gpu import __version__
-from slurm_gpu.cli.checks import database
+from slurm_gpu.cli.checks import database, forecasts
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.database.client import NodeReport
 from slurm_gpu.database.engine import head_revision
@@ -201,3 +201,14 @@ def test_nodes_of_another_version_are_named(installed: Installation):
     ]
     finding = worst(database.devices_agree(installed.at()))
     assert finding.message == f"slurm-gpud is 0.0.1 on n[1-2], this is {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("learned_s", "level"),
+    [(None, "skipped"), (NOW_S - 3600, "ok"), (NOW_S + 5, "ok"), (NOW_S - 4 * 86400, "warn")],
+)
+def test_what_forecasts_stand_on_is_of_the_last_days(
+    installed: Installation, learned_s: float | None, level: str
+):
+    installed.database.state = make_health(learned_s=learned_s)
+    assert levels(forecasts.learned(installed.at())) == [level]

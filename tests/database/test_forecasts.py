@@ -88,6 +88,8 @@ def test_a_job_that_waits_is_told_what_such_jobs_waited(site: Running) -> None:
     assert (said.id, said.source, said.with_gpus, said.full) == ("17", "tables", True, True)
     assert said.low_s < 1800 < said.high_s < DAY_S
     assert (said.made_s, said.past.n) == (made_s, 0)
+    with DatabaseClient(site.config) as client:
+        assert client.health().learned_s == made_s
     assert said.judged is not None
     assert said.judged.within_2x > 0.8
 
@@ -127,7 +129,7 @@ def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_
     pytest.importorskip("sklearn")
     rng = np.random.default_rng(1)
     runs = []
-    for one in history(200):  # who asks for more time waits longer, by more than tables tell apart
+    for one in history(100):  # who asks for more time waits longer, by more than tables tell apart
         assert one.eligible_s is not None
         limit_s = int(3600 * 2 ** rng.uniform(0, 2.5))
         start_s = one.eligible_s + int(1800 * (limit_s / 3600) ** 2)
