@@ -83,6 +83,7 @@ def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
                 off_s[job, place] = off
                 if abs(off) > allowed_s:
                     unlike.append(job)
+                    _tell(job, place, off, held[place], runs[0])
     client.close()
     return {
         "jobs": len(jobs),
@@ -97,6 +98,16 @@ def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
         "worst_points": round(max(points, default=0.0), 2),
         "beyond": beyond,
     }
+
+
+def _tell(job: int, place: Place, off_s: float, stamped: Sequence[Held], run: Run) -> None:
+    """Both sides of a hold that differ, on stderr: the lab is gone when somebody reads of it."""
+    print(f"job {job} on {place}: {off_s:+.3f} s; stamps {stamped}", file=sys.stderr)
+    for record in run.devices or ():
+        if (record.node, record.device) == place:
+            told = f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}, held {record.held_s} s"
+            since = f"at uptime {record.uptime_s}, final {record.final}, seq {record.seq}"
+            print(f"  segment {record.segment}: {told}, {since}", file=sys.stderr)
 
 
 def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:
