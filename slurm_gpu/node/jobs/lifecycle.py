@@ -92,6 +92,7 @@ class LifeCycle:
             if allocation.key.boot_id != self._clock.boot_id():
                 self._close_unwatched(allocation, None)
             elif allocation in restored:
+                self.segments.save_unwritten(allocation, now_s)
                 self._spool.drop_allocation(allocation)
                 self._open(allocation.continued(now_s, wall_s), began_before=True)
         if not self._spool.is_whole:  # who else held what until now is not known

@@ -114,6 +114,16 @@ class SegmentBook:
                 self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
         self._drop(allocation)
 
+    def save_unwritten(self, allocation: Allocation, until_s: float) -> None:
+        """Write down that it was held until then, where a process was killed before it wrote a record.
+
+        The next segment tells of that time in whole seconds only.
+        """
+        for device in allocation.devices.values():
+            if self._last_record(allocation.key.segment, device) is None:
+                tally = self._tally(allocation, device)
+                self._spool.save_record(tally.record(max(until_s, tally.start_s)))
+
     def _last_record(self, segment: str, device: str) -> Record | None:
         try:
             return self._spool.last_record(segment, device)
