@@ -1,5 +1,6 @@
 """A centre's 14 months are generated; the report has to read the generator's numbers back, to the digit."""
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from typing import Any
@@ -74,6 +75,26 @@ def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) 
         waits = [(run["start_s"] - run["submit_s"]) / 3600 for run in jobs]
         assert waits.count(0) > 0.75 * len(jobs)
         assert 0.9 * most_wait_h < max(waits) <= most_wait_h
+
+
+QUESTIONS = """
+usage-by-server-type allocation-over-time usage-by-application usage-by-field
+parallel-coordinates distributions waiting-by-resource-type waiting-by-scale
+utilisation-by-zone-and-scale low-priority-small-jobs held-but-idle lent-gpu-hours charge-per-account
+gpu-hours-by-user gpu-hours-by-team gpu-hours-by-account gpu-hours-by-server-type gpu-hours-by-zone
+month-over-month
+"""
+
+
+def test_every_question_has_a_figure_with_its_reading_and_its_table(figures: dict[str, Figure]) -> None:
+    assert list(figures) == QUESTIONS.split()
+    for figure in figures.values():
+        assert re.fullmatch(r"[A-Z0-9][^\n]*\.", figure.reading), figure.id
+    assert len({figure.table.name for figure in figures.values()}) == len(figures)
+    lines = figures["parallel-coordinates"].chart
+    assert isinstance(lines, ParallelCoordinates)
+    assert [axis.name for axis in lines.axes] == ["nNODE", "nGPU", "WAIT_h", "RUN_h", "uGPUcore", "uGPUmem"]
+    assert lines.colour == "nNODE"
 
 
 def test_the_shares_of_applications_are_read_back(

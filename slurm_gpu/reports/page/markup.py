@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from xml.etree.ElementTree import Element, tostring
 
 from slurm_gpu.reports.page.plaintext import visible
@@ -44,7 +44,9 @@ def html_text(root: Element) -> str:
     ElementTree's own writer leaves `<` in attributes as it is, which some parsers would take amiss inside of
     `noscript`.
     """
-    return f"<!doctype html>\n{''.join(_written(root))}\n"
+    parts = ["<!doctype html>\n"]
+    _write(root, parts)
+    return "".join((*parts, "\n"))
 
 
 def svg_text(root: Element) -> str:
@@ -53,17 +55,17 @@ def svg_text(root: Element) -> str:
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{tostring(root, encoding="unicode")}\n'
 
 
-def _written(node: Element) -> Iterator[str]:
-    attributes = "".join(f' {name}="{html.escape(value)}"' for name, value in node.items())
-    yield f"<{node.tag}{attributes}>"
+def _write(node: Element, out: list[str]) -> None:
+    attributes = "".join([f' {name}="{html.escape(value)}"' for name, value in node.items()])
+    out.append(f"<{node.tag}{attributes}>")
     if node.tag not in _VOID:
         if node.text:
-            yield node.text if node.tag in _RAW else html.escape(node.text, quote=False)
+            out.append(node.text if node.tag in _RAW else html.escape(node.text, quote=False))
         for child in node:
-            yield from _written(child)
-        yield f"</{node.tag}>"
+            _write(child, out)
+        out.append(f"</{node.tag}>")
     if node.tail:
-        yield html.escape(node.tail, quote=False)
+        out.append(html.escape(node.tail, quote=False))
 
 
 def _append_text(parent: Element, text: str) -> None:
