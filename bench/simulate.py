@@ -1,7 +1,9 @@
 """How long the model of a cluster takes: so many jobs on so many nodes, as JSON.
 
-The load is generated (seeded): four sizes of jobs by 300 users, who have running limits, on nodes with eight
-GPUs, at a rate that keeps a queue. Scheduling is as Slurm's: backfill every 30 s, 500 kinds of jobs deep.
+The load is generated (seeded): jobs of one GPU to sixteen nodes by 300 users, who have running limits, on
+nodes with eight GPUs. `--load` above 1 asks for more than there is, so that the queue grows to the end;
+`--shapes` lets jobs differ in CPUs, memory and time limit as people's do. Scheduling is as Slurm's: backfill
+every 30 s, 500 jobs deep.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import argparse
 import json
 import resource
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,15 +31,26 @@ SHARES = (0.45, 0.15, 0.13, 0.12, 0.09, 0.03, 0.02, 0.01)
 LIMITS_S = np.array([1, 4, 12, 24, 72]) * 3600.0
 
 
-def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int) -> Jobs:
-    """`load` is what is asked for over what there is."""
+def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int, shapes: int = 1) -> Jobs:
+    """`load` is what is asked for over what there is; each request and time limit comes in `shapes`."""
     random = np.random.default_rng(seed)
     request = random.choice(len(REQUESTS), size=n, p=SHARES).astype(np.int32)
     run_s = np.clip(random.lognormal(7.5, 1.6, n), 10, LIMITS_S[-1]).round()
     limit_s = LIMITS_S[
         np.minimum(np.searchsorted(LIMITS_S, run_s * random.uniform(1, 4, n)), len(LIMITS_S) - 1)
     ]
-    gpus = np.array([one.mgpu / 1000 for one in REQUESTS])[request]
+    requests = REQUESTS
+    if shapes > 1:
+        variant = random.integers(0, shapes, n)
+        requests = tuple(
+            replace(one, cpus=one.cpus - shape % (one.cpus // 2), memory_mib=one.memory_mib - 1000 * shape)
+            for one in REQUESTS
+            for shape in range(shapes)
+        )
+        request = (request * shapes + variant).astype(np.int32)
+        limit_s = limit_s - 60.0 * random.integers(0, shapes, n)
+        run_s = np.minimum(run_s, limit_s)
+    gpus = np.array([one.mgpu / 1000 for one in requests])[request]
     span_s = float((run_s * gpus).sum() / (n_gpus * load))
     user = np.minimum(random.zipf(1.3, n) - 1, n_users - 1).astype(np.int32)
     return Jobs(
@@ -49,7 +63,7 @@ def make_jobs(n: int, n_gpus: int, n_users: int, load: float, seed: int) -> Jobs
         partition=np.zeros(n, dtype=np.int32),
         counters=user,
         qos=np.zeros(n, dtype=np.int32),
-        requests=REQUESTS,
+        requests=requests,
         counter_sets=tuple((index,) for index in range(n_users)),
     )
 
@@ -60,13 +74,16 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1200)
     parser.add_argument("--users", type=int, default=300)
     parser.add_argument("--load", type=float, default=0.95)
+    parser.add_argument("--shapes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     nodes = tuple(
         Node(name=f"n{i}", gpus=GPUS_PER_NODE, cpus=128, memory_mib=1_000_000) for i in range(options.nodes)
     )
     cluster = Cluster(nodes, (Partition("gpu", tuple(range(options.nodes))),))
-    jobs = make_jobs(options.jobs, cluster.total_gpus, options.users, options.load, options.seed)
+    jobs = make_jobs(
+        options.jobs, cluster.total_gpus, options.users, options.load, options.seed, options.shapes
+    )
     most = {Resource.MGPU: cluster.total_gpus * 1000 // 4}
     counters = [Counter(f"user{i}", most) for i in range(options.users)]
     began, cpu_began = time.monotonic(), time.process_time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -16,9 +17,11 @@ from slurm_gpu.simulate.limits import Counter, Limits
 from slurm_gpu.simulate.outcome import Event, Outcome, What
 from slurm_gpu.simulate.placement import FirstFit, Placement
 from slurm_gpu.simulate.preemption import Preemption
-from slurm_gpu.simulate.queue import Kind, Queue
+from slurm_gpu.simulate.queue import Queue, Shape
+from slurm_gpu.simulate.reach import Reach
 from slurm_gpu.simulate.scheduler import Scheduler, Scheduling
 from slurm_gpu.simulate.speed import Speed, sharers
+from slurm_gpu.simulate.starter import Starter
 from slurm_gpu.simulate.state import ClusterState
 
 _PROGRESS_EVERY = 1000
@@ -89,11 +92,13 @@ class _Model:
         self._queue = Queue(jobs, len(counters), len(cluster.partitions))
         self._limits = Limits(counters)
         self._preemption = preemption
-        self._scheduler = Scheduler(
-            self._state, self._queue, self._limits, placement, preemption,
-            qos_of=lambda job: jobs.qos_names[jobs.qos[job]],
+        self._reach = Reach(cluster, self._queue.shapes, preemption)
+        starter = Starter(
+            self._state, self._queue, self._limits, placement, self._reach,
+            qos_of=self._qos_of,
             start=self._start, requeue=self._requeue, ran_s=lambda job: self._now_s - float(self._last[job]),
         )  # fmt: skip
+        self._scheduler = Scheduler(starter)
         self._first = np.full(n, math.nan)
         self._last = np.full(n, math.nan)
         self._end = np.full(n, math.nan)
@@ -114,9 +119,13 @@ class _Model:
         self._backfill_at = self._rerank_at = math.inf
         self._keys: dict[int, float] = {}
         self._requeued = False
-        self._fits_never = [not self._fits_empty(kind) for kind in self._queue.kinds]
+        fits_never = [not self._fits_empty(shape) for shape in self._queue.shapes]
+        self._fits_never = [fits_never[kind.shape] for kind in self._queue.kinds]
         self._work: dict[int, list[float]] = {}
         """Running jobs whose speed may change: work left, speed, since when."""
+
+    def _qos_of(self, job: int) -> str:
+        return self._jobs.qos_names[int(self._jobs.qos[job])]
 
     def run(self, progress: Callable[[int], object]) -> None:
         told = 0
@@ -155,9 +164,11 @@ class _Model:
             _, opens, node = self._outages.pop()
             if opens:
                 self._state.reopen(node)
+                self._reach.reopen(node)
                 changed = True
             else:
                 self._state.close(node)
+                self._reach.close(node)
         while self._give_ups and self._give_ups[0][0] <= now:
             _, job = heapq.heappop(self._give_ups)
             if self._queue.is_waiting(job) and not self._restarts[job]:
@@ -203,10 +214,10 @@ class _Model:
         if not self._queue.n_waiting:
             self._backfill_at = math.inf
 
-    def _fits_empty(self, kind: Kind) -> bool:
+    def _fits_empty(self, shape: Shape) -> bool:
         """Whether the cluster could ever run it; Slurm lets no other job into its queue."""
-        room = self._state.room(kind.partition, kind.request.gpu_type)
-        return int(np.count_nonzero(self._state.fits(kind.request, room))) >= kind.request.nodes
+        room = self._state.room(shape.partition, shape.request.gpu_type)
+        return int(np.count_nonzero(self._state.fits(shape.request, room))) >= shape.request.nodes
 
     def _wait(self, job: int) -> None:
         if self._fits_never[self._queue.kind_of(job)]:
@@ -234,17 +245,18 @@ class _Model:
 
     def _start(self, job: int, nodes: tuple[int, ...], devices: tuple[tuple[int, ...], ...]) -> None:
         now, jobs = self._now_s, self._jobs
-        kind = self._queue.kind_of(job)
+        request = self._queue.shape_of(job).request
         held_s = self._queue.take(job, now)
         limit_s = float(jobs.limit_s[job])
-        self._state.start(job, self._queue.kinds[kind].request, nodes, devices, now + limit_s)
-        self._limits.take(self._queue.counters_of(job), self._queue.amounts(kind))
+        allocation = self._state.start(job, request, nodes, devices, now + limit_s)
+        self._reach.start(allocation, self._qos_of(job))
+        self._limits.take(self._queue.counters_of(job), self._queue.amounts_of(job))
         if math.isnan(self._first[job]):
             self._first[job], self._held[job] = now, held_s
         self._last[job] = now
         self._write(What.START, job, nodes, devices)
         run_s = float(jobs.run_s[job])
-        if self._speed is not None and self._queue.kinds[kind].request.share_mgpu:
+        if self._speed is not None and request.share_mgpu:
             self._work[job] = [run_s, 1.0, now]
             self._change_speeds({job, *sharers(self._state, job)})
         else:
@@ -273,15 +285,13 @@ class _Model:
     def _release(self, job: int) -> None:
         beside = set(sharers(self._state, job)) if job in self._work else set()
         self._state.end(job)
+        self._reach.end(job, self._qos_of(job))
         self._work.pop(job, None)
         self._change_speeds(beside)
-        amounts = self._queue.amounts(self._queue.kind_of(job))
         counters = self._queue.counters_of(job)
-        self._limits.give_back(counters, amounts)
+        self._limits.give_back(counters, self._queue.amounts_of(job))
         for counter in counters:
-            for line, wanted in self._queue.parked_at(counter):
-                if self._limits.has_room(counter, wanted):
-                    self._queue.let_go(line, self._now_s)
+            self._queue.let_go(counter, partial(self._limits.has_room, counter), self._now_s)
 
     def _change_speeds(self, jobs: set[int]) -> None:
         """After something began or ended beside these, plan their ends anew."""

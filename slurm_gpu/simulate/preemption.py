@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import Request
 from slurm_gpu.simulate.state import Allocation, ClusterState, Free, Mask
@@ -32,9 +34,7 @@ def victims_for(
     is lost (GPUs and nodes held, times running time; ties by index).
     """
     cheapest: list[tuple[float, int, tuple[int, ...]]] = []
-    for node, eligible in enumerate((room & state.open).tolist()):
-        if not eligible:
-            continue
+    for node in np.flatnonzero(room & state.open).tolist():
         there = [one for job, one in state.on_node[node].items() if gives_way(job)]
         there.sort(key=lambda one: (ran_s(one.job), -one.job))
         gone = _enough(state.free(node), request, there, node)

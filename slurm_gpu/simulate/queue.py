@@ -1,41 +1,50 @@
 """Jobs that wait, so arranged that a pass looks at few of them however many there are.
 
-Jobs that ask the same of the same nodes for the same time are of one *kind*: if one of them cannot start for
-lack of room, none of them can. Those of a kind that count against the same limits stand in one *line*, the
-first of which is the only one to look at. A line whose limit is reached is *parked* until it has room again.
+Jobs that ask the same of the same nodes have one *shape*: if one of them cannot start for lack of room, none
+of them can. Those of a shape with one time limit are of one *kind*, which may pass or not pass who is
+promised nodes. Those of a kind that count against the same limits stand in one *line*, the first of which is
+the only one to look at. A line whose limit is reached is *parked* until it has room again.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.simulate.firsts import Firsts, Key
 from slurm_gpu.simulate.jobs import Jobs, Request
 from slurm_gpu.simulate.limits import Amounts, amounts_of
 
-Key = tuple[float, int]
-"""(-priority, job): the smallest is next."""
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is asked for, where, and by whom it may preempt."""
+
+    request: Request
+    partition: int
+    qos: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """What jobs of one kind have in common."""
 
-    request: Request
-    partition: int
+    shape: int
+    """Its index among the queue's shapes."""
     limit_s: float
-    qos: str
 
 
 @dataclass(slots=True)
 class _Line:
     kind: int
     counters: tuple[int, ...]
+    amounts: Amounts
     heap: list[Key]
     parked_at: int | None = None
     """The counter that it waits for."""
@@ -50,21 +59,29 @@ class Queue:
     def __init__(self, jobs: Jobs, n_counters: int, n_partitions: int) -> None:
         self._waiting = bytearray(len(jobs))
         self.n_waiting = 0
-        self.kinds, kind_of_job = _kinds_of(jobs)
-        pairs = np.stack((kind_of_job, jobs.counters.astype(np.int64)))
-        found, line_of_job = _codes(pairs)
-        self._lines = [_Line(int(kind), jobs.counter_sets[int(counters)], []) for kind, counters in found.T]
+        self.shapes, self.kinds, kind_of_job = _shapes_and_kinds(jobs)
+        self.shortest_s = [math.inf] * len(self.shapes)
+        """Shape → the shortest time limit of its jobs."""
+        for kind in self.kinds:
+            self.shortest_s[kind.shape] = min(kind.limit_s, self.shortest_s[kind.shape])
+        amounts = [amounts_of(self.shapes[kind.shape].request) for kind in self.kinds]
+        found, line_of_job = _codes(np.stack((kind_of_job, jobs.counters.astype(np.int64))))
+        self._lines = [
+            _Line(kind, jobs.counter_sets[counters], amounts[kind], []) for kind, counters in found.T.tolist()
+        ]
         self._line_of_job = array("q", line_of_job.tobytes())
-        self._amounts = [amounts_of(kind.request) for kind in self.kinds]
-        self._kind_heaps: list[list[tuple[Key, int]]] = [[] for _ in self.kinds]
-        self._partition_heaps: list[list[tuple[Key, int]]] = [[] for _ in range(n_partitions)]
-        # Where a heap has several entries of a line (or kind), the one posted last is valid.
-        self._posted_line: list[Key | None] = [None] * len(self._lines)
-        self._posted_kind: list[Key | None] = [None] * len(self.kinds)
-        self._parked: list[dict[int, None]] = [{} for _ in range(n_counters)]
+        self._of_kinds = Firsts(len(self.kinds), len(self._lines), self._head_of_line)
+        self._of_shapes = Firsts(len(self.shapes), len(self.kinds), self._of_kinds.first_key)
+        self._of_partitions = Firsts(n_partitions, len(self.shapes), self._of_shapes.first_key)
+        self._parked: list[dict[Amounts, list[int]]] = [{} for _ in range(n_counters)]
+        """Counter → what the first job counts as → lines."""
         self._held_before = array("d", bytes(8 * len(jobs)))
         self.active: dict[int, None] = {}
-        """Kinds of which some job may be waiting, unparked."""
+        """Shapes of which some job may be waiting, unparked."""
+
+    def shape_of(self, job: int) -> Shape:
+        """What it asks for."""
+        return self.shapes[self.kinds[self.kind_of(job)].shape]
 
     def kind_of(self, job: int) -> int:
         """Its kind."""
@@ -74,9 +91,9 @@ class Queue:
         """Those that it counts in."""
         return self._lines[self._line_of_job[job]].counters
 
-    def amounts(self, kind: int) -> Amounts:
-        """What one job of a kind counts as."""
-        return self._amounts[kind]
+    def amounts_of(self, job: int) -> Amounts:
+        """What it counts as."""
+        return self._lines[self._line_of_job[job]].amounts
 
     def is_waiting(self, job: int) -> bool:
         """Whether it stands in a line."""
@@ -91,9 +108,7 @@ class Queue:
         heapq.heappush(line.heap, key)
         self._held_before[job] = _parked_s(line, now_s)
         if line.parked_at is None:
-            posted = self._posted_line[index]
-            if posted is None or key < posted:
-                self._post_line(index, key)
+            self._post(index, key)
 
     def give_up(self, job: int) -> None:
         """A waiting job is cancelled."""
@@ -109,75 +124,40 @@ class Queue:
         assert first == job, "only the first of a line starts"
         return _parked_s(line, now_s) - self._held_before[job]
 
-    def head_of_kind(self, kind: int) -> Key | None:
-        """The next job of a kind that no limit is known to hinder."""
-        heap = self._kind_heaps[kind]
-        while heap:
-            key, index = heap[0]
-            if self._posted_line[index] == key:
-                head = self._head_of_line(index)
-                if head == key:
-                    return key
-                self._posted_line[index] = head
-                if head is not None:
-                    heapq.heapreplace(heap, (head, index))
-                    continue
-            heapq.heappop(heap)
-        return None
+    def first_of_partition(self, partition: int) -> Key | None:
+        """The next job of a partition that no limit is known to hinder."""
+        return self._of_partitions.first_key(partition)
 
-    def head_of_partition(self, partition: int) -> Key | None:
-        """Likewise, of a partition."""
-        heap = self._partition_heaps[partition]
-        while heap:
-            key, kind = heap[0]
-            if self._posted_kind[kind] == key:
-                head = self.head_of_kind(kind)
-                if head == key:
-                    return key
-                self._posted_kind[kind] = head
-                if head is not None:
-                    heapq.heapreplace(heap, (head, kind))
-                    continue
-                self.active.pop(kind, None)
-            heapq.heappop(heap)
-        return None
+    def first_of_shape(self, shape: int) -> Key | None:
+        """Likewise, of a shape."""
+        key = self._of_shapes.first_key(shape)
+        if key is None:
+            self.active.pop(shape, None)
+        return key
 
-    def heads(self) -> list[tuple[Key, int]]:
-        """The first of each kind, with the kind, in the order of priority."""
-        found = []
-        for kind in list(self.active):
-            head = self.head_of_kind(kind)
-            if head is None:
-                self._posted_kind[kind] = None
-                del self.active[kind]
-            else:
-                found.append((head, kind))
-        found.sort()
-        return found
+    def in_turn(self, shape: int) -> InTurn:
+        """The first job of each kind of a shape, one after the other."""
+        return InTurn(shape, self._of_shapes.entries(shape), self._of_kinds.first_key)
 
     def park(self, job: int, counter: int, now_s: float) -> None:
         """The line of this job waits for room in a counter."""
         index = self._line_of_job[job]
         line = self._lines[index]
         line.parked_at, line.parked_since_s = counter, now_s
-        self._posted_line[index] = None
-        self._parked[counter][index] = None
+        self._of_kinds.withdraw(index)
+        self._parked[counter].setdefault(line.amounts, []).append(index)
 
-    def parked_at(self, counter: int) -> Iterator[tuple[int, Amounts]]:
-        """Lines that wait for room in a counter, and what the first job of each counts as."""
-        for index in list(self._parked[counter]):
-            yield index, self._amounts[self._lines[index].kind]
-
-    def let_go(self, index: int, now_s: float) -> None:
-        """A line has room again, as far as the counter goes for which it waited."""
-        line = self._lines[index]
-        assert line.parked_at is not None, "the line is parked"
-        del self._parked[line.parked_at][index]
-        line.parked_at = None
-        line.parked_s += now_s - line.parked_since_s
-        head = self._head_of_line(index)
-        if head is not None:
-            self._post_line(index, head)
+    def let_go(self, counter: int, has_room: Callable[[Amounts], bool], now_s: float) -> None:
+        """A counter has more room: the lines that waited for it, and now have enough, are back."""
+        parked = self._parked[counter]
+        for amounts in [amounts for amounts in parked if has_room(amounts)]:
+            for index in parked.pop(amounts):
+                line = self._lines[index]
+                line.parked_at = None
+                line.parked_s += now_s - line.parked_since_s
+                head = self._head_of_line(index)
+                if head is not None:
+                    self._post(index, head)
 
     def waiting(self) -> NDArray[np.intp]:
         """All waiting jobs, ascending."""
@@ -185,12 +165,10 @@ class Queue:
 
     def rerank(self, keys: Iterable[Key]) -> None:
         """Give every waiting job a new key; all of them have to be named."""
-        for heap in (*self._kind_heaps, *self._partition_heaps):
-            heap.clear()
+        for firsts in (self._of_kinds, self._of_shapes, self._of_partitions):
+            firsts.clear()
         for line in self._lines:
             line.heap.clear()
-        self._posted_line = [None] * len(self._lines)
-        self._posted_kind = [None] * len(self.kinds)
         self.active.clear()
         for key in keys:
             self._lines[self._line_of_job[key[1]]].heap.append(key)
@@ -198,7 +176,7 @@ class Queue:
             if line.heap:
                 heapq.heapify(line.heap)
                 if line.parked_at is None:
-                    self._post_line(index, line.heap[0])
+                    self._post(index, line.heap[0])
 
     def _head_of_line(self, index: int) -> Key | None:
         heap = self._lines[index].heap
@@ -208,30 +186,66 @@ class Queue:
             heapq.heappop(heap)
         return None
 
-    def _post_line(self, index: int, key: Key) -> None:
-        self._posted_line[index] = key
-        kind = self._lines[index].kind
-        heapq.heappush(self._kind_heaps[kind], (key, index))
-        posted = self._posted_kind[kind]
-        if posted is None or key < posted:
-            self._posted_kind[kind] = key
-            heapq.heappush(self._partition_heaps[self.kinds[kind].partition], (key, kind))
-            self.active[kind] = None
+    def _post(self, line: int, key: Key) -> None:
+        kind = self._lines[line].kind
+        if not self._of_kinds.post(kind, line, key):
+            return
+        shape = self.kinds[kind].shape
+        self.active[shape] = None
+        if self._of_shapes.post(shape, kind, key):
+            self._of_partitions.post(self.shapes[shape].partition, shape, key)
+
+
+class InTurn:
+    """Goes through the kinds of a shape in the order of their first jobs, and takes none out of the queue.
+
+    The caller says of each whether the kind may have another: after a start, and after a line was parked.
+    """
+
+    def __init__(
+        self, shape: int, entries: list[tuple[Key, int]], first_of_kind: Callable[[int], Key | None]
+    ) -> None:
+        self.shape = shape
+        self._heap, self._first_of_kind = entries, first_of_kind
+        self._last: tuple[Key, int] | None = None
+
+    def next(self) -> tuple[Key, int] | None:
+        """The first job that was not given yet, and its kind."""
+        heap = self._heap
+        while heap:
+            entry = heapq.heappop(heap)
+            key, kind = entry
+            first = self._first_of_kind(kind)
+            if first == key:
+                if entry != self._last:  # a kind may have been entered twice
+                    self._last = entry
+                    return entry
+            elif first is not None and first > key:
+                heapq.heappush(heap, (first, kind))
+        return None
+
+    def again(self, kind: int) -> None:
+        """The kind that was given last may have another job to look at."""
+        first = self._first_of_kind(kind)
+        if first is not None:
+            heapq.heappush(self._heap, (first, kind))
 
 
 def _parked_s(line: _Line, now_s: float) -> float:
     return line.parked_s + (0.0 if line.parked_at is None else now_s - line.parked_since_s)
 
 
-def _kinds_of(jobs: Jobs) -> tuple[list[Kind], NDArray[np.int64]]:
-    limits, limit_codes = np.unique(jobs.limit_s, return_inverse=True)
-    columns = (jobs.request, jobs.partition, limit_codes, jobs.qos)
-    found, codes = _codes(np.stack([np.asarray(column, dtype=np.int64) for column in columns]))
-    kinds = [
-        Kind(jobs.requests[int(r)], int(p), float(limits[int(t)]), jobs.qos_names[int(q)])
-        for r, p, t, q in found.T
-    ]
-    return kinds, codes
+def _shapes_and_kinds(jobs: Jobs) -> tuple[list[Shape], list[Kind], NDArray[np.int64]]:
+    """All of them, and for each job its kind."""
+    columns = (jobs.request, jobs.partition, jobs.qos)
+    shapes, shape_of_job = _codes(np.stack([np.asarray(column, dtype=np.int64) for column in columns]))
+    limits, limit_of_job = np.unique(jobs.limit_s, return_inverse=True)
+    kinds, kind_of_job = _codes(np.stack((shape_of_job, limit_of_job)))
+    return (
+        [Shape(jobs.requests[r], p, jobs.qos_names[q]) for r, p, q in shapes.T.tolist()],
+        [Kind(shape, float(limits[limit])) for shape, limit in kinds.T.tolist()],
+        kind_of_job,
+    )
 
 
 def _codes(columns: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -16,41 +16,6 @@ from slurm_gpu.simulate.jobs import Request
 from slurm_gpu.simulate.state import ClusterState, Free, Mask
 
 
-class FitTimes:
-    """For each node, when one node's part of a request will have room there by the time limits.
-
-    -inf where it has now, inf where it never will. Kept from one question to the next; only nodes that
-    changed in between are looked at again.
-    """
-
-    def __init__(self, state: ClusterState, request: Request, room: Mask) -> None:
-        self._state, self._request, self._room = state, request, room
-        self._times: NDArray[np.float64] = np.full(len(room), math.inf)
-        self._seen = -1
-
-    def now(self) -> NDArray[np.float64]:
-        """By node; not to be written to."""
-        stale = np.flatnonzero((self._state.changed > self._seen) & self._room)
-        if len(stale):
-            fits = self._state.fits(self._request, self._room)[stale].tolist()
-            for node, fit in zip(stale.tolist(), fits, strict=True):
-                self._times[node] = -math.inf if fit else self._time_of(node)
-        self._seen = self._state.tick
-        return self._times
-
-    def _time_of(self, node: int) -> float:
-        if not self._state.open[node]:
-            return math.inf
-        free = self._state.free(node)
-        for allocation in sorted(self._state.on_node[node].values(), key=lambda one: (one.until_s, one.job)):
-            if allocation.until_s == math.inf:
-                break
-            free.give_back(allocation.request, allocation.devices_on(node))
-            if free.fits(self._request):
-                return allocation.until_s
-        return math.inf
-
-
 class Reservation:
     """The nodes that a blocked job will have at `at_s`."""
 
@@ -65,14 +30,15 @@ class Reservation:
         self._then: dict[int, Free] = {}
 
     @classmethod
-    def of(cls, state: ClusterState, request: Request, times: FitTimes, now_s: float) -> Reservation | None:
-        """The earliest. None for a job that has room now, or is promised none by the time limits."""
-        by_node = times.now()
+    def of(
+        cls, state: ClusterState, request: Request, when: NDArray[np.float64], now_s: float
+    ) -> Reservation | None:
+        """The earliest, by when each node has room; None for a job that has it now, or is promised none."""
         n = request.nodes
-        if n > len(by_node):
+        if n > len(when):
             return None
-        first = np.argsort(by_node, kind="stable")[:n].tolist() if n > 1 else [int(by_node.argmin())]
-        at_s = float(by_node[first].max())
+        first = np.argsort(when, kind="stable")[:n].tolist() if n > 1 else [int(when.argmin())]
+        at_s = float(when[first].max())
         return None if math.isinf(at_s) else cls(state, request, first, max(now_s, at_s))
 
     def leaves_room(self, node: int, request: Request, devices: Sequence[int]) -> bool:

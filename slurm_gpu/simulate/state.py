@@ -87,8 +87,8 @@ class ClusterState:
         """Node → the tick of its last change."""
         self.tick = 0
         """Grows with every change."""
-        self.released = 0
-        """The tick of the last change after which more may fit than before."""
+        self.freed: set[int] = set()
+        """Nodes on which more may fit than before; whoever looks at them empties it."""
         self._closed_times = [0] * len(nodes)
         self._rooms: dict[tuple[int, str], Mask] = {}
 
@@ -141,7 +141,7 @@ class ClusterState:
         for node, indices in zip(allocation.nodes, allocation.devices, strict=True):
             self._change(node, allocation.request, indices, 1)
             del self.on_node[node][job]
-        self.released = self.tick
+        self.freed.update(allocation.nodes)
         return allocation
 
     def close(self, node: int) -> None:
@@ -153,7 +153,7 @@ class ClusterState:
         """One outage of the node is over."""
         self._closed_times[node] -= 1
         self._set_open(node)
-        self.released = self.tick
+        self.freed.add(node)
 
     def _set_open(self, node: int) -> None:
         self.open[node] = self._closed_times[node] == 0

@@ -178,9 +178,13 @@ def _job(run: PastRun, request: Request, partition: int, since_s: int, until_s: 
         request=request,
         submit_s=float(max(run.eligible_s, since_s)),
         run_s=max(run_s - gone_s, 0.0),
-        # Slurm lets a job run over its limit for a while.
-        limit_s=max(limit_s - gone_s, run_s - gone_s, 1.0),
+        limit_s=_whole_minutes(max(limit_s, run_s) - gone_s),
         partition=partition,
         priority=math.inf if began_before else 0.0,
         qos=run.qos.lower(),
     )
+
+
+def _whole_minutes(seconds: float) -> float:
+    """Rounded up: Slurm lets a job run over its limit for a while, and in minutes such jobs are alike."""
+    return seconds if math.isinf(seconds) else 60.0 * max(math.ceil(seconds / 60), 1)

@@ -1,0 +1,60 @@
+"""Which shapes may have room somewhere, so that those that have none are not asked about again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.queue import Shape
+from slurm_gpu.simulate.state import ClusterState
+
+
+class Openings:
+    """A shape that was found to have no room has none until a node is freed that can take a part of it."""
+
+    def __init__(self, state: ClusterState, shapes: Sequence[Shape]) -> None:
+        self._state = state
+        self._may_fit = np.ones(len(shapes), dtype=np.bool_)
+        requests = [shape.request for shape in shapes]
+        self._cpus = _column(request.cpus for request in requests)
+        self._gpus = _column(request.gpus for request in requests)
+        self._share_mgpu = _column(request.share_mgpu for request in requests)
+        self._memory_mib = _column(request.memory_mib for request in requests)
+        rooms = {(shape.partition, shape.request.gpu_type): 0 for shape in shapes}
+        for index, key in enumerate(rooms):
+            rooms[key] = index
+        self._room_of = np.array(
+            [rooms[one.partition, one.request.gpu_type] for one in shapes], dtype=np.intp
+        )
+        self._rooms = np.array([state.room(*key) for key in rooms])
+
+    def may_fit(self, shape: int) -> bool:
+        """Whether it is worth a look."""
+        return bool(self._may_fit[shape])
+
+    def close(self, shape: int) -> None:
+        """There is no room for it."""
+        self._may_fit[shape] = False
+
+    def look_again(self) -> None:
+        """Open the shapes that may have room on the nodes that were freed since the last time."""
+        state = self._state
+        if not state.freed:
+            return
+        freed = np.array(sorted(state.freed), dtype=np.intp)
+        state.freed.clear()
+        closed = np.flatnonzero(~self._may_fit)
+        if not len(closed):
+            return
+        fits = self._rooms[self._room_of[closed][:, np.newaxis], freed] & state.open[freed]
+        fits &= self._cpus[closed] <= state.free_cpus[freed]
+        fits &= self._gpus[closed] <= state.free_gpus[freed]
+        fits &= self._share_mgpu[closed] <= state.largest_mgpu[freed]
+        fits &= self._memory_mib[closed] <= state.free_memory_mib[freed]
+        self._may_fit[closed[fits.any(axis=1)]] = True
+
+
+def _column(values: Iterable[int]) -> NDArray[np.int64]:
+    return np.array(list(values), dtype=np.int64)[:, np.newaxis]

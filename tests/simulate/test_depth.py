@@ -1,0 +1,147 @@
+"""A deep queue: what nobody has to look at is not looked at, and the answers stay the same."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter as Tally
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.simulate.cluster import Outage
+from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.simulate.limits import Counter, Limits, Resource
+from slurm_gpu.simulate.preemption import Preemption
+from slurm_gpu.simulate.prospects import Prospects
+from slurm_gpu.simulate.scheduler import Scheduling
+from slurm_gpu.simulate.state import ClusterState
+from tests.simulate.building import cluster, job, run, starts
+
+LONG_S = 10_000.0
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally[str]]:
+    """How often the model asked where a request fits, and whether a limit has room."""
+    tally: Tally[str] = Tally()
+
+    def counted(owner: type, name: str) -> None:
+        plain = getattr(owner, name)
+
+        def count(self: object, *values: object) -> object:
+            tally[name] += 1
+            return plain(self, *values)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(ClusterState, "fits")
+    counted(Limits, "has_room")
+    return tally
+
+
+@pytest.mark.parametrize("scheduling", [Scheduling(), Scheduling(backfill_every_s=30)])
+def test_jobs_that_ask_for_the_same_get_the_same_answer_until_something_is_freed(
+    looks: Tally[str], scheduling: Scheduling
+) -> None:
+    waiting = [job(1 + n, run_s=LONG_S, limit_s=LONG_S + 60 * (n % 7)) for n in range(300)]
+    run(cluster(1), job(0, run_s=400), *waiting, scheduling=scheduling)
+    # Once for each of 301 starts, once for each time that it was found full, and once for the empty cluster.
+    assert looks["fits"] <= 2 * 301 + 1
+
+
+def test_what_is_freed_and_too_small_opens_nothing(looks: Tally[str]) -> None:
+    small = [job(10 * n, run_s=5) for n in range(100)]
+    arrivals = sorted(
+        [job(0, gpus=3, run_s=LONG_S), job(1, gpus=4, run_s=10), *small[1:]], key=lambda one: one.submit_s
+    )
+    run(cluster(4), *arrivals)
+    few = looks["fits"]
+    # One node more, of which everybody's end frees one GPU: the large job is not asked again for it.
+    assert few <= 2 * len(arrivals) + 10
+
+
+def test_lines_that_wait_for_a_limit_are_asked_once_for_each_size(looks: Tally[str]) -> None:
+    one_gpu = (Counter("alice", {Resource.MGPU: 1000}),)
+    alike = [job(0, run_s=10, limit_s=60 * (n + 1), counters=(0,)) for n in range(60)]
+    run(cluster(8), *alike, counters=one_gpu)
+    # At each of 60 ends once for all that wait, and once for each that then finds the GPU taken again.
+    assert looks["has_room"] <= 60 + sum(range(61)) + 61
+
+
+def test_who_would_preempt_in_vain_is_not_asked_again(looks: Tally[str]) -> None:
+    owner_first = Preemption({"owner": frozenset({"loan"})})
+    owners = [job(1 + n, run_s=10, qos="owner") for n in range(100)]
+    run(cluster(1), job(0, run_s=LONG_S), *owners, preemption=owner_first)
+    # Beside the starts: the room as it is, and as it would be with all loans gone.
+    assert looks["fits"] <= 4 * 101 + 2
+
+
+def test_a_backfill_pass_looks_at_no_more_jobs_than_it_may() -> None:
+    large = job(0, gpus=2, run_s=100), job(1, gpus=4, run_s=50)
+    small = job(2, gpus=1, run_s=10), job(2, gpus=1, cpus=2, run_s=10)
+
+    def with_depth(depth: int | None) -> list[float | None]:
+        return starts(cluster(4), *large, *small, scheduling=Scheduling(depth=depth))
+
+    assert with_depth(None) == with_depth(3) == [0, 100, 2, 2]
+    assert with_depth(2) == [0, 100, 2, 12]
+    assert with_depth(1) == [0, 100, 150, 160]
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),  # node
+            st.sampled_from((0, 1, 2, 3)),  # whole GPUs
+            st.integers(0, 3),  # CPUs
+            st.sampled_from((10.0, 20.0, 30.0, math.inf)),
+        ),
+        max_size=8,
+    ),
+    st.lists(st.integers(0, 7), max_size=4),
+    st.builds(
+        Request, gpus=st.integers(0, 4), cpus=st.integers(0, 8), memory_mib=st.sampled_from((0, 64000, 64001))
+    ),
+    st.booleans(),
+)
+def test_prospects_are_what_the_time_limits_promise(
+    wanted: list[tuple[int, int, int, float]], ended: list[int], request: Request, closed: bool
+) -> None:
+    where = cluster(2, 3, 4)
+    state = ClusterState(where)
+    prospects = Prospects(state)
+    room = state.room(0, "")
+    prospects.when(request, room)  # kept from here on, and brought up to date
+    for index, (node, gpus, cpus, until_s) in enumerate(wanted):
+        free = [i for i, mgpu in enumerate(state.devices[node]) if mgpu == 1000]
+        if len(free) >= gpus:
+            held = Request(gpus=gpus, cpus=cpus)
+            state.start(index, held, (node,), (tuple(free[:gpus]),), until_s)
+    for index in ended:
+        if index in state.running:
+            state.end(index)
+    if closed:
+        state.close(1)
+    expected = []
+    for node in range(3):
+        moments = [-math.inf, *sorted(one.until_s for one in state.on_node[node].values())]
+        for at_s in moments:
+            free_then = state.free(node)
+            for one in state.on_node[node].values():
+                if one.until_s <= at_s < math.inf:
+                    free_then.give_back(one.request, one.devices_on(node))
+            if at_s < math.inf and free_then.fits(request) and state.open[node]:
+                expected.append(at_s)
+                break
+        else:
+            expected.append(math.inf)
+    assert np.array_equal(prospects.when(request, room), expected)
+
+
+def test_a_drained_node_that_is_back_is_room_again() -> None:
+    where = cluster(1, 1, outages=(Outage(1, 5, 50),))
+    assert starts(where, job(0, run_s=LONG_S), job(10), job(11)) == [0, 50, 150]
