@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import func, select
 
+from slurm_gpu.config import Retention
 from slurm_gpu.database import foretold
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
@@ -21,6 +22,7 @@ from slurm_gpu.database.foretold import (
     store_model,
 )
 from slurm_gpu.database.importer import store_changed_runs
+from slurm_gpu.database.pruning import Pruning
 from slurm_gpu.database.schema import forecast
 from tests.database.samples import CLUSTER, T0, row
 
@@ -119,3 +121,12 @@ def test_the_last_ones_are_judged(database: Database) -> None:
     with database.reading() as connection:
         assert past_accuracy(connection, CLUSTER, T0 + 900, most=3) == Past(n=3, held=3, since_s=T0 + 3)
         assert past_accuracy(connection, CLUSTER, T0 + 900) == Past(n=5, held=3, since_s=T0 + 1)
+
+
+def test_forecasts_are_kept_for_as_long_as_the_site_says(database: Database) -> None:
+    keep(database, SAID, replace(SAID, job_id=2, at_s=T0 + 10))
+    pruning = Pruning(database, Retention(forecasts_s=3600.0))
+    now_s = T0 + 3605
+    assert pruning.count(now_s).forecasts == pruning.prune(now_s).forecasts == 1
+    with database.reading() as connection:
+        assert connection.execute(select(forecast.c.job_id)).scalars().all() == [2]
