@@ -41,7 +41,7 @@ async function begin() {
     });
   }
   // So that the first brush takes no longer than the next.
-  (window.requestIdleCallback ?? setTimeout)(() => backdrop.hold(shownRuns(false)));
+  (window.requestIdleCallback ?? setTimeout)(() => groundWith(true));
 }
 
 if (root !== null) begin().catch((error) => { part("count").textContent = `The lines could not be drawn: ${error.message}`; });
