@@ -47,10 +47,8 @@ def generate(directory: Path, n_rows: int, cluster: str, seed: int = 0) -> None:
     """Write `n_rows` of two years: arrays, heterogeneous jobs, requeues, and jobs cancelled in the queue."""
     dice = random.Random(seed)
     rows: list[tuple[int, int, str]] = []
-    job_id = 0
-    while len(rows) < n_rows:
-        job_id += 1
-        eligible_s = FROM_S + dice.randrange(SPAN_S)
+    # Slurm numbers jobs in the order of their submission.
+    for job_id, eligible_s in enumerate(sorted(FROM_S + dice.randrange(SPAN_S) for _ in range(n_rows)), 1):
         rows += _job(dice, cluster, job_id, eligible_s)[: n_rows - len(rows)]
     rows.sort(key=lambda row: row[0])
     index = array("q")

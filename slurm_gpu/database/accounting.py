@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,42 +12,68 @@ from slurm_gpu.slurm.client import AccountingRun, SlurmNode
 
 _GPU = "gres/gpu"
 _SHARD = "gres/shard"
+_MOST_KNOWN = 20_000
+
+
+class RunRows:
+    """Makes rows of `run`; `nodes` are those that slurmctld has now, to know shards and types of GPUs."""
+
+    def __init__(self, nodes: Mapping[str, SlurmNode]) -> None:
+        self._nodes = nodes
+        self._known: dict[tuple[int, str], tuple[Mapping[str, float], int | None, str | None]] = {}
+
+    def of(self, row: AccountingRun) -> dict[str, Any]:
+        """The imported columns of `run`."""
+        mgpu, kind = self._held(row.tres_allocated, row.nodes)
+        return {
+            "cluster": row.cluster,
+            "job_id": row.job_id,
+            "submit_s": row.submit_s,
+            "sluid": row.sluid,
+            "restart": row.restarts,
+            "array_job_id": row.array_job_id,
+            "array_task": row.array_task,
+            "het_job_id": row.het_job_id,
+            "het_offset": row.het_offset,
+            "name": _text(row.name),
+            "user": _short(row.user),
+            "uid": row.uid,
+            "account": _short(row.account),
+            "qos": _short(row.qos),
+            "partition": _text(row.partition),
+            "state": row.state,
+            "exit_code": row.exit_code,
+            "eligible_s": row.eligible_s,
+            "start_s": None if _never_started(row) else row.start_s,
+            "end_s": row.end_s,
+            "elapsed_s": row.elapsed_s,
+            "suspended_s": row.suspended_s,
+            "time_limit_s": row.time_limit_s,
+            "n_nodes": row.n_nodes,
+            "nodes": row.nodes,
+            "tres_requested": row.tres_requested,
+            "tres_allocated": row.tres_allocated,
+            "admin_comment": _text(row.admin_comment),
+            "allocated_mgpu": mgpu,
+            "gpu_type": kind,
+        }
+
+    def _held(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:
+        """allocated_mgpu and gpu_type; sacct's rows have the same mapping where they have the same text."""
+        key = id(tres), hostlist
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            mgpu, kind = allocated_mgpu(tres, hostlist, self._nodes), gpu_type(tres, hostlist, self._nodes)
+            # With the mapping itself: as long as it is here, no other has its id.
+            self._known[key] = found = tres, mgpu, kind
+        return found[1:]
 
 
 def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any]:
-    """The imported columns of `run`; `nodes` are those that slurmctld has now, to know shards and types."""
-    return {
-        "cluster": row.cluster,
-        "job_id": row.job_id,
-        "submit_s": row.submit_s,
-        "sluid": row.sluid,
-        "restart": row.restarts,
-        "array_job_id": row.array_job_id,
-        "array_task": row.array_task,
-        "het_job_id": row.het_job_id,
-        "het_offset": row.het_offset,
-        "name": _text(row.name),
-        "user": _text(row.user)[:NAME_LENGTH],
-        "uid": row.uid,
-        "account": _text(row.account)[:NAME_LENGTH],
-        "qos": _text(row.qos)[:NAME_LENGTH],
-        "partition": _text(row.partition),
-        "state": row.state,
-        "exit_code": row.exit_code,
-        "eligible_s": row.eligible_s,
-        "start_s": None if _never_started(row) else row.start_s,
-        "end_s": row.end_s,
-        "elapsed_s": row.elapsed_s,
-        "suspended_s": row.suspended_s,
-        "time_limit_s": row.time_limit_s,
-        "n_nodes": row.n_nodes,
-        "nodes": row.nodes,
-        "tres_requested": row.tres_requested,
-        "tres_allocated": row.tres_allocated,
-        "admin_comment": _text(row.admin_comment),
-        "allocated_mgpu": allocated_mgpu(row.tres_allocated, row.nodes, nodes),
-        "gpu_type": gpu_type(row.tres_allocated, row.nodes, nodes),
-    }
+    """One row alone."""
+    return RunRows(nodes).of(row)
 
 
 def _never_started(row: AccountingRun) -> bool:
@@ -90,3 +117,8 @@ def _count(tres: Mapping[str, float], name: str) -> float:
 def _text(text: str) -> str:
     """What a database takes: users may name a job with bytes that are not UTF-8."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+@functools.lru_cache(4096)
+def _short(name: str) -> str:
+    return _text(name)[:NAME_LENGTH]

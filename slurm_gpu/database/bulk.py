@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.sql.dml import Insert
 
 _NAME = re.compile(r"%\((\w+)\)s")
@@ -23,17 +24,19 @@ def insert(connection: Connection, statement: Insert, rows: Sequence[Mapping[str
     if connection.dialect.name == "sqlite":
         connection.execute(statement, rows)
         return
-    begin, end, names = _parts(connection, statement, rows[0])
+    begin, end, names = _parts(connection.dialect, statement, tuple(rows[0]))
     plain = connection.execution_options(no_parameters=True)
     for values in _joined(_texts(connection, statement, names, rows)):
         plain.exec_driver_sql(f"{begin}{values}{end}")
 
 
-def _parts(
-    connection: Connection, statement: Insert, row: Mapping[str, Any]
-) -> tuple[str, str, Sequence[str]]:
-    """What stands before and after the values, and their names in order."""
-    compiled = statement.compile(dialect=connection.dialect, column_keys=list(row))
+@functools.lru_cache(maxsize=16)
+def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[str, str, Sequence[str]]:
+    """What stands before and after the values, and their names in order.
+
+    Remembered, as it takes as long as hundreds of rows: who inserts often has one statement for it.
+    """
+    compiled = statement.compile(dialect=dialect, column_keys=list(keys))
     values = _VALUES.search(compiled.string)
     assert values is not None
     begin, end = compiled.string[: values.start()], compiled.string[values.end() :]

@@ -13,10 +13,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Select, Table, select
+from sqlalchemy import Connection, RowMapping, Select, Table, func, select
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.accounting import RunRows
 from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.nodeperiods import Places
@@ -29,7 +29,6 @@ from slurm_gpu.database.store import IMPORTED, RUN_KEY, Job, Lone, get_watermark
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.records import HOST_CLUSTER
-from slurm_gpu.slurm.client import SlurmNode
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +137,13 @@ class Importer:
 
     def _import(self) -> int:
         now_s = int(self._clock.wall())
-        nodes = self._view.nodes(_NODES_WITHIN_S) or {}
+        made = RunRows(self._view.nodes(_NODES_WITHIN_S) or {})
         with self._database.reading() as connection:
             watermark_s = self.watermark(connection)
             placed = Placed(connection, self._places)
         told = _Told(self._in_question())
         n_changed = 0
-        coming = read_ahead(self._fetch(self._since(watermark_s), now_s, nodes), _AHEAD)
+        coming = read_ahead(self._fetch(self._since(watermark_s), now_s, made), _AHEAD)
         with closing(coming):
             for came in coming:
                 if isinstance(came, Period):
@@ -157,11 +156,11 @@ class Importer:
         for ids in batched(self._to_ask_again(told), _JOBS_PER_QUESTION):
             self._step()  # sacct may know none of them
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
-                n_changed += self._store([run_row(row, nodes) for row in some], placed)
+                n_changed += self._store([made.of(row) for row in some], placed)
         return n_changed
 
     def _fetch(
-        self, since_s: int, now_s: int, nodes: Mapping[str, SlurmNode]
+        self, since_s: int, now_s: int, made: RunRows
     ) -> Generator[list[dict[str, Any]] | Period, None, None]:
         """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
         periods = Periods(since_s, now_s)
@@ -171,7 +170,7 @@ class Importer:
             rows = self._view.client.accounting(period.from_s, period.until_s)
             for some in batched(rows, _ROWS_PER_TRANSACTION):
                 periods.n_rows += len(some)
-                yield [run_row(row, nodes) for row in some]
+                yield [made.of(row) for row in some]
             if periods.n_rows or period.until_s is None:
                 yield period
 
@@ -267,7 +266,7 @@ def store_changed_runs(
     """
     jobs = set(map(_job_of, rows))
     stored: dict[tuple[Any, ...], RowMapping] = {}
-    for query in _of_jobs(select(run), run, jobs):
+    for query in _of_jobs(select(run), run, _up_to_the_last(connection, jobs)):
         for held in connection.execute(query).mappings():
             stored[_key_of(held)] = held
     changed = []
@@ -288,6 +287,15 @@ def store_changed_runs(
         new = {job for job, n in n_runs.items() if n == 1} - known
         store_runs(connection, changed, Lone(new - _with_records(connection, new), placed))
     return len(changed)
+
+
+def _up_to_the_last(connection: Connection, jobs: Set[Job]) -> set[Job]:
+    """Those that may be here: Slurm numbers jobs in the order of submission, and most that come are new."""
+    last: dict[str, int | None] = {}
+    for cluster in {cluster for cluster, _ in jobs}:
+        greatest = select(func.max(run.c.job_id)).where(run.c.cluster == cluster)
+        last[cluster] = connection.execute(greatest).scalar()
+    return {job for job in jobs if (job_id := last[job[0]]) is not None and job[1] <= job_id}
 
 
 def _with_records(connection: Connection, jobs: Set[Job]) -> set[Job]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, select, true
+from sqlalchemy.sql.dml import Insert
 
 from slurm_gpu.database.bulk import insert
 from slurm_gpu.database.derive import DoubleWatch
@@ -57,6 +58,8 @@ RECORD_WITHOUT_TIMELINE = tuple(c for c in run_device.columns if c.name != "time
 _RECORDS = Newest(run_device, ("segment", "device"), "seq", _OWNER, ("row_id", "run_id"))
 _HOSTS = Newest(run_host, ("segment",), "seq", _OWNER, ("run_id",))
 _DEVICES = Newest(device, ("node", "uuid"), "at_s")
+_RUN_UPSERTS: dict[str, Insert] = {}
+"""For each dialect the one that was made first: what is known of it stays known."""
 _TOLD_RUNS = Newest(run, RUN_KEY, "told_seq", apart=("run_id", *DERIVED))
 # By its arrival: a window begins with its segment for as long as that is younger than ten minutes.
 _WINDOWS = Newest(run_window, ("segment", "device"), "at_s", ("node", "job_id"))
@@ -195,9 +198,11 @@ def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]], lone: 
     Not so what is inserted of `lone` jobs.
     """
     if rows:
-        statement = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
+        dialect = connection.dialect.name
+        if dialect not in _RUN_UPSERTS:
+            _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
         values = [{**row, **(_DUE if lone is None else lone.derived(row))} for row in rows]
-        insert(connection, statement, values)
+        insert(connection, _RUN_UPSERTS[dialect], values)
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +119,11 @@ class QueuedJob:
     """When its nodes changed last, by its owner or because one failed; None where they never did."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AccountingRun:
-    """One row of Slurm's accounting: one execution of a job, so that each requeue has its own."""
+class AccountingRun(NamedTuple):
+    """One row of Slurm's accounting: one execution of a job, so that each requeue has its own.
+
+    A tuple, as a million of them are made at a first import.
+    """
 
     cluster: str
     job_id: int

@@ -46,7 +46,6 @@ def _whole(text: str) -> int | None:
     return int(text) if _is_whole(text) else None
 
 
-@functools.lru_cache(_DIFFERENT)
 def _seconds(text: str) -> int:
     """Suspended is printed as [D-]HH:MM:SS."""
     try:
@@ -60,7 +59,6 @@ def _limit(text: str) -> int | None:
     return int(text) * 60 if _is_whole(text) else None
 
 
-@functools.lru_cache(_DIFFERENT)
 def _state(text: str) -> str:
     """The word alone, of "CANCELLED by 1001"."""
     return text.partition(" ")[0]
@@ -70,40 +68,72 @@ def _nodes(text: str) -> str:
     return "" if text == "None assigned" else text
 
 
-@functools.lru_cache(_DIFFERENT)
-def _tres(text: str) -> Mapping[str, float]:
-    """The same mapping for the same text: nobody may change it."""
-    return parse_tres(text)
+Column = Sequence[str]
+Values = Iterable[Any]
 
 
-_COLUMNS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "Cluster": ("cluster", str),
-    "JobIDRaw": ("job_id", _number),
-    "JobName": ("name", str),
-    "User": ("user", str),
-    "UID": ("uid", _whole),
-    "Account": ("account", str),
-    "QOS": ("qos", str),
-    "Partition": ("partition", str),
-    "State": ("state", _state),
-    "ExitCode": ("exit_code", str),
-    "Submit": ("submit_s", _number),
-    "Eligible": ("eligible_s", _epoch),
-    "Start": ("start_s", _epoch),
-    "End": ("end_s", _epoch),
-    "ElapsedRaw": ("elapsed_s", _number),
-    "Suspended": ("suspended_s", _seconds),
-    "TimelimitRaw": ("time_limit_s", _limit),
-    "NNodes": ("n_nodes", _number),
-    "NodeList": ("nodes", _nodes),
-    "ReqTRES": ("tres_requested", _tres),
-    "AllocTRES": ("tres_allocated", _tres),
-    "AdminComment": ("admin_comment", str),
+class _Known(dict[str, Any]):
+    """What `read` makes of each text; the same object for the same text, so nobody may change it."""
+
+    def __init__(self, read: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, text: str) -> Any:
+        if len(self) >= _DIFFERENT:
+            self.clear()
+        value = self[text] = self._read(text)
+        return value
+
+
+def _known(read: Callable[[str], Any]) -> Callable[[Column], Values]:
+    """For columns whose texts many rows have in common."""
+    known = _Known(read)
+    return lambda column: map(known.__getitem__, column)
+
+
+def _numbers(column: Column) -> Values:
+    return map(int if _is_whole("".join(column)) else _number, column)
+
+
+def _epochs(column: Column) -> Values:
+    return map(_epoch, column)
+
+
+def _texts(column: Column) -> Values:
+    return column
+
+
+# Whole columns are read at once: a call for each word of each row would take the most of the time.
+_COLUMNS: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
+    "Cluster": ("cluster", _texts),
+    "JobIDRaw": ("job_id", _numbers),
+    "JobName": ("name", _texts),
+    "User": ("user", _texts),
+    "UID": ("uid", _known(_whole)),
+    "Account": ("account", _texts),
+    "QOS": ("qos", _texts),
+    "Partition": ("partition", _texts),
+    "State": ("state", _known(_state)),
+    "ExitCode": ("exit_code", _texts),
+    "Submit": ("submit_s", _numbers),
+    "Eligible": ("eligible_s", _epochs),
+    "Start": ("start_s", _epochs),
+    "End": ("end_s", _epochs),
+    "ElapsedRaw": ("elapsed_s", _numbers),
+    "Suspended": ("suspended_s", _known(_seconds)),
+    "TimelimitRaw": ("time_limit_s", _known(_limit)),
+    "NNodes": ("n_nodes", _known(_number)),
+    "NodeList": ("nodes", _known(_nodes)),
+    "ReqTRES": ("tres_requested", _known(parse_tres)),
+    "AllocTRES": ("tres_allocated", _known(parse_tres)),
+    "AdminComment": ("admin_comment", _texts),
 }
-_OPTIONAL: Mapping[str, tuple[str, Callable[[str], Any]]] = {
-    "Restarts": ("restarts", _whole),
-    "SLUID": ("sluid", lambda text: text or None),
+_OPTIONAL: Mapping[str, tuple[str, Callable[[Column], Values]]] = {
+    "Restarts": ("restarts", _known(_whole)),
+    "SLUID": ("sluid", lambda column: [text or None for text in column]),
 }
+_IDS = "array_job_id", "array_task", "het_job_id", "het_offset"
 
 
 def columns(available: str) -> list[str]:
@@ -120,21 +150,20 @@ def parse_rows(pieces: Iterable[str], names: Sequence[str], mark: str) -> Iterat
     """
     read = _reader(names)
     n_rows, n_unreadable, complaint = 0, 0, ""
-    for item in _split(pieces, len(names), mark):
-        if isinstance(item, str):
-            complaint, text = f"sacct printed what is no row of {len(names)} columns", item
+    for rows in _split(pieces, len(names), mark):
+        unreadable: list[tuple[str, str]] = []
+        if isinstance(rows, str):
+            unreadable.append((f"sacct printed what is no row of {len(names)} columns", rows))
         else:
-            n_rows += 1
+            n_rows += len(rows)
             try:
-                found = read(item)
-            except ValueError as error:
-                complaint, text = f"sacct: job {item[0]}, {error}", "|".join(item)
-            else:
-                yield found
-                continue
-        n_unreadable += 1
-        if n_unreadable <= _TOLD_AT_MOST:
-            _tell_once(complaint, text[:_SHOWN_CHARACTERS])
+                yield from read(rows)
+            except ValueError:
+                yield from _readable(read, names, rows, unreadable)
+        for complaint, text in unreadable:
+            n_unreadable += 1
+            if n_unreadable <= _TOLD_AT_MOST:
+                _tell_once(complaint, text[:_SHOWN_CHARACTERS])
     if n_unreadable > _TOLD_AT_MOST:
         _tell_once(f"sacct: more rows cannot be read, {n_unreadable} in all; the last", complaint)
     if n_unreadable and not n_rows:
@@ -147,8 +176,28 @@ def _tell_once(complaint: str, text: str) -> None:
     log.warning("%s; left out: %r", complaint, text)
 
 
-def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[str] | str]:
-    """Rows as their `width` words, and as one text what is between rows and none.
+def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
+    """Rows, some at a time, as their `width` words, and as one text what is between rows and none.
+
+    As long as each row stands where it should, rows end where a line does that ends with the mark. At the
+    first that does not, because a name begins with a newline, what has not been told is searched for rows.
+    """
+    rest, end, coming = "", f"{mark}\n", iter(pieces)
+    for piece in coming:
+        text = rest + piece
+        whole, found, after = text.rpartition(end)
+        rows = [row.split(mark) for row in whole.split(end)] if found else []
+        if any(len(row) != width or "\n" in row[0] for row in rows):
+            rest = text
+            break
+        rest = after
+        if rows:
+            yield rows
+    yield from _search(itertools.chain([rest], coming), width, mark)
+
+
+def _search(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[list[str]] | str]:
+    """As _split, where not all is rows.
 
     A row begins on a line of its own, but names and comments hold newlines too. So words are counted, and a
     beginning is looked for only where the next row does not stand where it should.
@@ -161,13 +210,14 @@ def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[str] |
             *more, rest = (rest + piece).split(mark)
             words += more
         start = 0
+        rows = list[list[str]]()
         while len(words) - start > width:
             end = start + width
             if words[start][:1] == "\n" == words[end][:1]:
                 before, _, words[start] = words[start].rpartition("\n")  # no id of a job has two lines
                 if before.strip():
                     yield before[1:]
-                yield words[start:end]
+                rows.append(words[start:end])
             else:
                 found = _next_row(words, start + 1, width)
                 if found is not None:
@@ -181,6 +231,8 @@ def _split(pieces: Iterable[str], width: int, mark: str) -> Iterator[list[str] |
                 else:
                     break  # there is more to come to look in
             start = end
+        if rows:
+            yield rows
         del words[:start]
     if left := mark.join(words).strip():
         yield left
@@ -195,42 +247,59 @@ def _next_row(words: Sequence[str], start: int, width: int) -> int | None:
     return None
 
 
-def _reader(names: Sequence[str]) -> Callable[[Sequence[str]], AccountingRun]:
-    """What makes a run of a row's words; it raises ValueError, which names the column."""
+def _reader(names: Sequence[str]) -> Callable[[Sequence[Sequence[str]]], list[AccountingRun]]:
+    """What makes runs of the words of rows; it raises ValueError where one cannot be read."""
     first, *others = names
     assert first == "JobID"
     fields = [_COLUMNS.get(name) or _OPTIONAL[name] for name in others]
-    present = {name for name, _ in fields}
-    lacking = {name: None for name, _ in _OPTIONAL.values() if name not in present}
 
-    def read(words: Sequence[str]) -> AccountingRun:
-        try:
-            values: dict[str, Any] = {
-                name: of(word) for (name, of), word in zip(fields, words[1:], strict=True)
-            }
-        except ValueError:
-            for column, (_, of), word in zip(others, fields, words[1:], strict=True):
-                try:
-                    of(word)
-                except ValueError as error:
-                    raise ValueError(f"{column}: {error}") from None
-            raise
-        values |= lacking
-        values |= _ids(words[0])
-        return AccountingRun(**values)
+    def read(rows: Sequence[Sequence[str]]) -> list[AccountingRun]:
+        shown, *columns = zip(*rows, strict=True)
+        values: dict[str, Iterable[Any]] = dict(zip(_IDS, zip(*map(_ids, shown), strict=True), strict=True))
+        for (name, of), column in zip(fields, columns, strict=True):
+            values[name] = of(column)
+        ordered = [values.get(name, itertools.repeat(None)) for name in AccountingRun._fields]
+        return list(map(AccountingRun._make, zip(*ordered, strict=False)))
 
     return read
 
 
-def _ids(shown: str) -> dict[str, int | None]:
-    """What the id that Slurm shows tells of arrays and heterogeneous jobs."""
+def _readable(
+    read: Callable[[Sequence[Sequence[str]]], list[AccountingRun]],
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    unreadable: list[tuple[str, str]],
+) -> Iterator[AccountingRun]:
+    """Those of the rows that can be read; the others go to `unreadable`, as what is wrong and their text."""
+    for words in rows:
+        try:
+            yield from read([words])
+        except ValueError as error:
+            unreadable.append((f"sacct: job {words[0]}, {_what(names, words, error)}", "|".join(words)))
+
+
+def _what(names: Sequence[str], words: Sequence[str], error: ValueError) -> str:
+    """Which column it is that cannot be read, and why."""
+    for name, word in zip(names[1:], words[1:], strict=True):
+        _, of = _COLUMNS.get(name) or _OPTIONAL[name]
+        try:
+            list(of([word]))
+        except ValueError as found:
+            return f"{name}: {found}"
+    return str(error)
+
+
+def _ids(shown: str) -> tuple[int | None, int | None, int | None, int | None]:
+    """What the id that Slurm shows tells of arrays and heterogeneous jobs: _IDS."""
+    if _is_whole(shown):
+        return None, None, None, None
     match = _JOB_ID.fullmatch(shown)
     if match is None:
         raise ValueError(f"JobID: {shown!r} is not a job id")
     task, offset, base = match["task"], match["offset"], int(match["base"])
-    return {
-        "array_job_id": base if task is not None else None,
-        "array_task": int(task) if task is not None and _is_whole(task) else None,
-        "het_job_id": base if offset is not None else None,
-        "het_offset": int(offset) if offset is not None else None,
-    }
+    return (
+        base if task is not None else None,
+        int(task) if task is not None and _is_whole(task) else None,
+        base if offset is not None else None,
+        int(offset) if offset is not None else None,
+    )

@@ -64,7 +64,7 @@ def make_row(job_id: int, start_s: int, end_s: int | None, gpus: int = 2, **chan
         time_limit_s=None, n_nodes=1, nodes="n1", tres_requested={}, tres_allocated={"gres/gpu": gpus},
         admin_comment="",
     )  # fmt: skip
-    return dataclasses.replace(row, **changes)
+    return row._replace(**changes)
 
 
 class Slurm:

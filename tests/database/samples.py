@@ -1,7 +1,6 @@
 """Records, accounting rows and a Slurm in memory, with what a test does not care about filled in."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
@@ -160,8 +159,7 @@ def requeued(job_id: int = 1) -> list[AccountingRun]:
     start_s = T0 + 40
     return [
         first,
-        replace(
-            first,
+        first._replace(
             state="COMPLETED",
             submit_s=T0 + 11,
             eligible_s=T0 + 30,

@@ -100,8 +100,8 @@ def test_a_job_comes_with_its_hosts_events_and_devices(site: Running) -> None:
 
 def test_events_go_to_the_run_that_they_happened_in(site: Running) -> None:
     first, second = requeued()
-    first = type(first)(**{**_values(first), "nodes": "here", "end_s": T0 + 1000, "elapsed_s": 1000})
-    second = type(second)(**{**_values(second), "start_s": T0 + 5000, "end_s": T0 + 6000, "nodes": "here"})
+    first = first._replace(nodes="here", end_s=T0 + 1000, elapsed_s=1000)
+    second = second._replace(start_s=T0 + 5000, end_s=T0 + 6000, nodes="here")
     ship(site, events=[event(1, job_id=1), event(2, job_id=1, at_s=T0 + 5500), event(3, job_id=1, at_s=5)])
     account(site, first, second)
     with DatabaseClient(site.config) as client:

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -81,7 +80,7 @@ def test_a_job_that_ended_in_the_queue_never_started(database: Database) -> None
         database,
         row(job_id=1, **ended, nodes="", tres_allocated={}),
         row(job_id=2, **{**ended, "state": "FAILED"}),
-        *(replace(run, job_id=3) for run in requeued()[:1]),
+        *(run._replace(job_id=3) for run in requeued()[:1]),
         row(job_id=3, submit_s=T0 + 11, **ended, nodes="", tres_allocated={}),
     )
     never, at_once = job(database, "1")[0], job(database, "2")[0]

@@ -27,7 +27,7 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, record, row,
 def _told(database: Database) -> None:
     """Jobs 1, 7 and 9, with a record each, whose shards only nodes can convert."""
     for job_id in (1, 7, 9):
-        rows = [run_row(replace(row(), job_id=job_id, tres_allocated={"gres/shard": 2.0}), {})]
+        rows = [run_row(row(job_id=job_id, tres_allocated={"gres/shard": 2.0}), {})]
         database.write(partial(store_changed_runs, rows=rows))
         told = record(job_id=job_id, segment=segment(job_id))
         database.write(partial(store_records, records=[told]))

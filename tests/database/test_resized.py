@@ -3,7 +3,6 @@
 The rows are as Slurm 22.05 wrote them when a job on n[1-3] was shrunk twice.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,8 +39,7 @@ def _rows(*, starts_anew: bool) -> list[AccountingRun]:
         start_s = resized_s if starts_anew else 0
         n = 2 if nodes == "n[1-2]" else 1
         rows.append(
-            replace(
-                first,
+            first._replace(
                 submit_s=T0 + resized_s,
                 eligible_s=T0 + resized_s,
                 start_s=T0 + start_s,
@@ -135,7 +133,7 @@ def test_without_its_first_row_nobody_knows_how_long_it_waited(database: Databas
 
 def test_while_it_goes_on_it_runs_since_its_first_start(database: Database) -> None:
     first, *_, last = _rows(starts_anew=False)
-    goes_on = replace(last, submit_s=T0 + 3 * HOUR, end_s=None, elapsed_s=3 * HOUR, state="RUNNING")
+    goes_on = last._replace(submit_s=T0 + 3 * HOUR, end_s=None, elapsed_s=3 * HOUR, state="RUNNING")
     database.write(lambda connection: store_records(connection, [_watch(1, 6), _watch(2, 3), _watch(3, 3)]))
     fill(database, first, goes_on)
     (shown,) = job(database, "1", now_s=T0 + 6 * HOUR)
@@ -146,10 +144,10 @@ def test_while_it_goes_on_it_runs_since_its_first_start(database: Database) -> N
 def test_a_requeue_after_it_is_a_run_of_its_own(database: Database) -> None:
     *parts, last = _rows(starts_anew=False)
     again = {"submit_s": T0 + 6 * HOUR, "eligible_s": T0 + 6 * HOUR + 120, "start_s": T0 + 7 * HOUR}
-    later = replace(last, **again, end_s=T0 + 8 * HOUR, elapsed_s=HOUR)
+    later = last._replace(**again, end_s=T0 + 8 * HOUR, elapsed_s=HOUR)
     ran = _watch(1, 1, segment=segment(9), restart=1, first_s=T0 + 7 * HOUR, last_s=T0 + 8 * HOUR)
     database.write(lambda connection: store_records(connection, [*WATCHED, ran]))
-    fill(database, *parts, replace(last, state="REQUEUED"), later)
+    fill(database, *parts, last._replace(state="REQUEUED"), later)
     second, first = job(database, "1", now_s=T0 + 9 * HOUR)
     assert (first.state, first.run_h, first.coverage, len(first.devices or ())) == ("REQUEUED", 6.0, 1.0, 3)
     assert (second.run_h, second.coverage, len(second.devices or ())) == (1.0, 1.0, 1)
@@ -170,8 +168,8 @@ def test_a_run_was_submitted_when_its_first_part_was_and_is_shown_whole(
 ) -> None:
     rows = _rows(starts_anew=starts_anew)
     again = {"start_s": None, "end_s": None, "elapsed_s": 0, "state": "PENDING", "nodes": ""}
-    requeued = replace(rows[-1], state="REQUEUED")
-    pending = replace(requeued, submit_s=T0 + 6 * HOUR + 1, eligible_s=T0 + 6 * HOUR + 1, **again)
+    requeued = rows[-1]._replace(state="REQUEUED")
+    pending = requeued._replace(submit_s=T0 + 6 * HOUR + 1, eligible_s=T0 + 6 * HOUR + 1, **again)
     fill(database, *rows[:-1], requeued, pending)
 
     def before(at_s: int) -> list[tuple[str, int]]:

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,7 +160,7 @@ def test_a_record_that_came_before_its_run_moves_to_it(database: Database) -> No
 def test_what_a_run_did_that_accounting_lacks_counts_for_no_other(database: Database) -> None:
     """Records of the first of three runs, each followed by the next within seconds, and its host record."""
     runs = [row(submit_s=T0 + n, start_s=T0 + 110 * n, end_s=T0 + 110 * n + 100) for n in range(3)]
-    runs = [replace(item, state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
+    runs = [item._replace(state="REQUEUED" if n < 2 else "COMPLETED") for n, item in enumerate(runs)]
     for n in range(3):
         span = {"first_s": T0 + 110 * n, "last_s": T0 + 110 * n + 100, "restart": n, "segment": segment(n)}
         ship(database, record(**span, util_hist_ms={30 * n: 100_000}))
