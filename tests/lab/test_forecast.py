@@ -37,7 +37,12 @@ def test_a_job_that_waits_is_told_when_it_will_start_and_later_whether_that_was_
     blocker = lab.submit("carol", *NODE, "--time=20", "--wrap=sleep 900")
     wait_for(lambda: lab.held(blocker), 60, "the node is taken")
     job = lab.submit("alice", *NODE, "--time=10", "--wrap=true")
-    said = wait_for(lambda: _said(lab, "alice", str(job)), 30, "slurm-gpudbd sees it wait")
+    said = wait_for(
+        lambda: _said(lab, "alice", str(job)),
+        120,
+        "slurm-gpudbd sees it wait",
+        lambda: lab.run_as("alice", [*alice, str(job)], check=False).stderr,
+    )
     assert said["full"]
     assert said["low_s"] < said["middle_s"] < said["high_s"] < 3600
     assert said["past"]["n"] == 0
