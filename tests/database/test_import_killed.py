@@ -88,9 +88,8 @@ def in_child(database: Database, do: Callable[[], None], rows: list[AccountingRu
     pid = os.fork()
     if pid == 0:
         try:
-            own = Database(database.url.render_as_string(hide_password=False))
-            on_write(own, do)
-            importer(own, MemorySlurm(rows)).run_once()
+            on_write(database, do)  # in this process alone; its statements are compiled already
+            importer(database, MemorySlurm(rows)).run_once()
             os._exit(0)
         except BaseException:
             traceback.print_exc()
