@@ -20,13 +20,14 @@ class BackfillPass:
     at shapes that may have room.
     """
 
-    def __init__(self, starter: Starter, prospects: Prospects, now_s: float) -> None:
+    def __init__(self, starter: Starter, prospects: Prospects, too_much: TooMuch, now_s: float) -> None:
         self._starter, self._queue, self._prospects, self._now_s = starter, starter.queue, prospects, now_s
         self._turns: list[tuple[Key, int, InTurn | None]] = []
         """(key of a job, its kind, the other kinds of its shape; None for the first of a partition)."""
         self._promised: dict[int, Reservation] = {}
         """By partition."""
-        self._too_much = TooMuch(starter.queue.shapes)
+        self._too_much = too_much
+        too_much.begin()
 
     def run(self, depth: int | None) -> None:
         """Look at so many jobs, or at all."""
@@ -36,14 +37,15 @@ class BackfillPass:
         while self._turns:
             (_, job), index, others = heapq.heappop(self._turns)
             kind = self._queue.kinds[index]
-            if self._too_much.covers(kind.shape, self._now_s + kind.limit_s):
-                self._is_blocked(kind, others)
+            known = self._too_much.covers(kind.shape, self._now_s + kind.limit_s)
+            if known and self._has_promise(kind.shape):  # then it makes no difference what its limits say
+                self._push_next_of(others)
                 continue
             if not self._starter.park(job, self._now_s):
-                if looked_at == depth:
+                if not known and looked_at == depth:
                     return
-                looked_at += 1
-                if not self._start(job, kind):
+                looked_at += not known
+                if known or not self._start(job, kind):
                     self._is_blocked(kind, others)
                     continue
             if others is None:
@@ -91,9 +93,16 @@ class BackfillPass:
         if first is not None:
             heapq.heappush(self._turns, (first, self._queue.kind_of(first[1]), None))
 
-    def _push_next_of(self, others: InTurn) -> None:
-        if self._too_much.covers(others.shape, self._now_s + self._queue.shortest_s[others.shape]):
+    def _push_next_of(self, others: InTurn | None) -> None:
+        if others is None:
+            return
+        shortest_end_s = self._now_s + self._queue.shortest_s[others.shape]
+        if self._has_promise(others.shape) and self._too_much.covers(others.shape, shortest_end_s):
             return
         following = others.next()
         if following is not None:
             heapq.heappush(self._turns, (*following, others))
+
+    def _has_promise(self, shape: int) -> bool:
+        """Whether somebody was promised nodes in its partition."""
+        return self._queue.shapes[shape].partition in self._promised

@@ -8,6 +8,7 @@ from slurm_gpu.simulate.backfill import BackfillPass
 from slurm_gpu.simulate.prospects import Prospects
 from slurm_gpu.simulate.starter import Starter, Tried
 from slurm_gpu.simulate.state import Mask
+from slurm_gpu.simulate.toomuch import TooMuch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Scheduler:
 
     def __init__(self, starter: Starter) -> None:
         self._starter, self._prospects = starter, Prospects(starter.state)
+        self._too_much = TooMuch(starter.queue.shapes)
 
     def strict_pass(self, now_s: float) -> None:
         """Start the first of each partition, again and again, until it is blocked.
@@ -53,4 +55,4 @@ class Scheduler:
     def backfill_pass(self, now_s: float, depth: int | None) -> None:
         """Start whatever can start without being in the way of who is blocked first."""
         self._starter.look_again()
-        BackfillPass(self._starter, self._prospects, now_s).run(depth)
+        BackfillPass(self._starter, self._prospects, self._too_much, now_s).run(depth)

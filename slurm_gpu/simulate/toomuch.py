@@ -12,45 +12,45 @@ _Needs = tuple[int, int, int, int]
 
 
 class TooMuch:
-    """For one pass, in which what is free only shrinks, and what is promised only grows."""
+    """Within one pass what is free only shrinks, and what is promised only grows."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
-        self._shapes = shapes
+        requests = [shape.request for shape in shapes]
+        self._needs = [(one.nodes, one.gpus, one.cpus, one.memory_mib) for one in requests]
+        self._like = [
+            (shape.partition, shape.qos, shape.request.gpu_type, shape.request.share_mgpu) for shape in shapes
+        ]
         self._blocked: dict[tuple[int, str, str, int], list[tuple[float, _Needs]]] = {}
-        """For jobs of one partition, QOS and GPU type, and one share of a GPU."""
+        """For jobs of one partition, QOS and GPU type, and one share of a GPU: those that need least."""
         self._refused: dict[int, float] = {}
         """By shape."""
 
-    def add(self, index: int, past_s: float, *, larger_too: bool) -> None:
+    def begin(self) -> None:
+        """Another pass: forget the last one."""
+        self._blocked.clear()
+        self._refused.clear()
+
+    def add(self, shape: int, past_s: float, *, larger_too: bool) -> None:
         """No job of this shape that may run past this moment can start.
 
         `larger_too`: for lack of room, so that nobody can who needs more; else because it was not placed.
         """
         if larger_too:
-            shape = self._shapes[index]
-            self._blocked.setdefault(_like(shape), []).append((past_s, _needs(shape)))
+            needs, blocked = self._needs[shape], self._blocked.setdefault(self._like[shape], [])
+            blocked[:] = [one for one in blocked if one[0] < past_s or not _is_less(needs, one[1])]
+            blocked.append((past_s, needs))
         else:
-            self._refused[index] = min(past_s, self._refused.get(index, past_s))
+            self._refused[shape] = min(past_s, self._refused.get(shape, past_s))
 
-    def covers(self, index: int, end_s: float) -> bool:
+    def covers(self, shape: int, end_s: float) -> bool:
         """Whether it is known that a job of this shape, which may run until then, is blocked."""
-        if end_s > self._refused.get(index, math.inf):
+        if end_s > self._refused.get(shape, math.inf):
             return True
-        shape = self._shapes[index]
-        blocked = self._blocked.get(_like(shape))
-        if not blocked:
-            return False
-        needs = _needs(shape)
-        return any(past_s < end_s and _is_less(less, needs) for past_s, less in blocked)
-
-
-def _like(shape: Shape) -> tuple[int, str, str, int]:
-    return shape.partition, shape.qos, shape.request.gpu_type, shape.request.share_mgpu
-
-
-def _needs(shape: Shape) -> _Needs:
-    request = shape.request
-    return request.nodes, request.gpus, request.cpus, request.memory_mib
+        needs = self._needs[shape]
+        for past_s, less in self._blocked.get(self._like[shape], ()):
+            if past_s < end_s and _is_less(less, needs):
+                return True
+        return False
 
 
 def _is_less(one: _Needs, other: _Needs) -> bool:
