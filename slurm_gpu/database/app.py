@@ -10,7 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 import slurm_gpu
 from slurm_gpu.database.actsapi import Acts
@@ -27,7 +27,7 @@ from slurm_gpu.records import WIRE_RANGE
 _Handlers = dict[Any, Callable[[Request, Any], Awaitable[Response]]]
 
 
-def make_app(services: Services) -> ASGIApp:
+def make_app(services: Services) -> NodesFirst:
     """The ASGI application."""
     posts, reads, acts = Posts(services), Reads(services), Acts(services)
     forecasts = Forecasts(services)
@@ -55,14 +55,18 @@ def make_app(services: Services) -> ASGIApp:
         HTTPException: _http_error,
         ClientDisconnect: _gone,
     }
-    return _NodesFirst(posts, handlers, Starlette(routes=routes, exception_handlers=handlers))
+    return NodesFirst(posts, handlers, Starlette(routes=routes, exception_handlers=handlers))
 
 
-class _NodesFirst:
-    """What nodes ship, a thousand times a second, goes past Starlette's router and middleware to `posts`."""
+class NodesFirst:
+    """What nodes ship, a thousand times a second, goes past Starlette's router and middleware to `posts`.
 
-    def __init__(self, posts: Posts, handlers: _Handlers, others: ASGIApp) -> None:
+    `routes` are those of all paths, that of the nodes among them.
+    """
+
+    def __init__(self, posts: Posts, handlers: _Handlers, others: Starlette) -> None:
         self._posts, self._handlers, self._others = posts, handlers, others
+        self.routes = others.routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, and errors of `handlers` as Starlette does."""
