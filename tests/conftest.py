@@ -70,6 +70,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: rank.get(item.path, len(rank)))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _umask() -> Iterator[None]:
+    """Commands set it for the rest of their process, which here goes on with the next file."""
+    before = os.umask(0o022)
+    os.umask(before)
+    yield
+    os.umask(before)
+
+
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated libnvidia-ml.so.1: compiling it takes longer than most tests, so it is done once."""
