@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -68,6 +68,17 @@ class Work:
         return _FIRST_PID + self.job_id + _PIDS_BETWEEN * self.number
 
 
+def _between(works: Sequence[Work], start_s: float, end_s: float) -> list[Work]:
+    """What of these was done then, all of it or a part."""
+    return [work for work in works if work.start_s < end_s and work.end_s > start_s]
+
+
+def _mean(works: Sequence[Work], start_s: float, end_s: float) -> float:
+    """Mean percent of these, done then, all of it or a part."""
+    busy = sum(work.percent * (min(end_s, work.end_s) - max(start_s, work.start_s)) for work in works)
+    return busy / (end_s - start_s)
+
+
 @dataclass
 class FakeGpu:
     """A GPU that does `work`; its ring has a tick each 1/6 s and whole percents, as the driver's.
@@ -123,39 +134,52 @@ class FakeGpu:
         self, start_s: float, end_s: float, job_id: int | None = None, *, pid: int | None = None
     ) -> float:
         """True mean percent, of one job or process, or of all."""
-        busy = 0.0
-        for work in self._between(start_s, end_s):
-            if job_id in (None, work.job_id) and pid in (None, work.pid):
-                busy += work.percent * (min(end_s, work.end_s) - max(start_s, work.start_s))
-        return busy / (end_s - start_s)
+        return _mean(
+            [
+                work
+                for work in _between(self.work, start_s, end_s)
+                if job_id in (None, work.job_id) and pid in (None, work.pid)
+            ],
+            start_s,
+            end_s,
+        )
 
     def memory_mean(self, start_s: float, end_s: float, job_id: int | None = None) -> float:
         """True mean percent of the memory."""
         held = 0.0
-        for work in self._between(start_s, end_s):
+        for work in _between(self.work, start_s, end_s):
             if job_id in (None, work.job_id):
                 held += work.memory * (min(end_s, work.end_s) - max(start_s, work.start_s))
         return 100 * held / self.total / (end_s - start_s)
 
-    def _between(self, start_s: float, end_s: float) -> list[Work]:
-        """What was done then, all of it or a part."""
-        return [work for work in self.work if work.start_s < end_s and work.end_s > start_s]
-
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
         """(stamp, start, end) of the ticks in the ring after that time; the ring reaches back 20 s."""
         last = math.floor(self.clock.now_s / self.tick_s)
+        known = math.floor((after_us / 1e6 - self.clock.offset_s) / self.tick_s) - 1
         ticks = []
-        for number in range(last - round(20 / self.tick_s) + 1, last + 1):
+        for number in range(max(known, last - round(20 / self.tick_s) + 1), last + 1):
             end_s = number * self.tick_s
             stamp = round((end_s + self.clock.offset_s) * 1e6)
             if stamp > after_us:
                 ticks.append((stamp, end_s - self.tick_s, end_s))
         return ticks
 
+    def _done(self, after_us: int) -> Iterator[tuple[int, float, float, Sequence[Work]]]:
+        """(stamp, start, end, what was done then) of each of these ticks."""
+        ticks = self._ticks(after_us)
+        if not ticks:
+            return
+        near = _between(self.work, min(start_s for _, start_s, _ in ticks), max(end_s for *_, end_s in ticks))
+        for stamp, start_s, end_s in ticks:
+            yield stamp, start_s, end_s, _between(near, start_s, end_s)
+
     def utilization_samples(self, after_us: int) -> Sequence[UtilizationSample] | None:
         if not self.ring:
             return None
-        return [UtilizationSample(us, float(round(self.mean(a, b)))) for us, a, b in self._ticks(after_us)]
+        samples = []
+        for stamp, start_s, end_s, done in self._done(after_us):
+            samples.append(UtilizationSample(stamp, float(round(_mean(done, start_s, end_s)))))
+        return samples
 
     def utilization(self) -> tuple[float, float]:
         percent = float(round(self.mean(self.clock.now_s - self.tick_s, self.clock.now_s)))
@@ -186,9 +210,9 @@ class FakeGpu:
         if not self.process_ring:
             return None
         samples = []
-        for stamp, start_s, end_s in self._ticks(after_us):
-            for pid in sorted({work.pid for work in self._between(start_s, end_s)}):
-                percent = self.mean(start_s, end_s, pid=pid)
+        for stamp, start_s, end_s, done in self._done(after_us):
+            for pid in sorted({work.pid for work in done}):
+                percent = _mean([work for work in done if work.pid == pid], start_s, end_s)
                 if percent > 0:
                     samples.append(ProcessSample(pid, stamp, float(round(percent))))
         return samples
