@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -133,7 +132,7 @@ def test_where_a_learned_forecast_wins_it_is_used_and_nothing_else_is_needed_to_
         assert one.eligible_s is not None
         limit_s = int(3600 * 2 ** rng.uniform(0, 2.5))
         start_s = one.eligible_s + int(1800 * (limit_s / 3600) ** 2)
-        runs.append(replace(one, time_limit_s=limit_s, start_s=start_s, end_s=start_s + 600))
+        runs.append(one._replace(time_limit_s=limit_s, start_s=start_s, end_s=start_s + 600))
     store(site, *runs)
     trained = train_from_database(site.database, CLUSTER, int(site.clock.now), installed_learner())
     assert trained.learned
@@ -225,7 +224,7 @@ def test_a_task_and_an_array_are_found_by_their_names(site: Running) -> None:
 def test_of_anothers_job_the_reasons_stay_private(site: Running) -> None:
     # Longer for jobs with a long limit, so that there is a reason to tell.
     longer = [
-        replace(one, start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
+        one._replace(start_s=one.start_s + 40_000, end_s=one.start_s + 50_000, time_limit_s=7 * DAY_S)
         if number % 2 else one
         for number, one in enumerate(history())
         if one.start_s is not None
