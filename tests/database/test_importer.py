@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from sqlalchemy import select
 
-from slurm_gpu.database.accounting import allocated_mgpu, gpu_type, run_row
+from slurm_gpu.database.accounting import RunRows, allocated_mgpu, gpu_type, run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import OVERLAP_S, WIDE_EVERY_S, WIDE_OVERLAP_S, Importer, store_changed_runs
 from slurm_gpu.database.schema import run
@@ -233,6 +233,24 @@ def test_gpus_of_an_allocation(
 def test_nodes_that_differ_in_shards_give_no_number() -> None:
     nodes = {"n1": node(1), "n2": node(2, shards=32)}
     assert allocated_mgpu({"gres/shard": 2}, "n[1-2]", nodes) is None
+
+
+def test_one_allocation_on_other_nodes_may_be_other_gpus() -> None:
+    tres = {"gres/shard": 2.0}
+    made = RunRows({"n1": node(1), "n2": node(2, shards=32)})
+    found = [made.of(row(tres_allocated=tres, nodes=nodes)) for nodes in ("n1", "n2", "gone1", "n1")]
+    assert [item["allocated_mgpu"] for item in found] == [500, 250, None, 500]
+
+
+def test_jobs_come_in_any_order_of_their_numbers(database: Database) -> None:
+    def store(*job_ids: int) -> int:
+        rows = [run_row(row(job_id=job_id), NODES) for job_id in job_ids]
+        return database.write(partial(store_changed_runs, rows=rows))
+
+    assert store(5) == 1
+    assert store(3, 5, 9) == 2
+    assert store(9, 5, 3, 4) == 1
+    assert store(3, 4, 5, 9) == 0
 
 
 def test_every_imported_column_is_filled() -> None:

@@ -40,6 +40,23 @@ def test_rows_are_read_whatever_their_texts_hold_and_however_they_come(
     assert found == [(row["JobName"], row["AdminComment"]) for row in rows]
 
 
+_WORDS = {
+    "JobID": ["17", "16_3", "17_[1-3]", "16+1"],
+    "UID": ["1001", ""],
+    "State": ["COMPLETED", "CANCELLED by 1001"],
+    "Eligible": ["1700000000", "Unknown", "0"],
+    "End": ["1700000100", "Unknown"],
+    "TimelimitRaw": ["60", "UNLIMITED"],
+    "NodeList": ["n1", "None assigned"],
+    "AllocTRES": ["cpu=1,gres/gpu=1", ""],
+}
+
+
+@given(rows=st.lists(st.fixed_dictionaries({name: st.sampled_from(some) for name, some in _WORDS.items()})))
+def test_rows_are_the_same_together_and_alone(rows: list[dict[str, str]]) -> None:
+    assert read(text_of(rows)) == [run for one in rows for run in read(text_of([one]))]
+
+
 @given(
     before=st.integers(0, 4),
     after=st.integers(1, 4),
