@@ -6,7 +6,6 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.examples import examples
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
 
@@ -32,7 +31,7 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
     return start
 
 
-@settings(max_examples=examples(20), derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(moments, st.floats(3, 15), phases)
 def test_short_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     job_alone(offset, seconds, work)
@@ -62,13 +61,13 @@ def check(record, gpu, start, seconds):  # type: ignore[no-untyped-def]
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1
 
 
-@settings(max_examples=examples(5), derandomize=True)
+@settings(max_examples=5, derandomize=True)
 @given(moments, st.floats(60, 400), phases)
 def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     job_alone(offset, seconds, work)
 
 
-@settings(max_examples=examples(8), derandomize=True)
+@settings(max_examples=8, derandomize=True)
 @given(st.data())
 def test_shared_gpus(data: st.DataObject) -> None:
     """Any number of jobs that come and go on one GPU: each has its own, together never more than all."""
