@@ -72,7 +72,7 @@ def recommend(
 def _patch(found: Replayed, findings: Findings) -> str:
     """A unified diff of the policy; "" for no change."""
     path = found.loaded.path
-    old = text = path.read_text(encoding="utf-8")
+    old = text = path.read_bytes().decode()  # with the ends of lines as they are
     for change in findings.changes:
         text = edit_limit(text, str(path), change.limit.rule, change.limit.key, change.new)
     return unified_diff(old, text, str(path))

@@ -9,6 +9,8 @@ from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.limitvalue import value_text, with_value
 from slurm_gpu.yamlsource import Location, parse_yaml
 
+_NO_END_OF_LINE = "\\ No newline at end of file"
+
 
 def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
     """The text with another value of one limit.
@@ -41,6 +43,5 @@ def edit_limit(text: str, path: str, rule_id: str, key: str, value: int) -> str:
 
 def unified_diff(old: str, new: str, path: str) -> str:
     """What `patch` takes, from the directory of the file or with its whole path."""
-    return "".join(
-        difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), path, path)
-    )
+    lines = difflib.unified_diff(old.splitlines(keepends=True), new.splitlines(keepends=True), path, path)
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_END_OF_LINE}\n" for line in lines)

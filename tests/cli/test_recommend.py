@@ -55,6 +55,15 @@ def test_the_patch_changes_the_limit_and_the_evidence_stands_beside_it(
     assert text == POLICY.replace("gpus_running: 1", "gpus_running: 2")
 
 
+def test_the_patch_keeps_the_ends_of_lines(recommend: CommandLine, tmp_path: Path) -> None:
+    policy, patch = tmp_path / "policy.yaml", tmp_path / "limits.patch"
+    policy.write_bytes(POLICY.replace("\n", "\r\n").encode())
+    assert recommend("report", "recommend", "--out", str(patch)) == 0
+    subprocess.run(("patch", "-s", str(policy), str(patch)), check=True)
+    changed = POLICY.replace("gpus_running: 1", "gpus_running: 2").replace("\n", "\r\n")
+    assert policy.read_bytes() == changed.encode()
+
+
 def test_nothing_is_changed_by_it(recommend: CommandLine, tmp_path: Path) -> None:
     assert recommend("report", "recommend") == 0
     assert "+  - {id: share, for: grads" in recommend.out

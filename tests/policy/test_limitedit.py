@@ -77,13 +77,16 @@ def test_what_cannot_be_changed_by_itself_is_refused_with_its_place(old: str, ne
         edit_limit(old, "policy.yaml", "share", "gpus_running", 20_000)
 
 
-def test_the_patch_is_what_patch_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("old", [TEXT, TEXT.rstrip("\n"), TEXT.replace("\n", "\r\n")])
+@pytest.mark.parametrize("key", ["gpus_running", "cpus_running"])
+def test_the_patch_is_what_patch_takes(tmp_path: Path, old: str, key: str) -> None:
+    """Also where the last line, which changes or stands beside it, has no end."""
     path = tmp_path / "policy.yaml"
-    path.write_text(TEXT)
-    edited = edit_limit(TEXT, str(path), "plain", "gpus_running", 50_000)
-    (tmp_path / "fix.patch").write_text(unified_diff(TEXT, edited, str(path)))
+    path.write_bytes(old.encode())
+    edited = edit_limit(old, str(path), "plain", key, 50_000 if key == "gpus_running" else 50)
+    (tmp_path / "fix.patch").write_bytes(unified_diff(old, edited, str(path)).encode())
     subprocess.run(("patch", "-s", "-p0", "-i", str(tmp_path / "fix.patch")), check=True, cwd="/")
-    assert path.read_text() == edited
+    assert path.read_bytes() == edited.encode()
 
 
 def test_values_are_written_as_people_write_them() -> None:
