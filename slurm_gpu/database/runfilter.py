@@ -145,7 +145,8 @@ class Place:
             padded = text.encode("ascii") + b"=" * (-len(text) % 4)
             value, run_id, now_s = json.loads(base64.b64decode(padded, b"-_", validate=True))
             numbers = [run_id, now_s] if value is None else [value, run_id, now_s]
-            if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers):
+            # A time below 0 less another lies outside of what MariaDB can reckon with.
+            if all(type(number) is int and -_INT64 <= number <= _INT64 for number in numbers) and now_s >= 0:
                 return cls(value, run_id, now_s)
         except (ValueError, TypeError, RecursionError, binascii.Error):
             pass

@@ -175,6 +175,14 @@ def test_a_cursor_leads_back_to_its_place(value: int | None, run_id: int) -> Non
     assert Place.read(place.cursor()) == place
 
 
+def test_a_cursor_of_no_time_is_refused_and_never_takes_the_database_for_dead(filled: Database) -> None:
+    fill(filled, row(job_id=20, state="RUNNING", end_s=None, start_s=T0 + 10, elapsed_s=3))
+    latest, before = 2**63 - 1, -(2**63) + 1
+    assert ask(filled, sort="RUN_h", cursor=Place(0, 0, latest).cursor()) == ["5", "4"]
+    with pytest.raises(UsageError, match="is not one that an earlier answer gave"):
+        ask(filled, sort="RUN_h", cursor=Place(0, 0, before).cursor())
+
+
 @given(text=st.text())
 def test_any_other_text_is_no_cursor(text: str) -> None:
     with pytest.raises(UsageError):
