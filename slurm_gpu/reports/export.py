@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ _RUNS_AT_ONCE = 900
 _ROWS_AT_ONCE = 20_000
 """Of a row group: as many are held in memory."""
 _PROGRESS = "unfinished.json"
+_FRESH_S = 6 * 3600
+"""What a killed export wrote within that is not written anew: runs of any month may have changed since."""
 UNMATCHED = "unmatched"
 """In place of a month: records that belong to no run, or to none yet."""
 _LEFT_OUT = frozenset({"derive_due", "match_due", "told_seq", "row_id"})
@@ -92,25 +95,27 @@ def export(
     until_s: int | None = None,
     timelines: bool = False,
     report: Callable[[str], None] = lambda line: None,
+    wall: Callable[[], float] = time.time,
 ) -> Exported:
     """Write all months that reach into the period; what lies there of others stays.
 
-    One that was killed, if it is asked for the same, goes on with the month that it was at. Raises OSError,
-    and DatabaseError when the database is away.
+    One that was killed some hours ago, if it is asked for the same months, goes on with the one that it was
+    at. Raises OSError, and DatabaseError when the database is away.
     """
     out.mkdir(mode=0o700, parents=True, exist_ok=True)
     with database.reading() as connection:
         months = _months(connection, since_s, until_s)
-    progress = _Progress(out / _PROGRESS, [since_s, until_s, timelines])
-    done = progress.done()
+    progress = _Progress(out / _PROGRESS, [*map(str, (*months[:1], *months[-1:])), timelines])
+    done = progress.done(wall())
     n_rows: Counter[str] = Counter()
     for month in months:
         if str(month) in done:
-            n_rows.update(done[str(month)])
+            n_rows.update(done[str(month)].rows)
             continue
+        at_s = wall()
         wrote = _export_month(database, out, month, timelines=timelines)
         n_rows.update(wrote)
-        done[str(month)] = wrote
+        done[str(month)] = _Written(at_s, wrote)
         progress.keep(done)
         report(f"{month}: {wrote['run']} runs")
     n_rows.update(_export_unmatched(database, out, timelines=timelines))
@@ -121,24 +126,36 @@ def export(
 
 
 @dataclass(frozen=True, slots=True)
+class _Written:
+    """A month: from when on it was read, and its rows by table."""
+
+    at_s: float
+    rows: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class _Progress:
     """Which months an export that has not ended has written."""
 
     path: Path
     asked: list[Any]
 
-    def done(self) -> dict[str, dict[str, int]]:
-        """Rows by table and month; none of another export."""
+    def done(self, now_s: float) -> dict[str, _Written]:
+        """What is fresh, by month; nothing of another export."""
         try:
             told = json.loads(self.path.read_text())
-            return dict(told["done"]) if told["asked"] == self.asked else {}
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            if told["asked"] != self.asked:
+                return {}
+            found = {month: _Written(**one) for month, one in told["written"].items()}
+            return {month: one for month, one in found.items() if 0 <= now_s - one.at_s < _FRESH_S}
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return {}
 
-    def keep(self, done: Mapping[str, Mapping[str, int]]) -> None:
+    def keep(self, done: Mapping[str, _Written]) -> None:
         """These are written."""
+        written = {month: asdict(one) for month, one in done.items()}
         with whole_file(self.path) as unfinished:
-            unfinished.write_text(json.dumps({"asked": self.asked, "done": done}))
+            unfinished.write_text(json.dumps({"asked": self.asked, "written": written}))
 
     def end(self) -> None:
         """All are: the next export begins anew."""

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,28 @@ def test_one_that_was_killed_goes_on_with_the_month_it_was_at(filled: Database, 
     lines.clear()
     export(filled, tmp_path, report=lines.append)
     assert len(lines) == done.months, "what has ended is not gone on with"
+
+
+def test_one_that_was_killed_goes_on_though_its_period_is_told_from_now_on(
+    filled: Database, tmp_path: Path
+) -> None:
+    """`--since 400d` is another second each time, and the same months."""
+    in_child(filled, tmp_path, 1)
+    lines: list[str] = []
+    since_s = T0 - 4000 * _DAY_S
+    done = export(filled, tmp_path, since_s=since_s, report=lines.append)
+    assert len(lines) == done.months - 2
+
+
+@pytest.mark.parametrize("late_s", [86_400.0, -86_400.0])
+def test_what_was_written_a_day_before_it_went_on_is_written_anew(
+    filled: Database, tmp_path: Path, late_s: float
+) -> None:
+    """Runs of the months that were written have ended since, and others have been submitted."""
+    in_child(filled, tmp_path, 1)
+    lines: list[str] = []
+    done = export(filled, tmp_path, report=lines.append, wall=lambda: time.time() + late_s)
+    assert len(lines) == done.months
 
 
 def test_another_export_does_not_go_on_with_one_that_was_killed(filled: Database, tmp_path: Path) -> None:
