@@ -22,6 +22,7 @@ class Capacity:
 
     `up` are those in service: not drained, down or failing. `assumed_to_s` is when slurm-gpudbd first
     looked, where the period began before: until then the nodes are taken to have been what they were then.
+    `until_s` is the end of the period, or the moment of the report where that comes first.
     """
 
     node: Category
@@ -34,6 +35,7 @@ class Capacity:
     memory_mib: Integers
     up: Mask
     assumed_to_s: int | None
+    until_s: int
 
     @property
     def mgpu_s(self) -> Integers:
@@ -44,6 +46,11 @@ class Capacity:
         """GPU/1000 × seconds within each bin."""
         from_s, to_s = self.from_s.astype(np.int64), self.to_s.astype(np.int64)
         return integrals(from_s, to_s, {"there": self.mgpu}, edges_s)["there"]
+
+    def seconds_of(self, edges_s: Floats) -> Floats:
+        """How much of each bin is over, by which sums become means; NaN for bins that are yet to come."""
+        seconds = np.diff(np.minimum(edges_s, self.until_s))
+        return np.where(seconds > 0, seconds, np.nan)
 
 
 def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, until_s: int) -> Capacity:
@@ -70,4 +77,5 @@ def capacity_of(periods: Sequence[NodePeriod], placing: Placing, since_s: int, u
         memory_mib=np.array([period.memory_mib for period, _, _ in spans], np.int64),
         up=np.array([period.state == UP for period, _, _ in spans], np.bool_),
         assumed_to_s=first_s if spans and since_s < first_s else None,
+        until_s=until_s,
     )

@@ -13,6 +13,8 @@ from slurm_gpu.reports.category import Floats
 
 _DAYS_BY_HOUR = 8
 _DAYS_BY_WEEK = 400
+_FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
+"""A year before the first and a month after the last are looked at, too: calendars have to have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,10 @@ class Period:
     def __post_init__(self) -> None:
         if self.until <= self.since:
             raise UsageError(f"the report ends on {self.until}, but begins on {self.since}: end it later")
+        if self.since < _FIRST or self.until > _LAST:
+            raise UsageError(
+                f"the report is of {self.since} to {self.until}: name days from {_FIRST} to {_LAST}"
+            )
 
     @property
     def since_s(self) -> int:

@@ -24,8 +24,8 @@ from slurm_gpu.reports.period import Period
 from tests.database import samples
 from tests.database.conftest import empty
 from tests.reports.conftest import NOW_S
-from tests.reports.filling import fill, insert_runs
-from tests.reports.generated import SINCE, TIMEZONE, UNTIL, as_day, generate
+from tests.reports.filling import fill, insert_nodes, insert_runs
+from tests.reports.generated import SINCE, TIMEZONE, UNTIL, Node, as_day, generate
 from tests.reports.world import run_row
 
 ALL = Period(since=as_day(SINCE), until=as_day(UNTIL), timezone=TIMEZONE)
@@ -162,6 +162,73 @@ def test_a_job_waits_for_the_first_bundle_that_it_belongs_to(database: Database)
     ]  # fmt: skip
     assert resource_types(jobs, []).texts() == [NO_GPU, NO_GPU, *["other"] * 4, None]
     assert waiting_by_resource_type(jobs, bundles).table.data["jobs"].sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("since", "until"),
+    [
+        (date(1, 1, 1), date(1, 1, 3)),
+        (date(1969, 12, 31), date(2026, 1, 1)),
+        (date(9999, 12, 1), date(9999, 12, 31)),
+    ],
+)
+def test_a_report_is_of_days_that_epoch_seconds_and_calendars_have(since: date, until: date) -> None:
+    with pytest.raises(UsageError, match="name days from 1970-01-01 to 9000-01-01"):
+        Period(since=since, until=until)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Seoul", "America/New_York", "Pacific/Kiritimati"])
+def test_the_first_and_the_last_of_these_days_have_all_that_a_report_asks_for(zone: str) -> None:
+    for since, until in ((date(1970, 1, 1), date(1970, 1, 2)), (date(8999, 12, 31), date(9000, 1, 1))):
+        period = Period(since=since, until=until, timezone=zone)
+        assert len(period.edges_s()) == 25
+        assert len([period.midnight_s(first) for first in period.months(13)]) == 14
+
+
+def test_what_is_yet_to_come_of_a_period_is_a_gap_and_what_goes_on_a_mean_of_what_is_over(
+    database: Database,
+) -> None:
+    """A report to the end of today, at half past eight: 8 GPUs there are, not 4 of the ninth hour."""
+    today = Period(since=date(2026, 3, 10), until=date(2026, 3, 11))
+    insert_nodes(database, [Node("n1", "a100", "east", 8)], today.since_s)
+    insert_runs(database, [run(1, start_s=today.since_s, submit_s=today.since_s, end_s=None, mgpu=2000)])
+    read = load(database, SiteConfig(cluster="c"), today, today.since_s + 8.5 * 3600)
+    figures = {figure.id: figure.table.data for figure in all_figures(read)}
+    for course, held in (
+        (figures["allocation-over-time"], "allocated_gpus"),
+        (figures["low-priority-small-jobs"], "other_gpus"),
+    ):
+        for name, gpus in (("capacity_gpus", 8.0), (held, 2.0)):
+            assert course[name][:9].tolist() == [gpus] * 9
+            assert np.isnan(course[name][9:]).all()
+
+
+def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(database: Database) -> None:
+    """Resized from nobody knows how many GPUs to two: what of its GPU-hours was idle is not known."""
+    begin, hour = MARCH.since_s, 3600
+    measured = {"ugpucore": 50.0, "ugpumem": 10.0, "coverage": 1.0, "no_process_mgpu_s": 1_800_000}
+    insert_runs(
+        database,
+        [
+            run(1, job_id=7, user="u", start_s=begin, submit_s=begin, end_s=begin + hour, mgpu=None,
+                state="RESIZING", **measured),
+            run(2, job_id=7, user="u", start_s=begin, submit_s=begin + hour, end_s=begin + 2 * hour,
+                mgpu=2000, state="COMPLETED", **measured),
+            run(3, user="v", start_s=begin, submit_s=begin, end_s=begin + hour, mgpu=1000,
+                state="COMPLETED", **measured),
+        ],
+    )  # fmt: skip
+    figures = {
+        figure.id: figure
+        for figure in all_figures(load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s))
+    }
+    idle = figures["held-but-idle"]
+    assert (idle.table.data["user"], idle.table.data["wasted_gpu_h"].tolist()) == (["v"], [0.5])
+    assert idle.reading.startswith("Of 1 GPU-hour that were measured (33.3 % of all)")
+    by_application, by_user = (
+        figures[name].table.data["gpu_h"] for name in ("usage-by-application", "gpu-hours-by-user")
+    )
+    assert by_application.sum() == by_user.sum() == 3.0
 
 
 def test_a_report_ends_after_it_begins() -> None:

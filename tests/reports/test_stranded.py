@@ -20,6 +20,7 @@ def node(name: str = "n1", gpus: int = 4, cpus: int = 32, mib: int = 320, up: bo
         memory_mib=np.array([mib]),
         up=np.array([up]),
         assumed_to_s=None,
+        until_s=100,
     )
 
 

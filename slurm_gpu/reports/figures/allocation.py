@@ -19,7 +19,7 @@ _KINDS = ("allocated", "stranded", "free", "out")
 def allocation_over_time(jobs: JobTable, capacity: Capacity, occupancy: Occupancy) -> Figure:
     """GPUs allocated, stranded, free and out of service: means of hours, days or weeks."""
     edges = jobs.period.edges_s()
-    seconds = np.diff(edges)
+    seconds = capacity.seconds_of(edges)
     amounts = {kind: getattr(occupancy, kind) for kind in _KINDS}
     sums = integrals(occupancy.from_s, occupancy.to_s, amounts, edges)
     there = capacity.in_bins(edges)
@@ -86,7 +86,7 @@ def _reading(jobs: JobTable, sums: dict[str, Integers], there: int, stranded: Fl
     told = f"On average {percent(float(sums['allocated'].sum()), there)} of the GPUs were allocated"
     if not sums["stranded"].sum():
         return f"{told}, and none lay stranded."
-    most = int(np.argmax(stranded))
+    most = int(np.nanargmax(stranded))
     when = moment(edges[most], jobs.period.timezone, with_hour=jobs.period.bin_name() == "hour")
     share = percent(float(sums["stranded"].sum()), there)
     return f"{told} and {share} lay stranded, most of them in the {jobs.period.bin_name()} of {when}: " + (

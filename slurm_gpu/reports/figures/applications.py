@@ -25,7 +25,8 @@ def usage_by_field(jobs: JobTable) -> Figure:
 
 
 def _by(jobs: JobTable, what: str, column: Category) -> Figure:
-    of_gpus = np.flatnonzero(jobs.with_gpus)
+    # How many GPUs a resized run had may be known of a part of it only.
+    of_gpus = np.flatnonzero(jobs.with_gpus | (jobs.held_mgpu_s > 0))
     some = column.take(of_gpus)
     names = shown_names(column)
     wall_h = some.sums_and_rest(jobs.wall_h[of_gpus])

@@ -24,7 +24,7 @@ def low_priority_small_jobs(jobs: JobTable, capacity: Capacity, low_priority: Co
     small = jobs.scale.is_(SHARED) | jobs.scale.is_(SINGLE)
     low = small & (low_qos | (jobs.lender.codes >= 0))
     edges = jobs.period.edges_s()
-    seconds = np.diff(edges)
+    seconds = capacity.seconds_of(edges)
     there = capacity.in_bins(edges)
     sums: dict[str, Integers] = {}
     running = ~jobs.scale.is_(NO_GPU) & (jobs.wall_h > 0)

@@ -16,7 +16,7 @@ def held_but_idle(jobs: JobTable) -> Figure:
 
     Only of jobs that were measured for long enough: of others nobody can tell.
     """
-    judged = np.flatnonzero(jobs.measured & (jobs.held_mgpu_s > 0))
+    judged = np.flatnonzero(jobs.measured & (jobs.held_gpu_h > 0))  # NaN where that is not known of a part
     user = jobs.user.take(judged)
     held = jobs.held_gpu_h[judged]
     bare = np.nan_to_num(jobs.no_process_gpu_h[judged])
