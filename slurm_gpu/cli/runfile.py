@@ -40,6 +40,9 @@ def write_runs(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
     schema = pa.schema([(name, kind(name)) for name in columns])
     remaining, n_rows = iter(rows), 0
     try:
+        if path.exists() and not path.is_file():
+            # A device would be taken away for a file of its name.
+            raise UsageError(f"--parquet {path}: is no file; name one, which is made where there is none")
         with (
             whole_file(path) as unfinished,
             pyarrow.parquet.ParquetWriter(unfinished, schema, compression="zstd") as writer,

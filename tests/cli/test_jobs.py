@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -257,6 +258,15 @@ def test_a_team_is_its_accounts(slurm_gpu: CommandLine):
     assert slurm_gpu.err.startswith("slurm-gpu: --account chem: it is of team science, not of ai")
     assert slurm_gpu("jobs", "--team", "vision") == 2
     assert slurm_gpu.err.startswith("slurm-gpu: --team vision: no account is of that team")
+
+
+def test_what_is_no_file_is_not_taken_away_for_one(slurm_gpu: CommandLine, tmp_path: Path):
+    """As root `--parquet /dev/null` would leave a file there."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert slurm_gpu("jobs", "--parquet", str(pipe)) == 2
+    assert f"--parquet {pipe}: is no file" in slurm_gpu.err
+    assert pipe.is_fifo()
 
 
 def test_a_parquet_file_holds_all_with_gaps_as_null(slurm_gpu: CommandLine, tmp_path: Path):
