@@ -12,6 +12,7 @@ from slurm_gpu.database.foretold import Foretold, newest_model, past_accuracy, r
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.database.waitruns import Asked, asked_run, job_run, queue_runs
+from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast.model import Model, read_model
 from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.slurm.client import QueuedJob
@@ -98,7 +99,13 @@ class Foretelling:
             body = b"" if made_s is None else read_model_body(connection, self._cluster, made_s)
         if not body:
             raise NoForecastError(NOTHING_LEARNED)
-        self._model, self._made_s = read_model(body), made_s
+        try:
+            self._model, self._made_s = read_model(body), made_s
+        except DatabaseError as error:
+            # Asking again does not help, as it does where the database is away.
+            raise NoForecastError(
+                f"{error}: where slurm-gpudbd runs, `slurm-gpu db train` does it"
+            ) from error
         return self._model
 
     def _runs(self, queue: Queue) -> Runs:

@@ -11,7 +11,7 @@ import pytest
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient, Forecast
-from slurm_gpu.database.foretold import AGAIN_AFTER_S
+from slurm_gpu.database.foretold import AGAIN_AFTER_S, store_model
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.database.training import installed_learner, train_from_database
 from slurm_gpu.errors import UsageError
@@ -160,6 +160,20 @@ def test_with_ten_jobs_of_history_there_is_an_interval_that_nobody_has_tried(sit
     said = ask(site)
     assert (said.judged, said.source) == (None, "tables")
     assert said.low_s < said.middle_s < said.high_s
+
+
+def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> None:
+    """The database answers, so nobody is told to try again in some seconds."""
+    made_s = int(site.clock.now)
+    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s, b"of another version"))
+    with DatabaseClient(site.config) as client:
+        said = client.forecast("17")
+    assert isinstance(said, str)
+    assert said.startswith("the stored forecasts cannot be read; make them anew")
+    assert said.endswith("`slurm-gpu db train` does it")
+    store(site, *history())
+    learn(site, made_s + 1)
+    assert ask(site).middle_s > 0
 
 
 @pytest.mark.parametrize(("trained", "why"), [(False, "slurm-gpu db train"), (True, "no job that waited")])
