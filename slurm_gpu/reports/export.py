@@ -33,6 +33,7 @@ from sqlalchemy import (
     func,
     or_,
     select,
+    true,
     type_coerce,
 )
 
@@ -163,18 +164,21 @@ class _Progress:
 
 
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[Month]:
-    firsts = [connection.execute(select(func.min(at))).scalar() for at in (run.c.submit_s, event.c.at_s)]
-    lasts = [connection.execute(select(func.max(at))).scalar() for at in (run.c.submit_s, event.c.at_s)]
-    times = [time_s for time_s in (*firsts, *lasts) if time_s is not None]
-    if not times:
-        return []
-    month = Month.at(min(times) if since_s is None else max(since_s, min(times)))
-    last_s = max(times) if until_s is None else min(until_s - 1, max(times))
-    months = []
-    while month.begin_s <= last_s:
+    """Those that reach into the period and have something: a clock that stood wrong is no thousand months."""
+    months: list[Month] = []
+    next_s = None if since_s is None else Month.at(since_s).begin_s
+    while True:
+        firsts = [
+            connection.execute(
+                select(func.min(at)).where(true() if next_s is None else at >= next_s)
+            ).scalar()
+            for at in (run.c.submit_s, event.c.at_s)
+        ]
+        month = min((Month.at(first_s) for first_s in firsts if first_s is not None), default=None)
+        if month is None or (until_s is not None and month.begin_s >= until_s):
+            return months
         months.append(month)
-        month = month.following()
-    return months
+        next_s = month.following().begin_s
 
 
 def _export_month(database: Database, out: Path, month: Month, *, timelines: bool) -> dict[str, int]:

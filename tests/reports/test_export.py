@@ -126,6 +126,20 @@ def test_whole_months_of_a_period_are_written_and_others_stay(filled: Database, 
     assert len(read(tmp_path, "run")) == 6
 
 
+def test_the_event_of_a_node_whose_clock_stood_wrong_is_one_month_more(
+    database: Database, tmp_path: Path
+) -> None:
+    values = [run_row(row(job_id=1), {})]
+    database.write(lambda connection: store_changed_runs(connection, values))
+    wrong = (0, T0 + 3000 * 365 * _DAY_S)
+    told = [
+        Event(node="n1", boot_id="b", n=n, at_s=at_s, kind="xid", data={}) for n, at_s in enumerate(wrong)
+    ]
+    database.write(lambda connection: store_events(connection, told))
+    assert export(database, tmp_path).months == 3
+    assert len(read(tmp_path, "event")) == 2
+
+
 def in_child(filled: Database, out: Path, kill_after: int) -> int:
     filled.dispose()
     pid = os.fork()
