@@ -66,18 +66,23 @@ def review(site: Site, file: Path | None, dry_run: bool, undo: bool, state_dir: 
             f"policy review puts limits into force: run it as root or {settings.slurm_user} (SlurmUser), or "
             "try it with --dry-run"
         )
-    _require_in_force(site, file, state_dir)
-    mover = _Mover(site, file, path, state_dir, run_dir)
-    if undo:
-        mover.undo(moved)
-        return
-    move, evidence = _find_move(site, file, path, moved)
-    if move is None:
-        return
     if dry_run:
-        click.echo(f"Would be moved: {move} ({move.why})")
-    else:
-        mover.carry_out(move, evidence)
+        _require_in_force(site, file, state_dir)
+        move, _ = _find_move(site, file, path, moved)
+        if move is not None:
+            click.echo(f"Would be moved: {move} ({move.why})")
+        return
+    mover = _Mover(site, file, path, state_dir, run_dir)
+    # Of two at once the one would write its move in place of the other's, which is in force.
+    with Journal(state_dir, settings.slurm_user_uid).review_lock():
+        moved, _ = load_moved(path)
+        _require_in_force(site, file, state_dir)
+        if undo:
+            mover.undo(moved)
+            return
+        move, evidence = _find_move(site, file, path, moved)
+        if move is not None:
+            mover.carry_out(move, evidence)
 
 
 def _require_in_force(site: Site, file: Path | None, state_dir: Path) -> None:

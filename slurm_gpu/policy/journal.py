@@ -70,20 +70,27 @@ class Journal:
     def __init__(self, directory: Path, owner_uid: int = 0, now: Callable[[], float] = time.time) -> None:
         self.directory, self._owner_uid, self._now = directory, owner_uid, now
 
-    @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep out every other apply and rollback of this host."""
+        return self._lock("lock", "`slurm-gpu policy apply` or `rollback`")
+
+    def review_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep out every other review of this host; it applies, so it takes the other lock, too."""
+        return self._lock("review-lock", "`slurm-gpu policy review`")
+
+    @contextlib.contextmanager
+    def _lock(self, name: str, of: str) -> Iterator[None]:
         make_state_directory(self.directory, self._owner_uid)
         try:
-            file = (self.directory / "lock").open("w")
+            file = (self.directory / name).open("w")
             self._give(file.fileno())
         except OSError as error:
-            raise OutsideError(f"{self.directory / 'lock'}: {error.strerror}") from error
+            raise OutsideError(f"{self.directory / name}: {error.strerror}") from error
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise OutsideError("another `slurm-gpu policy apply` or `rollback` is running here") from None
+                raise OutsideError(f"another {of} is running here") from None
             yield
 
     def entries(self) -> list[Entry]:

@@ -15,6 +15,7 @@ from slurm_gpu.database.client import Run
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.policy.check import load_policy
+from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.limitvalue import single_value
 from slurm_gpu.policy.moves import moves_path
 from slurm_gpu.slurm.client import SlurmNode
@@ -133,6 +134,21 @@ def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
     assert [(move["new"], move["counts"]) for move in json.loads(capsys.readouterr().out)["moved"]] == [
         (2000, True)
     ]
+
+
+@pytest.mark.parametrize("option", [[], ["--undo"]])
+def test_of_two_reviews_at_once_one_says_so_and_moves_nothing(
+    cluster: ReviewedCluster, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    cluster.run("review")
+    cluster.now_s += 8 * DAY
+    with Journal(cluster.root / "state").review_lock():
+        assert cluster.run("review", *option) == 3
+        assert "another `slurm-gpu policy review` is running here" in capsys.readouterr().err
+        assert cluster.run("review", "--dry-run") == 0, "which moves nothing"
+    assert (cluster.limit, cluster.slurms) == (2000, {2})
+    assert cluster.run("review", "--undo") == 0
+    assert (cluster.limit, cluster.slurms) == (1000, {1})
 
 
 def test_one_command_takes_it_back_and_the_limit_is_left_alone_from_then_on(
