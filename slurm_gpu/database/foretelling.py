@@ -93,7 +93,7 @@ class Foretelling:
 
     def _newest(self) -> Model:
         with self._database.reading() as connection:
-            made_s = newest_model(connection, self._cluster)
+            made_s = newest_model(connection, self._cluster, self._clock.wall())
             if self._model is not None and made_s == self._made_s:
                 return self._model
             body = b"" if made_s is None else read_model_body(connection, self._cluster, made_s)

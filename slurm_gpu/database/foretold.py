@@ -16,6 +16,7 @@ MODELS_KEPT = 3
 AGAIN_AFTER_S = 600
 """Who asks for a job in a loop does not fill the table, nor count more than others."""
 MOST_JUDGED = 200
+_CLOCKS_DIFFER_S = 86400
 _IDS_AT_ONCE = 500
 
 
@@ -35,7 +36,7 @@ class Foretold:
 
 
 def store_model(connection: Connection, cluster: str, made_s: int, body: bytes) -> None:
-    """Keep a model in place of one that was made in the same second; drop all but the newest."""
+    """Keep a model in place of one that was made in the same second; drop all but it and the newest."""
     ours = forecast_model.c.cluster == cluster
     connection.execute(delete(forecast_model).where(ours, forecast_model.c.made_s == made_s))
     for part, begin in enumerate(range(0, len(body), PART_BYTES)):
@@ -43,14 +44,19 @@ def store_model(connection: Connection, cluster: str, made_s: int, body: bytes) 
         row = {"cluster": cluster, "made_s": made_s, "part": part, "body": piece}
         connection.execute(insert(forecast_model), row)
     made = select(forecast_model.c.made_s).where(ours).distinct().order_by(forecast_model.c.made_s.desc())
-    if old := list(connection.execute(made).scalars())[MODELS_KEPT:]:
+    newest_first = connection.execute(made).scalars()
+    if old := [one_s for n, one_s in enumerate(newest_first) if n >= MODELS_KEPT and one_s != made_s]:
         connection.execute(delete(forecast_model).where(ours, forecast_model.c.made_s.in_(old)))
 
 
-def newest_model(connection: Connection, cluster: str) -> int | None:
-    """When the newest model was made; None where there is none."""
+def newest_model(connection: Connection, cluster: str, now_s: float) -> int | None:
+    """When the newest model was made; None where there is none.
+
+    One that was made tomorrow, by a clock that stood wrong, counts only where there is no other.
+    """
     query = select(func.max(forecast_model.c.made_s)).where(forecast_model.c.cluster == cluster)
-    return connection.execute(query).scalar()
+    known = connection.execute(query.where(forecast_model.c.made_s <= now_s + _CLOCKS_DIFFER_S)).scalar()
+    return connection.execute(query).scalar() if known is None else known
 
 
 def read_model_body(connection: Connection, cluster: str, made_s: int) -> bytes:

@@ -183,7 +183,7 @@ class Reads:
         with services.database.reading() as connection:
             watermark_s = services.importer.watermark(connection)
             unmatched = count_unmatched(connection)
-            learned_s = newest_model(connection, services.cluster)
+            learned_s = newest_model(connection, services.cluster, now_s)
         status = services.importer.status
         return Health(
             version=slurm_gpu.__version__,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from sqlalchemy import func, select
@@ -55,10 +56,25 @@ def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
     database.write(lambda connection: store_model(connection, "other", 9, b"x"))
     database.write(lambda connection: store_model(connection, CLUSTER, 5, b"anew"))
     with database.reading() as connection:
-        assert newest_model(connection, CLUSTER) == 5
+        assert newest_model(connection, CLUSTER, 9) == 5
         kept = [read_model_body(connection, CLUSTER, made_s) for made_s in range(1, 6)]
         assert kept == [b"", b"", bodies[3], bodies[4], b"anew"]
-        assert newest_model(connection, "nobody") is None
+        assert newest_model(connection, "nobody", 9) is None
+
+
+def test_models_of_a_clock_that_stood_wrong_do_not_outlast_those_made_since(database: Database) -> None:
+    """For years none newer would be used, and none kept."""
+    year_s = 365 * 86400
+    for made_s in (T0 + year_s, T0 + year_s + 1, T0 + year_s + 2):
+        database.write(partial(store_model, cluster=CLUSTER, made_s=made_s, body=b"wrong"))
+    with database.reading() as connection:
+        assert newest_model(connection, CLUSTER, T0) == T0 + year_s + 2, "better than none"
+    for made_s in (T0, T0 + 86400):
+        database.write(partial(store_model, cluster=CLUSTER, made_s=made_s, body=b"right"))
+        with database.reading() as connection:
+            assert newest_model(connection, CLUSTER, made_s + 60) == made_s
+            assert read_model_body(connection, CLUSTER, made_s) == b"right"
+            assert read_model_body(connection, CLUSTER, made_s - 86400) == b""
 
 
 def test_a_forecast_is_kept_once_in_ten_minutes(database: Database) -> None:
