@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.tres import parse_tres
 from slurm_gpu.units import parse_slurm_time
@@ -39,7 +40,16 @@ def _number(text: str) -> int:
 
 
 def _epoch(text: str) -> int | None:
-    return int(text) if _is_whole(text) and text != "0" else None
+    if not _is_whole(text) or text == "0":
+        return None
+    return _at_most(int(text))
+
+
+def _at_most(value: int) -> int:
+    """The value, where it can be a time: nothing that Slurm counts in seconds or jobs is more."""
+    if value > MAX_MOMENT_S:
+        raise ValueError(f"{value} is too large: as a time it is after the year 9998")
+    return value
 
 
 def _whole(text: str) -> int | None:
@@ -93,7 +103,9 @@ def _known(read: Callable[[str], Any]) -> Callable[[Column], Values]:
 
 
 def _numbers(column: Column) -> Values:
-    return map(int if _is_whole("".join(column)) else _number, column)
+    values = list(map(int if _is_whole("".join(column)) else _number, column))
+    _at_most(max(values, default=0))
+    return values
 
 
 def _epochs(column: Column) -> Values:

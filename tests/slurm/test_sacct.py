@@ -114,6 +114,17 @@ def test_a_bad_row_is_told_with_its_text_once(caplog: pytest.LogCaptureFixture) 
     assert "\x1b" not in message
 
 
+@pytest.mark.parametrize("column", ["Submit", "Start", "End", "ElapsedRaw"])
+def test_a_time_that_no_calendar_has_costs_its_row_alone(
+    caplog: pytest.LogCaptureFixture, column: str
+) -> None:
+    """A database takes it, and whatever shows it as a date would fail from then on."""
+    text = text_of([{}, {"JobID": "18", "JobIDRaw": "18", column: "999999999999999"}])
+    assert [run.job_id for run in read(text)] == [17]
+    (message,) = caplog.messages
+    assert f"job 18, {column}: 999999999999999 is too large" in message
+
+
 def test_many_bad_rows_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     text = text_of([{}, *({"JobID": f"{n}", "NNodes": "?"} for n in range(1000))])
     for _ in range(2):
