@@ -21,7 +21,7 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
         return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
     try:
         return int(now_s - parse_duration(value))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise UsageError(
             f"{option} {value}: write a day (2026-11-01), a time (2026-11-01T12:30) or how long ago (12h, 7d)"
         ) from None

@@ -39,6 +39,7 @@ from sqlalchemy import (
 
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.schema import Json, Packed, device, event, node_period, run, run_device, run_host
+from slurm_gpu.records.fields import MAX_MOMENT_S
 from slurm_gpu.wholefile import whole_file
 
 _RUNS_AT_ONCE = 900
@@ -166,7 +167,7 @@ class _Progress:
 def _months(connection: Connection, since_s: int | None, until_s: int | None) -> list[Month]:
     """Those that reach into the period and have something: a clock that stood wrong is no thousand months."""
     months: list[Month] = []
-    next_s = None if since_s is None else Month.at(since_s).begin_s
+    next_s = None if since_s is None else Month.at(min(max(since_s, 0), MAX_MOMENT_S)).begin_s
     while True:
         firsts = [
             connection.execute(

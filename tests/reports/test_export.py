@@ -140,6 +140,12 @@ def test_the_event_of_a_node_whose_clock_stood_wrong_is_one_month_more(
     assert len(read(tmp_path, "event")) == 2
 
 
+def test_a_day_that_calendars_do_not_have_is_before_or_after_all(filled: Database, tmp_path: Path) -> None:
+    after_year_9999 = 253_402_300_800
+    assert export(filled, tmp_path / "all", since_s=-(10**17)).rows["run"] == N_JOBS
+    assert export(filled, tmp_path / "none", since_s=after_year_9999).rows["run"] == 0
+
+
 def in_child(filled: Database, out: Path, kill_after: int) -> int:
     filled.dispose()
     pid = os.fork()
