@@ -1,11 +1,15 @@
-"""uGPUcore and uGPUmem are within 1 percentage point of the truth, whatever jobs do and whenever."""
+"""uGPUcore and uGPUmem are within 1 percentage point of the truth, whatever jobs do and whenever.
+
+All but the first job of a new node: test_short_jobs_on_a_new_node has what is known of that.
+"""
 
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core, mem
 
@@ -31,43 +35,66 @@ def job(machine: Machine, gpu: FakeGpu, job_id: int, seconds: float, work: list[
     return start
 
 
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=examples(20), derandomize=True)
 @given(moments, st.floats(3, 15), phases)
+@example(0.25, 3.0, [(0.0, 0.5, 72, 0)])
 def test_short_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     job_alone(offset, seconds, work)
 
 
-def job_alone(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
+def job_alone(
+    offset: float, seconds: float, work: list[tuple[float, ...]], *, on_a_new_node: bool = False
+) -> None:
+    """Play one job; it begins with slurm-gpud itself, or when that has watched for a sample's time."""
     with tempfile.TemporaryDirectory() as directory:
         clock = FakeClock(monotonic_s=1000 + offset)
         gpu = FakeGpu(clock)
         machine = Machine(Path(directory), gpu)
         machine.start()
+        if not on_a_new_node:
+            machine.run(gpu.tick_s)
         start = job(machine, gpu, 7, seconds, work)
         machine.run(2)
         (record,) = machine.records()
-        check(record, gpu, start, seconds)
+        if on_a_new_node:
+            check(record, gpu, start, seconds, within=0.5 + 100 * gpu.tick_s / 4 / seconds)
+        else:
+            check(record, gpu, start, seconds)
         machine.kill()
 
 
-def check(record, gpu, start, seconds):  # type: ignore[no-untyped-def]
-    assert abs(core(record) - gpu.mean(start, start + seconds, record.job_id)) <= 1
+def check(record, gpu, start, seconds, within=1):  # type: ignore[no-untyped-def]
+    assert abs(core(record) - gpu.mean(start, start + seconds, record.job_id)) <= within
     assert abs(mem(record) - gpu.memory_mean(start, start + seconds, record.job_id)) <= 1
     assert abs(record.held_s - seconds) < 0.002
     assert record.sampled_s <= record.held_s
     assert record.sampled_s > record.held_s - 0.05
-    # Every measured millisecond is in the histogram once.
-    assert sum(record.util_hist_ms.values()) == round(record.sampled_s * 1000)
+    # Every measured millisecond is in the histogram once; what is left of the last is rounded.
+    assert abs(sum(record.util_hist_ms.values()) - record.sampled_s * 1000) <= 0.51
     assert abs(sum(record.mem_hist_ms.values()) - record.mem_used_frac.seconds * 1000) <= 1
 
 
-@settings(max_examples=5, derandomize=True)
+@settings(max_examples=examples(5), derandomize=True)
+@given(moments, st.floats(3, 15), phases)
+@example(0.25, 3.0, [(0.0, 1 / 36, 100, 0)])  # as far off as can be, but for rounding
+def test_short_jobs_on_a_new_node(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
+    """Who worked in the sample in which slurm-gpud began cannot be told: at most a quarter of it is missed.
+
+    Of w seconds in which the GPU was busy for the part p, the job held it for the last h. In these it was
+    busy for max(0, pw - (w - h)) to min(h, pw) seconds, since of the others nothing is known. Counted are ph:
+    at most h(w - h)/w, so w/4, from either end. Where p = 1/2 and h = w/2 the ends lie w/2 apart: nothing
+    that could be counted is nearer to both. Half a point more is for what the driver rounds.
+    """
+    job_alone(offset, seconds, work, on_a_new_node=True)
+
+
+@settings(max_examples=examples(5), derandomize=True)
 @given(moments, st.floats(60, 400), phases)
 def test_long_jobs(offset: float, seconds: float, work: list[tuple[float, ...]]) -> None:
     job_alone(offset, seconds, work)
 
 
-@settings(max_examples=8, derandomize=True)
+@settings(max_examples=examples(8), derandomize=True)
 @given(st.data())
 def test_shared_gpus(data: st.DataObject) -> None:
     """Any number of jobs that come and go on one GPU: each has its own, together never more than all."""
