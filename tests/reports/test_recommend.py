@@ -59,6 +59,23 @@ def test_steps_go_on_until_they_make_no_difference_or_are_enough() -> None:
     assert [(change.old, change.new) for change in tight.changes] == [(4000, 5000)]
 
 
+@pytest.mark.parametrize("small", [0, 5])
+@pytest.mark.parametrize("large", [1, 5])
+def test_a_limit_under_which_jobs_would_never_start_is_not_proposed(small: int, large: int) -> None:
+    """Two GPUs at most, and the last jobs ask for both: under one they were out of everybody's way."""
+    limits = policy(TWO_EACH)
+    asked = [
+        *bursts(days=small),
+        *(past_run(24 * (small + day) + job / 1000, gpus=2) for day in range(large) for job in range(36)),
+    ]
+    found = search(recorded(asked, limits), limits, until_h=2000).findings(most_changes=1)
+    assert not found.refused
+    lower = next(trial for trial in found.trials if trial.change.new == 1000)
+    assert set(lower.hurts) == {ALL, "grads"}
+    assert lower.waits[ALL].mean_h >= 0
+    assert not found.changes
+
+
 def test_nobody_is_helped_at_the_cost_of_another_group() -> None:
     limits = policy(TWO_GROUPS)
     # bob's short jobs take a whole node, while alice's long ones fill the other; a fifth is in their way.

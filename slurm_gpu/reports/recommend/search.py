@@ -40,7 +40,8 @@ STEP = 0.25
 LEAST_GAIN, LEAST_GAIN_H = 0.05, 1 / 60
 """The mean wait of all jobs has to fall by both."""
 MOST_LOSS, MOST_LOSS_H = 0.10, 0.1
-"""No group's mean wait, nor that of its typical user, may rise by more than both."""
+"""No group's mean wait, nor that of its typical user, may rise by more than both; nor may any job that
+starts under the limits as they are never do so."""
 MOST_CHANGES = 3
 
 Bounds = Mapping[RuleLimit, tuple[int, int]]
@@ -163,12 +164,19 @@ class Search:
         waits: Mapping[str, Waits],
         before: Mapping[str, Waits],
     ) -> Trial:
-        after = self._by_group(self._run(with_limit(policy, change.limit, change.new)))
+        outcome = self._run(with_limit(policy, change.limit, change.new))
+        after, stuck, stuck_before = (
+            self._by_group(outcome),
+            self._stuck(outcome),
+            self._stuck(self._as_it_is),
+        )
         gain_h = waits[ALL].mean_h - after[ALL].mean_h
         hurts = tuple(
             name
             for name, now in after.items()
-            if _hurt(before[name].mean_h, now.mean_h) or _hurt(before[name].user_h, now.user_h)
+            if _hurt(before[name].mean_h, now.mean_h)
+            or _hurt(before[name].user_h, now.user_h)
+            or stuck[name] > stuck_before[name]
         )
         worth_it = gain_h >= max(LEAST_GAIN * waits[ALL].mean_h, LEAST_GAIN_H)
         return Trial(change, after, hurts, gain_h, worth_it)
@@ -188,11 +196,16 @@ class Search:
 
     def _waits(self, outcome: Outcome) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         wait_s = self._past.wait_s(outcome.start_s)
-        # What never starts in the model waits at least until all else is over.
-        last_s = float(np.nanmax(outcome.end_s)) if np.isfinite(outcome.end_s).any() else 0.0
+        # What never starts in the model waits at least until all else is over, and has come.
+        came_s = np.array([run.eligible_s for run in self._past.runs], dtype=np.float64)
+        last_s = float(np.nanmax(np.concatenate([outcome.end_s, came_s]), initial=0.0))
         never = np.isnan(wait_s)
         wait_s[never] = self._past.wait_s(np.full(len(wait_s), last_s))[never]
         return wait_s
+
+    def _stuck(self, outcome: Outcome) -> Mapping[str, int]:
+        """By group, how many jobs never start: such as ask for more than a limit."""
+        return {name: int(np.isnan(outcome.start_s[mask]).sum()) for name, mask in self._groups.items()}
 
     def _by_group(self, outcome: Outcome) -> Mapping[str, Waits]:
         wait_s, held_s = self._waits(outcome), np.nan_to_num(outcome.held_s)
