@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,22 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
+
+
+class KeptRuns:
+    """A spool of which nothing matters but the runs that ended."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, Any] = {}
+
+    def ended_runs(self) -> dict[int, Any]:
+        return dict(self.ended)
+
+    def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
+        self.ended[job_id] = value
+
+    def drop_ended_run(self, job_id: int) -> None:
+        self.ended.pop(job_id, None)
 
 
 @dataclass(frozen=True)

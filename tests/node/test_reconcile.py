@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.node.held.allocations import Allocation, Allocations
-from slurm_gpu.node.jobs.reconcile import ENDED_REMEMBERED_S, EndedRuns, Reconciliation, ToldJob
+from slurm_gpu.node.jobs.endedruns import EndedRuns
+from slurm_gpu.node.jobs.reconcile import Reconciliation, ToldJob
 from slurm_gpu.node.jobs.rewind import History
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.records import Record
-from tests.node.fakes import WALL_0
+from tests.node.fakes import WALL_0, FakeClock, KeptRuns
 
 NOW, WALL = 5000.0, WALL_0 + 5000.0
 
@@ -57,6 +58,10 @@ def holding(*open_now: Allocation) -> Allocations:
     return allocations
 
 
+def none_ended() -> EndedRuns:
+    return EndedRuns(KeptRuns(), FakeClock(monotonic_s=NOW))
+
+
 def test_positions_of_gpus_and_shards_are_told_each_once() -> None:
     assert told().positions == (1, 3)
     assert told(gpu_index={"shard": [2], "nic": [0]}).positions == (2,)
@@ -85,7 +90,7 @@ def test_a_job_that_holds_no_gpu_or_is_told_in_part_begins_nothing(changed: dict
 
 
 def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -> None:
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     assert mend.begun([told()], holding(), NOW, WALL) == []
     assert mend.begun([told()], holding(), NOW + 5, WALL + 5) == []
     assert mend.begun([told()], holding(), NOW + 10, WALL + 10) == [told()]
@@ -93,13 +98,13 @@ def test_a_job_without_a_hook_begins_when_it_is_told_again_after_ten_seconds() -
 
 def test_an_answer_that_grows_old_says_nothing_twice() -> None:
     """slurmctld does not answer any more: what it said last is said again and again."""
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     for at in range(0, 3600, 10):
         assert mend.begun([told(age_s=0.5 + at)], holding(), NOW + at, WALL + at) == []
 
 
 def test_what_was_so_before_this_daemon_began_says_nothing() -> None:
-    mend = Reconciliation(EndedRuns(), NOW)
+    mend = Reconciliation(none_ended(), NOW)
     for at in (0, 10):
         assert mend.begun([told(age_s=30.0)], holding(), NOW + at, WALL + at) == []
     for at in (20, 30, 40, 50):
@@ -108,14 +113,14 @@ def test_what_was_so_before_this_daemon_began_says_nothing() -> None:
 
 
 def test_what_was_not_told_in_between_is_new() -> None:
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     mend.begun([told()], holding(), NOW, WALL)
     mend.begun([], holding(), NOW + 10, WALL + 10)
     assert mend.begun([told()], holding(), NOW + 20, WALL + 20) == []
 
 
 def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> None:
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     for at in (0, 20):
         assert mend.begun([told()], holding(allocation()), NOW + at, WALL + at) == []
     mend.begun([told(restart=1)], holding(allocation()), NOW, WALL)
@@ -123,8 +128,8 @@ def test_a_job_whose_prolog_was_seen_begins_nothing_but_its_next_run_does() -> N
 
 
 def test_an_answer_older_than_the_epilog_brings_no_run_back() -> None:
-    ended = EndedRuns()
-    ended.add(7, 0, NOW)
+    ended = none_ended()
+    ended.add(7, 0)
     mend = Reconciliation(ended, 0.0)
     for at in (0, 10, 20):
         assert mend.begun([told()], holding(), NOW + at, WALL + at) == []
@@ -132,31 +137,8 @@ def test_an_answer_older_than_the_epilog_brings_no_run_back() -> None:
     assert mend.begun([told(restart=1)], holding(), NOW + 10, WALL + 10) != []
 
 
-def test_ended_runs_are_remembered_for_a_while_and_not_without_limit() -> None:
-    ended = EndedRuns()
-    for job in range(20_000):
-        ended.add(job, 0, NOW)
-    assert not ended.covers(9_999, 0, NOW)
-    assert ended.covers(10_000, 0, NOW)
-    ended.add(1, 0, NOW + ENDED_REMEMBERED_S + 1)
-    assert not ended.covers(19_999, 0, NOW)
-    assert ended.covers(1, 0, NOW)
-
-
-def test_an_epilog_alone_ends_the_run_of_its_count_only_for_answers_that_may_be_older() -> None:
-    ended = EndedRuns()
-    ended.add(7, 2, NOW, certain=False)
-    assert ended.covers(7, 1, NOW + 500)
-    assert [ended.covers(7, 2, NOW + after_s) for after_s in (0, 9, 11)] == [True, True, False]
-    ended.add(7, 2, NOW + 20)
-    ended.add(7, 1, NOW + 30, certain=False)
-    ended.add(7, 2, NOW + 30, certain=False)
-    assert ended.covers(7, 2, NOW + 500), "what is certain stays so"
-    assert not ended.covers(7, 3, NOW)
-
-
 def test_a_job_from_before_the_boot_ended_with_it_whatever_slurm_believes_yet() -> None:
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     before = told(start_s=int(WALL) - 100)
     for at in (20.0, 40.0):  # seconds since boot
         assert mend.begun([before], holding(), at, WALL + at) == []
@@ -168,7 +150,7 @@ OVER = {"restart": 0, "end_s": int(WALL) - 40}
 def over(answer: dict[str, Any], open_now: Allocation | None = None) -> list[float]:
     """Ends that are found in an answer of NOW."""
     there = holding(allocation() if open_now is None else open_now)
-    return [o.end_s for o in Reconciliation(EndedRuns(), 0.0).over({7: answer}, there, NOW, WALL)]
+    return [o.end_s for o in Reconciliation(none_ended(), 0.0).over({7: answer}, there, NOW, WALL)]
 
 
 def test_a_run_that_slurm_says_is_over_ended_when_slurm_says() -> None:
@@ -225,7 +207,7 @@ NAMES = (*facts(), "end_s", "in_prolog")
 def test_whatever_is_answered_nothing_breaks(odd: dict[str, Any], whole: bool) -> None:
     answer = {**facts(), **odd} if whole else odd
     told_jobs = [job for job in [ToldJob.from_facts(7, answer)] if job is not None]
-    mend = Reconciliation(EndedRuns(), 0.0)
+    mend = Reconciliation(none_ended(), 0.0)
     for at in (0.0, 10.0):
         for there in (holding(), holding(allocation())):
             mend.begun(told_jobs, there, NOW + at, WALL + at)

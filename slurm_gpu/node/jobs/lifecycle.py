@@ -15,8 +15,9 @@ from slurm_gpu.node.clockstep import STEP_S
 from slurm_gpu.node.held.allocations import Allocation, Allocations
 from slurm_gpu.node.held.hooks import HookEvent, Kind
 from slurm_gpu.node.jobs.crosscheck import Known
+from slurm_gpu.node.jobs.endedruns import EndedRuns
 from slurm_gpu.node.jobs.inventory import Inventory
-from slurm_gpu.node.jobs.reconcile import EndedRuns, Reconciliation, Strangers, ToldJob, told_grant
+from slurm_gpu.node.jobs.reconcile import Reconciliation, Strangers, ToldJob, told_grant
 from slurm_gpu.node.jobs.segments import SegmentBook
 from slurm_gpu.node.jobs.suspension import Suspensions
 from slurm_gpu.node.jobs.untold import UntoldDevices
@@ -61,7 +62,7 @@ class LifeCycle:
         self._unwatched_until_s: dict[str | None, float] = {}
         self._strangers = Strangers()
         self._without_gpus: set[int] = set()
-        self._ended = EndedRuns()
+        self._ended = EndedRuns(spool, clock)
         self._reconciliation = Reconciliation(self._ended, clock.monotonic())
         self._untold = UntoldDevices(inventory, clock.monotonic())
         self._started = False
@@ -112,7 +113,8 @@ class LifeCycle:
 
     def _begin(self, event: HookEvent) -> None:
         before = self.allocations.of_job(event.job_id)
-        if before is not None and before.prolog_at_s == event.at_s:
+        is_open = before is not None and before.prolog_at_s == event.at_s
+        if is_open or self._ended.began_at(event.job_id, event.at_s):
             self.taken.append(event)  # known from before a crash
             return
         if before is not None and before.is_told and _is_of_run(event, before):
@@ -153,7 +155,7 @@ class LifeCycle:
             return
         if event.positions:
             log.info("job %d ended, of which no prolog was seen", event.job_id)
-        self._ended.add(event.job_id, event.restart, self._clock.monotonic(), certain=False)
+        self._ended.add(event.job_id, event.restart, certain=False, had_gpus=bool(event.positions))
         self.taken.append(event)
 
     def _look_for_strangers(self) -> None:
@@ -299,7 +301,8 @@ class LifeCycle:
 
     def _forget(self, allocation: Allocation) -> None:
         self.allocations.remove(allocation)
-        self._ended.add(allocation.key.job_id, allocation.key.restart, self._clock.monotonic())
+        key = allocation.key
+        self._ended.add(key.job_id, key.restart, prolog_at_s=allocation.prolog_at_s)
 
     def _held_unwatched(self, allocation: Allocation, until_s: float) -> None:
         """What its devices did by then may have been that job's doing, and is nobody else's."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from slurm_gpu.node.held.allocations import Allocation, Allocations, new_segment
+from slurm_gpu.node.jobs.endedruns import EndedRuns
 from slurm_gpu.node.measure.tally import SegmentKey
 from slurm_gpu.node.shipping.shipment import JobFacts
 
@@ -22,11 +23,6 @@ TWICE_AFTER_S = 8.0
 _ON_ITS_WAY_S = 1.0
 # An epilog may take so long to come after the end that Slurm tells.
 EPILOG_LATE_S = 30.0
-# For so long an answer may still tell of a run whose epilog was seen.
-ENDED_REMEMBERED_S = 600.0
-_ENDED_MOST = 10_000
-# So long after an epilog slurmctld does not tell that its run goes on.
-_EPILOG_TOLD_S = 10.0
 # That Slurm tells of a job which nobody knows here, and never will, is believed for so long.
 _STRANGERS_S = 30.0
 # Slurm starts a requeued job again at once, or after two minutes; where it waits longer, others come and go.
@@ -103,46 +99,6 @@ class Over:
 
     allocation: Allocation
     end_s: float
-
-
-class EndedRuns:
-    """Runs whose end was seen a while ago, so that an older answer does not bring them back.
-
-    An epilog alone does not tell which run ended: that of a requeued job carries the next one's restart
-    count. So of an epilog without an allocation the same count may come again, in a younger answer.
-    """
-
-    def __init__(self) -> None:
-        self._ended: dict[int, _EndedRun] = {}
-
-    def add(self, job_id: int, restart: int, now_s: float, *, certain: bool = True) -> None:
-        """That run, and those before it, have ended; `certain` unless only an epilog says which it was."""
-        before = self._ended.pop(job_id, None)
-        if before is not None and before.certain and before.restart >= restart:
-            certain, restart = True, before.restart
-        self._ended[job_id] = _EndedRun(restart, now_s, certain)
-        oldest = next(iter(self._ended.items()))
-        while len(self._ended) > _ENDED_MOST or now_s - oldest[1].at_s > ENDED_REMEMBERED_S:
-            del self._ended[oldest[0]]
-            oldest = next(iter(self._ended.items()))
-
-    def ended_s(self, job_id: int) -> float | None:
-        """When that job's last run was seen to end; None if that was long ago, or never."""
-        ended = self._ended.get(job_id)
-        return None if ended is None else ended.at_s
-
-    def covers(self, job_id: int, restart: int, as_of_s: float) -> bool:
-        """Had that run ended, of which Slurm tells as of then?"""
-        ended = self._ended.get(job_id)
-        if ended is None or restart > ended.restart:
-            return False
-        return ended.certain or restart < ended.restart or as_of_s < ended.at_s + _EPILOG_TOLD_S
-
-
-class _EndedRun(NamedTuple):
-    restart: int
-    at_s: float
-    certain: bool
 
 
 class Strangers:

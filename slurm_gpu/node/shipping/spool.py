@@ -1,8 +1,8 @@
-"""What must survive this daemon: open allocations, the newest records of each segment, events.
+"""What must survive this daemon: open allocations, runs that ended of late, records, events.
 
-Records (of devices and of the host) and events stay until slurm-gpudbd has taken them, or has said that it
-never will: those are kept as files in `rejected/`. There are limits to what may wait, on disk and in memory
-while the disk is full. Beyond them the oldest is given up, and counted.
+Of each segment the newest records (of devices and of the host) stay until slurm-gpudbd has taken them, as
+events do, or has said that it never will: those are kept as files in `rejected/`. There are limits to what
+may wait, on disk and in memory while the disk is full. Beyond them the oldest is given up, and counted.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _SHIPPED_AS = {"record": "records", "host": "hosts", "event": "events", "run": "runs"}
 _LAST_JOB_ID = "last_job_id"
 _DROPPED = "dropped"
+_ENDED = "ended/"
 # Stands in every log: one without it was made anew, or somebody emptied it.
 _OPENED = "opened"
 FORMAT = 1
@@ -115,9 +116,12 @@ class Spool:
         self._journal.commit()
 
     def commit(self) -> bool:
-        """Flush to disk; False while it is full. Records of running jobs give way to all others."""
+        """Flush to disk; False while it is full. Records of running jobs give way to all others.
+
+        So does what is known of runs that ended: none of that is on disk before the run's final record.
+        """
         self._keep_within_limits()
-        return self._journal.commit(self._is_intermediate)
+        return self._journal.commit(self._gives_way)
 
     def take_dropped(self) -> int:
         """How many records and events were given up since last asked; 0 too while there is no room yet."""
@@ -177,6 +181,21 @@ class Spool:
                 self._waiting[key] = True
             else:
                 self._forget(key)
+
+    # Runs that ended of late (slurm_gpu.node.jobs.endedruns)
+
+    def ended_runs(self) -> dict[int, Any]:
+        """What was saved of each job, as JSON has it."""
+        keys = self._journal.keys(_ENDED)
+        return {int(key.removeprefix(_ENDED)): self._journal.get(key) for key in keys}
+
+    def save_ended_run(self, job_id: int, value: Mapping[str, Any]) -> None:
+        """Replace what is known of that job's last end."""
+        self._journal.put(f"{_ENDED}{job_id}", value)
+
+    def drop_ended_run(self, job_id: int) -> None:
+        """Forget it; that nothing was known is no error."""
+        self._journal.remove(f"{_ENDED}{job_id}")
 
     # Records and events
 
@@ -302,8 +321,9 @@ class Spool:
             return item.wire.get("end_s") is None
         return item.wire["segment"] in self._of_open
 
-    def _is_intermediate(self, key: str) -> bool:
-        return key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
+    def _gives_way(self, key: str) -> bool:
+        is_intermediate = key.startswith(("record/", "host/")) and self._waiting.get(key) is not True
+        return is_intermediate or key.startswith(_ENDED)
 
     def _keep_within_limits(self) -> None:
         """Give up the oldest that is too much; never what is known of running jobs, which is little."""
