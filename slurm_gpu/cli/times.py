@@ -14,14 +14,18 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
     if value is None:
         return None
     try:
-        moment = dt.datetime.fromisoformat(value)
-    except ValueError:
-        pass
-    else:
-        return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
-    try:
-        return int(now_s - parse_duration(value))
-    except (ValueError, OverflowError):
+        at_s = _at_s(value, zone, now_s)
+        dt.datetime.fromtimestamp(at_s, zone)  # there is such a day
+    except (ValueError, OverflowError, OSError):
         raise UsageError(
             f"{option} {value}: write a day (2026-11-01), a time (2026-11-01T12:30) or how long ago (12h, 7d)"
         ) from None
+    return at_s
+
+
+def _at_s(value: str, zone: ZoneInfo, now_s: float) -> int:
+    try:
+        moment = dt.datetime.fromisoformat(value)
+    except ValueError:
+        return int(now_s - parse_duration(value))
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=zone)).timestamp())
