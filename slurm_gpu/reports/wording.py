@@ -33,6 +33,11 @@ def gpu_hours(value: float) -> str:
     return f"{amount} GPU-hour" if amount == "1" else f"{amount} GPU-hours"
 
 
+def several(number: int, noun: str, more: str = "") -> str:
+    """As in "1 job with GPUs" and "1,234 jobs with GPUs", of "job" and " with GPUs"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}{more}"
+
+
 def listed(items: Sequence[str]) -> str:
     """As in "a", "a and b" and "a, b and c"."""
     return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)

@@ -6,7 +6,7 @@ from datetime import date, timedelta
 import numpy as np
 import pytest
 
-from slurm_gpu.config import SiteConfig
+from slurm_gpu.config import ServerType, SiteConfig
 from slurm_gpu.database.accounting import run_row as run_row_of
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import store_changed_runs
@@ -229,6 +229,18 @@ def test_a_run_of_which_a_part_is_not_known_leaves_what_is_known_of_others(datab
         figures[name].table.data["gpu_h"] for name in ("usage-by-application", "gpu-hours-by-user")
     )
     assert by_application.sum() == by_user.sum() == 3.0
+
+
+def test_one_job_is_told_of_as_one(database: Database) -> None:
+    insert_nodes(database, [Node("n1", "a100", "east", 8)], MARCH.since_s)
+    insert_runs(database, [run(1)])
+    site = SiteConfig(cluster="c", server_types={"a100": ServerType("n1", 2.0)})
+    readings = {
+        figure.id: figure.reading for figure in all_figures(load(database, site, MARCH, MARCH.until_s))
+    }
+    assert readings["parallel-coordinates"] == "1 job with GPUs of 1 user ended."
+    assert readings["waiting-by-scale"] == "100 % of 1 job started within a minute."
+    assert readings["charge-per-account"].startswith("In all 2 is charged to 1 account, most of it to a: 2")
 
 
 def test_a_report_ends_after_it_begins() -> None:

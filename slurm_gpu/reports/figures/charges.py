@@ -7,7 +7,7 @@ import numpy as np
 from slurm_gpu.reports.figure import Column, Figure, Table
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import gpu_hours, percent, trimmed
+from slurm_gpu.reports.wording import gpu_hours, percent, several, trimmed
 
 
 def charge_per_account(jobs: JobTable) -> Figure:
@@ -73,7 +73,7 @@ def _reading(accounts: list[str], charges: list[float], unpriced_mgpu_s: int) ->
     if not total:
         return f"Nothing is charged; held where slurm-gpu.yaml has no rate_per_gpu_hour: {rest}."
     told = (
-        f"In all {trimmed(total, 2)} is charged to {len(accounts)} accounts, "
+        f"In all {trimmed(total, 2)} is charged to {several(len(accounts), 'account')}, "
         f"most of it to {accounts[0]}: {trimmed(charges[0], 2)} ({percent(charges[0], total)})"
     )
     return f"{told}; without a rate: {rest}." if unpriced_mgpu_s else f"{told}."

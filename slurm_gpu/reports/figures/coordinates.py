@@ -9,7 +9,7 @@ from slurm_gpu.reports.figure import Column, Figure, ParallelCoordinates, Table,
 from slurm_gpu.reports.figures.axes import AXES, most_frequent, values_of
 from slurm_gpu.reports.jobtable import JobTable
 from slurm_gpu.reports.sample import with_extremes
-from slurm_gpu.reports.wording import listed, trimmed
+from slurm_gpu.reports.wording import listed, several, trimmed
 
 MOST_LINES = 40_000
 """More can be told apart by nobody, nor drawn at once."""
@@ -91,7 +91,7 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
     n_users = int((jobs.user.counts(rows) > 0).sum())
     if not n_users:
         return "No job with GPUs ended in this period."
-    told = f"{trimmed(int(rows.sum()), 0)} jobs with GPUs of {n_users} users ended"
+    told = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
     each = [_typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
     return f"{told}; nine in ten of {'; of '.join(each)}." if each else f"{told}."
 

@@ -11,7 +11,7 @@ from slurm_gpu.reports.category import Category, Floats
 from slurm_gpu.reports.figure import Bars, Column, Figure, Table
 from slurm_gpu.reports.figures.resources import resource_types
 from slurm_gpu.reports.jobtable import SCALES, JobTable
-from slurm_gpu.reports.wording import hours, percent, trimmed
+from slurm_gpu.reports.wording import hours, percent, several
 
 _QUANTILES = {"median_h": 50.0, "p90_h": 90.0, "p95_h": 95.0, "max_h": 100.0}
 
@@ -83,7 +83,7 @@ def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
     if not labels:
         return "No job that ended in this period is known to have waited."
     at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
-    told = f"{at_once} of {trimmed(len(waits), 0)} jobs started within a minute"
+    told = f"{at_once} of {several(len(waits), 'job')} started within a minute"
     longest = int(np.argmax(p90_h))
     if len(labels) == 1 or not p90_h[longest]:
         return f"{told}."
