@@ -13,22 +13,16 @@ import click
 
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.slurmsays import read_cluster
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import Considered
-from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm, waits_of_slurm
-from slurm_gpu.policy.submitter import read_submitter
+from slurm_gpu.policy.slurmrefusals import refusals_of_slurm, waits_of_slurm
 from slurm_gpu.slurm.client import has_slurmdbd
-from slurm_gpu.slurm.submission import (
-    UserDefaults,
-    UserPlaces,
-    read_partitions,
-    read_user_defaults,
-    read_user_places,
-)
+from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_defaults
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -62,13 +56,9 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
         partitions,
         gpu_types,
     )
-    # slurmdbd is asked only where it matters: it may be away.
-    places = UserPlaces() if request.options.keys().isdisjoint(("account", "qos")) else read_user_places(name)
-    account = request.options.get("account") or defaults.account
-    store = site.limits if defaults.told and has_slurmdbd(settings) else None
-    qos = result.verdict.desc.get("qos") or (None if store is None else defaults.qos or "normal")
-    submitter = read_submitter(store, settings.cluster, name, account, qos, partitions)
-    cluster = Cluster(settings, nodes, partitions, name, places, submitter)
+    cluster = read_cluster(
+        site, settings, nodes, partitions, request, name, defaults, result.verdict.desc.get("qos")
+    )
     description = request.description(uid, name, {kind.lower() for kind in gpu_types})
     refusals = refusals_of_slurm(request, description, cluster)
     notes = list(result.notes)

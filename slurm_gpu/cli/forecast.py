@@ -13,13 +13,15 @@ import click
 from slurm_gpu.cli.cells import span
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.cli.slurmsays import read_cluster
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.database.forecastanswer import Forecast
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.gpuforms import asked_in_all
-from slurm_gpu.policy.sbatch import COMMANDS, parse_command
+from slurm_gpu.policy.sbatch import COMMANDS, SbatchRequest, parse_command
 from slurm_gpu.policy.script import INFINITE, NO_VAL, NO_VAL16
-from slurm_gpu.slurm.submission import read_partitions, read_user_defaults
+from slurm_gpu.policy.slurmrefusals import refusals_of_slurm, waits_of_slurm
+from slurm_gpu.slurm.submission import Partition, UserDefaults, read_partitions, read_user_defaults
 from slurm_gpu.units import counted
 
 _AT_ONCE_S = 60
@@ -29,7 +31,7 @@ _FEW = 20
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.argument("words", metavar="ID | -- sbatch …", nargs=-1, required=True, type=click.UNPROCESSED)
 @with_site
 def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
@@ -37,12 +39,15 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
 
     The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
     from what waits and runs now; how many earlier forecasts held is told beside it. When others' jobs will
-    end nobody knows, nor what will come in with a higher priority.
+    end nobody knows, nor what will come in with a higher priority. Exit status 1 where there is no forecast:
+    nothing was learned yet, or Slurm would never start the job. What the policy says to it, `slurm-gpu
+    explain` tells.
     """
     with site.database() as database:
         if words[0] in COMMANDS:
             what = "this job, submitted now,"
-            said = database.forecast_asked(**_asked(words))
+            asked = _asked(site, words)
+            said = asked if isinstance(asked, str) else database.forecast_asked(**asked)
         elif len(words) == 1:
             what, said = f"job {words[0]}", database.forecast(words[0])
         else:
@@ -74,8 +79,11 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
         )
 
 
-def _asked(words: Sequence[str]) -> dict[str, str | float | None]:
-    """What a command asks for, with what Slurm fills in, as the parameters of /v1/forecast."""
+def _asked(site: Site, words: Sequence[str]) -> dict[str, str | float | None] | str:
+    """What a command asks for, with what Slurm fills in, as the parameters of /v1/forecast.
+
+    Of a job that would never start, why.
+    """
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(list(words), os.environ, stdin)
     uid, name = uid_and_name(None)
@@ -86,18 +94,39 @@ def _asked(words: Sequence[str]) -> dict[str, str | float | None]:
     limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
     if partition not in limits:
         raise UsageError(f"there is no partition {partition!r}; there are {', '.join(sorted(limits))}")
+    defaults = read_user_defaults(name, request.options.get("account"))
+    if never := _never(site, request, (uid, name), defaults, partitions):
+        return never
     minutes = _said(description, "time_limit")
     nodes, gpus = _said(description, "min_nodes") or 1, asked_in_all(description)
     cores = _cores(description, gpus)
     return {
         "partition": partition,
-        "account": read_user_defaults(name, request.options.get("account")).account,
+        "account": defaults.account,
         "gpus": gpus,
         "nodes": nodes,
         "cores": cores,
         "memory_mib": _memory_mib(description, nodes, cores, gpus),
         "time_limit_s": limits[partition] if minutes is None else minutes * 60,
     }
+
+
+def _never(
+    site: Site,
+    request: SbatchRequest,
+    who: tuple[int, str],
+    defaults: UserDefaults,
+    partitions: Sequence[Partition],
+) -> str:
+    """Why the job would never start, however long it waits; "" where nothing speaks against it."""
+    nodes = site.slurm.nodes()
+    cluster = read_cluster(site, site.slurm.settings(), nodes, partitions, request, who[1], defaults)
+    description = request.description(*who, {kind.lower() for node in nodes for kind in node.gpus})
+    if refusals := refusals_of_slurm(request, description, cluster):
+        return f"Slurm would refuse this job: {'; '.join(refusals)}"
+    if waits := waits_of_slurm(request, description, cluster):
+        return f"Slurm would let this job wait for ever, as things are: {'; '.join(waits)}"
+    return ""
 
 
 def _said(description: Mapping[str, object], name: str) -> int | None:

@@ -347,7 +347,7 @@ def _long_option(word: str, queue: list[str], command: _Command, where: str, fou
     if not fitting:
         close = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean --{close[0]}?" if close else f"leave it out if your {command.name} knows it"
-        raise UsageError(f"{where}: --{name} is not an option of {command.name} that explain knows; {hint}")
+        raise UsageError(f"{where}: --{name} is not an option of {command.name} known here; {hint}")
     option = fitting[0]
     if option in command.with_value and not equals:
         if not queue:
@@ -362,7 +362,7 @@ def _short_options(
     while letters:
         option = command.short.get(letters[0])
         if option is None or option not in command.known:
-            raise UsageError(f"{where}: -{letters[0]} is not an option of {command.name} that explain knows")
+            raise UsageError(f"{where}: -{letters[0]} is not an option of {command.name} known here")
         value, letters = letters[1:], letters[1:]
         if option in command.with_value:
             letters = ""

@@ -128,13 +128,14 @@ def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLi
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two partitions, of which gpu is the default."""
+    """Partitions, of which gpu is the default and one is down."""
     partitions = [
         Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=7200),
         Partition(name="long", is_default=False, default_time_s=None, max_time_s=None),
+        Partition(name="shut", is_default=False, default_time_s=None, max_time_s=None, state="DOWN"),
     ]
     monkeypatch.setattr(command, "read_partitions", lambda: partitions)
-    monkeypatch.setattr(command, "read_user_defaults", lambda *_: UserDefaults(account="vision"))
+    monkeypatch.setattr(command, "read_user_defaults", lambda *_: UserDefaults(account="vision", told=False))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,26 @@ def test_a_command_is_asked_with_what_slurm_fills_in(
 def test_a_partition_that_is_not_there_is_named(slurm_gpu: CommandLine, cluster: None):
     answering(slurm_gpu, SAID)
     assert slurm_gpu("forecast", "--", "sbatch", "--partition=gup", "--wrap=true") == 2
-    assert "there is no partition 'gup'; there are gpu, long" in slurm_gpu.err
+    assert "there is no partition 'gup'; there are gpu, long, shut" in slurm_gpu.err
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("--gpus=99", "Slurm would refuse this job: "),
+        ("--gpus=h100:1", "Slurm would refuse this job: "),
+        ("--partition=shut", "Slurm would let this job wait for ever, as things are: "),
+    ],
+)
+def test_a_job_that_would_never_start_has_no_forecast(
+    slurm_gpu: CommandLine, cluster: None, options: str, told: str
+):
+    asked = answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--", "sbatch", options, "--wrap=true") == 1
+    assert slurm_gpu.out.startswith(f"no forecast: {told}")
+    assert slurm_gpu("forecast", "--json", "--", "sbatch", options, "--wrap=true") == 1
+    assert json.loads(slurm_gpu.out)["why"].startswith(told)
+    assert not asked
 
 
 @pytest.mark.parametrize(

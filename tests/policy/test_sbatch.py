@@ -83,7 +83,10 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--gpus=1"], "no job script"),
-        (["--nosuch", "--wrap=true"], "--nosuch is not an option of sbatch that explain knows; leave it out"),
+        (
+            ["--nosuch", "--wrap=true"],
+            "--nosuch is not an option of sbatch known here; leave it out",
+        ),
         (["--partion=x", "--wrap=true"], "--partion is not an option .* did you mean --partition"),
         (["--pty", "--wrap=true"], "--pty is not an option of sbatch"),
         (["--gpu=1", "--wrap=true"], "--gpu could be --gpu-bind or --gpu-freq or --gpus"),
@@ -92,7 +95,7 @@ def test_command_line_beats_environment_beats_script(tmp_path: Path) -> None:
         (["-n", "-4", "--wrap=true"], "--ntasks: '-4' must be a whole number from 1 up"),
         (["--wrap=true", "--gpus"], "--gpus needs a value"),
         (["/nonexistent/job.sh"], "/nonexistent/job.sh cannot be read"),
-        (["-Z", "--wrap=true"], "-Z is not an option of sbatch that explain knows"),
+        (["-Z", "--wrap=true"], "-Z is not an option of sbatch known here"),
     ],
 )
 def test_what_cannot_be_judged_is_said(words: list[str], message: str) -> None:
