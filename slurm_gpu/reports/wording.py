@@ -9,8 +9,11 @@ from zoneinfo import ZoneInfo
 
 
 def percent(part: float, whole: float = 100.0) -> str:
-    """As in "47 %" and "38.3 %"; "–" of nothing."""
-    return "–" if whole == 0 or math.isnan(part / whole) else f"{trimmed(100 * part / whole, 1)} %"
+    """As in "47 %", "38.3 %" and "less than 0.1 %", so that 0 % is none at all; "–" of nothing."""
+    if whole == 0 or math.isnan(part / whole):
+        return "–"
+    share = 100 * part / whole
+    return "less than 0.1 %" if 0 < share < 0.05 else f"{trimmed(share, 1)} %"
 
 
 def trimmed(value: float, decimals: int) -> str:
@@ -23,7 +26,9 @@ def trimmed(value: float, decimals: int) -> str:
 
 
 def hours(value: float) -> str:
-    """As in "0 h", "0.25 h", "12.5 h" and "1,234 h"."""
+    """As in "0 h", "15 s", "0.25 h", "12.5 h" and "1,234 h"."""
+    if 0 < value < 0.01:
+        return f"{max(1, round(value * 3600))} s"
     return f"{trimmed(value, 2 if value < 1 else 1 if value < 100 else 0)} h"
 
 

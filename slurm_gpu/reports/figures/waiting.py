@@ -85,7 +85,7 @@ def _reading(labels: list[str], p90_h: Floats, waits: Floats) -> str:
     at_once = percent(int((waits <= 1 / 60).sum()), len(waits))
     told = f"{at_once} of {several(len(waits), 'job')} started within a minute"
     longest = int(np.argmax(p90_h))
-    if len(labels) == 1 or not p90_h[longest]:
+    if len(labels) == 1 or p90_h[longest] <= 1 / 60:
         return f"{told}."
     most = hours(p90_h[longest])
     return f"{told}; waits were longest for “{labels[longest]}”, of {most} or more for one job in ten."

@@ -1,0 +1,30 @@
+"""Numbers in sentences: 0 is none at all, and what is small is told in what it is."""
+
+import math
+
+import pytest
+
+from slurm_gpu.reports.wording import hours, percent
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "told"),
+    [
+        (0, 16, "0 %"),
+        (1, 10_000, "less than 0.1 %"),
+        (6, 10_000, "0.1 %"),
+        (47, 100, "47 %"),
+        (1, 0, "–"),
+        (math.nan, 1, "–"),
+    ],
+)
+def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: float, told: str):
+    assert percent(part, whole) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0 h"), (0.2, "1 s"), (15, "15 s"), (900, "0.25 h"), (45_000, "12.5 h"), (4_442_400, "1,234 h")],
+)
+def test_a_wait_of_seconds_is_told_in_seconds(seconds: float, told: str):
+    assert hours(seconds / 3600) == told
