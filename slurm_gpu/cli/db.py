@@ -182,7 +182,8 @@ def _url(database_config: Path | None) -> str:
     if database_config is None and not default_is_meant():
         raise UsageError(
             f"there is no {DEFAULT_PATH}, so the database is not known here: run this on slurm-gpudbd's "
-            f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600"
+            f"host, or write `url: sqlite:///PATH` or `url: mysql+pymysql://…` into that file, mode 0600, "
+            "or name another one with --database-config"
         )
     return load_settings(database_config).url
 

@@ -55,7 +55,9 @@ def replayed(
     assert since_s is not None, "there is a default"
     until_s = int(now_s) if until_s is None else until_s
     if since_s >= until_s:
-        raise UsageError("--since has to be before --until")
+        raise UsageError(
+            f"{'now' if until is None else f'--until {until}'} is not later than --since {since}"
+        )
     today = dt.datetime.fromtimestamp(now_s, zone).date()
     vain = [RuleLimit(rule.id, key) for rule, key, _ in unheld_limits(loaded.policy, loaded.names, today)]
     policy, remarks = held_rules(policy_of(build_bundle(loaded.compiled())), vain)

@@ -139,6 +139,8 @@ def _between(since: str, until: str | None, today: dt.date, timezone: str) -> Pe
     from slurm_gpu.reports.period import Period
 
     first = _day("--since", since, today)
+    if until is None and first > today:
+        raise UsageError(f"--since {since} is yet to come: today is {today}; name an earlier day")
     return Period(
         since=first,
         until=today + dt.timedelta(days=1) if until is None else _day("--until", until, today),

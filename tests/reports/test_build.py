@@ -146,6 +146,7 @@ def test_a_report_again_replaces_what_is_there(report, tmp_path: Path, capsys):
         (["--since", "12h"], "--since 12h: a report is of whole days"),
         (["--until", "2026-11-01T12:00"], "--until 2026-11-01T12:00: a report is of whole days"),
         (["--since", "2026-11-02", "--until", "2026-11-01"], "ends on 2026-11-01, but begins on 2026-11-02"),
+        (["--since", "2027-01-01"], "--since 2027-01-01 is yet to come: today is 2026-11-22"),
         (["--last", "day", "--since", "2026-11-02"], "leave out --since and --until, or --last"),
         (["--last", "year"], "'year' is not one of 'day', 'week', 'month'"),
     ],
