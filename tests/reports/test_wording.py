@@ -2,8 +2,10 @@
 
 import math
 
+import numpy as np
 import pytest
 
+from slurm_gpu.reports.figures.coordinates import typical
 from slurm_gpu.reports.wording import hours, percent
 
 
@@ -28,3 +30,12 @@ def test_a_share_that_is_not_nothing_is_never_0_percent(part: float, whole: floa
 )
 def test_a_wait_of_seconds_is_told_in_seconds(seconds: float, told: str):
     assert hours(seconds / 3600) == told
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "told"), [((0, 0), "wait 0 h "), ((0, 5), "wait 0–5 s "), ((360, 9000), "wait 0.1–2.5 h ")]
+)
+def test_short_waits_of_an_application_are_told_in_seconds(wait_s: tuple[int, int], told: str):
+    ones = np.ones(2)
+    values = {"nNODE": ones, "nGPU": ones, "WAIT_h": np.array(wait_s) / 3600, "RUN_h": ones}
+    assert f" {told}and run 1 h" in typical("Python", values, ones > 0)

@@ -15,6 +15,8 @@ MOST_LINES = 40_000
 """More can be told apart by nobody, nor drawn at once."""
 _NAMED = 2
 _TYPICAL = (5.0, 95.0)
+_SHORT_H = 0.1
+"""What is shorter is told in seconds: 0.0 h would be nothing."""
 
 
 def parallel_coordinates(jobs: JobTable) -> Figure:
@@ -92,26 +94,37 @@ def _reading(jobs: JobTable, values: dict[str, Floats]) -> str:
     if not n_users:
         return "No job with GPUs ended in this period."
     told = f"{several(int(rows.sum()), 'job', ' with GPUs')} of {several(n_users, 'user')} ended"
-    each = [_typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
+    each = [typical(name, values, rows & jobs.app.is_(name)) for name in most_frequent(jobs, _NAMED)]
     return f"{told}; nine in ten of {'; of '.join(each)}." if each else f"{told}."
 
 
-def _typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
-    def between(axis: str, decimals: int) -> str:
+def typical(name: str, values: dict[str, Floats], rows: Mask) -> str:
+    """What nine in ten jobs of an application take: nodes, GPUs, waiting and run time; of `rows`."""
+
+    def ends(axis: str) -> list[float]:
         known = values[axis][rows]
         known = known[~np.isnan(known)]
-        if not len(known):
-            return "–"
-        low, high = (
-            trimmed(float(np.percentile(known, at, method="inverted_cdf")), decimals) for at in _TYPICAL
+        return (
+            [float(np.percentile(known, at, method="inverted_cdf")) for at in _TYPICAL] if len(known) else []
         )
-        return low if low == high else f"{low}–{high}"
+
+    def told(found: list[float], decimals: int) -> str:
+        return "–".join(dict.fromkeys(trimmed(value, decimals) for value in found)) or "–"
+
+    def between(axis: str, decimals: int) -> str:
+        return told(ends(axis), decimals)
+
+    def time_between(axis: str) -> str:
+        found = ends(axis)
+        if found and 0 < max(found) < _SHORT_H:
+            return f"{told([value * 3600 for value in found], 0)} s"
+        return f"{told(found, 1)} h"
 
     return f"{name} take " + listed(
         [
             f"{between('nNODE', 0)} nodes",
             f"{between('nGPU', 2)} GPUs",
-            f"wait {between('WAIT_h', 1)} h",
-            f"run {between('RUN_h', 1)} h",
+            f"wait {time_between('WAIT_h')}",
+            f"run {time_between('RUN_h')}",
         ]
     )
