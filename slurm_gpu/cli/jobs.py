@@ -49,7 +49,7 @@ CSV_COLUMNS = (
 @filter_options
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Rows at most (default: 100).")
 @click.option(
-    "--page", type=click.IntRange(min=1), default=1, metavar="N", help="The N-th so many rows, from 1."
+    "--page", type=click.IntRange(min=1), default=1, metavar="N", help="Which page of so many rows, from 1."
 )
 @click.option("--all", "every", is_flag=True, help="All rows.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")

@@ -64,14 +64,14 @@ def _teams(config: SiteConfig) -> Collection[str]:
 
 _OPTIONS = (
     click.option("--user", help="Only this user's runs."),
-    click.option("--account", help="Only this account's runs."),
+    click.option("--account", help="Only this account's runs, or of several: vision,nlp."),
     click.option("--team", help="Only runs of this team's accounts.", shell_complete=_complete_from(_teams)),
     click.option(
         "--state",
         help="Only runs in these states, such as RUNNING or FAILED,TIMEOUT.",
         shell_complete=_complete_state,
     ),
-    click.option("--partition", help="Only runs in this partition."),
+    click.option("--partition", help="Only runs in this partition, or in several."),
     click.option("--qos", help="Only runs with this QOS."),
     click.option("--app", help="Only runs of this application, such as GROMACS; of one's own."),
     click.option("--gpu-type", help="Only runs on GPUs of this type, such as a100."),
@@ -94,7 +94,7 @@ _OPTIONS = (
     click.option(
         "--since", metavar="WHEN", help="Not those that ended before: 2026-11-01, or 7d for a week ago."
     ),
-    click.option("--until", metavar="WHEN", help="Only those submitted before."),
+    click.option("--until", metavar="WHEN", help="Only those submitted before then."),
     click.option(
         "--sort",
         type=click.Choice(SORTS),
