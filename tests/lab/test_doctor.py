@@ -20,8 +20,8 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
-    # Its policy lends nothing, slurmctld has no backup, and no daemon of the lab is systemd's.
-    for nothing in ("lending", "backup", "boot"):
+    # Its policy lends nothing, slurmctld has no backup, nobody has trained forecasts, and no daemon is systemd's.
+    for nothing in ("lending", "backup", "forecasts", "boot"):
         found.pop(nothing, None)
     return code == 0 and set().union(*found.values()) == {"ok"}
 
