@@ -20,7 +20,7 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
-    # Its policy lends nothing, slurmctld has no backup, nobody has trained forecasts, and no daemon is systemd's.
+    # Its policy lends nothing, there is no second slurmctld, nobody trains forecasts, no daemon is systemd's.
     for nothing in ("lending", "backup", "forecasts", "boot"):
         found.pop(nothing, None)
     return code == 0 and set().union(*found.values()) == {"ok"}
