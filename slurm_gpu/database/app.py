@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 import slurm_gpu
 from slurm_gpu.database.actsapi import Acts
@@ -24,15 +23,13 @@ from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
 from slurm_gpu.records import WIRE_RANGE
 
-_Handlers = dict[Any, Callable[[Request, Any], Awaitable[Response]]]
 
-
-def make_app(services: Services) -> NodesFirst:
+def make_app(services: Services) -> Starlette:
     """The ASGI application."""
     posts, reads, acts = Posts(services), Reads(services), Acts(services)
     forecasts = Forecasts(services)
     routes = [
-        Route("/v1/node", posts.post_node, methods=["POST"]),  # which tells other methods that they are wrong
+        Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),
         Route("/v1/runs/{job}", reads.get_job, methods=["GET"]),
         Route("/v1/runs/{job}/timeline", reads.get_timeline, methods=["GET"]),
@@ -45,7 +42,7 @@ def make_app(services: Services) -> NodesFirst:
         Route("/v1/controller", acts.post_controller, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
-    handlers: _Handlers = {
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         NotAuthenticatedError: _not_authenticated,
         ShipmentError: _bad_shipment,
         UsageError: _bad_usage,
@@ -55,34 +52,7 @@ def make_app(services: Services) -> NodesFirst:
         HTTPException: _http_error,
         ClientDisconnect: _gone,
     }
-    return NodesFirst(posts, handlers, Starlette(routes=routes, exception_handlers=handlers))
-
-
-class NodesFirst:
-    """What nodes ship, a thousand times a second, goes past Starlette's router and middleware to `posts`.
-
-    `routes` are those of all paths, that of the nodes among them.
-    """
-
-    def __init__(self, posts: Posts, handlers: _Handlers, others: Starlette) -> None:
-        self._posts, self._handlers, self._others = posts, handlers, others
-        self.routes = others.routes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, and errors of `handlers` as Starlette does."""
-        if scope.get("path") != "/v1/node" or scope.get("method") != "POST":
-            await self._others(scope, receive, send)
-            return
-        scope["endpoint"] = self._posts.post_node
-        request = Request(scope, receive)
-        try:
-            response = await self._posts.post_node(request)
-        except Exception as error:
-            found = [self._handlers[kind] for kind in type(error).__mro__ if kind in self._handlers]
-            if not found:
-                raise  # the server logs it, and answers 500
-            response = await found[0](request, error)
-        await response(scope, receive, send)
+    return Starlette(routes=routes, exception_handlers=handlers)
 
 
 async def _not_authenticated(_: Request, error: NotAuthenticatedError) -> Response:
