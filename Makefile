@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := node,client,db,controller,web,report,dev
+EXTRAS := node,client,db,controller,web,report,learn,dev
 
 .PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages browser clean
 
