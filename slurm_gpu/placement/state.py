@@ -1,0 +1,209 @@
+"""What is free on each node of a cluster, at one moment: arrays inside, `NodeState` at the edge.
+
+A job's needs are a `simulate.jobs.Request`, as in the model of a cluster. Nodes are known by their index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.cluster import GPU_MGPU
+from slurm_gpu.simulate.jobs import Request
+
+Mask = NDArray[np.bool_]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """One node at one moment."""
+
+    name: str
+    gpu_types: tuple[str, ...] = ()
+    """Of each of its GPUs; "" where GPUs have no type."""
+    free_mgpu: tuple[int, ...] = ()
+    """Of each of its GPUs, what no job holds; 1000 is a whole one."""
+    cpus: int
+    free_cpus: int
+    memory_mib: int
+    free_memory_mib: int
+    zone: str = ""
+    up: bool = True
+    """Whether it takes jobs."""
+
+    def __post_init__(self) -> None:
+        if len(self.gpu_types) != len(self.free_mgpu):
+            raise ValueError(
+                f"node {self.name} has {len(self.gpu_types)} types of GPUs for {len(self.free_mgpu)} GPUs"
+            )
+        if any(not 0 <= mgpu <= GPU_MGPU for mgpu in self.free_mgpu):
+            raise ValueError(f"node {self.name}: a GPU's free part is 0 to 1000, not {self.free_mgpu}")
+        if not (0 <= self.free_cpus <= self.cpus and 0 <= self.free_memory_mib <= self.memory_mib):
+            raise ValueError(f"node {self.name} has more free than there is, or less than nothing: {self}")
+
+
+def gpus_by_type(
+    gpus: Mapping[str, int], held: Mapping[str, int], shared_mgpu: int = 0
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """`gpu_types` and `free_mgpu` of a node of which only sums by type are known.
+
+    `held`: whole GPUs; `shared_mgpu`: what shards take in all. Slurm fills one GPU with shards after the
+    other, so they are taken to lie on the fewest of those that nobody holds whole. What exceeds the node's
+    GPUs, as it may while two jobs change places, is left out.
+    """
+    types: list[str] = []
+    free: list[int] = []
+    for gpu_type, n in sorted(gpus.items()):
+        n_held = min(held.get(gpu_type, 0), n)
+        types += [gpu_type] * n
+        free += [0] * n_held + [GPU_MGPU] * (n - n_held)
+    for index, mgpu in enumerate(free):
+        taken = min(mgpu, shared_mgpu)
+        free[index] -= taken
+        shared_mgpu -= taken
+    return tuple(types), tuple(free)
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """All nodes of a cluster at one moment; never written to. n nodes, g GPUs on the node that has most."""
+
+    names: tuple[str, ...]
+    types: tuple[str, ...]
+    """Types of GPUs; `gpu_type` has their places in here."""
+    gpu_type: NDArray[np.int16]
+    """(n, g): the type of each GPU; -1 where the node has fewer GPUs."""
+    free_mgpu: NDArray[np.int32]
+    """(n, g): the free part of each GPU, in thousandths; 0 where the node has fewer GPUs."""
+    cpus: NDArray[np.int64]
+    free_cpus: NDArray[np.int64]
+    memory_mib: NDArray[np.int64]
+    free_memory_mib: NDArray[np.int64]
+    zones: tuple[str, ...]
+    """Names of zones; `zone` has their places in here."""
+    zone: NDArray[np.int32]
+    up: Mask
+
+    @classmethod
+    def of(cls, nodes: Iterable[NodeState]) -> Nodes:
+        """The arrays of these nodes, in their order; raises ValueError where two have one name."""
+        nodes = list(nodes)
+        names = tuple(node.name for node in nodes)
+        if len(set(names)) < len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            raise ValueError(f"node {twice} is there twice")
+        types = tuple(sorted({gpu_type for node in nodes for gpu_type in node.gpu_types}))
+        zones = tuple(sorted({node.zone for node in nodes}))
+        type_codes = {gpu_type: code for code, gpu_type in enumerate(types)}
+        zone_codes = {zone: code for code, zone in enumerate(zones)}
+        shape = (len(nodes), max((len(node.gpu_types) for node in nodes), default=0))
+        gpu_type = np.full(shape, -1, dtype=np.int16)
+        free_mgpu = np.zeros(shape, dtype=np.int32)
+        for index, node in enumerate(nodes):
+            n_gpus = len(node.gpu_types)
+            gpu_type[index, :n_gpus] = [type_codes[one] for one in node.gpu_types]
+            free_mgpu[index, :n_gpus] = node.free_mgpu
+
+        def column(values: Iterable[int]) -> NDArray[np.int64]:
+            return _frozen(np.fromiter(values, dtype=np.int64, count=len(nodes)))
+
+        return cls(
+            names=names,
+            types=types,
+            gpu_type=_frozen(gpu_type),
+            free_mgpu=_frozen(free_mgpu),
+            cpus=column(node.cpus for node in nodes),
+            free_cpus=column(node.free_cpus for node in nodes),
+            memory_mib=column(node.memory_mib for node in nodes),
+            free_memory_mib=column(node.free_memory_mib for node in nodes),
+            zones=zones,
+            zone=_frozen(np.array([zone_codes[node.zone] for node in nodes], dtype=np.int32)),
+            up=_frozen(np.array([node.up for node in nodes], dtype=np.bool_)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def index(self) -> Mapping[str, int]:
+        """Where each node stands, by its name."""
+        return {name: index for index, name in enumerate(self.names)}
+
+    @cached_property
+    def n_gpus(self) -> NDArray[np.int64]:
+        """(n,): GPUs that each node has."""
+        return _frozen(np.count_nonzero(self.gpu_type >= 0, axis=1).astype(np.int64))
+
+    @cached_property
+    def free_gpus(self) -> NDArray[np.int64]:
+        """(n,): GPUs of each node that are free as a whole."""
+        return _frozen(np.count_nonzero(self.free_mgpu == GPU_MGPU, axis=1).astype(np.int64))
+
+    def usable_mgpu(self, gpu_type: str = "") -> NDArray[np.int32]:
+        """(n, g): the free part of each GPU; 0 for those of another type, where one is given."""
+        if not gpu_type:
+            return self.free_mgpu
+        if gpu_type not in self.types:
+            return np.zeros_like(self.free_mgpu)
+        return np.where(self.gpu_type == self.types.index(gpu_type), self.free_mgpu, 0)
+
+    def fits(self, request: Request) -> Mask:
+        """(n,): nodes that take jobs and have room for one node's part of a request."""
+        mask = self.up & (self.free_cpus >= request.cpus) & (self.free_memory_mib >= request.memory_mib)
+        if request.gpus:
+            whole = self.usable_mgpu(request.gpu_type) == GPU_MGPU
+            mask &= np.count_nonzero(whole, axis=1) >= request.gpus
+        elif request.share_mgpu:
+            mask &= (self.usable_mgpu(request.gpu_type) >= request.share_mgpu).any(axis=1)
+        return mask
+
+    def in_zone(self, zone: str) -> Mask:
+        """(n,): nodes of a zone; none where no node is in it."""
+        if zone not in self.zones:
+            return np.zeros(len(self), dtype=np.bool_)
+        mask: Mask = self.zone == self.zones.index(zone)
+        return mask
+
+    def take(self, node: int, request: Request, devices: Sequence[int]) -> Nodes:
+        """The state once one node's part of a request holds these GPUs; ValueError where it has no room."""
+        return self._changed(node, request, devices, -1)
+
+    def give_back(self, node: int, request: Request, devices: Sequence[int]) -> Nodes:
+        """The state once it holds them no more; ValueError where it cannot have held them."""
+        return self._changed(node, request, devices, 1)
+
+    def _changed(self, node: int, request: Request, devices: Sequence[int], sign: int) -> Nodes:
+        n_needed = request.gpus or (1 if request.share_mgpu else 0)
+        if len(set(devices)) != n_needed or len(devices) != n_needed:
+            raise ValueError(f"{request} needs {n_needed} different GPUs of a node, not {list(devices)}")
+        if any(not 0 <= device < self.n_gpus[node] for device in devices):
+            raise ValueError(f"node {self.names[node]} has no GPUs {list(devices)}")
+        free_mgpu, cpus, memory = self.free_mgpu.copy(), self.free_cpus.copy(), self.free_memory_mib.copy()
+        free_mgpu[node, list(devices)] += sign * (request.share_mgpu or GPU_MGPU)
+        cpus[node] += sign * request.cpus
+        memory[node] += sign * request.memory_mib
+        after = free_mgpu[node]
+        if (
+            (after < 0).any()
+            or (after > GPU_MGPU).any()
+            or not 0 <= cpus[node] <= self.cpus[node]
+            or not 0 <= memory[node] <= self.memory_mib[node]
+        ):
+            what = "has no room for" if sign < 0 else "cannot have held"
+            raise ValueError(f"node {self.names[node]} {what} {request} on its GPUs {list(devices)}")
+        changed: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        changed |= {
+            "free_mgpu": _frozen(free_mgpu), "free_cpus": _frozen(cpus), "free_memory_mib": _frozen(memory),
+        }  # fmt: skip
+        return Nodes(**changed)
+
+
+def _frozen(array: NDArray[_Scalar]) -> NDArray[_Scalar]:
+    array.setflags(write=False)
+    return array

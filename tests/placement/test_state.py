@@ -1,0 +1,121 @@
+"""The state of a cluster: what fits where, and that taking and giving back leave it as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.placement.state import Nodes, NodeState, gpus_by_type
+from slurm_gpu.simulate.jobs import Request
+
+
+def node(name: str, *free_mgpu: int, gpu_type: str = "a100", **other: object) -> NodeState:
+    fields = {"cpus": 32, "free_cpus": 32, "memory_mib": 64000, "free_memory_mib": 64000} | other
+    return NodeState(
+        name=name, gpu_types=(gpu_type,) * len(free_mgpu), free_mgpu=free_mgpu, **fields,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def fitting(nodes: Nodes, **request: object) -> list[str]:
+    return [nodes.names[index] for index in np.flatnonzero(nodes.fits(Request(**request)))]  # type: ignore[arg-type]
+
+
+CLUSTER = Nodes.of(
+    [
+        node("full", 0, 0),
+        node("half", 1000, 500, zone="z1"),
+        node("whole", 1000, 1000, 1000, 1000, zone="z2"),
+        node("nocpus", 1000, 1000, free_cpus=2),
+        node("down", 1000, 1000, up=False),
+        node("old", 1000, 1000, gpu_type="v100"),
+        node("bare"),
+    ]
+)
+
+
+def test_a_job_fits_where_gpus_cpus_and_memory_are_free_on_one_node_that_takes_jobs() -> None:
+    assert fitting(CLUSTER, gpus=1, cpus=4) == ["half", "whole", "old"]
+    assert fitting(CLUSTER, gpus=2, cpus=1) == ["whole", "nocpus", "old"]
+    assert fitting(CLUSTER, gpus=3, cpus=33) == []
+    assert fitting(CLUSTER, gpus=1, memory_mib=64001) == []
+    assert fitting(CLUSTER, cpus=4) == ["full", "half", "whole", "old", "bare"]
+
+
+def test_a_share_needs_that_much_of_one_gpu() -> None:
+    parts = Nodes.of([node("n", 400, 300), node("m", 0, 600)])
+    assert fitting(parts, share_mgpu=600) == ["m"]
+    assert fitting(parts, share_mgpu=400) == ["n", "m"]
+    assert fitting(parts, gpus=1) == []
+
+
+def test_a_type_of_gpu_is_asked_for_by_name() -> None:
+    assert fitting(CLUSTER, gpus=1, gpu_type="v100") == ["old"]
+    assert fitting(CLUSTER, gpus=1, gpu_type="h100") == []
+    mixed = Nodes.of(
+        [
+            NodeState(
+                name="n", gpu_types=("a100", "v100", "v100"), free_mgpu=(1000, 0, 1000),
+                cpus=8, free_cpus=8, memory_mib=1, free_memory_mib=1,
+            )
+        ]
+    )  # fmt: skip
+    assert fitting(mixed, gpus=1, gpu_type="v100") == ["n"]
+    assert fitting(mixed, gpus=2, gpu_type="v100") == []
+    assert fitting(mixed, gpus=2) == ["n"]
+
+
+def test_zones_and_names() -> None:
+    assert CLUSTER.in_zone("z1").tolist() == [name == "half" for name in CLUSTER.names]
+    assert not CLUSTER.in_zone("nowhere").any()
+    assert CLUSTER.index["whole"] == 2
+    assert CLUSTER.n_gpus.tolist() == [2, 2, 4, 2, 2, 2, 0]
+    assert CLUSTER.free_gpus.tolist() == [0, 1, 4, 2, 2, 2, 0]
+
+
+def test_a_cluster_without_nodes_is_one() -> None:
+    assert fitting(Nodes.of([]), gpus=1) == []
+
+
+def test_sums_by_type_become_gpus_with_shards_on_the_fewest() -> None:
+    types, free = gpus_by_type({"v100": 2, "a100": 3}, {"a100": 1}, shared_mgpu=1250)
+    assert types == ("a100", "a100", "a100", "v100", "v100")
+    assert free == (0, 0, 750, 1000, 1000)
+    assert gpus_by_type({"a100": 2}, {"a100": 3}, shared_mgpu=500) == (("a100", "a100"), (0, 0))
+    assert gpus_by_type({}, {}) == ((), ())
+
+
+def test_what_cannot_be_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="node n has more free"):
+        node("n", 1000, free_cpus=33)
+    with pytest.raises(ValueError, match="node n: a GPU's free part"):
+        node("n", 1001)
+    with pytest.raises(ValueError, match="node n is there twice"):
+        Nodes.of([node("n"), node("n")])
+    with pytest.raises(ValueError, match="node half has no room"):
+        CLUSTER.take(1, Request(gpus=1), [1])
+    with pytest.raises(ValueError, match="node half cannot have held"):
+        CLUSTER.give_back(1, Request(gpus=1), [1])
+    with pytest.raises(ValueError, match="needs 2 different GPUs"):
+        CLUSTER.take(2, Request(gpus=2), [0, 0])
+    with pytest.raises(ValueError, match="has no GPUs"):
+        CLUSTER.take(1, Request(gpus=1), [2])
+
+
+@given(st.data())
+def test_what_is_given_back_is_free_as_before_and_earlier_states_never_change(data: st.DataObject) -> None:
+    request = data.draw(st.sampled_from([Request(gpus=1, cpus=3), Request(share_mgpu=250), Request(cpus=2)]))
+    fit = np.flatnonzero(CLUSTER.fits(request)).tolist()
+    index = data.draw(st.sampled_from(fit))
+    needed = 1000 if request.gpus else request.share_mgpu
+    devices = [int(np.flatnonzero(CLUSTER.free_mgpu[index] >= needed)[0])] if request.mgpu else []
+    before = CLUSTER.free_mgpu.copy()
+    taken = CLUSTER.take(index, request, devices)
+    assert (CLUSTER.free_mgpu == before).all()
+    assert taken.free_mgpu.sum() == before.sum() - request.mgpu
+    again = taken.give_back(index, request, devices)
+    for name in ("free_mgpu", "free_cpus", "free_memory_mib"):
+        assert (getattr(again, name) == getattr(CLUSTER, name)).all()
+    with pytest.raises(ValueError, match="read-only"):
+        taken.free_mgpu[0, 0] = 1
