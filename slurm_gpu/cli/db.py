@@ -148,7 +148,7 @@ def train(site: Site, database_config: Path | None) -> None:
     Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside
     them, both are tried on what came later, and whichever was nearer is used.
     """
-    from slurm_gpu.database.training import installed_learner, train_from_database
+    from slurm_gpu.database.forecasts.training import installed_learner, train_from_database
 
     database, learner = _ready_database(_url(database_config)), installed_learner()
     if learner is None:

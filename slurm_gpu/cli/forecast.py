@@ -15,7 +15,7 @@ from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.slurmsays import read_cluster
 from slurm_gpu.cli.users import uid_and_name
-from slurm_gpu.database.forecastanswer import Forecast
+from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.gpuforms import asked_in_all
 from slurm_gpu.policy.sbatch import COMMANDS, SbatchRequest, parse_command

@@ -14,7 +14,7 @@ from starlette.routing import Route
 import slurm_gpu
 from slurm_gpu.database.actsapi import Acts
 from slurm_gpu.database.asking import RETRY_AFTER_S
-from slurm_gpu.database.forecastapi import Forecasts
+from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads

@@ -13,7 +13,7 @@ import httpx
 
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.forecastanswer import Forecast
+from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.database.results import (
     Act,
     DeviceTimeline,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
+from slurm_gpu.database.batches import batched
 from slurm_gpu.database.goods import Goods, Key, not_its
-from slurm_gpu.database.importer import batched
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.resized import began_s
 from slurm_gpu.database.schema import run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 from collections import Counter, defaultdict
@@ -11,13 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Select, Table, func, select
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import RunRows
 from slurm_gpu.database.ahead import read_ahead
+from slurm_gpu.database.batches import batched
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.periods import Period, Periods
@@ -51,7 +51,6 @@ _ALLOCATION = ("nodes", "tres_allocated")
 
 _key_of, _job_of = itemgetter(*RUN_KEY), itemgetter("cluster", "job_id")
 
-T = TypeVar("T")
 Row = Mapping[str, Any]
 """What is to be a row of `run`."""
 
@@ -325,10 +324,3 @@ def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Selec
 
 def _compared(row: Row) -> Iterator[str]:
     return (name for name in IMPORTED if name != "elapsed_s" or row["end_s"] is not None)
-
-
-def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Lists of up to `size` items."""
-    iterator = iter(items)
-    while some := list(itertools.islice(iterator, size)):
-        yield some

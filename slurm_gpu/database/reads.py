@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 import slurm_gpu
 from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
 from slurm_gpu.database.detail import node_reports
-from slurm_gpu.database.foretold import newest_model
+from slurm_gpu.database.forecasts.store import newest_model
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.queries import (

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.cli import forecast as command
-from slurm_gpu.database.forecastanswer import Forecast, Judged, Past, Reason
+from slurm_gpu.database.forecasts.answer import Forecast, Judged, Past, Reason
 from slurm_gpu.errors import UsageError
 from slurm_gpu.policy.gpuforms import asked_in_all
 from slurm_gpu.policy.sbatch import parse_command

@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.forecastanswer import Forecast, Judged, Reason
-from slurm_gpu.database.foretold import Foretold, newest_model, past_accuracy, read_model_body, remember
+from slurm_gpu.database.forecasts.answer import Forecast, Judged, Reason
+from slurm_gpu.database.forecasts.runs import Asked, asked_run, job_run, queue_runs
+from slurm_gpu.database.forecasts.store import (
+    Foretold,
+    newest_model,
+    past_accuracy,
+    read_model_body,
+    remember,
+)
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.slurmview import Queue
-from slurm_gpu.database.waitruns import Asked, asked_run, job_run, queue_runs
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast.model import Model, read_model
 from slurm_gpu.forecast.queue import Runs

@@ -11,9 +11,9 @@ import pytest
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient, Forecast
-from slurm_gpu.database.foretold import AGAIN_AFTER_S, store_model
+from slurm_gpu.database.forecasts.store import AGAIN_AFTER_S, store_model
+from slurm_gpu.database.forecasts.training import installed_learner, train_from_database
 from slurm_gpu.database.importer import store_changed_runs
-from slurm_gpu.database.training import installed_learner, train_from_database
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty

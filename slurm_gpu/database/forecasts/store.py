@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, RowMapping, and_, delete, func, insert, or_, select
 
-from slurm_gpu.database.forecastanswer import Past
+from slurm_gpu.database.batches import batched
+from slurm_gpu.database.forecasts.answer import Past
 from slurm_gpu.database.schema import forecast, forecast_model, run
 
 PART_BYTES = 512 * 1024
@@ -76,7 +77,7 @@ def remember(connection: Connection, cluster: str, said: Iterable[Foretold]) -> 
         return 0
     since_s = min(one.at_s for one in listed) - AGAIN_AFTER_S
     lately: set[int] = set()
-    for ids in _some({one.job_id for one in listed}):
+    for ids in batched({one.job_id for one in listed}, _IDS_AT_ONCE):
         query = select(forecast.c.job_id).where(
             forecast.c.cluster == cluster, forecast.c.job_id.in_(ids), forecast.c.at_s > since_s
         )
@@ -132,7 +133,7 @@ def _runs_of(
 ) -> dict[int, list[tuple[int | None, int | None]]]:
     """By job id, the start and end of its runs, and of its tasks where it is an array."""
     found: dict[int, list[tuple[int | None, int | None]]] = {job_id: [] for job_id in job_ids}
-    for ids in _some(job_ids):
+    for ids in batched(job_ids, _IDS_AT_ONCE):
         which = or_(run.c.job_id.in_(ids), run.c.array_job_id.in_(ids))
         query = select(run.c.job_id, run.c.array_job_id, run.c.start_s, run.c.end_s)
         for job_id, array_job_id, start_s, end_s in connection.execute(
@@ -141,8 +142,3 @@ def _runs_of(
             for name in {job_id, array_job_id} & job_ids:
                 found[name].append((start_s, end_s))
     return found
-
-
-def _some(ids: set[int]) -> Iterable[Sequence[int]]:
-    listed = sorted(ids)
-    return (listed[begin : begin + _IDS_AT_ONCE] for begin in range(0, len(listed), _IDS_AT_ONCE))

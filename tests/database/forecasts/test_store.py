@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import func, select
 
 from slurm_gpu.config import Retention
-from slurm_gpu.database import foretold
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.forecastanswer import Past
-from slurm_gpu.database.foretold import (
+from slurm_gpu.database.forecasts import store
+from slurm_gpu.database.forecasts.answer import Past
+from slurm_gpu.database.forecasts.store import (
     AGAIN_AFTER_S,
     Foretold,
     newest_model,
@@ -49,7 +49,7 @@ def accuracy(database: Database, now_s: int = OVER_S) -> Past:
 def test_a_model_of_many_parts_comes_back_whole_and_old_ones_go(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foretold, "PART_BYTES", 1000)
+    monkeypatch.setattr(store, "PART_BYTES", 1000)
     bodies = {made_s: bytes([made_s % 256]) * 2500 for made_s in range(1, 6)}
     for made_s, body in bodies.items():
         database.write(lambda connection, at=made_s, it=body: store_model(connection, CLUSTER, at, it))  # type: ignore[misc]

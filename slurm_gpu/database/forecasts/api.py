@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.asking import authenticated, parameters
-from slurm_gpu.database.forecastanswer import Forecast
+from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.queries import job_name, rows_of_job
 from slurm_gpu.database.services import Services
@@ -21,7 +21,7 @@ from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.hostlist import task_ranges
 
 if TYPE_CHECKING:
-    from slurm_gpu.database.foretelling import Foretelling
+    from slurm_gpu.database.forecasts.foretelling import Foretelling
 
 _SKEW_S = 30
 """The clocks of slurmctld and of this host may differ."""
@@ -43,7 +43,7 @@ class Forecasts:
         query = parameters(request)
 
         def forecast() -> Forecast:
-            from slurm_gpu.database.waitruns import Asked
+            from slurm_gpu.database.forecasts.runs import Asked
 
             return self._teller().of_asked(self._queue(), Asked.from_query(query))
 
@@ -72,7 +72,7 @@ class Forecasts:
         return queue
 
     def _teller(self) -> Foretelling:
-        from slurm_gpu.database.foretelling import Foretelling
+        from slurm_gpu.database.forecasts.foretelling import Foretelling
 
         with self._making:
             if self._foretelling is None:
@@ -85,7 +85,7 @@ class Forecasts:
             self._one = anyio.CapacityLimiter(1)
 
         def answer() -> dict[str, Any]:
-            from slurm_gpu.database.foretelling import NoForecastError
+            from slurm_gpu.database.forecasts.foretelling import NoForecastError
 
             try:
                 return {"forecast": forecast().to_json()}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.foretold import store_model
-from slurm_gpu.database.waitruns import past_runs
+from slurm_gpu.database.forecasts.runs import past_runs
+from slurm_gpu.database.forecasts.store import store_model
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
 from slurm_gpu.forecast.model import make_model
 from slurm_gpu.forecast.queue import HISTORY_S

@@ -1,0 +1,17 @@
+"""Many items, some at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def batched(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Lists of up to `size` items."""
+    # itertools.batched came with Python 3.12.
+    iterator = iter(items)
+    while some := list(itertools.islice(iterator, size)):
+        yield some
