@@ -74,6 +74,21 @@ class Metrics:
     listen: tuple[str, int] | None = None
 
 
+PLACEMENT_MODES = ("observe", "advise", "enforce")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How slurm-gpuctld places jobs. Managed are nodes with GPUs, where nothing else is said all of them."""
+
+    mode: str = "observe"
+    """One of PLACEMENT_MODES: only `enforce` changes anything on the cluster."""
+    partitions: tuple[str, ...] | None = None
+    """Nodes of these alone."""
+    nodes: str | None = None
+    """These alone, as a Slurm hostlist."""
+
+
 @dataclass(frozen=True, slots=True)
 class SiteConfig:
     """The whole of slurm-gpu.yaml, checked.
@@ -96,6 +111,7 @@ class SiteConfig:
     retention: Retention = field(default_factory=Retention)
     spool: Spool = field(default_factory=Spool)
     metrics: Metrics = field(default_factory=Metrics)
+    placement: Placement = field(default_factory=Placement)
 
 
 def default_path(environ: Mapping[str, str] = os.environ) -> Path:
@@ -161,6 +177,8 @@ class _Check(YamlCheck):
             values["spool"] = self.spool(top["spool"])
         if "metrics" in top:
             values["metrics"] = self.metrics(top["metrics"])
+        if "placement" in top:
+            values["placement"] = self.placement(top["placement"])
         self.finish()
         return SiteConfig(**values)
 
@@ -294,3 +312,19 @@ class _Check(YamlCheck):
             ("metrics", "listen"), f"listen: {table['listen']!r} must be HOST:PORT, such as 127.0.0.1:9836"
         )
         return Metrics()
+
+    def placement(self, value: Any) -> Placement:
+        table = self.mapping(("placement",), value, ("mode", "partitions", "nodes"))
+        values: dict[str, Any] = {}
+        if "mode" in table:
+            if table["mode"] in PLACEMENT_MODES:
+                values["mode"] = table["mode"]
+            else:
+                self.fail(
+                    ("placement", "mode"), f"mode: {table['mode']!r} must be observe, advise or enforce"
+                )
+        if "partitions" in table:
+            values["partitions"] = self.names(("placement", "partitions"), table["partitions"])
+        if "nodes" in table:
+            values["nodes"] = self.text(("placement", "nodes"), table["nodes"], "n[1-4]")
+        return Placement(**values)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import Operators, SiteConfig, Zone, check_config, default_path, load_config
+from slurm_gpu.config import Operators, Placement, SiteConfig, Zone, check_config, default_path, load_config
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.yamlsource import parse_yaml
 
@@ -25,6 +25,7 @@ sampling: {interval: 2s, min_coverage: 0}
 retention: {timelines: 30d, windows: 1d, events: 400d}
 spool: {max_size: 1.5G}
 metrics: {listen: "[::1]:9836"}
+placement: {mode: enforce, partitions: [gpu, debug], nodes: "n[1-2]"}
 """
 
 
@@ -48,11 +49,13 @@ def test_a_whole_file():
     assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
     assert (config.retention.windows_s, config.retention.events_s) == (86400.0, 400 * 86400.0)
     assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, ("::1", 9836))
+    assert config.placement == Placement("enforce", ("gpu", "debug"), "n[1-2]")
 
 
 def test_the_cluster_alone_is_enough():
     config = _read("cluster: neuron\n")
     assert config == SiteConfig(cluster="neuron")
+    assert config.placement == Placement("observe", None, None)
     assert (config.team, config.sampling.min_coverage) == ("account", 0.8)
 
 
@@ -77,6 +80,15 @@ def test_the_example_that_is_shipped_is_valid():
         ("cluster: n\ndatabase_socket: 5\n", "2:18: database_socket: 5 must be a text"),
         ("cluster: n\nmunge_socket: [a]\n", "2:15: munge_socket: ['a'] must be a text"),
         ("cluster: n\ntimezone: Mars/North\n", "2:11: timezone: 'Mars/North' is not a time zone"),
+        (
+            "cluster: n\nplacement: {mode: on}\n",
+            "2:19: mode: True must be observe, advise or enforce",
+        ),
+        (
+            "cluster: n\nplacement: {partitions: gpu}\n",
+            "2:25: partitions: 'gpu' must be a list of names",
+        ),
+        ("cluster: n\nplacement: {nodes: [n1]}\n", "2:20: nodes: ['n1'] must be a text such as n[1-4]"),
         ("cluster: n\nimport_interval: 60\n", "2:18: import_interval: 60 must be a duration such as 1s"),
         ("cluster: n\noperators: carol\n", "2:12: operators must hold `key: value` lines, not 'carol'"),
         ("cluster: n\noperators: {users: carol}\n", "2:20: users: 'carol' must be a list of names"),
