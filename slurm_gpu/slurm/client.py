@@ -50,6 +50,8 @@ class SlurmNode:
     partitions: Sequence[str]
     host: str = ""
     """NodeHostName: what that host calls itself; "" where it is not known."""
+    weight: int = 1
+    """Of the nodes that a job fits Slurm takes those with the least."""
 
     @property
     def n_gpus(self) -> int:
@@ -157,11 +159,22 @@ class AccountingRun(NamedTuple):
     admin_comment: str
 
 
+class SlurmctldHost(NamedTuple):
+    """A host that slurmctld may run on."""
+
+    name: str
+    is_up: bool
+    """Whether slurmctld answers there, be it in charge or waiting to be."""
+
+
 class SlurmClient(Protocol):
-    """Read access to a running Slurm; every method raises SlurmError, with the reason, when it fails."""
+    """Access to a running Slurm; every method raises SlurmError, with the reason, when it fails."""
 
     def ping(self) -> None:
         """Return where a slurmctld answers; raises SlurmError within seconds, while others wait long."""
+
+    def controllers(self) -> Sequence[SlurmctldHost]:
+        """The hosts of slurmctld, the primary one first; the first that is up is in charge."""
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""
@@ -181,4 +194,10 @@ class SlurmClient(Protocol):
 
         Read from slurmdbd; empty where the cluster has no accounting storage. A job that was held all along
         is not in it before it is released.
+        """
+
+    def set_weight(self, nodes: Iterable[str], weight: int) -> None:
+        """Give nodes this Weight in one call, as root or SlurmUser; slurmctld forgets it when reconfigured.
+
+        22.05 forgets it when it is restarted too. Of several nodes some may have it though it raises.
         """

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm import sacct, scontrol
-from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.hostlist import compress
 
 PING_TIMEOUT_S = 5.0
 QUERY_TIMEOUT_S = 60.0
@@ -175,6 +176,21 @@ class CommandClient:
         except SlurmError as error:
             if " is UP" not in str(error):  # a backup controller may answer for a primary that is down
                 raise
+
+    def controllers(self) -> Sequence[SlurmctldHost]:
+        """The hosts of slurmctld, the primary one first; the first that is up is in charge."""
+        try:
+            return scontrol.parse_ping(self.run(("scontrol", "ping"), self.environ, PING_TIMEOUT_S))
+        except SlurmError as error:
+            if found := scontrol.parse_ping(str(error)):  # it fails where one of them is down
+                return found
+            raise
+
+    def set_weight(self, nodes: Iterable[str], weight: int) -> None:
+        """Give nodes this Weight in one call, as root or SlurmUser."""
+        names = compress(nodes)
+        if names:
+            self._query("scontrol", "update", f"NodeName={names}", f"Weight={weight}")
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""

@@ -7,9 +7,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_gpu.slurm.hostlist import expand
+
 _SETTING = re.compile(r"\s*(?P<key>[A-Za-z]\w*)\s*=\s*(?P<value>.*)", re.DOTALL)
 _INCLUDE = re.compile(r"\s*include\s+(?P<name>\S+)", re.IGNORECASE)
 _COMMENT = re.compile(r"(?<!\\)#.*")
+_NODE_WEIGHT = re.compile(r"(?i)(?<!\S)Weight=(\d+)")
+_DEFAULT_WEIGHT = 1
 _DEPTH = 8
 """Files that include each other in a circle end somewhere."""
 
@@ -40,6 +44,27 @@ def read_conf(path: Path) -> list[ConfLine]:
 def settings_named(lines: Iterable[ConfLine], key: str) -> list[ConfLine]:
     """Those of one key, which Slurm knows in any case."""
     return [line for line in lines if line.key.lower() == key.lower()]
+
+
+def node_weights(lines: Iterable[ConfLine]) -> dict[str, int]:
+    """The Weight that each node named there has after a reconfiguration; a list that cannot be read has none.
+
+    A line of NodeName=DEFAULT holds for those that follow it.
+    """
+    weights: dict[str, int] = {}
+    default = _DEFAULT_WEIGHT
+    for line in settings_named(lines, "NodeName"):
+        names, _, rest = line.value.partition(" ")
+        match = _NODE_WEIGHT.search(rest)
+        weight = default if match is None else int(match[1])
+        if names.upper() == "DEFAULT":
+            default = weight
+            continue
+        try:
+            weights |= dict.fromkeys(expand(names), weight)
+        except ValueError:
+            continue
+    return weights
 
 
 def _lines(path: Path, depth: int) -> Iterator[ConfLine]:

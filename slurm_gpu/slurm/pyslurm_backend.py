@@ -99,6 +99,7 @@ def _node(node: Any, used: dict[str, int]) -> SlurmNode:
         features=list(node.active_features),
         partitions=list(node.partitions),
         host=getattr(node, "hostname", None) or "",
+        weight=node.weight,
     )
 
 

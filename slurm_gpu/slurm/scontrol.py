@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.hostlist import count_tasks, expand
 from slurm_gpu.slurm.tres import gpus_by_type, index_by_name, parse_gres, parse_tres, total_shards
 from slurm_gpu.units import parse_slurm_time
@@ -27,6 +27,7 @@ _REASON_AUTHOR = re.compile(r" \[[^\]]*@\w+\]$")
 _KEY_VALUE = re.compile(r"(?<!\S)([A-Za-z][^\s=]*)=(\S*)")
 _ABSENT = ("(null)", "N/A", "n/a")
 _NODE_HEAD = re.compile(r"^NodeName=", re.MULTILINE)
+_PINGED = re.compile(r"Slurmctld\([^)]*\) at (?P<name>\S+) is (?P<how>UP|DOWN)")
 _NO_TASK = "4294967294"
 """Slurm's NO_VAL, shown for an array that was cancelled before any task was split off."""
 
@@ -60,6 +61,14 @@ def parse_config(text: str) -> SlurmSettings:
         )
     except KeyError as error:
         raise SlurmError(f"scontrol show config printed no {error.args[0]}") from None
+
+
+def parse_ping(text: str) -> list[SlurmctldHost]:
+    """Hosts from `scontrol ping`, the primary one first, by their short names."""
+    return [
+        SlurmctldHost(match["name"].partition(".")[0], match["how"] == "UP")
+        for match in _PINGED.finditer(text)
+    ]
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
@@ -186,6 +195,7 @@ def _node(fields: _Fields) -> SlurmNode:
         features=_list(fields.word("ActiveFeatures")),
         partitions=_list(fields.word("Partitions")),
         host=fields.word("NodeHostName"),
+        weight=fields.required("Weight"),
     )
 
 

@@ -133,6 +133,36 @@ def test_whether_a_slurmctld_answers_is_known_within_seconds(answer: str, is_up:
     assert asked == [("scontrol", "ping", 5.0)]
 
 
+def test_the_hosts_of_slurmctld_and_who_of_them_answers():
+    down = "`scontrol ping` failed (1): Slurmctld(primary) at a.lab is DOWN\nSlurmctld(backup) at b is UP"
+    answers = iter(["Slurmctld(primary) at head is UP\n", down, "`scontrol ping` gave no answer within 5 s"])
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        answer = next(answers)
+        if answer.startswith("`"):
+            raise SlurmError(answer)
+        return answer
+
+    client = CommandClient(run, {})
+    assert client.controllers() == [("head", True)]
+    assert client.controllers() == [("a", False), ("b", True)]
+    with pytest.raises(SlurmError, match="no answer"):
+        client.controllers()
+
+
+def test_a_weight_is_given_to_many_nodes_in_one_call(client: CommandClient):
+    asked: list[Sequence[str]] = []
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        asked.append(argv)
+        return ""
+
+    CommandClient(run, {}).set_weight(["n3", "n1", "n2", "gpu-a"], 4)
+    CommandClient(run, {}).set_weight([], 4)
+    assert asked == [("scontrol", "update", "NodeName=gpu-a,n[1-3]", "Weight=4")]
+    assert {node.weight for node in client.nodes()} == {1}
+
+
 def test_a_requeued_job_counts_its_restarts(jobs: dict[int, QueuedJob]):
     job = _named(jobs, "requeued")
     assert (job.restarts, job.state, job.nodes, job.gpu_index) == (1, "PENDING", [], {})
