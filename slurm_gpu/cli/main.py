@@ -32,6 +32,12 @@ _COMMANDS = {
     "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),
 }
+# What not every host has: the package that carries it, and the extra of an installation by hand.
+CARRIED_BY = {
+    **dict.fromkeys(("alembic", "msgspec", "numpy", "pymysql", "sqlalchemy"), ("slurm-gpu-db", "db")),
+    **dict.fromkeys(("matplotlib", "pyarrow"), ("slurm-gpu-report", "report")),
+    **dict.fromkeys(("scipy", "sklearn"), ("slurm-gpu-learn", "learn")),
+}
 SUMMARIES = {name: summary for name, (_, summary) in _COMMANDS.items()}
 
 
@@ -124,9 +130,15 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
     except ModuleNotFoundError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
+        part = CARRIED_BY.get((error.name or "").partition(".")[0])
+        remedy = (
+            "install the package again"
+            if part is None
+            else f"{part[0]} has it (by hand, the extra {part[1]})"
+        )
         click.echo(
-            f"slurm-gpu: this command needs the Python module {error.name}, which is not installed here; "
-            "docs/install.md says which host needs which extras",
+            f"slurm-gpu: this command needs the Python module {error.name}, which is not installed here: "
+            f"{remedy}",
             err=True,
         )
         return 3

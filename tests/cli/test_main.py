@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ from slurm_gpu import __version__
 from slurm_gpu.cli import main as main_module
 from slurm_gpu.errors import SlurmError
 from tests.cli.conftest import CommandLine
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_version_and_help(slurm_gpu: CommandLine):
@@ -67,13 +70,34 @@ def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):
     ]
 
 
-def test_a_part_that_is_not_installed_here_is_named(slurm_gpu: CommandLine):
+@pytest.mark.parametrize(
+    ("module", "remedy"),
+    [
+        ("alembic", "slurm-gpu-db has it (by hand, the extra db)"),
+        ("numpy.linalg", "slurm-gpu-db has it (by hand, the extra db)"),
+        ("pyarrow", "slurm-gpu-report has it (by hand, the extra report)"),
+        ("rich", "install the package again"),
+    ],
+)
+def test_a_part_that_is_not_installed_here_is_named_and_who_has_it(
+    slurm_gpu: CommandLine, module: str, remedy: str
+):
     def no_module():
-        raise ModuleNotFoundError("No module named 'alembic'", name="alembic")
+        raise ModuleNotFoundError(f"No module named '{module}'", name=module)
 
     slurm_gpu.site.connect_slurm = no_module
     assert slurm_gpu("nodes") == 3
-    assert "needs the Python module alembic" in slurm_gpu.err
+    assert slurm_gpu.err == (
+        f"slurm-gpu: this command needs the Python module {module}, which is not installed here: {remedy}\n"
+    )
+
+
+def test_whoever_lacks_a_module_is_sent_to_the_package_that_carries_it():
+    for module, (package, extra) in main_module.CARRIED_BY.items():
+        library = {"sklearn": "scikit-learn"}.get(module, module)
+        lock = (ROOT / f"packaging/requirements/{extra}.txt").read_text()
+        assert package == f"slurm-gpu-{extra}"
+        assert f"\n{library}==" in lock
 
 
 @pytest.mark.parametrize("argv", [["jobs", "--help"], ["nodes"], ["nodes", "--csv"]])
