@@ -18,9 +18,12 @@ from typing import TypeVar
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import default_path, load_config
+from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.ended import EndedRuns
-from slurm_gpu.controller.watcher import Watcher
+from slurm_gpu.controller.nodelooks import NodeLooks
+from slurm_gpu.controller.watcher import Watcher, cpu_seconds
+from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notify import Notifier
@@ -53,6 +56,7 @@ def _run(options: argparse.Namespace) -> None:
     calls = CountingRun(clock)
     client = connect(calls)
     ended = EndedRuns(client, _in_background)
+    nodes = NodeLooks(client, clock)
     watcher = Watcher(
         config,
         options.run_dir,
@@ -61,19 +65,24 @@ def _run(options: argparse.Namespace) -> None:
         lambda: read_partitions(calls),
         ended,
         clock,
+        nodes=nodes,
     )
+    acts = Acts(clock, sender(config))
+    keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds)
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
         return
     lock = _only_one(options.run_dir)
     try:
-        _watch(watcher, calls, clock, notifier)
+        _watch(watcher, keeper, calls, clock, notifier)
     finally:
         lock.close()
 
 
-def _watch(watcher: Watcher, calls: CountingRun, clock: Clock, notifier: Notifier) -> None:
+def _watch(
+    watcher: Watcher, keeper: WeightKeeper, calls: CountingRun, clock: Clock, notifier: Notifier
+) -> None:
     # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     report_at = clock.monotonic() + _REPORT_EVERY_S
@@ -83,13 +92,17 @@ def _watch(watcher: Watcher, calls: CountingRun, clock: Clock, notifier: Notifie
         notifier.ready()
         while True:
             pause_s = watcher.turn()
+            keeper.turn(watcher.running)
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:
                 report_at += _REPORT_EVERY_S
                 log.info("snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
     finally:
+        # What is being put back is put back whole: systemd kills us where that takes too long.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         notifier.stopping()
+        keeper.stop()
         log.info("stopped; snapshots written: %d; asked of Slurm: %s", watcher.written, calls)
 
 

@@ -20,6 +20,7 @@ from slurm_gpu.controller.amounts import Facts, amounts_of
 from slurm_gpu.controller.demand import DecisionsWatch
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
+from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.pace import Pace
 from slurm_gpu.controller.snapshot import Looked, Snapshot
 from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
@@ -82,6 +83,7 @@ class Watcher:
         clock: Clock,
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
         cpu: Callable[[], float] = cpu_seconds,
+        nodes: NodeLooks | None = None,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._queue, self._client, self._clock = queue, client, clock
@@ -93,15 +95,21 @@ class Watcher:
         self._pace = Pace()
         self._script = _Script()
         self._settings: tuple[float, SlurmSettings] | None = None
-        self._nodes: tuple[float, Sequence[SlurmNode]] | None = None
+        self._nodes = NodeLooks(client, clock) if nodes is None else nodes
         self._partitions: tuple[float, Sequence[Partition]] | None = None
         self._generation = snapshots.last_generation(self.path)
         self._trouble: str | None = None
         self._asked_s = 0.0
         """What the last answer cost slurmctld at most."""
         self._answered = False
+        self._jobs: Sequence[CountedJob] = ()
         self.written = 0
         """Snapshots so far."""
+
+    @property
+    def running(self) -> int:
+        """Another number whenever other jobs run than at the look before, or elsewhere."""
+        return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is Phase.RUNNING))
 
     def turn(self) -> float:
         """Take one look and write what was seen; returns the seconds until the next."""
@@ -136,7 +144,7 @@ class Watcher:
         settings, nodes, partitions = self._slow_answers()
         now_s = self._clock.wall()
         asked_at = self._clock.monotonic()
-        jobs = self._queue.read()
+        self._jobs = jobs = self._queue.read()
         self._asked_s = self._clock.monotonic() - asked_at
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
         facts = facts_of(policy, nodes, partitions)
@@ -162,11 +170,10 @@ class Watcher:
         every_s = _NODES_EVERY_WITH_ZONES_S if self._zones else _NODES_EVERY_S
         if self._settings is None or now - self._settings[0] >= _SETTINGS_EVERY_S:
             self._settings = now, self._client.settings()
-        if self._nodes is None or now - self._nodes[0] >= every_s:
-            self._nodes = now, self._client.nodes()
+        nodes = self._nodes.within(every_s)
         if self._partitions is None or now - self._partitions[0] >= _SETTINGS_EVERY_S:
             self._partitions = now, self._ask_partitions()
-        return self._settings[1], self._nodes[1], self._partitions[1]
+        return self._settings[1], nodes, self._partitions[1]
 
     def _policy(self, script: Path) -> PolicyInForce:
         """That of the installed script, read again when the file is another one."""

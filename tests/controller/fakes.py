@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.controller.gpuhours import GpuRun
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.submission import Partition
 
@@ -78,6 +79,10 @@ class Slurm:
         self.answers_after_s = 0.01
         self.away = False
         self.storage = "accounting_storage/slurmdbd"
+        self.state_directory = str(Path(conf_path).parent)
+        self.hosts = [SlurmctldHost("head", is_up=True)]
+        self.set_calls: list[tuple[int, list[str]]] = []
+        """Weight and nodes of each call that set one."""
         self.asked: list[str] = []
 
     def _ask(self, what: str) -> None:
@@ -94,8 +99,34 @@ class Slurm:
         self._ask("settings")
         return SlurmSettings(
             cluster="lab", version="22.05.8", slurm_user="slurm", slurm_user_uid=64030,
-            conf_path=self.conf_path, raw={"AccountingStorageType": self.storage},
+            conf_path=self.conf_path,
+            raw={
+                "AccountingStorageType": self.storage, "StateSaveLocation": self.state_directory,
+                **{f"SlurmctldHost[{n}]": host.name for n, host in enumerate(self.hosts)},
+            },
         )  # fmt: skip
+
+    def ping(self) -> None:
+        self._ask("ping")
+
+    def controllers(self) -> Sequence[SlurmctldHost]:
+        self._ask("controllers")
+        return self.hosts
+
+    def set_weight(self, nodes: Iterable[str], weight: int) -> None:
+        names = sorted(nodes)
+        self._ask(f"Weight={weight}")
+        self.set_calls.append((weight, names))
+        self.node_list = [
+            dataclasses.replace(node, weight=weight) if node.name in names else node
+            for node in self.node_list
+        ]
+
+    def forget_weights(self, weights: Mapping[str, int] | None = None) -> None:
+        """As a reconfiguration does: those of slurm.conf count again, 1 where it says none."""
+        self.node_list = [
+            dataclasses.replace(node, weight=(weights or {}).get(node.name, 1)) for node in self.node_list
+        ]
 
     def nodes(self) -> Sequence[SlurmNode]:
         self._ask("nodes")

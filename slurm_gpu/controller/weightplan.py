@@ -1,0 +1,125 @@
+"""What the weights of managed nodes should be, from what slurmctld, the site file and slurm.conf say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_gpu.config import Placement, Zone
+from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
+from slurm_gpu.errors import UsageError
+from slurm_gpu.placement.weights import NodeRoom, layout, level_of, n_levels
+from slurm_gpu.slurm.client import SlurmNode
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.occupancy import out_of_service
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One managed node."""
+
+    node: SlurmNode
+    room: NodeRoom
+    known: Known
+    level: int | None
+    """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
+    wanted: int | None
+    is_by_hand: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """It takes jobs, and has all GPUs free, with cores and memory for them."""
+        return self.room.is_whole and not out_of_service(self.node)
+
+
+class Managed:
+    """Which nodes the site file puts into slurm-gpuctld's charge; raises UsageError on a wrong hostlist."""
+
+    def __init__(self, placement: Placement) -> None:
+        self._partitions = None if placement.partitions is None else frozenset(placement.partitions)
+        try:
+            self._names = None if placement.nodes is None else frozenset(expand(placement.nodes))
+        except ValueError as error:
+            raise UsageError(f"slurm-gpu.yaml: placement: nodes: {error}") from None
+
+    def of(self, nodes: Iterable[SlurmNode]) -> list[SlurmNode]:
+        """Those with GPUs, in the partitions and with the names that the site file gives."""
+        return [
+            node
+            for node in nodes
+            if node.n_gpus
+            and (self._partitions is None or not self._partitions.isdisjoint(node.partitions))
+            and (self._names is None or node.name in self._names)
+        ]
+
+
+def room_of(node: SlurmNode) -> NodeRoom:
+    """What a node has left."""
+    used = float(sum(node.gpus_allocated.values()))
+    if node.shards_per_gpu:
+        used += node.shards_allocated / node.shards_per_gpu
+    return NodeRoom(
+        name=node.name,
+        gpus=node.n_gpus,
+        gpus_used=min(used, node.n_gpus),
+        cpus=node.cpus,
+        cpus_free=max(0, node.cpus - node.cpus_allocated),
+        memory_mib=node.memory_mib,
+        memory_free_mib=max(0, node.memory_mib - node.memory_allocated_mib),
+    )
+
+
+def plan(
+    nodes: Sequence[SlurmNode],
+    managed: Sequence[SlurmNode],
+    memory: Memory,
+    written: Mapping[str, int],
+    before: Mapping[str, int],
+) -> list[NodePlan]:
+    """One line for each managed node, in their order.
+
+    `written` are the weights in slurm.conf, `before` the levels of the last plan.
+    """
+    weights = {node.name: node.weight for node in managed}
+    known = as_known(memory, weights, written)
+    hand = set_by_hand(memory, known, weights)
+    rooms = {node.name: room_of(node) for node in managed}
+    levels = n_levels(rooms.values())
+    largest = max((room.gpus for room in rooms.values()), default=1)
+    ours = layout(
+        {known[name].site for name in weights if name not in hand}, _weights_beside(nodes, managed), levels
+    )
+    lines = []
+    for node in managed:
+        name, one = node.name, known[node.name]
+        if name in hand or out_of_service(node):
+            lines.append(NodePlan(node, rooms[name], one, None, None, name in hand))
+            continue
+        mine = ours[one.site]
+        last = before.get(name)
+        if last is None and node.weight != one.site and node.weight in mine:
+            last = mine.index(node.weight)  # set by who ran before us
+        level = level_of(rooms[name], levels, largest, last)
+        one = replace(one, ours=one.ours | set(mine))
+        lines.append(NodePlan(node, rooms[name], one, level, mine[level], is_by_hand=False))
+    return lines
+
+
+def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:
+    """Weights of nodes that are not managed, but compete with managed ones for some partition's jobs."""
+    names = {node.name for node in managed}
+    partitions = {partition for node in managed for partition in node.partitions}
+    return {
+        node.weight for node in nodes if node.name not in names and not partitions.isdisjoint(node.partitions)
+    }
+
+
+def zone_names(zones: Mapping[str, Zone]) -> Mapping[str, str]:
+    """The zone of each node that is in one; raises UsageError where a list of hosts cannot be read."""
+    names: dict[str, str] = {}
+    for zone, one in zones.items():
+        try:
+            names |= dict.fromkeys(expand(one.nodes), zone)
+        except ValueError as error:
+            raise UsageError(f"slurm-gpu.yaml: zones: {zone}: {error}") from None
+    return names

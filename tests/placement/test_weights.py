@@ -1,0 +1,140 @@
+"""Weights of nodes: the fullest that fits first, whole nodes last, and the site's own order kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.placement.weights import FULL, NodeRoom, changes, layout, level_of, n_levels
+
+
+def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
+    """A node of 32 cores and 1000 MiB, of which jobs took as much as of its GPUs."""
+    share = 1 - used / gpus
+    values: dict[str, Any] = {"cpus_free": math.ceil(32 * share), "memory_free_mib": math.ceil(1000 * share)}
+    return NodeRoom(name="n", gpus=gpus, gpus_used=used, cpus=32, memory_mib=1000, **(values | given))
+
+
+def level(node: NodeRoom, before: int | None = None, largest: int | None = None) -> int:
+    largest = node.gpus if largest is None else largest
+    return level_of(node, n_levels([room(gpus=largest)]), largest, before)
+
+
+def test_the_fewer_gpus_are_left_the_lower_and_whole_nodes_are_alone_at_the_top() -> None:
+    assert [level(room(used)) for used in (4, 3, 2, 1, 0)] == [FULL, 1, 2, 3, 4]
+
+
+def test_a_whole_node_is_kept_however_small_it_is() -> None:
+    assert [level(room(used, gpus=2), largest=8) for used in (2, 1, 0)] == [FULL, 1, 8]
+
+
+def test_nodes_of_sixteen_gpus_have_nine_levels_exact_where_it_is_full() -> None:
+    levels = [level(room(used, gpus=16)) for used in range(16, -1, -1)]
+    assert levels[:5] == [FULL, 1, 2, 3, 4]
+    assert levels == sorted(levels)
+    assert (levels[-2], levels[-1]) == (7, 8)
+
+
+def test_a_node_without_cores_or_memory_takes_no_job_though_its_gpus_are_free() -> None:
+    assert level(room(1, cpus_free=0)) == FULL
+    assert level(room(1, memory_free_mib=0)) == FULL
+
+
+def test_what_cores_and_memory_are_left_for_counts_as_left() -> None:
+    # Three GPUs are free, and cores for one of them at its share: it takes one more job, and is filled first.
+    assert level(room(1, cpus_free=8)) == level(room(3)) == 1
+    # A CPU job took half of an idle node: no job of four GPUs finds its cores there any more.
+    assert level(room(0, cpus_free=16)) == 2
+    # A core or two in use cost no GPU.
+    assert level(room(0, cpus_free=30)) == 4
+
+
+def test_shards_and_cores_that_come_and_go_do_not_move_a_node_but_a_gpu_does() -> None:
+    assert level(room(1.25), before=3) == 3
+    assert level(room(1.7), before=3) == 3
+    assert level(room(1.8), before=3) == 2
+    assert level(room(1.7)) == 2
+    assert [level(room(used), before=2) for used in (3, 2, 1)] == [1, 2, 3]
+    # To and from whole there is no band: a whole node with any job is whole no more.
+    assert level(room(0.25), before=4) == 3
+    assert level(room(0), before=3) == 4
+
+
+def test_a_score_orders_what_is_neither_full_nor_whole() -> None:
+    assert [level(room(2, score=score)) for score in (0, 0.5, 1, 7)] == [0, 2, 3, 3]
+    assert level(room(0, score=0)) == 4
+    assert level(room(4, score=1)) == FULL
+    assert level(room(2, score=0.6), before=1) == 2
+    assert level(room(2, score=0.55), before=1) == 1
+
+
+@given(st.integers(1, 16), st.data())
+def test_whoever_has_less_left_is_never_above(gpus: int, data: st.DataObject) -> None:
+    less, more = sorted(data.draw(st.tuples(st.integers(0, gpus), st.integers(0, gpus))), reverse=True)
+    assert level(room(less, gpus=gpus)) <= level(room(more, gpus=gpus))
+    settled = level(room(less, gpus=gpus), before=level(room(more, gpus=gpus)))
+    # Only nodes of more GPUs than levels keep a level that is not theirs, and then the one beside it.
+    assert settled == level(room(less, gpus=gpus)) or (
+        gpus > 8 and settled - level(room(less, gpus=gpus)) == 1
+    )
+
+
+def test_weights_begin_with_the_sites_own() -> None:
+    assert layout({1}, (), 5) == {1: (1, 2, 3, 4, 5)}
+    assert layout({1, 10}, (), 5) == {1: (1, 2, 3, 4, 5), 10: (10, 11, 12, 13, 14)}
+
+
+def test_the_sites_order_of_managed_nodes_is_kept_where_their_weights_are_close() -> None:
+    found = layout({1, 2, 100}, (), 5)
+    assert (found[1], found[2], found[100][0]) == ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10), 100)
+
+
+def test_nodes_that_are_not_ours_stay_on_their_side() -> None:
+    # CPU nodes have the Weight of GPU nodes: they come first now, and CPU jobs leave GPU nodes alone.
+    assert layout({1}, {1}, 5) == {1: (2, 3, 4, 5, 6)}
+    # Three weights lie below the next: whole nodes keep their own.
+    assert layout({1}, {4}, 5) == {1: (1, 1, 2, 2, 3)}
+    # None lies between: nothing is changed.
+    assert layout({1}, {1, 2}, 5) == {1: (1, 1, 1, 1, 1)}
+
+
+@given(
+    st.sets(st.integers(0, 60), min_size=1, max_size=4),
+    st.sets(st.integers(0, 60), max_size=4),
+    st.integers(2, 9),
+)
+def test_the_sites_own_order_is_kept_in_every_layout(
+    managed: set[int], others: set[int], levels: int
+) -> None:
+    found = layout(managed, others, levels)
+    assert found.keys() == managed
+    for weight, ours in found.items():
+        assert len(ours) == levels
+        assert list(ours) == sorted(ours)
+        assert min(ours) >= 0
+        for other in others:
+            if weight < other:
+                assert max(ours) < other
+            elif weight > other:
+                assert min(ours) > other
+            else:
+                assert min(ours) > other or set(ours) == {weight}
+        for second, second_ours in found.items():
+            if weight < second:
+                assert max(ours) < min(second_ours) or set(ours) == {weight}
+
+
+def test_only_what_differs_is_set_by_weight() -> None:
+    wanted = {"n1": 5, "n2": 1, "n3": 5, "gone": 3}
+    assert changes(wanted, {"n1": 1, "n2": 1, "n3": 1, "cpu": 9}) == {5: ["n1", "n3"]}
+    assert list(changes({"a": 3, "b": 2}, {"a": 1, "b": 1})) == [2, 3]
+
+
+@pytest.mark.parametrize("field", ["cpus", "memory_mib"])
+def test_a_node_of_which_slurm_tells_no_cores_or_memory_has_none(field: str) -> None:
+    assert level(dataclasses.replace(room(1), **{field: 0})) == FULL
