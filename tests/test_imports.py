@@ -36,7 +36,20 @@ def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
 
 @pytest.mark.parametrize(
     "command",
-    ["main", "job", "jobs", "nodes", "doctor", "explain", "forecast", "quota", "policy", "report", "db"],
+    [
+        "main",
+        "job",
+        "jobs",
+        "nodes",
+        "doctor",
+        "explain",
+        "forecast",
+        "quota",
+        "policy",
+        "placement",
+        "report",
+        "db",
+    ],
 )
 def test_a_login_node_needs_no_database_libraries(command: str):
     foreign = _pulled_in(f"slurm_gpu.cli.{command}")

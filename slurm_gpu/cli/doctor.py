@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from slurm_gpu.cli.checks.finding import Level, Result, Surroundings
 from slurm_gpu.cli.output import console, print_json
 from slurm_gpu.cli.removal import steps
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import STATE_DIRECTORY
 from slurm_gpu.units import counted
 
@@ -51,7 +53,10 @@ def doctor(
     Changes nothing. What belongs to other hosts is skipped: run it as root on the controller, on the database
     host and on nodes, with GPUs and without. Exit code 1 if anything failed.
     """
-    at = Surroundings(site, run_dir=node_run_dir, state_dir=node_state_dir, policy_state=policy_state_dir)
+    at = Surroundings(
+        site, run_dir=node_run_dir, state_dir=node_state_dir, policy_state=policy_state_dir,
+        controller_run=Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY),
+    )  # fmt: skip
     if context.invoked_subcommand is not None:
         context.obj = at
         return 0

@@ -22,6 +22,7 @@ from slurm_gpu.cli.checks import (
     peers,
     site_file,
     slurm_conf,
+    weights,
 )
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Result, Surroundings, fail, skipped
 from slurm_gpu.cli.checks.outages import trouble
@@ -49,6 +50,7 @@ CHECKS = (
     Check("applied", journal.applied, (_SLURM,)),
     Check("lending", job_submit.lending, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
+    Check("weights", weights.weights, (_SITE, _SLURM)),
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),

@@ -13,6 +13,7 @@ from typing import Any
 
 from slurm_gpu.cli.site import Site
 from slurm_gpu.node.held.slurmd import CACHED_CONF, RunSlurmd, run_slurmd
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.install import STATE_DIRECTORY
 from slurm_gpu.policy.peers import controllers
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
@@ -72,6 +73,8 @@ class Surroundings:
     state_dir: Path = Path("/var/lib/slurm-gpu")
     policy_state: Path = STATE_DIRECTORY
     policy_file: Path | None = None
+    controller_run: Path = RUN_DIRECTORY
+    """Where slurm-gpuctld writes."""
     host: str = os.uname().nodename.partition(".")[0]
     proc: Path = Path("/proc")
     systemd: Path = Path("/run/systemd/system")

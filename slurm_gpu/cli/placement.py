@@ -1,0 +1,135 @@
+"""`slurm-gpu placement`: where slurm-gpuctld makes jobs go, and taking it back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from slurm_gpu.cli.cells import GAP
+from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.controller import placementtable, weightmemory
+from slurm_gpu.controller.acts import Acts, sender
+from slurm_gpu.controller.placementtable import NodeLine, PlacementTable, lines_of
+from slurm_gpu.controller.weightmemory import Memory
+from slurm_gpu.controller.weightplan import Managed, plan, zone_names
+from slurm_gpu.controller.weights import CYCLE_S, release, written_weights
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.peers import this_host
+from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.units import counted, format_duration
+
+_RUN_DIR = click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=RUN_DIRECTORY,
+    show_default=True,
+    envvar="SLURM_GPU_RUN_DIR",
+    help="Where slurm-gpuctld writes.",
+)
+_COLUMNS = ("node", "zone", "state", "GPUs", "busy", "free", "weight", "wanted", "site's")
+
+
+@click.group()
+def placement() -> None:
+    """Where jobs are made to go: on the fullest node that they fit, so that whole nodes stay free."""
+
+
+@placement.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@_RUN_DIR
+@with_site
+def status(site: Site, run_dir: Path, as_json: bool) -> None:
+    """Each managed node with its GPUs, its Weight, the one it should have and the site's own.
+
+    By what slurm-gpuctld wrote last on this host; without it, on a login node for example, worked out now.
+    """
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    is_written = table is not None and table.in_charge
+    if table is None or not table.in_charge:
+        table = _worked_out(site)
+    age_s = table.age_s(site.wall())
+    if as_json:
+        source = "slurm-gpuctld" if is_written else "now"
+        print_json({"from": source, "age_s": round(age_s, 1), **table.to_json()})
+        return
+    if is_written:
+        late = ", which is too long ago: does it run?" if table.is_stale(site.wall()) else ""
+        click.echo(
+            f"Mode {table.mode}; slurm-gpuctld on {table.host} looked {format_duration(age_s)} ago{late}"
+        )
+    else:
+        click.echo(f"Mode {table.mode}, by the site file; no slurm-gpuctld in charge writes on this host")
+    _print_last_act(table)
+    click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
+    if table.nodes:
+        print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))
+    if table.by_hand:
+        remark(
+            f"Weight of {compress(table.by_hand)} is neither the site's nor slurm-gpuctld's, and left alone: "
+            "`slurm-gpu doctor` says what to type"
+        )
+
+
+@placement.command("release")
+@_RUN_DIR
+@with_site
+def release_weights(site: Site, run_dir: Path) -> None:
+    """Put the site's own Weight of every node back, where slurm-gpuctld was ended without doing it.
+
+    As root or SlurmUser on a host of slurmctld.
+    """
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
+        raise UsageError(
+            "slurm-gpuctld is at work here and would set them again: stop it, which puts them back, or write "
+            "placement: {mode: observe} into slurm-gpu.yaml and restart it"
+        )
+    settings = site.slurm.settings()
+    memory = weightmemory.read(weightmemory.path_of(settings))
+    if not memory.nodes:
+        click.echo("No node has a Weight of slurm-gpuctld's")
+        return
+    acts = Acts(SystemClock(), sender(site.config))
+    names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
+    acts.close()
+    click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
+
+
+def _worked_out(site: Site) -> PlacementTable:
+    """The table as slurm-gpuctld would write it, as far as can be seen from here."""
+    config = site.config
+    nodes = site.slurm.nodes()
+    settings = site.slurm.settings()
+    try:
+        memory = weightmemory.read(weightmemory.path_of(settings))
+        written = written_weights(settings)
+    except OutsideError:  # SlurmUser's, or another host's
+        memory, written = Memory(), {}
+    plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {})
+    return PlacementTable(
+        as_of_s=int(site.wall()), host=this_host(), mode=config.placement.mode, in_charge=False,
+        cycle_s=CYCLE_S, nodes=lines_of(plans, zone_names(config.zones), {}),
+    )  # fmt: skip
+
+
+def _print_last_act(table: PlacementTable) -> None:
+    act = table.last_act
+    if act is not None:
+        at = dt.datetime.fromtimestamp(act.at_s, dt.UTC)
+        click.echo(
+            f"Last act: {act.act} on {counted(act.nodes, 'node')} in {counted(act.calls, 'call')}, "
+            f"{act.took_s:.2f} s, {at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+
+def _row(line: NodeLine) -> tuple[str, ...]:
+    wanted = "by hand" if line.by_hand else GAP if line.wanted is None else str(line.wanted)
+    return (
+        line.name, GAP if line.zone is None else line.zone, line.state, str(line.gpus), f"{line.busy:g}",
+        f"{line.gpus - line.busy:g}", str(line.weight), wanted, str(line.site),
+    )  # fmt: skip

@@ -1,0 +1,205 @@
+"""`slurm-gpu placement`, and what doctor says of weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import weights
+from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.controller import placementtable, weightmemory
+from slurm_gpu.controller.placementtable import LastAct, NodeLine, PlacementTable
+from slurm_gpu.controller.weightmemory import Known, Memory
+from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.commands import CommandClient
+from tests.cli.conftest import CommandLine
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import NOW_S, RecordedSlurm
+
+OURS = frozenset({1, 2, 3, 4, 5})
+LINE = NodeLine("n1", "zone1", "mixed", 4, 1.25, 3, 3, 1, ours=True, whole=False, by_hand=False)
+TABLE = PlacementTable(
+    as_of_s=NOW_S - 4, host="head", mode="enforce", in_charge=True, cycle_s=10.0,
+    nodes=(
+        LINE,
+        dataclasses.replace(LINE, name="n2", weight=500, wanted=None, by_hand=True, zone=None),
+        dataclasses.replace(LINE, name="n3", state="down", wanted=None, busy=0, weight=1, ours=False),
+        dataclasses.replace(LINE, name="n4", state="idle", busy=0, weight=5, wanted=5, whole=True),
+    ),
+    last_act=LastAct(NOW_S - 60, "weights set", 2, 1, 0.021),
+)  # fmt: skip
+
+
+class Slurm(CommandClient):
+    """The recorded Slurm (n1, n2 and n3 have GPUs, all Weights are 1), whose weights can be set."""
+
+    def __init__(self, root: Path, given: dict[str, int] | None = None) -> None:
+        super().__init__(RecordedSlurm(), {})
+        self.given = {} if given is None else given
+        self.conf = root / "slurm.conf"
+        self.conf.write_text("NodeName=n[1-4]\n")
+        self.state = root
+
+    def settings(self) -> SlurmSettings:
+        settings = super().settings()
+        raw = {**settings.raw, "SlurmctldHost[0]": "head", "StateSaveLocation": str(self.state)}
+        return dataclasses.replace(settings, raw=raw, conf_path=str(self.conf), slurm_user_uid=os.getuid())
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        return [dataclasses.replace(node, weight=self.given.get(node.name, 1)) for node in super().nodes()]
+
+    def set_weight(self, nodes: Iterable[str], weight: int) -> None:
+        self.given |= dict.fromkeys(nodes, weight)
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Slurm:
+    return Slurm(tmp_path)
+
+
+@pytest.fixture
+def command(
+    slurm_gpu: CommandLine, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> CommandLine:
+    monkeypatch.setenv("SLURM_GPU_RUN_DIR", str(tmp_path))
+    slurm_gpu.site.connect_slurm = lambda: slurm
+    return slurm_gpu
+
+
+def remember(slurm: Slurm, **nodes: Known) -> Path:
+    path = weightmemory.path_of(slurm.settings())
+    weightmemory.write(path, Memory(nodes, "head", NOW_S), os.getuid())
+    return path
+
+
+def test_the_table_of_slurm_gpuctld_is_shown_as_it_is(command: CommandLine, tmp_path: Path) -> None:
+    placementtable.write(tmp_path / "placement.json", TABLE)
+    assert command("placement", "status") == 0
+    assert command.rows()[0][:2] == ["Mode", "enforce;"]
+    assert "slurm-gpuctld on head looked 4s ago\n" in command.out
+    assert "Last act: weights set on 2 nodes in 1 call, 0.02 s, " in command.out
+    assert "Whole nodes free: 1 of 4\n" in command.out
+    assert command.rows()[-4:] == [
+        ["n1", "zone1", "mixed", "4", "1.25", "2.75", "3", "3", "1"],
+        ["n2", "–", "mixed", "4", "1.25", "2.75", "500", "by", "hand", "1"],
+        ["n3", "zone1", "down", "4", "0", "4", "1", "–", "1"],
+        ["n4", "zone1", "idle", "4", "0", "4", "5", "5", "1"],
+    ]
+    assert "Weight of n2 is neither the site's nor slurm-gpuctld's" in command.err
+
+
+def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> None:
+    placementtable.write(tmp_path / "placement.json", TABLE)
+    command("placement", "status", "--json")
+    found = json.loads(command.out)
+    assert (found["from"], found["age_s"], found["whole_free"]) == ("slurm-gpuctld", 4, 1)
+    assert found["by_hand"] == ["n2"]
+    assert found["nodes"][0]["busy"] == 1.25
+
+
+def test_a_table_that_nobody_renews_is_called_old(command: CommandLine, tmp_path: Path) -> None:
+    placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, as_of_s=NOW_S - 40))
+    command("placement", "status")
+    assert "looked 40s ago, which is too long ago: does it run?" in command.out
+
+
+def test_without_slurm_gpuctld_it_is_worked_out_and_nothing_is_set(
+    command: CommandLine, slurm: Slurm
+) -> None:
+    assert command("placement", "status", "--json") == 0
+    found = json.loads(command.out)
+    assert (found["from"], found["mode"], found["last_act"]) == ("now", "observe", None)
+    # n1 has no GPU left, n3 only shards in use, n4 has none at all. n4 is beside them with Weight 1.
+    wanted = {line["name"]: line["wanted"] for line in found["nodes"]}
+    assert set(wanted) == {"n1", "n2", "n3"}
+    assert wanted["n1"] < wanted["n3"]
+    assert slurm.given == {}
+
+
+def test_release_puts_back_what_a_killed_slurm_gpuctld_left(command: CommandLine, slurm: Slurm) -> None:
+    path = remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    slurm.given = {"n1": 4, "n2": 1, "n3": 900}
+    assert command("placement", "release") == 0
+    assert command.out == "The site's own Weight is back on 1 node\n"
+    assert slurm.given == {"n1": 1, "n2": 1, "n3": 900}
+    assert not path.exists()
+    assert command("placement", "release") == 0
+    assert command.out == "No node has a Weight of slurm-gpuctld's\n"
+
+
+def test_release_refuses_while_slurm_gpuctld_would_set_them_again(
+    command: CommandLine, tmp_path: Path
+) -> None:
+    placementtable.write(tmp_path / "placement.json", TABLE)
+    assert command("placement", "release") == 2
+    assert "slurm-gpuctld is at work here and would set them again: stop it" in command.err
+
+
+class Host:
+    """A controller for doctor."""
+
+    def __init__(self, installed: Installation, slurm: Slurm, mode: str) -> None:
+        installed.site_file.write_text(f"cluster: neuron\nplacement: {{mode: {mode}}}\n")
+        self.at = installed.at()
+        self.at.controller_run = installed.root
+        self.at.site.connect_slurm = lambda: slurm
+
+    def write(self, **changes: object) -> None:
+        placementtable.write(
+            self.at.controller_run / "placement.json",
+            dataclasses.replace(TABLE, **changes),  # type: ignore[arg-type]
+        )
+
+
+def test_doctor_is_content_where_nothing_is_set(installed: Installation, slurm: Slurm) -> None:
+    assert levels(weights.weights(Host(installed, slurm, "observe").at)) == ["ok"]
+    assert levels(weights.weights(installed.at(host="login"))) == ["skipped"]
+
+
+def test_doctor_is_content_with_weights_that_are_looked_after(installed: Installation, slurm: Slurm) -> None:
+    remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    slurm.given = {"n1": 4, "n2": 1, "n3": 2}
+    host = Host(installed, slurm, "enforce")
+    host.write()
+    assert levels(weights.weights(host.at)) == ["ok"]
+    host.write(in_charge=False)
+    assert "on another host" in worst(weights.weights(host.at)).message
+
+
+def test_doctor_names_weights_that_somebody_typed(installed: Installation, slurm: Slurm) -> None:
+    remember(slurm, n1=Known(1, OURS), n2=Known(1, OURS), n3=Known(1, OURS))
+    slurm.given = {"n1": 400, "n2": 400, "n3": 2}
+    host = Host(installed, slurm, "enforce")
+    host.write()
+    (finding,) = weights.weights(host.at)
+    assert finding.level is Level.WARN
+    assert finding.message == "Weight 400 of n[1-2] is neither the site's (1) nor slurm-gpuctld's: left alone"
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("scontrol update NodeName=n[1-2] Weight=1 hands it over")
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_doctor_fails_where_nobody_looks_after_our_weights(
+    installed: Installation, slurm: Slurm, mode: str
+) -> None:
+    remember(slurm, n1=Known(1, OURS))
+    slurm.given = {"n1": 4}
+    finding = worst(weights.weights(Host(installed, slurm, mode).at))
+    assert finding.level is Level.FAIL
+    assert "slurm-gpu placement release" in str(finding.remedy)
+    assert "on 1 node" in finding.message
+
+
+def test_doctor_fails_where_placement_is_to_be_enforced_and_nobody_does(
+    installed: Installation, slurm: Slurm
+) -> None:
+    finding = worst(weights.weights(Host(installed, slurm, "enforce").at))
+    assert (finding.level, finding.remedy) == (
+        Level.FAIL,
+        "systemctl start slurm-gpuctld; journalctl -u slurm-gpuctld",
+    )
