@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.state import Nodes, NodeState, gpus_by_type
 from slurm_gpu.simulate.jobs import Request
-
-
-def node(name: str, *free_mgpu: int, gpu_type: str = "a100", **other: object) -> NodeState:
-    fields = {"cpus": 32, "free_cpus": 32, "memory_mib": 64000, "free_memory_mib": 64000} | other
-    return NodeState(
-        name=name, gpu_types=(gpu_type,) * len(free_mgpu), free_mgpu=free_mgpu, **fields,  # type: ignore[arg-type]
-    )  # fmt: skip
+from tests.placement.building import node
 
 
 def fitting(nodes: Nodes, **request: object) -> list[str]:

@@ -1,0 +1,197 @@
+"""How many GPUs of a cluster each rule of placement fills, on a public trace.
+
+The published experiment (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, figures of Alibaba's trace
+openb): pods are drawn from the trace, with replacement, and come one after the other until they have asked
+for 130 % of the cluster's GPUs; none ever leaves, and one that finds no room is dropped. What counts is the
+part of all GPUs that is allocated in the end, the mean over seeds. `--data` is a folder with the trace's
+openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from bench.arguments import number, numbers
+from slurm_gpu.placement.choice import BestFit, LeastFragmentation, MostAllocated, Random, Rule
+from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.simulate.cluster import GPU_MGPU
+from slurm_gpu.simulate.jobs import Request
+
+PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
+ARRIVALS = 1.3
+"""Of the cluster's GPUs."""
+
+
+def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
+    """By name, made for a seed."""
+    return {
+        "random": Random,
+        "bestfit": lambda _: BestFit(),
+        "mostallocated": lambda _: MostAllocated(),
+        "fgd": lambda _: LeastFragmentation(mix, Measure.FGD),
+        "ours": lambda _: LeastFragmentation(mix),
+    }
+
+
+def read_nodes(folder: Path) -> Nodes:
+    """All nodes, empty. CPUs are in thousandths, as the trace has them, here and in requests."""
+    with (folder / "openb_node_list_gpu_node.csv").open(newline="") as file:
+        return Nodes.of(_node(row) for row in csv.DictReader(file))
+
+
+def _node(row: dict[str, str]) -> NodeState:
+    n_gpus, cpus, memory_mib = int(row["gpu"]), int(row["cpu_milli"]), int(row["memory_mib"])
+    return NodeState(
+        name=row["sn"], gpu_types=(row["model"],) * n_gpus, free_mgpu=(GPU_MGPU,) * n_gpus,
+        cpus=cpus, free_cpus=cpus, memory_mib=memory_mib, free_memory_mib=memory_mib,
+    )  # fmt: skip
+
+
+def read_pods(folder: Path) -> list[Request]:
+    """What each pod asks for."""
+    with (folder / "openb_pod_list_default.csv").open(newline="") as file:
+        return [_request(row) for row in csv.DictReader(file)]
+
+
+def _request(row: dict[str, str]) -> Request:
+    n_gpus, mgpu = int(row["num_gpu"]), int(row["gpu_milli"])
+    if row["gpu_spec"]:
+        raise SystemExit(f"{row['name']} asks for GPUs {row['gpu_spec']}; here pods may have any")
+    whole = mgpu == GPU_MGPU or n_gpus == 0
+    return Request(
+        gpus=n_gpus if whole else 0, share_mgpu=0 if whole else mgpu,
+        cpus=int(row["cpu_milli"]), memory_mib=int(row["memory_mib"]),
+    )  # fmt: skip
+
+
+def arrivals(pods: Sequence[Request], capacity_mgpu: int, seed: int) -> Iterator[Request]:
+    """Until they have asked for `ARRIVALS` of the capacity."""
+    random = np.random.default_rng(seed)
+    asked = 0
+    while asked < ARRIVALS * capacity_mgpu:
+        pod = pods[int(random.integers(len(pods)))]
+        asked += pod.mgpu
+        yield pod
+
+
+def fill(nodes: Nodes, rule: Rule, pods: Iterator[Request]) -> Nodes:
+    """The cluster once all have come."""
+    for pod in pods:
+        for place in rule.choose(nodes, pod):
+            nodes = nodes.take(place.node, pod, place.devices)
+    return nodes
+
+
+def allocated_percent(nodes: Nodes) -> float:
+    """Of all GPUs."""
+    return 100.0 * (1.0 - float(nodes.free_mgpu.sum()) / float(nodes.n_gpus.sum() * GPU_MGPU))
+
+
+def half_full(nodes: Nodes, n_nodes: int, pods: Sequence[Request]) -> Nodes:
+    """So many nodes, of the trace's kinds in turn, filled by half at random."""
+    kinds = [
+        NodeState(
+            name=f"n{index}",
+            gpu_types=tuple(nodes.types[code] for code in nodes.gpu_type[index % len(nodes)] if code >= 0),
+            free_mgpu=(GPU_MGPU,) * int(nodes.n_gpus[index % len(nodes)]),
+            cpus=int(nodes.cpus[index % len(nodes)]), free_cpus=int(nodes.cpus[index % len(nodes)]),
+            memory_mib=int(nodes.memory_mib[index % len(nodes)]),
+            free_memory_mib=int(nodes.memory_mib[index % len(nodes)]),
+        )
+        for index in range(n_nodes)
+    ]  # fmt: skip
+    state, rule, random = Nodes.of(kinds), Random(0), np.random.default_rng(0)
+    capacity = int(state.n_gpus.sum()) * GPU_MGPU
+    while int(state.free_mgpu.sum()) > capacity / 2:
+        pod = pods[int(random.integers(len(pods)))]
+        for place in rule.choose(state, pod):
+            state = state.take(place.node, pod, place.devices)
+    return state
+
+
+def decision_ms(state: Nodes, mix: Mix, pods: Sequence[Request]) -> dict[str, float]:
+    """Of our rule, medians: with all nodes scored anew, and with those scored that changed since."""
+    random = np.random.default_rng(1)
+    anew, since = [], []
+    known = LeastFragmentation(mix)
+    for pod in mix.requests:
+        known.choose(state, pod)
+    for _ in range(40):
+        pod = pods[int(random.integers(len(pods)))]
+        began = time.perf_counter()
+        LeastFragmentation(mix).choose(state, pod)
+        anew.append(time.perf_counter() - began)
+        began = time.perf_counter()
+        places = known.choose(state, pod)
+        since.append(time.perf_counter() - began)
+        for place in places:
+            state = state.take(place.node, pod, place.devices)
+    return {
+        "all_nodes_anew": round(1000 * float(np.median(anew)), 2),
+        "all_nodes_anew_max": round(1000 * max(anew), 2),
+        "changed_nodes": round(1000 * float(np.median(since)), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the folder with the trace")
+    parser.add_argument("--seeds", type=number(1), default=10)
+    parser.add_argument("--nodes", type=numbers, default=[1213, 2500, 5000, 10000], help="for the times")
+    parser.add_argument("--only", help="rules, joined by commas")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON")
+    options = parser.parse_args()
+    empty, pods = read_nodes(options.data), read_pods(options.data)
+    capacity = int(empty.n_gpus.sum()) * GPU_MGPU
+    mix = Mix.of(Counter(pods).items())
+    chosen = rules(mix)
+    if options.only:
+        chosen = {name: chosen[name] for name in options.only.split(",")}
+    print(f"{len(empty)} nodes, {capacity // GPU_MGPU} GPUs, {len(pods)} pods in {len(mix.requests)} classes")
+    print(f"{'rule':15} {'allocated %':>11} {'min':>6} {'max':>6} {'published':>9} {'s a run':>8}")
+    allocated: dict[str, float] = {}
+    for name, make in chosen.items():
+        began, found = time.perf_counter(), []
+        for seed in range(options.seeds):
+            found.append(allocated_percent(fill(empty, make(seed), arrivals(pods, capacity, seed))))
+        took_s = (time.perf_counter() - began) / options.seeds
+        allocated[name] = round(float(np.mean(found)), 2)
+        print(
+            f"{name:15} {allocated[name]:11.2f} {min(found):6.2f} {max(found):6.2f} "
+            f"{PUBLISHED.get(name, ''):>9} {took_s:8.1f}",
+            flush=True,
+        )
+    times = {n: decision_ms(half_full(empty, n, pods), mix, pods) for n in options.nodes}
+    for n, ms in times.items():
+        print(
+            f"{n} nodes: a decision takes {ms['all_nodes_anew']} ms with all nodes scored anew "
+            f"(at most {ms['all_nodes_anew_max']}), {ms['changed_nodes']} ms with those that changed"
+        )
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    "allocated_percent": allocated,
+                    "published_percent": PUBLISHED,
+                    "seeds": options.seeds,
+                    "decision_ms_1213_nodes": times.get(len(empty), {}).get("all_nodes_anew"),
+                    "decision_ms": times,
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

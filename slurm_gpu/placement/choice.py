@@ -1,0 +1,168 @@
+"""Rules by which a job's nodes are chosen: one protocol, from what nobody should do to what we do.
+
+All are pure: the same state, request and random numbers give the same answer. A job for several nodes gets
+the first so many of what its rule puts in order, each node for one part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.scorer import Scorer
+from slurm_gpu.placement.state import Mask, Nodes
+from slurm_gpu.simulate.cluster import GPU_MGPU
+from slurm_gpu.simulate.jobs import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One node's part of a job."""
+
+    node: int
+    devices: tuple[int, ...]
+
+
+class Rule(Protocol):
+    """Chooses a job's nodes and GPUs."""
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """`request.nodes` different nodes (of `among`, if it is given); none at all where that is too few."""
+        ...
+
+
+class Random:
+    """Any nodes with room, and any of their GPUs with enough."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """Each with the same probability."""
+        fits = _fitting(nodes, request, among)
+        if len(fits) < request.nodes:
+            return ()
+        chosen = self._random.choice(fits, size=request.nodes, replace=False)
+        return tuple(Place(node, self._devices(nodes, node, request)) for node in chosen.tolist())
+
+    def _devices(self, nodes: Nodes, node: int, request: Request) -> tuple[int, ...]:
+        n = request.gpus or (1 if request.share_mgpu else 0)
+        enough = np.flatnonzero(nodes.usable_mgpu(request.gpu_type)[node] >= (request.share_mgpu or GPU_MGPU))
+        return tuple(sorted(self._random.choice(enough, size=n, replace=False).tolist())) if n else ()
+
+
+class BestFit:
+    """Where least is left of CPUs and GPUs; a share goes to the GPU with the least that is enough."""
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """Ties by index."""
+        fits = _fitting(nodes, request, among)
+        return _first(nodes, request, fits, left_over(nodes, fits), tightest_device)
+
+
+class MostAllocated:
+    """The node of which least is free of its GPUs, whatever the job: as Slurm does with node weights."""
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """Ties by index; a share goes to the first GPU that has enough."""
+        fits = _fitting(nodes, request, among)
+        free = nodes.free_mgpu[fits].sum(axis=1, dtype=np.float64)
+        return _first(nodes, request, fits, free, first_device)
+
+
+class FirstNode:
+    """The first node that has room: as Slurm does without weights."""
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """In the order of the configuration."""
+        fits = _fitting(nodes, request, among)
+        return _first(nodes, request, fits, np.zeros(len(fits)), first_device)
+
+
+class LeastFragmentation:
+    """Where the expected stranded GPUs grow least: fragmentation gradient descent.
+
+    By our measure, nodes that are equal in that come in the order of what is left over on them; by FGD's own
+    the first of them is taken, as its authors say nothing of it.
+    """
+
+    def __init__(self, mix: Mix, measure: Measure = Measure.FED) -> None:
+        self._scorer = Scorer(mix, measure)
+        self._fullest_first = measure is Measure.FED
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """The least, then the fullest, then by index."""
+        best = self._scorer.best(nodes, request)
+        rooms = np.isfinite(best.increase_mgpu)
+        fits = np.flatnonzero(rooms if among is None else rooms & among)
+        if len(fits) < request.nodes:
+            return ()
+        increase = best.increase_mgpu[fits]
+        if request.nodes == 1:
+            fits = fits[increase == increase.min()]
+            first = fits[[int(left_over(nodes, fits).argmin())]] if self._fullest_first else fits[:1]
+        else:
+            keys = (left_over(nodes, fits), increase) if self._fullest_first else (increase,)
+            first = fits[np.lexsort(keys)[: request.nodes]]
+        return tuple(
+            Place(node, (int(best.device[node]),))
+            if request.share_mgpu
+            else Place(node, first_whole(nodes, node, request))
+            for node in first.tolist()
+        )
+
+
+def left_over(nodes: Nodes, at: NDArray[np.intp]) -> NDArray[np.float64]:
+    """What is free of these nodes: the mean of CPUs and GPUs, each as a part of what a node has at most."""
+    cpus = nodes.free_cpus[at] / max(int(nodes.cpus.max(initial=0)), 1)
+    gpus = nodes.free_mgpu[at].sum(axis=1) / (max(int(nodes.n_gpus.max(initial=0)), 1) * GPU_MGPU)
+    mean: NDArray[np.float64] = (cpus + gpus) / 2
+    return mean
+
+
+def first_whole(nodes: Nodes, node: int, request: Request) -> tuple[int, ...]:
+    """The first GPUs of a node that are free as a whole, as many as a request has."""
+    usable = nodes.usable_mgpu(request.gpu_type)[node]
+    return tuple(np.flatnonzero(usable == GPU_MGPU)[: request.gpus].tolist())
+
+
+def first_device(nodes: Nodes, node: int, request: Request) -> int:
+    """The first GPU of a node that has room for a share: as Slurm does."""
+    return int((nodes.usable_mgpu(request.gpu_type)[node] >= request.share_mgpu).argmax())
+
+
+def tightest_device(nodes: Nodes, node: int, request: Request) -> int:
+    """The GPU of a node with the least room that is enough for a share."""
+    usable = nodes.usable_mgpu(request.gpu_type)[node]
+    return int(np.where(usable >= request.share_mgpu, usable, GPU_MGPU + 1).argmin())
+
+
+def _fitting(nodes: Nodes, request: Request, among: Mask | None) -> NDArray[np.intp]:
+    fits = nodes.fits(request)
+    return np.flatnonzero(fits if among is None else fits & among)
+
+
+def _first(
+    nodes: Nodes,
+    request: Request,
+    fits: NDArray[np.intp],
+    key: NDArray[np.float64],
+    device: Callable[[Nodes, int, Request], int],
+) -> tuple[Place, ...]:
+    """The fitting nodes with the smallest keys."""
+    if len(fits) < request.nodes:
+        return ()
+    order = [int(key.argmin())] if request.nodes == 1 else np.argsort(key, kind="stable")[: request.nodes]
+    return tuple(
+        Place(
+            node,
+            (device(nodes, node, request),) if request.share_mgpu else first_whole(nodes, node, request),
+        )
+        for node in fits[order].tolist()
+    )

@@ -1,0 +1,152 @@
+"""How many free GPUs the jobs of the day cannot use, and what each placement would add to that.
+
+Two measures, each the sum over the classes of a mix, weighted by their popularity:
+
+FGD's (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+Descent", USENIX ATC 2023): for a class of jobs, a node's free GPUs are stranded where the node cannot host
+one such job, for whatever lack, and else those of its GPUs that have too little free for one. Memory counts
+here as CPUs do there, and classes that need no GPU, for which all are stranded there, count for nothing:
+neither changes which placement is the best.
+
+Ours asks in addition whether what else is free would do for them all: of the GPUs that FGD takes to be of use
+for a class, no more are than the node's free CPUs, and its memory, could feed with jobs of that class. A node
+with eight free GPUs and the CPUs of one job strands seven of them, and FGD none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.placement.mix import Mix, Needs
+from slurm_gpu.placement.state import Mask, Nodes
+from slurm_gpu.simulate.cluster import GPU_MGPU
+from slurm_gpu.simulate.jobs import Request
+
+Floats = NDArray[np.float64]
+
+_ROWS_AT_ONCE = 4096
+"""So that what lies between takes some tens of MB at most."""
+_NONE = -2
+"""The type of no GPU."""
+_LEAST = 1e-9
+"""In place of no CPUs, or no memory: one of them would feed any number of jobs that need none."""
+_DECIMALS = 6
+"""Of a mgpu: sums that differ by less are one, so that equals are equals whatever the order of summing."""
+
+
+class Measure(Enum):
+    """Which GPUs count as stranded."""
+
+    FGD = "fgd"
+    FED = "fed"
+    """Ours: those, too, for which CPUs or memory are lacking."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Nodes, or nodes as they would be: k rows, g GPUs."""
+
+    gpu_type: NDArray[np.int16]
+    free_mgpu: NDArray[np.int32]
+    cpus: NDArray[np.int64]
+    memory_mib: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, nodes: Nodes, at: NDArray[np.intp]) -> _Rows:
+        """Nodes as they are."""
+        return cls(nodes.gpu_type[at], nodes.free_mgpu[at], nodes.free_cpus[at], nodes.free_memory_mib[at])
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Every way to place one node's part of a request that leaves another state; c of them."""
+
+    node: NDArray[np.intp]
+    device: NDArray[np.intp]
+    """The GPU that a share goes to; -1 for whole GPUs, which are the first that are free, and for none."""
+    increase_mgpu: Floats
+    """What becomes stranded that was not; below 0 where a placement uses what few others can."""
+
+
+def stranded_mgpu(nodes: Nodes, mix: Mix, measure: Measure = Measure.FED) -> Floats:
+    """(n,): expected stranded part of each node's free GPUs, in thousandths; 0 of nodes that are down."""
+    found = np.zeros(len(nodes))
+    up = np.flatnonzero(nodes.up)
+    found[up] = _stranded(_Rows.of(nodes, up), nodes.types, mix, measure)
+    return found
+
+
+def candidates(
+    nodes: Nodes,
+    request: Request,
+    mix: Mix,
+    measure: Measure = Measure.FED,
+    among: NDArray[np.intp] | None = None,
+) -> Candidates:
+    """All ways to place one node's part of a request on nodes that have room (of `among`, if it is given)."""
+    fits = np.flatnonzero(nodes.fits(request))
+    if among is not None:
+        fits = np.intersect1d(fits, among, assume_unique=True)
+    usable = nodes.usable_mgpu(request.gpu_type)[fits]
+    if request.share_mgpu:
+        row, device = np.nonzero(
+            _first_of_equals(usable, nodes.gpu_type[fits]) & (usable >= request.share_mgpu)
+        )
+        at = fits[row]
+        free = nodes.free_mgpu[at]
+        free[np.arange(len(at)), device] -= np.int32(request.share_mgpu)
+    else:
+        row, at, device = np.arange(len(fits)), fits, np.full(len(fits), -1, dtype=np.intp)
+        free = nodes.free_mgpu[at]
+        if request.gpus:
+            whole = usable == GPU_MGPU
+            free[whole & (np.cumsum(whole, axis=1) <= request.gpus)] = 0
+    now = _Rows.of(nodes, fits)
+    then = _Rows(
+        nodes.gpu_type[at], free, nodes.free_cpus[at] - request.cpus,
+        nodes.free_memory_mib[at] - request.memory_mib,
+    )  # fmt: skip
+    before, after = (_stranded(rows, nodes.types, mix, measure) for rows in (now, then))
+    return Candidates(at, device, np.round(after - before[row], _DECIMALS))
+
+
+def _first_of_equals(free: NDArray[np.int32], gpu_type: NDArray[np.int16]) -> Mask:
+    """(k, g): of a node's GPUs that are alike in type and in what is free of them, the first."""
+    kind = free.astype(np.int64) * (len(np.unique(gpu_type)) + 1) + gpu_type
+    first: Mask = np.ones(free.shape, dtype=np.bool_)
+    for device in range(1, free.shape[1]):
+        first[:, device] = (kind[:, :device] != kind[:, device : device + 1]).all(axis=1)
+    return first
+
+
+def _stranded(rows: _Rows, types: tuple[str, ...], mix: Mix, measure: Measure) -> Floats:
+    if not mix.requests:
+        return np.zeros(len(rows.cpus))
+    found = np.empty(len(rows.cpus))
+    for begin in range(0, len(found), _ROWS_AT_ONCE):
+        at = slice(begin, begin + _ROWS_AT_ONCE)
+        part = _Rows(rows.gpu_type[at], rows.free_mgpu[at], rows.cpus[at], rows.memory_mib[at])
+        found[at] = (
+            part.free_mgpu.sum(axis=1) - _useful(part, types, mix.needs, measure) @ mix.needs.popularity
+        )
+    return found
+
+
+def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Measure) -> Floats:
+    """(k, m): what of each node's free GPUs is of use for each class."""
+    enough = rows.free_mgpu[:, :, np.newaxis] >= needs.per_gpu_mgpu  # (k, g, d)
+    for level, gpu_type in enumerate(needs.gpu_types):
+        if gpu_type:
+            enough[:, :, level] &= rows.gpu_type == (types.index(gpu_type) if gpu_type in types else _NONE)
+    n_enough = np.count_nonzero(enough, axis=1)[:, needs.level]
+    useful = np.einsum("kg,kgd->kd", rows.free_mgpu, enough, dtype=np.float64)[:, needs.level]
+    cpus, memory_mib = rows.cpus[:, np.newaxis], rows.memory_mib[:, np.newaxis]
+    if measure is Measure.FED:
+        useful = np.minimum(useful, cpus * (needs.mgpu / np.maximum(needs.cpus, _LEAST)))
+        useful = np.minimum(useful, memory_mib * (needs.mgpu / np.maximum(needs.memory_mib, _LEAST)))
+    hosts = (n_enough >= needs.n_gpus) & (cpus >= needs.cpus) & (memory_mib >= needs.memory_mib)
+    return np.where(hosts, useful, 0.0)

@@ -1,0 +1,86 @@
+"""Scores of all nodes for one request after the other, on a cluster that changes a little in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.placement.fragmentation import Candidates, Floats, Measure, candidates
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.state import Nodes
+from slurm_gpu.simulate.jobs import Request
+
+
+@dataclass(frozen=True, eq=False)
+class Best:
+    """For each node the best of the ways in which one node's part of a request can be placed there."""
+
+    increase_mgpu: Floats
+    """(n,): as in `Candidates`; inf where there is no room."""
+    device: NDArray[np.intp]
+    """(n,): the GPU for a share, of equally good ones that with the least free; else -1."""
+
+
+class Scorer:
+    """Remembers what it found for each request, and looks again only at nodes that changed since.
+
+    It may be asked about any states one after the other; what it answers depends on none of the earlier ones.
+    """
+
+    def __init__(self, mix: Mix, measure: Measure = Measure.FED) -> None:
+        self.mix, self.measure = mix, measure
+        self._nodes: Nodes | None = None
+        self._tick = 0
+        self._changed = np.zeros(0, dtype=np.int64)
+        """(n,): the tick of each node's last change."""
+        self._known: dict[Request, tuple[int, Best]] = {}
+
+    def best(self, nodes: Nodes, request: Request) -> Best:
+        """How one node's part of a request is placed best on each node."""
+        self._see(nodes)
+        seen, best = self._known.get(request, (-1, None))
+        if best is None:
+            best = Best(np.full(len(nodes), np.inf), np.full(len(nodes), -1, dtype=np.intp))
+        stale = np.flatnonzero(self._changed > seen)
+        if len(stale):
+            best.increase_mgpu[stale] = np.inf
+            best.device[stale] = -1
+            _put(best, candidates(nodes, request, self.mix, self.measure, stale), nodes.free_mgpu)
+        self._known[request] = self._tick, best
+        return best
+
+    def _see(self, nodes: Nodes) -> None:
+        last = self._nodes
+        if nodes is last:
+            return
+        self._nodes = nodes
+        if last is None or not _same_cluster(last, nodes):
+            self._known.clear()
+            self._tick = 0
+            self._changed = np.zeros(len(nodes), dtype=np.int64)
+            return
+        differs = (
+            (nodes.free_mgpu != last.free_mgpu).any(axis=1)
+            | (nodes.free_cpus != last.free_cpus)
+            | (nodes.free_memory_mib != last.free_memory_mib)
+            | (nodes.up != last.up)
+        )
+        self._tick += 1
+        self._changed[differs] = self._tick
+
+
+def _same_cluster(one: Nodes, other: Nodes) -> bool:
+    return one.gpu_type is other.gpu_type or (
+        one.names == other.names and one.types == other.types and np.array_equal(one.gpu_type, other.gpu_type)
+    )
+
+
+def _put(best: Best, found: Candidates, free_mgpu: NDArray[np.int32]) -> None:
+    """Keep the best candidate of each node."""
+    free = free_mgpu[found.node, np.maximum(found.device, 0)] if free_mgpu.shape[1] else found.device
+    order = np.lexsort((found.device, free, found.increase_mgpu, found.node))
+    at, first = np.unique(found.node[order], return_index=True)
+    best.increase_mgpu[at] = found.increase_mgpu[order][first]
+    best.device[at] = found.device[order][first]

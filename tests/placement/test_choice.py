@@ -1,0 +1,89 @@
+"""Rules: what each prefers, and what all of them keep to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.placement.choice import (
+    BestFit,
+    FirstNode,
+    LeastFragmentation,
+    MostAllocated,
+    Place,
+    Random,
+    Rule,
+)
+from slurm_gpu.placement.fragmentation import Measure
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.simulate.jobs import Request
+from tests.placement.building import node, node_states, requests
+
+MIX = Mix.of([(Request(gpus=1, cpus=4), 6), (Request(gpus=4, cpus=16), 3), (Request(share_mgpu=250), 1)])
+RULES: list[Rule] = [
+    Random(1), BestFit(), MostAllocated(), FirstNode(), LeastFragmentation(MIX),
+    LeastFragmentation(MIX, Measure.FGD), LeastFragmentation(Mix.of([])),
+]  # fmt: skip
+BUSY_1_3_2_0 = Nodes.of(
+    [
+        node("n1", 0, 1000, 1000, 1000, free_cpus=24),
+        node("n2", 0, 0, 0, 1000, free_cpus=8),
+        node("n3", 0, 0, 1000, 1000, free_cpus=16),
+        node("n4", 1000, 1000, 1000, 1000),
+    ]
+)
+
+
+def chosen(rule: Rule, where: Nodes, **request: int) -> list[str]:
+    return [where.names[place.node] for place in rule.choose(where, Request(**request))]
+
+
+def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_to_the_first() -> None:
+    for rule in (BestFit(), MostAllocated(), LeastFragmentation(MIX)):
+        assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"], rule
+        assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"], rule
+    assert chosen(FirstNode(), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
+    # By FGD's measure all but the whole node are equal here, and it says nothing of equals.
+    assert chosen(LeastFragmentation(MIX, Measure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
+
+
+def test_a_job_for_several_nodes_gets_those_that_strand_least() -> None:
+    assert sorted(chosen(LeastFragmentation(MIX), BUSY_1_3_2_0, nodes=2, gpus=1, cpus=4)) == ["n2", "n3"]
+    assert chosen(LeastFragmentation(MIX), BUSY_1_3_2_0, nodes=2, gpus=4, cpus=4) == []
+
+
+def test_a_hungry_job_leaves_the_node_alone_whose_gpus_need_the_last_cpus() -> None:
+    # n1 is the fuller one, and its eight CPUs are all that its two GPUs have.
+    nodes = Nodes.of([node("n1", 0, 0, 1000, 1000, free_cpus=8), node("n2", 0, 1000, 1000, 1000)])
+    assert chosen(MostAllocated(), nodes, gpus=1, cpus=8) == ["n1"]
+    assert chosen(LeastFragmentation(MIX), nodes, gpus=1, cpus=8) == ["n2"]
+
+
+def test_any_node_has_its_turn_at_random_and_a_seed_repeats_it() -> None:
+    def picks(seed: int) -> list[tuple[Place, ...]]:
+        rule = Random(seed)
+        return [rule.choose(BUSY_1_3_2_0, Request(gpus=1)) for _ in range(60)]
+
+    assert picks(3) == picks(3) != picks(4)
+    assert {place.node for (place,) in picks(3)} == {0, 1, 2, 3}
+    assert {place.devices for (place,) in picks(3) if place.node == 3} == {(0,), (1,), (2,), (3,)}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
+@settings(max_examples=30)
+@given(states=node_states(), request_=requests(st.integers(1, 3)), data=st.data())
+def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
+    rule: Rule, states: list[NodeState], request_: Request, data: st.DataObject
+) -> None:
+    nodes = Nodes.of(states)
+    among = np.array(data.draw(st.lists(st.booleans(), min_size=len(nodes), max_size=len(nodes))))
+    room = nodes.fits(request_) & among
+    places = rule.choose(nodes, request_, among)
+    assert len(places) == (request_.nodes if room.sum() >= request_.nodes else 0)
+    assert len({place.node for place in places}) == len(places)
+    for place in places:
+        assert room[place.node]
+        nodes = nodes.take(place.node, request_, place.devices)  # raises where it has no room
