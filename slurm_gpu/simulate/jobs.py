@@ -31,6 +31,8 @@ class Request:
     memory_mib: int = 0
     gpu_type: str = ""
     """"" is any."""
+    one_zone: bool = False
+    """Whether all its nodes have to be in one zone, as long as `simulate` lets it wait for that."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or min(self.gpus, self.cpus, self.memory_mib) < 0:

@@ -47,10 +47,13 @@ def simulate(
     preemption: Preemption | None = None,
     priority: Priority | None = None,
     speed: Speed | None = None,
+    zone_wait_s: float = math.inf,
     log: bool = False,
     progress: Callable[[int], object] = lambda n_over: None,
 ) -> Outcome:
     """Run all jobs to their end; `progress` is told every now and then how many are over.
+
+    A job that has to be in one zone, and came `zone_wait_s` ago, may from then on be in several.
 
     Raises ValueError where jobs name partitions or counters that are not there, or a placement gives nodes
     or GPUs that are not free. A job that fits nowhere, or exceeds a limit by itself, never starts.
@@ -64,6 +67,7 @@ def simulate(
         preemption or Preemption(),
         priority,
         speed,
+        zone_wait_s,
         log,
     )
     model.run(progress)
@@ -81,6 +85,7 @@ class _Model:
         preemption: Preemption,
         priority: Priority | None,
         speed: Speed | None,
+        zone_wait_s: float,
         log: bool,
     ) -> None:
         _check(cluster, jobs, counters)
@@ -110,6 +115,9 @@ class _Model:
         self._coming: list[tuple[float, int]] = []
         """Requeued jobs: when each waits again."""
         self._give_ups: list[tuple[float, int]] = []
+        self._zone_wait_s = zone_wait_s
+        self._releases: list[tuple[float, int]] = []
+        """When jobs have waited long enough for one zone."""
         self._outages = sorted(
             [(one.from_s, False, one.node) for one in cluster.outages]
             + [(one.to_s, True, one.node) for one in cluster.outages if one.to_s < math.inf],
@@ -145,7 +153,7 @@ class _Model:
         now = min(self._backfill_at, self._rerank_at)
         if self._arrived < len(self._jobs):
             now = min(now, float(self._jobs.submit_s[self._arrived]))
-        for heap in (self._ends, self._coming, self._give_ups):
+        for heap in (self._ends, self._coming, self._give_ups, self._releases):
             if heap and heap[0][0] < now:
                 now = heap[0][0]
         if self._outages and self._outages[-1][0] < now:
@@ -175,6 +183,11 @@ class _Model:
                 self._queue.give_up(job)
                 self._over += 1
                 self._write(What.GIVE_UP, job)
+                changed = True
+        while self._releases and self._releases[0][0] <= now:
+            _, job = heapq.heappop(self._releases)
+            if self._queue.is_waiting(job):
+                self._queue.release(job, now)
                 changed = True
         while self._coming and self._coming[0][0] <= now:
             _, job = heapq.heappop(self._coming)
@@ -216,8 +229,10 @@ class _Model:
 
     def _fits_empty(self, shape: Shape) -> bool:
         """Whether the cluster could ever run it; Slurm lets no other job into its queue."""
-        room = self._state.room(shape.partition, shape.request.gpu_type)
-        return int(np.count_nonzero(self._state.fits(shape.request, room))) >= shape.request.nodes
+        fit = self._state.fits(shape.request, self._state.room(shape.partition, shape.request.gpu_type))
+        if self._zone_wait_s == math.inf:
+            fit = self._state.together(shape.request, fit)
+        return int(np.count_nonzero(fit)) >= shape.request.nodes
 
     def _wait(self, job: int) -> None:
         if self._fits_never[self._queue.kind_of(job)]:
@@ -230,6 +245,9 @@ class _Model:
             if self._rerank_at == math.inf:
                 self._rerank_at = now + self._priority.every_s
         self._queue.add(job, (-priority, job), now)
+        if self._queue.shape_of(job).request.one_zone and self._zone_wait_s < math.inf:
+            at_s = float(self._jobs.submit_s[job]) + self._zone_wait_s
+            heapq.heappush(self._releases, (max(now, at_s), job))
 
     def _rerank(self, now: float) -> None:
         assert self._priority is not None, "something has to give the priorities"

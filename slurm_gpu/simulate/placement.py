@@ -19,7 +19,10 @@ class Placement(Protocol):
     """A pure choice: the same state and request always give the same answer."""
 
     def choose(self, state: ClusterState, request: Request, fitting: Nodes) -> Sequence[int] | Nodes:
-        """`request.nodes` of the fitting nodes (ascending, at least so many); none at all to let it wait."""
+        """`request.nodes` of the fitting nodes (ascending, at least so many); none at all to let it wait.
+
+        Of a request for one zone, only nodes that have enough others in theirs are among them.
+        """
         ...
 
     def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:
@@ -47,10 +50,12 @@ class FirstFit:
     """The lightest nodes first, then in the order of the configuration: as Slurm does."""
 
     def choose(self, state: ClusterState, request: Request, fitting: Nodes) -> Nodes:
-        """The first of the lightest."""
+        """The first of the lightest, in the zone of the very first."""
         weights = state.weight[fitting]
         if weights[0] != weights[-1] or weights.min() != weights.max():
             fitting = fitting[np.argsort(weights, kind="stable")]
+        if request.one_zone:
+            fitting = fitting[state.zone[fitting] == state.zone[fitting[0]]]
         return fitting[: request.nodes]
 
     def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,17 +59,20 @@ class Queue:
     def __init__(self, jobs: Jobs, n_counters: int, n_partitions: int) -> None:
         self._waiting = bytearray(len(jobs))
         self.n_waiting = 0
-        self.shapes, self.kinds, kind_of_job = _shapes_and_kinds(jobs)
+        columns = _Columns.of(jobs)
+        self.shapes, self.kinds, kind_of_job = _shapes_and_kinds(columns)
         self.shortest_s = [math.inf] * len(self.shapes)
         """Shape → the shortest time limit of its jobs."""
         for kind in self.kinds:
             self.shortest_s[kind.shape] = min(kind.limit_s, self.shortest_s[kind.shape])
         amounts = [amounts_of(self.shapes[kind.shape].request) for kind in self.kinds]
-        found, line_of_job = _codes(np.stack((kind_of_job, jobs.counters.astype(np.int64))))
+        found, line_of_job = _codes(np.stack((kind_of_job, columns.counters.astype(np.int64))))
         self._lines = [
             _Line(kind, jobs.counter_sets[counters], amounts[kind], []) for kind, counters in found.T.tolist()
         ]
-        self._line_of_job = array("q", line_of_job.tobytes())
+        self._line_of_job = array("q", line_of_job[: len(jobs)].tobytes())
+        released = line_of_job[len(jobs) :].tolist()
+        self._line_once_released = dict(zip(columns.zoned.tolist(), released, strict=True))
         self._of_kinds = Firsts(len(self.kinds), len(self._lines), self._head_of_line)
         self._of_shapes = Firsts(len(self.shapes), len(self.kinds), self._of_kinds.first_key)
         self._of_partitions = Firsts(n_partitions, len(self.shapes), self._of_shapes.first_key)
@@ -114,6 +117,19 @@ class Queue:
         """A waiting job is cancelled."""
         self._waiting[job] = 0
         self.n_waiting -= 1
+
+    def release(self, job: int, now_s: float) -> None:
+        """A waiting job need not be in one zone any more: from now on it is of another kind."""
+        index = self._line_once_released.pop(job, None)
+        if index is None:
+            return
+        before, line = self._lines[self._line_of_job[job]], self._lines[index]
+        key = next(key for key in before.heap if key[1] == job)
+        self._held_before[job] += _parked_s(line, now_s) - _parked_s(before, now_s)
+        self._line_of_job[job] = index  # so that what is left of it in the other line counts no more
+        heapq.heappush(line.heap, key)
+        if line.parked_at is None:
+            self._post(index, key)
 
     def take(self, job: int, now_s: float) -> float:
         """The first of its line starts; returns how long limits held it, in seconds."""
@@ -181,7 +197,8 @@ class Queue:
     def _head_of_line(self, index: int) -> Key | None:
         heap = self._lines[index].heap
         while heap:
-            if self._waiting[heap[0][1]]:
+            job = heap[0][1]
+            if self._waiting[job] and self._line_of_job[job] == index:
                 return heap[0]
             heapq.heappop(heap)
         return None
@@ -235,7 +252,42 @@ def _parked_s(line: _Line, now_s: float) -> float:
     return line.parked_s + (0.0 if line.parked_at is None else now_s - line.parked_since_s)
 
 
-def _shapes_and_kinds(jobs: Jobs) -> tuple[list[Shape], list[Kind], NDArray[np.int64]]:
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Those of the jobs, and after them once more those that wait for one zone, as they are without that."""
+
+    request: NDArray[np.int32]
+    partition: NDArray[np.int32]
+    qos: NDArray[np.int32]
+    counters: NDArray[np.int32]
+    limit_s: NDArray[np.float64]
+    requests: Sequence[Request]
+    qos_names: Sequence[str]
+    zoned: NDArray[np.intp]
+    """The jobs that stand there twice."""
+
+    @classmethod
+    def of(cls, jobs: Jobs) -> _Columns:
+        codes = [code for code, request in enumerate(jobs.requests) if request.one_zone]
+        zoned = np.flatnonzero(np.isin(jobs.request, codes)) if codes else np.zeros(0, dtype=np.intp)
+        released = np.arange(len(jobs.requests), dtype=np.int32)
+        requests = list(jobs.requests)
+        for code in codes:
+            released[code] = len(requests)
+            requests.append(replace(jobs.requests[code], one_zone=False))
+        return cls(
+            request=np.concatenate((jobs.request, released[jobs.request[zoned]])),
+            partition=np.concatenate((jobs.partition, jobs.partition[zoned])),
+            qos=np.concatenate((jobs.qos, jobs.qos[zoned])),
+            counters=np.concatenate((jobs.counters, jobs.counters[zoned])),
+            limit_s=np.concatenate((jobs.limit_s, jobs.limit_s[zoned])),
+            requests=requests,
+            qos_names=jobs.qos_names,
+            zoned=zoned,
+        )
+
+
+def _shapes_and_kinds(jobs: _Columns) -> tuple[list[Shape], list[Kind], NDArray[np.int64]]:
     """All of them, and for each job its kind."""
     columns = (jobs.request, jobs.partition, jobs.qos)
     shapes, shape_of_job = _codes(np.stack([np.asarray(column, dtype=np.int64) for column in columns]))

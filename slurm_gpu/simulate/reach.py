@@ -21,7 +21,11 @@ class Reach:
 
     def __init__(self, cluster: Cluster, shapes: Sequence[Shape], preemption: Preemption) -> None:
         self._shapes = shapes
-        self._victims = [preemption.of.get(shape.qos) for shape in shapes]
+        self._victims = [
+            None if shape.request.one_zone and shape.request.nodes > 1 else preemption.of.get(shape.qos)
+            for shape in shapes
+        ]
+        """None, too, for jobs that wait for one zone: they preempt once they wait for it no more."""
         self._states = {victims: ClusterState(cluster) for victims in set(preemption.of.values())}
         self._openings = {victims: Openings(state, shapes) for victims, state in self._states.items()}
 

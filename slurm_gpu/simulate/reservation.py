@@ -37,7 +37,14 @@ class Reservation:
         n = request.nodes
         if n > len(when):
             return None
-        first = np.argsort(when, kind="stable")[:n].tolist() if n > 1 else [int(when.argmin())]
+        if n == 1:
+            first = [int(when.argmin())]
+        elif request.one_zone:
+            first = _first_in_one_zone(when, state, n)
+        else:
+            first = np.argsort(when, kind="stable")[:n].tolist()
+        if not first:
+            return None
         at_s = float(when[first].max())
         return None if math.isinf(at_s) else cls(state, request, first, max(now_s, at_s))
 
@@ -64,3 +71,14 @@ class Reservation:
                     then.give_back(allocation.request, allocation.devices_on(node))
             self._then[node] = then
         return then
+
+
+def _first_in_one_zone(when: NDArray[np.float64], state: ClusterState, n: int) -> list[int]:
+    """The n nodes of a zone that have room first; none where no zone has so many nodes."""
+    order = np.argsort(when, kind="stable")
+    best: list[int] = []
+    for zone in range(int(state.zone.max()) + 1):
+        nodes = order[state.zone[order] == zone][:n].tolist()
+        if len(nodes) == n and (not best or when[nodes[-1]] < when[best[-1]]):
+            best = nodes
+    return best

@@ -85,7 +85,7 @@ class Starter:
         outlasted = [one for one in ahead if now_s + kind.limit_s > one.at_s]
         tried = Tried.NO_ROOM
         if self._openings.may_fit(kind.shape):
-            fit = self.state.fits(request, room)
+            fit = self.state.together(request, self.state.fits(request, room))
             if int(np.count_nonzero(fit)) < request.nodes:
                 self._openings.close(kind.shape)
             else:
@@ -102,7 +102,7 @@ class Starter:
         return Tried.STARTED if self._preempt(job, kind.shape, room) else tried
 
     def _place(self, job: int, request: Request, fit: Mask, outlasted: Sequence[Reservation]) -> Tried:
-        fitting = np.flatnonzero(fit)
+        fitting = np.flatnonzero(self.state.together(request, fit))
         if len(fitting) < request.nodes:
             return Tried.NO_ROOM
         nodes = tuple(int(node) for node in self.placement.choose(self.state, request, fitting))

@@ -89,6 +89,9 @@ class ClusterState:
         """Grows with every change."""
         self.freed: set[int] = set()
         """Nodes on which more may fit than before; whoever looks at them empties it."""
+        codes = {zone: code for code, zone in enumerate(dict.fromkeys(node.zone for node in nodes))}
+        self.zone = np.array([codes[node.zone] for node in nodes], dtype=np.intp)
+        """Node → its zone, by number; nodes without a zone are one."""
         self._closed_times = [0] * len(nodes)
         self._rooms: dict[tuple[int, str], Mask] = {}
 
@@ -110,6 +113,16 @@ class ClusterState:
         if request.memory_mib:
             mask &= self.free_memory_mib >= request.memory_mib
         return mask
+
+    def together(self, request: Request, fit: Mask) -> Mask:
+        """Of the nodes that fit, those that could have the whole job with others of their zone.
+
+        All of them where it does not have to be in one zone.
+        """
+        if not request.one_zone or request.nodes == 1:
+            return fit
+        in_zone = np.bincount(self.zone[fit], minlength=int(self.zone.max(initial=0)) + 1)
+        return fit & (in_zone >= request.nodes)[self.zone]
 
     def free(self, node: int) -> Free:
         """A copy of what is free on a node now."""

@@ -18,10 +18,11 @@ class TooMuch:
         requests = [shape.request for shape in shapes]
         self._needs = [(one.nodes, one.gpus, one.cpus, one.memory_mib) for one in requests]
         self._like = [
-            (shape.partition, shape.qos, shape.request.gpu_type, shape.request.share_mgpu) for shape in shapes
+            (one.partition, one.qos, one.request.gpu_type, one.request.share_mgpu, one.request.one_zone)
+            for one in shapes
         ]
-        self._blocked: dict[tuple[int, str, str, int], list[tuple[float, _Needs]]] = {}
-        """For jobs of one partition, QOS and GPU type, and one share of a GPU: those that need least."""
+        self._blocked: dict[tuple[int, str, str, int, bool], list[tuple[float, _Needs]]] = {}
+        """Those that need least, of one partition, QOS, GPU type and share of a GPU, in one zone or any."""
         self._refused: dict[int, float] = {}
         """By shape."""
 

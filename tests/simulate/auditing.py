@@ -72,9 +72,13 @@ class Books:
         return [node for node in nodes if gpu_type in ("", self.cluster.nodes[node].gpu_type)]
 
     def fits(self, job: int, room: Room) -> bool:
-        """Whether it would have room."""
+        """Whether it would have room, in one zone if it has to be in one."""
         request = self.jobs[job].request
-        return sum(node_fits(request, room[node]) for node in self.nodes_of(job)) >= request.nodes
+        fitting = [node for node in self.nodes_of(job) if node_fits(request, room[node])]
+        if request.one_zone:
+            zones = [self.cluster.nodes[node].zone for node in fitting]
+            return any(zones.count(zone) >= request.nodes for zone in zones)
+        return len(fitting) >= request.nodes
 
     def latest_start(self, job: int, now_s: float) -> float:
         """When it can start at the latest if nobody goes before it: by the time limits of what runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
         Node(
             name=f"n{i}", gpus=draw(st.integers(0, 4)), cpus=draw(st.integers(1, 8)),
             memory_mib=draw(st.sampled_from((500, 1000))), gpu_type=draw(st.sampled_from(("a100", "v100"))),
-            weight=draw(st.integers(1, 2)),
+            weight=draw(st.integers(1, 2)), zone=draw(st.sampled_from(("", "z"))),
         )
         for i in range(draw(st.integers(1, 4)))
     )  # fmt: skip
@@ -42,7 +43,8 @@ def clusters(draw: st.DrawFn, n_partitions: int = 2) -> Cluster:
 def requests() -> st.SearchStrategy[Request]:
     common = {
         "nodes": st.sampled_from((1, 1, 1, 2, 3)), "cpus": st.integers(0, 4),
-        "memory_mib": st.sampled_from((0, 250, 500)), "gpu_type": st.sampled_from(("", "", "a100")),
+        "memory_mib": st.sampled_from((0, 250, 500)), "one_zone": st.sampled_from((False, False, True)),
+        "gpu_type": st.sampled_from(("", "", "a100")),
     }  # fmt: skip
     whole = st.builds(Request, gpus=st.integers(0, 4), **common)
     return st.one_of(whole, whole, st.builds(Request, share_mgpu=st.sampled_from((250, 500, 600)), **common))
@@ -88,6 +90,8 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
             if event.what is What.START:
                 assert set(event.nodes) <= set(books.nodes_of(event.job))
                 assert len(set(event.nodes)) == jobs[event.job].request.nodes
+                if jobs[event.job].request.one_zone:
+                    assert len({cluster.nodes[node].zone for node in event.nodes}) == 1
     assert not books.running
     ends = [event.job for event in outcome.log if event.what is What.END]
     assert len(ends) == len(set(ends))
@@ -100,6 +104,23 @@ def test_nothing_is_held_twice_limits_are_kept_and_every_job_is_accounted_for(
             gave_up = job.give_up_s < math.inf
             empty = Books(cluster, jobs, COUNTERS)
             assert gave_up or not empty.fits(index, empty.room()) or empty.over_limit([index])
+
+
+@settings(max_examples=50)
+@given(clusters(), job_lists(qos=("", "loan", "owner")), st.sampled_from(SCHEDULINGS))
+def test_a_job_straddles_zones_only_once_it_has_waited_for_one_and_then_as_any_other(
+    cluster: Cluster, jobs: list[Job], scheduling: Scheduling
+) -> None:
+    outcome = run(cluster, jobs, scheduling, preemption=OWNER_FIRST, zone_wait_s=15.0)
+    free = [replace(job, request=replace(job.request, one_zone=False)) for job in jobs]
+    ever = run(cluster, free, scheduling, preemption=OWNER_FIRST)
+    for event in outcome.log:
+        if event.what is What.START and jobs[event.job].request.one_zone:
+            one = len({cluster.nodes[node].zone for node in event.nodes}) == 1
+            assert one or event.at_s >= jobs[event.job].submit_s + 15
+    for index, job in enumerate(jobs):
+        started = not math.isnan(outcome.start_s[index])
+        assert started or math.isnan(ever.start_s[index]) or job.give_up_s < math.inf
 
 
 @settings(max_examples=50)

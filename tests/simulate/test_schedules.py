@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -239,3 +240,52 @@ def test_jobs_that_name_what_is_not_there_are_refused() -> None:
 
 def test_no_jobs_at_all_are_no_trouble() -> None:
     assert len(simulate(cluster(1), Jobs.of([])).start_s) == 0
+
+
+def zoned(*zones: str, gpus: int = 4) -> Cluster:
+    """A node of four GPUs for each of these."""
+    n = len(zones)
+    placed = tuple(replace(node, zone=zone) for node, zone in zip(nodes(*[gpus] * n), zones, strict=True))
+    return Cluster(placed, (Partition("gpu", tuple(range(n))),))
+
+
+def test_a_job_in_one_zone_waits_for_it_and_nobody_behind_is_in_its_way() -> None:
+    # From 0 on one node of each zone is free; a's other one is free from 100 on, b's from 50 on.
+    busy = job(0, gpus=4, run_s=100), job(0, gpus=4, run_s=50)
+    pair = job(1, gpus=4, n_nodes=2, run_s=10)
+    together = replace(pair, request=replace(pair.request, one_zone=True))
+    where = zoned("a", "b", "a", "b")
+    assert starts(where, *busy, pair) == [0, 0, 1]
+    assert starts(where, *busy, together) == [0, 0, 50]
+    # It is promised zone b at 50: a long job from behind has a's free node, and none but that.
+    long = job(2, gpus=4, run_s=1000)
+    assert starts(where, *busy, together, long, long) == [0, 0, 50, 2, 60]
+
+
+def test_it_straddles_zones_once_it_has_waited_long_enough() -> None:
+    busy = job(0, gpus=4, run_s=100), job(0, gpus=4, run_s=50)
+    pair = job(1, gpus=4, n_nodes=2, run_s=10)
+    together = replace(pair, request=replace(pair.request, one_zone=True))
+    where = zoned("a", "b", "a", "b")
+    assert starts(where, *busy, together, zone_wait_s=30) == [0, 0, 31]
+    assert starts(where, *busy, together, zone_wait_s=60) == [0, 0, 50]
+
+
+def test_a_job_that_fits_no_zone_waits_for_nothing_but_the_bound() -> None:
+    three = job(0, gpus=4, n_nodes=3, run_s=10)
+    together = replace(three, request=replace(three.request, one_zone=True))
+    where = zoned("a", "b", "a", "b")
+    assert starts(where, together) == [None]
+    assert starts(where, together, zone_wait_s=30) == [30]
+
+
+def test_while_a_limit_holds_it_a_released_job_is_held_as_before() -> None:
+    counters = (Counter("alice", {Resource.JOBS: 1}),)
+    pair = job(1, gpus=4, n_nodes=2, run_s=10, counters=(0,))
+    together = replace(pair, request=replace(pair.request, one_zone=True))
+    outcome = run(
+        zoned("a", "b"), job(0, gpus=1, run_s=100, counters=(0,)), together,
+        counters=counters, zone_wait_s=30,
+    )  # fmt: skip
+    assert outcome.start_s.tolist() == [0, 100]
+    assert outcome.held_s.tolist() == [0, 99]
