@@ -72,11 +72,17 @@ class Candidates:
     """What becomes stranded that was not; below 0 where a placement uses what few others can."""
 
 
-def stranded_mgpu(nodes: Nodes, mix: Mix, measure: Measure = Measure.FED) -> Floats:
-    """(n,): expected stranded part of each node's free GPUs, in thousandths; 0 of nodes that are down."""
-    found = np.zeros(len(nodes))
-    up = np.flatnonzero(nodes.up)
-    found[up] = _stranded(_Rows.of(nodes, up), nodes.types, mix, measure)
+def stranded_mgpu(
+    nodes: Nodes, mix: Mix, measure: Measure = Measure.FED, at: NDArray[np.intp] | None = None
+) -> Floats:
+    """Expected stranded part of each node's free GPUs (of `at`, if it is given), in thousandths.
+
+    0 of nodes that are down.
+    """
+    at = np.arange(len(nodes)) if at is None else at
+    found = np.zeros(len(at))
+    up = np.flatnonzero(nodes.up[at])
+    found[up] = _stranded(_Rows.of(nodes, at[up]), nodes.types, mix, measure)
     return found
 
 
