@@ -87,7 +87,8 @@ def release_weights(site: Site, run_dir: Path) -> None:
     if table is not None and table.mode == "enforce" and not table.is_stale(site.wall()):
         raise UsageError(
             "slurm-gpuctld is at work here and would set them again: stop it, which puts them back, or write "
-            "placement: {mode: observe} into slurm-gpu.yaml and restart it"
+            "placement: {mode: observe} into slurm-gpu.yaml and restart it. If it was killed just now, wait "
+            f"{placementtable.STALE_CYCLES * table.cycle_s:.0f} s"
         )
     settings = site.slurm.settings()
     memory = weightmemory.read(weightmemory.path_of(settings))

@@ -33,6 +33,7 @@ class Acts:
         self._waiting: deque[Act] = deque(maxlen=_KEPT)
         self._sender: threading.Thread | None = None
         self._next_s = 0.0
+        self._is_away = False
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: Any = None) -> None:
         """Log an act, and tell it as soon as may be."""
@@ -68,8 +69,11 @@ class Acts:
         try:
             self._send(acts)
         except SlurmGpuError as error:
-            log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
+            if not self._is_away:
+                log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
+            self._is_away = True
             return
+        self._is_away = False
         for act in acts:
             if act in self._waiting:
                 self._waiting.remove(act)

@@ -116,6 +116,7 @@ class WeightKeeper:
                 "the site's own weights could not be put back: %s; `slurm-gpu placement release` does that",
                 error,
             )
+        self.path.unlink(missing_ok=True)  # nobody looks any more
         self._acts.close()
 
     def _look(self) -> None:

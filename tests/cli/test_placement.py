@@ -150,6 +150,10 @@ class Host:
         self.at.site.connect_slurm = lambda: slurm
 
     def write(self, **changes: object) -> None:
+        """A table, by a slurm-gpuctld that runs."""
+        process = self.at.proc / "815"
+        process.mkdir(exist_ok=True)
+        (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
         placementtable.write(
             self.at.controller_run / "placement.json",
             dataclasses.replace(TABLE, **changes),  # type: ignore[arg-type]
@@ -193,6 +197,16 @@ def test_doctor_fails_where_nobody_looks_after_our_weights(
     assert finding.level is Level.FAIL
     assert "slurm-gpu placement release" in str(finding.remedy)
     assert "on 1 node" in finding.message
+
+
+def test_doctor_notices_a_slurm_gpuctld_that_was_just_killed(installed: Installation, slurm: Slurm) -> None:
+    remember(slurm, n1=Known(1, OURS))
+    slurm.given = {"n1": 4}
+    host = Host(installed, slurm, "enforce")
+    host.write()
+    assert levels(weights.weights(host.at)) == ["ok"]
+    (host.at.proc / "815" / "cmdline").unlink()
+    assert "no slurm-gpuctld here renews its table (it is 4 s old)" in worst(weights.weights(host.at)).message
 
 
 def test_doctor_fails_where_placement_is_to_be_enforced_and_nobody_does(

@@ -177,6 +177,7 @@ def test_a_stop_puts_the_sites_own_back(site: Site) -> None:
     acts = site.stop()
     assert site.weights == ALL_ONE
     assert not site.memory.exists()
+    assert not (site.directory / "placement.json").exists()
     assert acts == ["node weights taken over", "node weights given back"]
     assert (site.told[0].old, site.told[0].new, site.told[0].subject) == ("1 of n[1-4]", "2 to 6", "n[1-4]")
 
@@ -394,6 +395,8 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
     acts = Acts(clock, send)
     acts.add("done", "n1", "because", "1", "2")
     acts.close()
+    acts.close()
+    assert caplog.text.count("slurm-gpudbd could not be told what was done: it is away") == 1
     assert "slurm-gpudbd was not told of 1 acts" in caplog.text
     away = False
     acts.close()

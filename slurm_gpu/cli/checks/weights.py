@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
+from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.controller import placementtable, weightmemory
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
 from slurm_gpu.controller.weightplan import Managed
@@ -67,7 +68,7 @@ def _unattended(
         )
         return
     table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
-    if table is None or table.is_stale(at.site.wall()):
+    if table is None or table.is_stale(at.site.wall()) or not daemons(at.proc, "slurm-gpuctld"):
         age = "there is none" if table is None else f"it is {table.age_s(at.site.wall()):.0f} s old"
         message = f"placement's mode is enforce, but no slurm-gpuctld here renews its table ({age})"
         if memory.nodes:
