@@ -2,6 +2,6 @@
 
 `looks` holds what was seen of waiting jobs, and how much of their fate was known at a moment. `tables` and
 `regression` forecast from it, `forecaster` judges both on the last part of history, takes the better one and
-gives its forecasts an interval. numpy is all that this takes; `learn` alone, which makes a `regression`,
-needs scikit-learn.
+gives its forecasts an interval. `modelfile` keeps a `model` as bytes. numpy is all that forecasts take, and
+msgspec to read a model; `learn` alone, which makes a `regression`, needs scikit-learn.
 """

@@ -48,9 +48,8 @@ class Correction:
 
     source: str
     """TABLES or LEARNED."""
-    low: float
-    high: float
-    """Octaves to add to what the source says, for the ends of the interval."""
+    bounds: Mapping[str, tuple[float, float]]
+    """By source, octaves to add to what it says, for the ends of the interval."""
     judged: int
     """How many groups of like jobs that stands on."""
     within: Mapping[str, tuple[float, float]]
@@ -92,7 +91,8 @@ class Forecaster:
             else:
                 base = np.log2(likeliest(mass[of_kind]))
             middle[of_kind] = base
-            low[of_kind], high[of_kind] = base + correction.low, base + correction.high
+            below, above = correction.bounds[correction.source]
+            low[of_kind], high[of_kind] = base + below, base + above
             source[of_kind] = correction.source
         # The likeliest wait may lie outside of the middle 80 %: then the interval reaches as far.
         return Forecasts(2.0 ** np.minimum(low, middle), 2.0**middle, 2.0 ** np.maximum(high, middle), source)
@@ -221,8 +221,7 @@ def _errors(parts: Sequence[_Part], code: int) -> Errors:
 
 def _correction(of_sources: Mapping[str, Errors], spread: Floats | None) -> Correction:
     best = max(of_sources, key=lambda source: of_sources[source].score())
-    errors = of_sources[best]
-    low, high = errors.bounds()
+    bounds = {source: found.bounds() for source, found in of_sources.items()}
     within = {source: (found.within(2.0), found.within(3.0)) for source, found in of_sources.items()}
     about = () if spread is None else tuple(spread.tolist())
-    return Correction(best, low, high, errors.n_groups, within, about)
+    return Correction(best, bounds, of_sources[best].n_groups, within, about)

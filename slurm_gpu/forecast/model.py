@@ -1,26 +1,15 @@
-"""A site's forecaster as bytes, for a database: numpy arrays and JSON, nothing that runs when it is read."""
+"""What was learned of a site's waits, and all that it takes to forecast of its queue from it."""
 
 from __future__ import annotations
 
-import io
-import json
-import zipfile
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from slurm_gpu.errors import DatabaseError
 from slurm_gpu.forecast.drivers import Driver, drivers
-from slurm_gpu.forecast.forecaster import KINDS, Correction, Forecaster, Forecasts, Learner, train
+from slurm_gpu.forecast.forecaster import Correction, Forecaster, Forecasts, Learner, train
 from slurm_gpu.forecast.looks import Floats
 from slurm_gpu.forecast.queue import TABLE_ORDER, Runs, Vocabulary, look_for, past_looks
-from slurm_gpu.forecast.regression import Regression
-from slurm_gpu.forecast.tables import WaitTables
-
-FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +23,8 @@ class Model:
     n_looks: int
     since_s: float
     """How many looks at waiting jobs it stands on, and from when on."""
+    lost: str = ""
+    """Where the learned forecast that was stored cannot be read, why; then the tables forecast."""
 
     def forecast(self, queue: Runs, wanted: Runs, now_s: float) -> Forecasts:
         """Of the jobs `wanted`, with what waits and runs now."""
@@ -47,32 +38,6 @@ class Model:
         """How near the last forecasts of such a job were; None where too little is known."""
         kind = "gpu" if wanted.gpus[0] > 0 else "cpu"
         return self.forecaster.corrections.get(kind)
-
-    def to_bytes(self) -> bytes:
-        """For `read_model`."""
-        forecaster = self.forecaster
-        arrays: dict[str, NDArray[Any]] = {
-            "vocabulary.account": self.vocabulary.account,
-            "vocabulary.partition": self.vocabulary.partition,
-            "typical": self.typical,
-        }
-        for name in forecaster.tables.order:
-            arrays[f"started.{name}"] = forecaster.tables.started[name].astype(np.float32)
-            arrays[f"waiting.{name}"] = forecaster.tables.waiting[name].astype(np.float32)
-        if forecaster.regression is not None:
-            arrays |= {f"regression.{name}": array for name, array in forecaster.regression.arrays().items()}
-        told = {
-            "format": FORMAT,
-            "made_at_s": forecaster.made_at_s,
-            "order": list(forecaster.tables.order),
-            "corrections": {kind: asdict(found) for kind, found in forecaster.corrections.items()},
-            "n_looks": self.n_looks,
-            "since_s": self.since_s,
-        }
-        arrays["told"] = np.array(json.dumps(told))
-        file = io.BytesIO()
-        np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        return file.getvalue()
 
 
 def make_model(runs: Runs, now_s: float, learner: Learner | None = None) -> Model:
@@ -95,40 +60,3 @@ def known_runs(runs: Runs, now_s: float) -> Runs:
     for name in ("start_s", "end_s"):
         columns[name] = np.where(columns[name] <= now_s, columns[name], np.nan)
     return Runs(**columns)
-
-
-def read_model(body: bytes) -> Model:
-    """What `Model.to_bytes` made; raises DatabaseError where it is no model of this version."""
-    try:
-        with np.load(io.BytesIO(body), allow_pickle=False) as file:
-            arrays: Mapping[str, NDArray[Any]] = {name: file[name] for name in file.files}
-        told = json.loads(str(arrays["told"]))
-        if told["format"] != FORMAT:
-            raise DatabaseError(
-                f"the stored forecasts have format {told['format']}, not {FORMAT}; make them anew"
-            )
-        corrections = {
-            kind: Correction(
-                **{
-                    **found,
-                    "within": {k: tuple(v) for k, v in found["within"].items()},
-                    "spread": tuple(found["spread"]),
-                }
-            )
-            for kind, found in told["corrections"].items()
-            if kind in KINDS
-        }
-        tables = WaitTables(
-            order=told["order"],
-            started={name: arrays[f"started.{name}"].astype(float) for name in told["order"]},
-            waiting={name: arrays[f"waiting.{name}"].astype(float) for name in told["order"]},
-        )
-        prefix = "regression."
-        learned = {k.removeprefix(prefix): v for k, v in arrays.items() if k.startswith(prefix)}
-        forecaster = Forecaster(
-            told["made_at_s"], tables, Regression.of_arrays(learned) if learned else None, corrections
-        )
-        vocabulary = Vocabulary(arrays["vocabulary.account"], arrays["vocabulary.partition"])
-        return Model(forecaster, vocabulary, arrays["typical"], told["n_looks"], told["since_s"])
-    except (KeyError, TypeError, ValueError, OSError, zipfile.BadZipFile) as error:
-        raise DatabaseError(f"the stored forecasts cannot be read; make them anew: {error!r}") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,14 @@ def past_looks(runs: Runs, vocabulary: Vocabulary, now_s: float) -> Looks:
     if not parts:
         return _look_at(runs[:0], vocabulary, _scopes(runs[:0]), now_s, now_s)
     return Looks.joined(parts)
+
+
+def feature_names() -> Sequence[str]:
+    """The columns of the features of any look."""
+    nothing: dict[str, Any] = {name: np.zeros(0) for name in Runs.__slots__}
+    names: dict[str, Any] = {name: np.zeros(0, dtype=np.str_) for name in ("account", "partition")}
+    nobody = Runs(**nothing | names)
+    return past_looks(nobody, Vocabulary.of(nobody), 0.0).names
 
 
 def _look_at(

@@ -6,9 +6,8 @@ read without running anything that a file may hold.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,25 +103,6 @@ class Regression:
     def distribution(self, looks: Looks) -> Floats:
         """(n, N_BINS): how long jobs waited that the trees take for alike."""
         return self.trees.distribution(filled(looks, self.names))
-
-    def arrays(self) -> Mapping[str, NDArray[Any]]:
-        """All of it, for np.savez."""
-        trees = {name: getattr(self.trees, name) for name in Trees.__slots__}
-        return {
-            "names": np.array(self.names),
-            "slopes": self.line.slopes,
-            "intercept": np.array(self.line.intercept),
-            **trees,
-        }
-
-    @classmethod
-    def of_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Regression:
-        """What `arrays` gave."""
-        return cls(
-            names=[str(name) for name in arrays["names"]],
-            trees=Trees(*(arrays[name] for name in Trees.__slots__)),
-            line=Line(arrays["slopes"], float(arrays["intercept"])),
-        )
 
 
 def filled(looks: Looks, names: Sequence[str]) -> NDArray[np.float32]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from slurm_gpu.forecast.forecaster import LEARNED
-from slurm_gpu.forecast.model import make_model, read_model
+from slurm_gpu.forecast.model import make_model
+from slurm_gpu.forecast.modelfile import model_bytes, read_model
 from slurm_gpu.forecast.queue import Vocabulary, past_looks
 from slurm_gpu.forecast.regression import filled
 from slurm_gpu.forecast.waitgrid import N_BINS, bin_of
@@ -55,4 +56,4 @@ def test_a_learned_model_forecasts_near_the_truth_and_survives_storing():
     model = make_model(runs, NOW_S, learn)
     sources = {name for found in model.forecaster.corrections.values() for name in found.within}
     assert LEARNED in sources
-    assert read_model(model.to_bytes()).forecaster.corrections == model.forecaster.corrections
+    assert read_model(model_bytes(model)).forecaster.corrections == model.forecaster.corrections

@@ -5,27 +5,10 @@ import pytest
 
 from slurm_gpu.forecast.forecaster import train
 from slurm_gpu.forecast.model import known_runs, make_model
+from slurm_gpu.forecast.modelfile import model_bytes
 from slurm_gpu.forecast.queue import TABLE_ORDER, Vocabulary, past_looks
-from slurm_gpu.forecast.regression import Line, Regression, Trees, filled
-from slurm_gpu.forecast.waitgrid import bin_of
+from tests.forecast.plainlearner import plain_learner
 from tests.forecast.queues import DAY_S, NOW_S, made_up_runs, with_other_future
-
-
-def plain_learner(past, names, weight):
-    """Least squares, and one tree that says the mean: what scikit-learn would make, in small."""
-    features = filled(past.looks, names).astype(float)
-    wanted = np.log2(past.wait_s)
-    mean, spread = features.mean(axis=0), features.std(axis=0) + 1.0
-    scaled = (features - mean) / spread
-    slopes = np.linalg.solve(
-        (scaled * weight[:, None]).T @ scaled + np.eye(len(names)),
-        (scaled * weight[:, None]).T @ (wanted - wanted.mean()),
-    )
-    slopes = slopes / spread
-    none, one = np.array([0], dtype=np.int32), np.ones(1, dtype=np.float32)
-    bins, ends = bin_of(2.0 ** wanted.mean(keepdims=True)).astype(np.uint8), np.array([0, 1], dtype=np.int32)
-    leaf = Trees(none, none - 1, np.zeros(1), none, none, one * wanted.mean(), ends, bins, one)
-    return Regression(names, leaf, Line(slopes, float(wanted.mean() - slopes @ mean)))
 
 
 @pytest.mark.parametrize("learner", [None, plain_learner], ids=["tables", "learned"])
@@ -38,7 +21,7 @@ def test_destroying_all_that_came_after_t_changes_no_forecast_made_at_t(learner,
     one, other = (model.forecast(known_runs(runs, at_s), wanted, at_s) for model in models)
     for name in ("low_s", "middle_s", "high_s", "source"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert models[0].to_bytes() == models[1].to_bytes()
+    assert model_bytes(models[0]) == model_bytes(models[1])
 
 
 def test_what_is_known_of_looks_does_not_hang_on_what_came_later():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any
 
 from slurm_gpu.errors import DatabaseError
@@ -58,6 +58,8 @@ class Forecast:
     judged: Judged | None
     """None where too few jobs like it have waited."""
     past: Past
+    remark: str | None = None
+    """What was wrong with what was learned last, so that it stands on something else."""
 
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
@@ -67,7 +69,8 @@ class Forecast:
     def from_json(cls, value: Any) -> Forecast:
         """Read an answer of /v1/forecast; raises DatabaseError."""
         try:
-            values = {f.name: value[f.name] for f in fields(cls)}
+            # An older slurm-gpudbd has no remark.
+            values = {f.name: value[f.name] for f in fields(cls) if f.name in value or f.default is MISSING}
             values["reasons"] = tuple(Reason(**_named(Reason, item)) for item in values["reasons"])
             values["past"] = Past(**_named(Past, values["past"]))
             if values["judged"] is not None:

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.forecasts.answer import Forecast, Judged, Reason
+from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.runs import Asked, asked_run, job_run, queue_runs
 from slurm_gpu.database.forecasts.store import (
     Foretold,
-    newest_model,
-    past_accuracy,
     read_model_body,
     remember,
+    stored_models,
 )
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.errors import DatabaseError
-from slurm_gpu.forecast.model import Model, read_model
+from slurm_gpu.forecast.model import Model
+from slurm_gpu.forecast.modelfile import read_model
 from slurm_gpu.forecast.queue import Runs
 from slurm_gpu.slurm.client import QueuedJob
+
+log = logging.getLogger(__name__)
 
 NOTHING_LEARNED = (
     "nothing has been learned of this cluster's waits yet; where slurm-gpudbd runs, "
@@ -34,13 +41,22 @@ class NoForecastError(Exception):
     """Too little is known for any; says why."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A model that was read, in place of the newest where that could not be."""
+
+    newest_s: int
+    made_s: int
+    model: Model
+    remark: str | None
+
+
 class Foretelling:
     """Keeps the newest model; for one thread at a time."""
 
     def __init__(self, database: Database, cluster: str, clock: Clock) -> None:
         self._database, self._cluster, self._clock = database, cluster, clock
-        self._model: Model | None = None
-        self._made_s: int | None = None
+        self._kept: _Kept | None = None
         self._seen: tuple[Queue, Runs] | None = None
 
     def of_job(self, queue: Queue, job: QueuedJob, name: str, caller: Caller) -> Forecast:
@@ -66,7 +82,8 @@ class Foretelling:
 
     def _forecast(self, queue: Queue, wanted: Runs, name: str | None, *, full: bool) -> Forecast:
         now_s = self._clock.wall()
-        model, runs = self._newest(), self._runs(queue)
+        kept, runs = self._newest(), self._runs(queue)
+        model = kept.model
         if not model.n_looks:
             raise NoForecastError("no job that waited was on record when forecasts were learned last")
         said = model.forecast(runs, wanted, now_s)
@@ -89,30 +106,44 @@ class Foretelling:
             high_s=float(said.high_s[0]),
             source=str(said.source[0]),
             reasons=reasons,
-            made_s=self._made_s if self._made_s is not None else 0,
+            made_s=kept.made_s,
             looks=model.n_looks,
             since_s=int(model.since_s),
             with_gpus=bool(wanted.gpus[0] > 0),
             judged=judged,
             past=past,
+            remark=kept.remark,
         )
 
-    def _newest(self) -> Model:
+    def _newest(self) -> _Kept:
+        """The newest model that can be read. Raises NoForecastError."""
         with self._database.reading() as connection:
-            made_s = newest_model(connection, self._cluster, self._clock.wall())
-            if self._model is not None and made_s == self._made_s:
-                return self._model
-            body = b"" if made_s is None else read_model_body(connection, self._cluster, made_s)
-        if not body:
-            raise NoForecastError(NOTHING_LEARNED)
-        try:
-            self._model, self._made_s = read_model(body), made_s
-        except DatabaseError as error:
-            # Asking again does not help, as it does where the database is away.
-            raise NoForecastError(
-                f"{error}: where slurm-gpudbd runs, `slurm-gpu db train` does it"
-            ) from error
-        return self._model
+            made = stored_models(connection, self._cluster, self._clock.wall())
+            if not made:
+                raise NoForecastError(NOTHING_LEARNED)
+            if self._kept is None or self._kept.newest_s != made[0]:
+                self._kept = self._read(connection, made)
+        return self._kept
+
+    def _read(self, connection: Connection, made: Sequence[int]) -> _Kept:
+        wrong = ""
+        for made_s in made:
+            try:
+                model = read_model(read_model_body(connection, self._cluster, made_s))
+            except DatabaseError as error:
+                log.warning("forecasts: the model made at %d is left out: %s", made_s, error)
+                wrong = wrong or str(error)
+                continue
+            if wrong:
+                remark = f"{wrong}, so this stands on what was learned before"
+            elif model.lost:
+                log.warning("forecasts: of the model made at %d only tables are used: %s", made_s, model.lost)
+                remark = f"what was learned last cannot be read, so tables forecast: {model.lost}"
+            else:
+                remark = None
+            return _Kept(made[0], made_s, model, remark)
+        # Asking again does not help, as it does where the database is away.
+        raise NoForecastError(f"{wrong}: where slurm-gpudbd runs, `slurm-gpu db train` does it")
 
     def _runs(self, queue: Queue) -> Runs:
         if self._seen is None or self._seen[0] is not queue:

@@ -9,6 +9,7 @@ from slurm_gpu.database.forecasts.runs import past_runs
 from slurm_gpu.database.forecasts.store import store_model
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
 from slurm_gpu.forecast.model import make_model
+from slurm_gpu.forecast.modelfile import model_bytes
 from slurm_gpu.forecast.queue import HISTORY_S
 
 
@@ -38,7 +39,7 @@ def train_from_database(database: Database, cluster: str, now_s: int, learner: L
     with database.reading() as connection:
         runs = past_runs(connection, cluster, now_s - HISTORY_S)
     model = make_model(runs, float(now_s), learner)
-    body = model.to_bytes()
+    body = model_bytes(model)
     database.write(lambda connection: store_model(connection, cluster, now_s, body))
     return Trained(
         runs=len(runs), looks=model.n_looks, bytes=len(body), corrections=dict(model.forecaster.corrections)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,15 @@ import pytest
 
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.client import DatabaseClient, Forecast
-from slurm_gpu.database.forecasts.store import AGAIN_AFTER_S, store_model
+from slurm_gpu.database.forecasts.store import AGAIN_AFTER_S, read_model_body, store_model
 from slurm_gpu.database.forecasts.training import installed_learner, train_from_database
 from slurm_gpu.database.importer import store_changed_runs
 from slurm_gpu.errors import UsageError
+from slurm_gpu.forecast.forecaster import LEARNED, TABLES
+from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.queue import feature_names
+from slurm_gpu.forecast.regression import Line, Regression, Trees
+from slurm_gpu.forecast.waitgrid import SPREAD_OCTAVES
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from tests.database.conftest import empty
 from tests.database.running import NOBODY, ROOT, Running, acting_as
@@ -174,6 +180,63 @@ def test_what_an_older_version_learned_is_to_be_learned_anew(site: Running) -> N
     store(site, *history())
     learn(site, made_s + 1)
     assert ask(site).middle_s > 0
+
+
+def told_and_asked(site: Running) -> tuple[Forecast, Forecast]:
+    """The forecast of job 17, and of one like it that is not submitted."""
+    with DatabaseClient(site.config) as client:
+        asked = client.forecast_asked(partition="gpu", account="vision", gpus=2, cores=8, time_limit_s=3600)
+    assert isinstance(asked, Forecast)
+    return ask(site), asked
+
+
+def test_where_the_newest_cannot_be_read_the_one_before_goes_on_and_it_is_said(
+    site: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    store(site, *history())
+    made_s = learn(site)
+    whole = told_and_asked(site)
+    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s + 5, b"cut off"))
+    for before, after in zip(whole, told_and_asked(site), strict=True):
+        assert (after.made_s, after.high_s, before.remark) == (made_s, before.high_s, None)
+        assert after.remark is not None
+        assert after.remark.startswith("the stored forecasts cannot be read; make them anew: no zip file")
+        assert after.remark.endswith("so this stands on what was learned before")
+    told = [record for record in caplog.records if "is left out" in record.getMessage()]
+    assert len(told) == 1, "once, not with each question"
+    learn(site, made_s + 9)
+    assert {one.remark for one in told_and_asked(site)} == {None}
+
+
+def test_where_the_learned_part_is_damaged_the_tables_go_on_and_it_is_said(site: Running) -> None:
+    store(site, *history())
+    made_s = learn(site)
+    with site.database.reading() as connection:
+        model = read_model(read_model_body(connection, CLUSTER, made_s))
+    steep = Regression(feature_names(), _one_leaf(), Line(np.full(len(feature_names()), 1e300), 0.0))
+    found = {
+        kind: replace(
+            one, source=LEARNED, bounds=dict.fromkeys((TABLES, LEARNED), (-1.0, 1.0)),
+            within=dict.fromkeys((TABLES, LEARNED), (0.5, 0.7)), spread=(0.0,) * (len(SPREAD_OCTAVES) - 1),
+        )
+        for kind, one in model.forecaster.corrections.items()
+    }  # fmt: skip
+    forecaster = replace(model.forecaster, regression=steep, corrections=found)
+    body = model_bytes(replace(model, forecaster=forecaster))
+    site.database.write(lambda connection: store_model(connection, CLUSTER, made_s + 5, body))
+    for said in told_and_asked(site):
+        assert (said.made_s, said.source) == (made_s + 5, "tables")
+        assert said.low_s <= said.middle_s <= said.high_s
+        assert said.judged is not None
+        assert said.remark is not None
+        assert "so tables forecast: slopes: " in said.remark
+
+
+def _one_leaf() -> Trees:
+    none, one = np.zeros(1, np.int32), np.ones(1, np.float32)
+    return Trees(
+        none, none - 1, np.zeros(1), none, none, one, np.array([0, 1], np.int32), none.astype(np.uint8), one
+    )
 
 
 @pytest.mark.parametrize(("trained", "why"), [(False, "slurm-gpu db train"), (True, "no job that waited")])

@@ -13,11 +13,11 @@ from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.forecasts import store
 from slurm_gpu.database.forecasts.answer import Past
+from slurm_gpu.database.forecasts.outcomes import past_accuracy
 from slurm_gpu.database.forecasts.store import (
     AGAIN_AFTER_S,
     Foretold,
     newest_model,
-    past_accuracy,
     read_model_body,
     remember,
     store_model,

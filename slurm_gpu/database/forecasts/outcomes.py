@@ -1,0 +1,110 @@
+"""What came of forecasts: the start of the job, held against the interval that was told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, or_, select
+
+from slurm_gpu.database.batches import batched
+from slurm_gpu.database.forecasts.answer import Past
+from slurm_gpu.database.schema import forecast, run
+
+MOST_JUDGED = 200
+_IDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A forecast whose interval is over, of a job of which is known what it did meanwhile."""
+
+    at_s: int
+    middle_s: int
+    """That it would start so long after `at_s`."""
+    held: bool
+    """The job began within the interval that was told."""
+    started_s: int | None
+    """When it began; None of one that had not by the end of the interval, and has not since."""
+    partition: str
+    """Where it ran, or waited."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    start_s: int | None
+    end_s: int | None
+    partition: str
+
+
+def judged(cluster: str, now_s: int) -> ColumnElement[bool]:
+    """The forecasts whose interval is over by now.
+
+    Others would count too often as right: of two forecasts made at once, that which proved right is known
+    first.
+    """
+    return and_(forecast.c.cluster == cluster, forecast.c.at_s + forecast.c.high_s < now_s)
+
+
+def outcomes(connection: Connection, cluster: str, rows: Sequence[RowMapping]) -> Iterator[Outcome]:
+    """What came of these rows of `forecast`, in their order; those of which nobody can know are left out.
+
+    A job that left the queue without a start before its interval was over says nothing.
+    """
+    for some in batched(rows, _IDS_AT_ONCE):
+        runs = _runs_of(connection, cluster, {row["job_id"] for row in some})
+        for row in some:
+            found = _outcome(row, runs[row["job_id"]])
+            if found is not None:
+                yield found
+
+
+def past_accuracy(connection: Connection, cluster: str, now_s: int, most: int = MOST_JUDGED) -> Past:
+    """How many of the last forecasts held."""
+    # Twice as many, since of some jobs nothing is known.
+    query = (
+        select(forecast)
+        .where(judged(cluster, now_s))
+        .order_by(forecast.c.at_s.desc(), forecast.c.forecast_id.desc())
+    )
+    rows = list(connection.execute(query.limit(2 * most)).mappings())
+    known = list(outcomes(connection, cluster, rows))[:most]
+    return Past(n=len(known), held=sum(one.held for one in known), since_s=known[-1].at_s if known else None)
+
+
+def _outcome(row: RowMapping, runs: Sequence[_Ran]) -> Outcome | None:
+    """None where it cannot be known any more."""
+    at_s, begin_s, end_s = row["at_s"], row["at_s"] + row["low_s"], row["at_s"] + row["high_s"]
+    begun = [(one.start_s, one) for one in runs if one.start_s is not None and one.start_s >= at_s]
+    if begun:
+        started_s, first = min(begun, key=lambda item: item[0])
+        # Slurm tells whole seconds.
+        held = begin_s - 1 <= started_s <= end_s + 1
+        return _of(row, first, held=held, started_s=started_s)
+    unstarted = [one for one in runs if one.start_s is None and (one.end_s is None or one.end_s >= at_s)]
+    gone_s = [one.end_s for one in unstarted if one.end_s is not None]
+    if not unstarted or (len(gone_s) == len(unstarted) and max(gone_s) <= end_s):
+        return None
+    return _of(row, unstarted[0], held=False, started_s=None)
+
+
+def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> Outcome:
+    return Outcome(
+        at_s=row["at_s"],
+        middle_s=row["middle_s"],
+        held=held,
+        started_s=started_s,
+        partition=ran.partition.partition(",")[0],
+    )
+
+
+def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[int, list[_Ran]]:
+    """By job id its runs, and its tasks' where it is an array."""
+    found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
+    query = select(run.c.job_id, run.c.array_job_id, run.c.start_s, run.c.end_s, run.c.partition).where(
+        run.c.cluster == cluster, or_(run.c.job_id.in_(job_ids), run.c.array_job_id.in_(job_ids))
+    )
+    for job_id, array_job_id, *ran in connection.execute(query):
+        for name in {job_id, array_job_id} & job_ids:
+            found[name].append(_Ran(*ran))
+    return found
