@@ -15,6 +15,7 @@ from slurm_gpu.reports.heldrows import held_rows
 from slurm_gpu.reports.jobtable import JobTable
 from slurm_gpu.reports.months import Month, months_of
 from slurm_gpu.reports.occupancy import Occupancy, occupancy, spread
+from slurm_gpu.reports.pastforecasts import PastForecasts, past_forecasts
 from slurm_gpu.reports.period import Period
 from slurm_gpu.reports.placing import Placing
 from slurm_gpu.reports.recorded import read_periods, recorded_mgpu, resized_parts
@@ -30,6 +31,7 @@ class Accounts:
     capacity: Capacity
     occupancy: Occupancy
     months: Sequence[Month]
+    forecasts: Sequence[PastForecasts]
 
 
 def load(database: Database, config: SiteConfig, period: Period, now_s: float) -> Accounts:
@@ -67,6 +69,7 @@ def load(database: Database, config: SiteConfig, period: Period, now_s: float) -
             now_s=now_s,
             min_coverage=config.sampling.min_coverage,
         )
+        forecasts = past_forecasts(connection, config.cluster, period, now_s)
     until_s = max(period.since_s, min(period.until_s, int(now_s)))
     capacity = capacity_of(periods, placing, period.since_s, until_s)
     on_nodes = spread(
@@ -80,4 +83,4 @@ def load(database: Database, config: SiteConfig, period: Period, now_s: float) -
     occupied = occupancy(capacity, on_nodes)
     del on_nodes
     jobs = assemble(rows, held, portions, placing.groups, config, period, now_s)
-    return Accounts(jobs=jobs, capacity=capacity, occupancy=occupied, months=months)
+    return Accounts(jobs=jobs, capacity=capacity, occupancy=occupied, months=months, forecasts=forecasts)

@@ -79,7 +79,7 @@ def test_the_generator_is_shaped_like_the_centre(of_gpus: list[dict[str, Any]]) 
 
 QUESTIONS = """
 usage-by-server-type allocation-over-time usage-by-application usage-by-field
-parallel-coordinates distributions waiting-by-resource-type waiting-by-scale
+parallel-coordinates distributions waiting-by-resource-type waiting-by-scale forecasts-against-outcomes
 utilisation-by-zone-and-scale low-priority-small-jobs held-but-idle lent-gpu-hours charge-per-account
 gpu-hours-by-user gpu-hours-by-team gpu-hours-by-account gpu-hours-by-server-type gpu-hours-by-zone
 month-over-month

@@ -69,7 +69,7 @@ def test_a_period_without_any_run_has_every_figure(database: Database) -> None:
     read = load(database, SiteConfig(cluster="c"), MARCH, MARCH.until_s)
     assert len(read.jobs) == 0
     figures = all_figures(read)
-    assert len({figure.id for figure in figures}) == len(figures) == 19
+    assert len({figure.id for figure in figures}) == len(figures) == 20
     assert all(figure.reading.endswith(".") and "nan" not in figure.reading for figure in figures)
 
 

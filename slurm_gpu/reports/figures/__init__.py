@@ -22,6 +22,7 @@ from slurm_gpu.reports.figures.hours import (
 from slurm_gpu.reports.figures.lending import lent_gpu_hours
 from slurm_gpu.reports.figures.lowpriority import low_priority_small_jobs
 from slurm_gpu.reports.figures.monthly import month_over_month
+from slurm_gpu.reports.figures.pastforecasts import forecasts_against_outcomes
 from slurm_gpu.reports.figures.utilisation import utilisation_by_zone_and_scale
 from slurm_gpu.reports.figures.waiting import waiting_by_resource_type, waiting_by_scale
 from slurm_gpu.reports.figures.waste import held_but_idle
@@ -46,6 +47,7 @@ def all_figures(
         distributions(jobs),
         waiting_by_resource_type(jobs, bundles),
         waiting_by_scale(jobs),
+        forecasts_against_outcomes(accounts.forecasts),
         utilisation_by_zone_and_scale(jobs),
         low_priority_small_jobs(jobs, capacity, low_priority),
         held_but_idle(jobs),

@@ -1,0 +1,114 @@
+"""A report says how near forecasts of waiting were: nine of them, counted by hand."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.forecasts.store import Foretold, remember
+from slurm_gpu.reports.figure import Bars, Figure
+from slurm_gpu.reports.figures.pastforecasts import forecasts_against_outcomes
+from slurm_gpu.reports.load import load
+from slurm_gpu.reports.period import Period
+from tests.database.conftest import database, mariadb, shelf, shelves, short_path
+from tests.reports.filling import insert_runs
+from tests.reports.world import run_row
+
+__all__ = ["database", "mariadb", "shelf", "shelves", "short_path"]
+
+SITE = SiteConfig(cluster="c", timezone="Asia/Seoul")
+SPRING = Period(since=date(2026, 3, 1), until=date(2026, 5, 1), timezone=SITE.timezone)
+MARCH = Period(since=date(2026, 3, 1), until=date(2026, 4, 1), timezone=SITE.timezone)
+NOW_S = SPRING.until_s + 86400
+LATE_MARCH_S = MARCH.until_s - 3600
+"""In Seoul; 14:00 of 31 March in UTC."""
+
+
+def told(job_id: int, at_s: int, low_s: int, middle_s: int, high_s: int) -> Foretold:
+    return Foretold(
+        job_id=job_id, at_s=at_s, low_s=low_s, middle_s=middle_s, high_s=high_s, source="tables", made_s=1
+    )
+
+
+def ran(job_id: int, start_s: int | None, end_s: int | None, **given: object) -> dict[str, object]:
+    one = {"user": "u", "account": "a", "submit_s": SPRING.since_s, "mgpu": 1000, "nodes": ["n1"]}
+    return run_row(job_id, {**one, "start_s": start_s, "end_s": end_s, **given})
+
+
+@pytest.fixture
+def filled(database: Database) -> Database:
+    """Nine that count; and four that do not."""
+    hour, at_s, april_s = 3600, LATE_MARCH_S, LATE_MARCH_S + 2 * 3600
+    said = [
+        told(1, at_s, 1800, hour, 4 * hour),  # began after an hour, as told
+        told(2, at_s, 1800, hour, 4 * hour),  # after two: twice as much
+        told(3, at_s, 1800, hour, 4 * hour),  # after three
+        told(4, at_s, 1800, hour, 4 * hour),  # after 20 minutes: a third, and sooner than the interval
+        told(5, at_s, 0, 8, 16),  # at once: seconds are no matter, and within it
+        told(6, at_s, 1800, hour, 4 * hour),  # waits on
+        told(7, april_s, 1800, hour, 4 * hour),  # after an hour, in another partition
+        told(8, april_s, 1800, hour, 4 * hour),  # after ten
+        told(9, april_s, 1800, hour, 4 * hour),  # cancelled after five, never begun
+        told(10, april_s, 1800, hour, 4 * hour),  # cancelled after two: nobody knows
+        told(11, april_s, 1800, hour, 400 * 86400),  # not over yet
+        told(12, april_s, 1800, hour, 4 * hour),  # of which accounting knows nothing
+        told(13, SPRING.since_s - 5, 0, 8, 16),  # before the period
+    ]
+    database.write(lambda connection: remember(connection, "c", said))
+    end_s = NOW_S - 5
+    insert_runs(
+        database,
+        [
+            ran(1, at_s + hour, end_s),
+            ran(2, at_s + 2 * hour, end_s),
+            ran(3, at_s + 3 * hour, end_s),
+            ran(4, at_s + hour // 3, end_s),
+            ran(5, at_s + 2, end_s),
+            ran(6, None, None, partition="gpu,cpu"),
+            ran(7, april_s + hour, end_s, partition="long"),
+            ran(8, april_s + 10 * hour, end_s, partition="long"),
+            ran(9, None, april_s + 5 * hour, state="CANCELLED"),
+            ran(10, None, april_s + 2 * hour, state="CANCELLED"),
+            ran(11, april_s + hour, end_s),
+            ran(13, SPRING.since_s + 2, end_s),
+        ],
+    )
+    return database
+
+
+def figure(database: Database, period: Period) -> Figure:
+    return forecasts_against_outcomes(load(database, SITE, period, NOW_S).forecasts)
+
+
+def test_shares_by_month_and_partition(filled: Database) -> None:
+    found = figure(filled, SPRING)
+    data = found.table.data
+    assert data["month"] == ["2026-03", "2026-04", "2026-04"]
+    assert data["partition"] == ["gpu", "gpu", "long"]
+    assert list(data["forecasts"]) == [6, 1, 2]
+    assert list(data["within_2x_pct"]) == pytest.approx([50, 0, 50])
+    assert list(data["within_3x_pct"]) == pytest.approx([500 / 6, 0, 50])
+    assert list(data["in_interval_pct"]) == pytest.approx([400 / 6, 0, 50])
+    assert found.reading == (
+        "55.6 % of 9 forecasts held, as the job began within the interval told, where 80 % are to; "
+        "44.4 % were within twice the true wait, 66.7 % within three times."
+    )
+    assert isinstance(found.chart, Bars)
+    assert list(found.chart.labels) == ["2026-03", "2026-04"]
+    assert list(found.chart.series["in the interval"]) == pytest.approx([400 / 6, 100 / 3])
+
+
+def test_a_single_month_is_drawn_by_partition(filled: Database) -> None:
+    found = figure(filled, MARCH)
+    assert isinstance(found.chart, Bars)
+    assert list(found.chart.labels) == ["gpu"]
+    assert found.reading.startswith("66.7 % of 6 forecasts held")
+
+
+def test_without_any_it_is_said(database: Database) -> None:
+    found = figure(database, MARCH)
+    assert found.reading == ("No forecast of a wait that was told in this period is old enough to be judged.")
+    assert len(found.table) == 0
