@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import sys
-from collections.abc import Mapping, Sequence
 from zoneinfo import ZoneInfo
 
 import click
 
 from slurm_gpu.cli.cells import span
+from slurm_gpu.cli.forecastasked import Asked, asked
 from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
-from slurm_gpu.cli.slurmsays import read_cluster
-from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.errors import UsageError
-from slurm_gpu.policy.gpuforms import asked_in_all
-from slurm_gpu.policy.sbatch import COMMANDS, SbatchRequest, parse_command
-from slurm_gpu.policy.script import INFINITE, NO_VAL, NO_VAL16
-from slurm_gpu.policy.slurmrefusals import refusals_of_slurm, waits_of_slurm
-from slurm_gpu.slurm.submission import Partition, UserDefaults, read_partitions, read_user_defaults
+from slurm_gpu.policy.sbatch import COMMANDS
 from slurm_gpu.units import counted
 
 _AT_ONCE_S = 60
@@ -40,29 +32,34 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
     The interval is to hold four of five such jobs. It comes from how long jobs waited that were alike, and
     from what waits and runs now; how many earlier forecasts held is told beside it. When others' jobs will
     end nobody knows, nor what will come in with a higher priority. Exit status 1 where there is no forecast:
-    nothing was learned yet, or Slurm would never start the job. What the policy says to it, `slurm-gpu
-    explain` tells.
+    nothing was learned yet, or the policy or Slurm would refuse the job or never start it.
     """
-    with site.database() as database:
-        if words[0] in COMMANDS:
-            what = "this job, submitted now,"
-            asked = _asked(site, words)
-            said = asked if isinstance(asked, str) else database.forecast_asked(**asked)
-        elif len(words) == 1:
-            what, said = f"job {words[0]}", database.forecast(words[0])
-        else:
-            raise UsageError(
-                f"{' '.join(words)!r}: write the id of one job, or -- and sbatch, srun or salloc"
+    wanted = asked(site, words) if words[0] in COMMANDS else None
+    if wanted is None and len(words) != 1:
+        raise UsageError(f"{' '.join(words)!r}: write the id of one job, or -- and sbatch, srun or salloc")
+    what = f"job {words[0]}" if wanted is None else "this job, submitted now,"
+    policy = {} if wanted is None else {"policy": wanted.policy_json()}
+    said: Forecast | str
+    if wanted is not None and wanted.never:
+        said = wanted.never
+    else:
+        with site.database() as database:
+            said = (
+                database.forecast(words[0])
+                if wanted is None
+                else database.forecast_asked(**wanted.parameters)
             )
     if isinstance(said, str):
         if as_json:
-            print_json({"forecast": None, "why": said})
+            print_json({"forecast": None, "why": said, **policy})
         else:
             click.echo(f"no forecast: {said}")
+            _print_messages(wanted)
         raise click.exceptions.Exit(1)
     if as_json:
-        print_json({"forecast": said.to_json()})
+        print_json({"forecast": said.to_json(), **policy})
         return
+    _print_policy(wanted)
     click.echo(f"{what} will probably start {_when(said, ZoneInfo(site.config.timezone))}")
     if said.reasons:
         click.echo("why")
@@ -71,6 +68,8 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
     click.echo("how sure")
     for line in _trust(said):
         click.echo(f"  {line}")
+    if said.remark is not None:
+        remark(f"{said.remark}; where slurm-gpudbd runs, `slurm-gpu db train` makes it anew")
     age_s = said.at_s - said.made_s
     if age_s > _OLD_S:
         remark(
@@ -79,82 +78,26 @@ def forecast(site: Site, as_json: bool, words: tuple[str, ...]) -> None:
         )
 
 
-def _asked(site: Site, words: Sequence[str]) -> dict[str, str | float | None] | str:
-    """What a command asks for, with what Slurm fills in, as the parameters of /v1/forecast.
-
-    Of a job that would never start, why.
-    """
-    stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
-    request = parse_command(list(words), os.environ, stdin)
-    uid, name = uid_and_name(None)
-    description = request.description(uid, name)
-    partitions = read_partitions()
-    default = next((item.name for item in partitions if item.is_default), "")
-    partition = str(description.get("partition") or default).partition(",")[0]
-    limits = {item.name: item.default_time_s or item.max_time_s for item in partitions}
-    if partition not in limits:
-        raise UsageError(f"there is no partition {partition!r}; there are {', '.join(sorted(limits))}")
-    defaults = read_user_defaults(name, request.options.get("account"))
-    if never := _never(site, request, (uid, name), defaults, partitions):
-        return never
-    minutes = _said(description, "time_limit")
-    nodes, gpus = _said(description, "min_nodes") or 1, asked_in_all(description)
-    cores = _cores(description, gpus)
-    return {
-        "partition": partition,
-        "account": defaults.account,
-        "gpus": gpus,
-        "nodes": nodes,
-        "cores": cores,
-        "memory_mib": _memory_mib(description, nodes, cores, gpus),
-        "time_limit_s": limits[partition] if minutes is None else minutes * 60,
-    }
+def _print_policy(wanted: Asked | None) -> None:
+    """What the policy says to a job that it would accept."""
+    if wanted is None:
+        return
+    if wanted.policy is None:
+        remark(
+            "what the policy says to it is not known on this host; slurm-gpu explain tells, beside slurmctld"
+        )
+    elif wanted.policy.messages:
+        click.echo("the policy would accept it, and say")
+        _print_messages(wanted)
+    if wanted.used_up:
+        click.echo("the policy would let it wait")
+    for limit in wanted.used_up:
+        click.echo(f"  {limit.told}")
 
 
-def _never(
-    site: Site,
-    request: SbatchRequest,
-    who: tuple[int, str],
-    defaults: UserDefaults,
-    partitions: Sequence[Partition],
-) -> str:
-    """Why the job would never start, however long it waits; "" where nothing speaks against it."""
-    nodes = site.slurm.nodes()
-    cluster = read_cluster(site, site.slurm.settings(), nodes, partitions, request, who[1], defaults)
-    description = request.description(*who, {kind.lower() for node in nodes for kind in node.gpus})
-    if refusals := refusals_of_slurm(request, description, cluster):
-        return f"Slurm would refuse this job: {'; '.join(refusals)}"
-    if waits := waits_of_slurm(request, description, cluster):
-        return f"Slurm would let this job wait for ever, as things are: {'; '.join(waits)}"
-    return ""
-
-
-def _said(description: Mapping[str, object], name: str) -> int | None:
-    value = description.get(name)
-    return value if isinstance(value, int) and value not in (NO_VAL, NO_VAL16, INFINITE) else None
-
-
-def _cores(description: Mapping[str, object], gpus: int) -> int:
-    if per_gpu := _per_gpu(description.get("cpus_per_tres")):
-        return per_gpu * max(gpus, 1)
-    per_task, tasks = _said(description, "cpus_per_task"), _said(description, "num_tasks")
-    cores = (1 if per_task is None else per_task) * (1 if tasks is None else tasks)
-    return max(cores, _said(description, "min_cpus") or 1)
-
-
-def _memory_mib(description: Mapping[str, object], nodes: int, cores: int, gpus: int) -> int | None:
-    """None where it is left to Slurm."""
-    if per_gpu := _per_gpu(description.get("mem_per_tres")):
-        return per_gpu * max(gpus, 1)
-    if (per_core := _said(description, "min_mem_per_cpu")) is not None:
-        return per_core * cores
-    per_node = _said(description, "min_mem_per_node")
-    return None if per_node is None else per_node * nodes
-
-
-def _per_gpu(value: object) -> int:
-    """The 4 of "gres/gpu:4"; 0 where nothing is said."""
-    return int(value.rpartition(":")[2]) if isinstance(value, str) else 0
+def _print_messages(wanted: Asked | None) -> None:
+    for line in () if wanted is None or wanted.policy is None else wanted.policy.messages:
+        click.echo(f"  {line}")
 
 
 def _when(said: Forecast, zone: ZoneInfo) -> str:

@@ -3,32 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
 
 from slurm_gpu.cli.cells import GAP
+from slurm_gpu.cli.limitamount import limit_amount
 from slurm_gpu.cli.output import print_json, print_table, remark
+from slurm_gpu.cli.policyuse import read_use
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.users import uid_and_name
-from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.lending import LendingLine, lending_of
 from slurm_gpu.controller.quota import QuotaLine, quota_of
-from slurm_gpu.controller.snapshot import Snapshot
-from slurm_gpu.controller.usage import Usage, submitted_as, usage_of
-from slurm_gpu.controller.watcher import facts_of
-from slurm_gpu.errors import OutsideError
-from slurm_gpu.policy.bundle import RUN_DIRECTORY
-from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
-from slurm_gpu.policy.limits import LimitKind, Measure, Scope
-from slurm_gpu.slurm.queue import QueueReader
-from slurm_gpu.slurm.submission import read_partitions, read_user_places
-from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
+from slurm_gpu.policy.limits import Measure, Scope
+from slurm_gpu.slurm.submission import read_user_places
+from slurm_gpu.units import format_duration, format_mgpu
 
 COLUMNS = ("rule", "limit on", "for", "used", "limit", "left", "")
 LENDING_COLUMNS = ("owner", "owns", "uses itself", "lends", "borrows", "back within")
@@ -56,7 +47,7 @@ def quota(site: Site, user: str | None, as_json: bool) -> None:
     share it. A dash is no number: the limit is on each job alone, or the use is not known here.
     """
     uid, name = uid_and_name(user)
-    policy, snapshot, source, by_kind = _situation(site)
+    policy, snapshot, source, by_kind = read_use(site)
     places = read_user_places(name, site.run)
     lines = quota_of(policy, snapshot, name, uid, places, site.wall(), by_kind)
     lending = lending_of(policy.lending, snapshot.usage) if policy.lending is not None else []
@@ -83,52 +74,15 @@ def _print_limits(lines: Sequence[QuotaLine], name: str, site: Site) -> None:
         remark("GPU-hours are known where slurm-gpuctld runs")
 
 
-def _situation(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
-    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
-
-    Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
-    """
-    settings = site.slurm.settings()
-    script = Path(settings.conf_path).parent / SCRIPT_NAME
-    policy = read_policy_in_force(script)
-    if policy is None:
-        raise OutsideError(
-            f"{script} is not there or not slurm-gpu's, so that no limits are known; quota runs where "
-            "slurmctld does, once a policy is installed: slurm-gpu policy apply"
-        )
-    now_s = site.wall()
-    directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
-    # The script says where it looks itself; one of an earlier version does not.
-    file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
-    found = snapshots.read_fresh(file, now_s)
-    if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
-        found = None
-    kinds = {rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job"}
-    if found is not None and not kinds:
-        return policy, found, "snapshot", {}
-    if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
-        remark("Slurm shows you only your own jobs here: what groups use is not all of it")
-    jobs = QueueReader(site.run).read()
-    facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
-    by_kind = {
-        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
-        for kind in kinds
-    }
-    if found is not None:
-        return policy, found, "snapshot", by_kind
-    usage = usage_of(jobs, policy.groups, facts)
-    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
-
-
 def _row(line: QuotaLine, user: str, zone: ZoneInfo) -> Sequence[str]:
     kind, rule = line.kind, line.rule
     return (
         rule.id,
         f"{_HELD[kind.scope]}{kind.what}{_of(line)}{_STATE[kind.scope]}",
         user if rule.per == "user" else rule.group.name,
-        GAP if line.used is None else _amount(kind, line.used),
-        _amount(kind, line.limit),
-        GAP if line.left is None else _amount(kind, line.left),
+        GAP if line.used is None else limit_amount(kind, line.used),
+        limit_amount(kind, line.limit),
+        GAP if line.left is None else limit_amount(kind, line.left),
         "; ".join(_notes(line, zone)),
     )
 
@@ -176,27 +130,6 @@ def _notes(line: QuotaLine, zone: ZoneInfo) -> Iterator[str]:
 
 def _clock(minute: int) -> str:
     return f"{minute // 60:02}:{minute % 60:02}"
-
-
-def _gpus(mgpu: int) -> str:
-    return "1 GPU" if mgpu == 1000 else f"{format_mgpu(mgpu)} GPUs"
-
-
-def _amount(kind: LimitKind, value: Any) -> str:
-    """An amount of what the limit measures, in words."""
-    if isinstance(value, Mapping) and kind.measure is Measure.WALLTIME:
-        steps = (value[index] for index in sorted(value))
-        return ", ".join(f"{format_duration(step['s'])} from {_gpus(step['mgpu'])}" for step in steps)
-    if isinstance(value, Mapping):
-        return ", ".join(sorted(value))
-    if kind.measure is Measure.GPUS:
-        return format_mgpu(int(value))
-    if kind.measure is Measure.MEMORY:
-        return "0" if value == 0 else format_memory_mib(value)
-    if kind.measure is Measure.WALLTIME:
-        return format_duration(value)
-    # To thousandths, as refusals tell it: what was used is not 0.
-    return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
 
 
 def _to_json(line: QuotaLine) -> dict[str, Any]:

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from slurm_gpu.cli import forecast as command
+from slurm_gpu.controller.snapshot import Snapshot, render
+from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.database.forecasts.answer import Forecast, Judged, Past, Reason
-from slurm_gpu.errors import UsageError
+from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.gpuforms import asked_in_all
+from slurm_gpu.policy.installed import read_policy_in_force
+from slurm_gpu.policy.names import SystemDirectory, resolve_names
 from slurm_gpu.policy.sbatch import parse_command
-from slurm_gpu.slurm.submission import Partition, UserDefaults
+from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.yamlsource import parse_yaml
 from tests.cli.conftest import CommandLine
-from tests.slurm.recorded import NOW_S
+from tests.slurm.recorded import NOW_S, recorded_client
 
 SAID = Forecast(
     id="17", full=True, at_s=NOW_S, low_s=1264.0, middle_s=5040.0, high_s=18_720.0, source="learned",
@@ -126,16 +135,26 @@ def test_words_that_are_neither_job_nor_command_are_refused(slurm_gpu: CommandLi
     assert "write the id of one job" in slurm_gpu.err
 
 
+PARTITIONS = """\
+PartitionName=gpu Default=YES DefaultTime=01:00:00 MaxTime=02:00:00 State=UP
+PartitionName=long Default=NO DefaultTime=NONE MaxTime=UNLIMITED State=UP
+PartitionName=shut Default=NO DefaultTime=NONE MaxTime=UNLIMITED State=DOWN
+"""
+
+
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Partitions, of which gpu is the default and one is down."""
-    partitions = [
-        Partition(name="gpu", is_default=True, default_time_s=3600, max_time_s=7200),
-        Partition(name="long", is_default=False, default_time_s=None, max_time_s=None),
-        Partition(name="shut", is_default=False, default_time_s=None, max_time_s=None, state="DOWN"),
-    ]
-    monkeypatch.setattr(command, "read_partitions", lambda: partitions)
-    monkeypatch.setattr(command, "read_user_defaults", lambda *_: UserDefaults(account="vision", told=False))
+def cluster(slurm_gpu: CommandLine) -> None:
+    """Partitions, of which gpu is the default and one is down. slurmdbd is away."""
+
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        if argv[0] == "sacctmgr":
+            raise SlurmError("slurmdbd: Connection refused")
+        if "assoc_mgr" in argv:
+            return f"UserName={getpass.getuser()}({os.getuid()}) DefAccount=vision DefWckey=\n"
+        assert argv[-1] == "partition"
+        return PARTITIONS
+
+    slurm_gpu.site.run = run
 
 
 @pytest.mark.parametrize(
@@ -182,6 +201,106 @@ def test_a_job_that_would_never_start_has_no_forecast(
     assert slurm_gpu("forecast", "--json", "--", "sbatch", options, "--wrap=true") == 1
     assert json.loads(slurm_gpu.out)["why"].startswith(told)
     assert not asked
+
+
+POLICY = """\
+version: 1
+groups: {vision: {accounts: [vision]}}
+bundles:
+  train: {gpus: 1, cpus: 4, memory: 32G, mode: fit}
+rules:
+  - {id: share, for: vision, per: user, why: "Others.", limits: {gpus_total: 6, gpus_running: 3}}
+  - {id: long, for: vision, per: job, why: "Others.", limits: {walltime: 1h}, mode: advise}
+"""
+
+
+@pytest.fixture
+def policy(slurm_gpu: CommandLine, cluster: None, tmp_path: Path) -> None:
+    """The policy in force; the caller has two GPUs running, says slurm-gpuctld."""
+    source = parse_yaml(POLICY, "policy.yaml")
+    checked = check_policy(source)
+    names = resolve_names(checked, source, SystemDirectory())
+    facts = SiteFacts(n_gpus=16, run_directory=tmp_path)
+    (tmp_path / "job_submit.lua").write_text(build_bundle(compile_policy(checked, names, facts)))
+    in_force = read_policy_in_force(tmp_path / "job_submit.lua")
+    assert in_force is not None
+    me = getpass.getuser()
+    usage = Usage({Subject(me, "vision"): RunningAndPending(Use(jobs=1, mgpu=2000))}, {me: os.getuid()})
+    snapshot = Snapshot(1, NOW_S, in_force.groups_id, usage)
+    (tmp_path / "snapshot.txt").write_text(render(snapshot))
+
+    class Here:
+        """The recorded Slurm, configured in tmp_path."""
+
+        def __init__(self) -> None:
+            self.recorded = recorded_client()
+
+        def settings(self) -> SlurmSettings:
+            return dataclasses.replace(self.recorded.settings(), conf_path=str(tmp_path / "slurm.conf"))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.recorded, name)
+
+    slurm_gpu.site.connect_slurm = Here
+
+
+def test_a_job_that_the_policy_would_refuse_has_no_forecast(slurm_gpu: CommandLine, policy: None):
+    asked = answering(slurm_gpu, SAID)
+    words = ("--", "sbatch", "--gpus=7", "--time=30", "--wrap=true")
+    assert slurm_gpu("forecast", *words) == 1
+    assert slurm_gpu.out.splitlines()[:3] == [
+        "no forecast: the policy would refuse this job",
+        "  Refused by rule share: Others.",
+        "    GPUs running + pending: used 0, limit 6, requested 7.",
+    ]
+    assert slurm_gpu("forecast", "--json", *words) == 1
+    told = json.loads(slurm_gpu.out)
+    assert (told["forecast"], told["why"]) == (None, "the policy would refuse this job")
+    assert told["policy"]["accepted"] is False
+    assert "Refused by rule share: Others." in told["policy"]["messages"]
+    assert not asked
+
+
+def test_what_the_policy_says_comes_first_and_what_it_fills_in_is_forecast(
+    slurm_gpu: CommandLine, policy: None
+):
+    asked = answering(slurm_gpu, SAID)
+    words = ("--", "sbatch", "--gpus=1", "--time=90", "--wrap=true")
+    assert slurm_gpu("forecast", *words) == 0, slurm_gpu.err
+    lines = slurm_gpu.out.splitlines()
+    assert lines[:2] == ["the policy would accept it, and say", "  Against rule long: Others."]
+    assert any(line.startswith("this job, submitted now, will probably start") for line in lines)
+    assert (asked[0]["cores"], asked[0]["memory_mib"]) == (4, 32 * 1024)
+    assert slurm_gpu("forecast", "--json", *words) == 0
+    told = json.loads(slurm_gpu.out)
+    assert told["forecast"]["high_s"] == SAID.high_s
+    assert told["policy"]["accepted"] is True
+
+
+def test_a_limit_that_is_used_up_is_said_before_the_forecast(slurm_gpu: CommandLine, policy: None):
+    asked = answering(slurm_gpu, SAID)
+    assert slurm_gpu("forecast", "--", "sbatch", "--gpus=2", "--time=30", "--wrap=true") == 0, slurm_gpu.err
+    first, second, third, *_ = slurm_gpu.out.splitlines()
+    assert first == "the policy would let it wait"
+    assert second.startswith(
+        f"  rule share: {getpass.getuser()}'s jobs run with 2 of 3 GPUs, so that this one"
+    )
+    assert third.startswith("this job, submitted now, will probably start")
+    assert slurm_gpu("forecast", "--", "sbatch", "--gpus=1", "--time=30", "--wrap=true") == 0
+    assert slurm_gpu.out.startswith("this job, submitted now, ")
+    asked.clear()
+    assert slurm_gpu("forecast", "--", "sbatch", "--gpus=4", "--time=30", "--wrap=true") == 1
+    assert "2 of 3 GPUs, so that one with 4 never starts" in slurm_gpu.out
+    assert not asked
+
+
+def test_where_no_policy_is_at_hand_it_is_said(slurm_gpu: CommandLine, cluster: None):
+    answering(slurm_gpu, SAID)
+    words = ("--", "sbatch", "--gpus=2", "--wrap=true")
+    assert slurm_gpu("forecast", *words) == 0
+    assert "what the policy says to it is not known on this host" in slurm_gpu.err
+    assert slurm_gpu("forecast", "--json", *words) == 0
+    assert json.loads(slurm_gpu.out)["policy"] is None
 
 
 @pytest.mark.parametrize(

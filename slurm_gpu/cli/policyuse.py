@@ -1,0 +1,57 @@
+"""The policy in force on this host, and who uses what of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_gpu.cli.output import remark
+from slurm_gpu.cli.site import Site
+from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.snapshot import Snapshot
+from slurm_gpu.controller.usage import Usage, submitted_as, usage_of
+from slurm_gpu.controller.watcher import facts_of
+from slurm_gpu.errors import OutsideError
+from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.submission import read_partitions
+
+
+def read_use(site: Site) -> tuple[PolicyInForce, Snapshot, str, Mapping[str, Usage]]:
+    """The policy in force and who uses what: as slurm-gpuctld counted it, else as the queue shows it now.
+
+    Besides, who uses what in jobs of one kind, where a rule sums these up: that the queue alone tells.
+    """
+    settings = site.slurm.settings()
+    script = Path(settings.conf_path).parent / SCRIPT_NAME
+    policy = read_policy_in_force(script)
+    if policy is None:
+        raise OutsideError(
+            f"{script} is not there or not slurm-gpu's, so that no limits are known; quota runs where "
+            "slurmctld does, once a policy is installed: slurm-gpu policy apply"
+        )
+    now_s = site.wall()
+    directory = Path(os.environ.get("SLURM_GPU_RUN_DIR") or RUN_DIRECTORY)
+    # The script says where it looks itself; one of an earlier version does not.
+    file = directory / snapshots.FILE_NAME if policy.snapshot is None else policy.snapshot
+    found = snapshots.read_fresh(file, now_s)
+    if found is not None and (found.groups_id is None or found.groups_id != policy.groups_id):
+        found = None
+    kinds = {rule.kind for rule in policy.rules if rule.kind is not None and rule.per != "job"}
+    if found is not None and not kinds:
+        return policy, found, "snapshot", {}
+    if "jobs" in settings.raw.get("PrivateData", "").split(",") and os.geteuid() != 0:
+        remark("Slurm shows you only your own jobs here: what groups use is not all of it")
+    jobs = QueueReader(site.run).read()
+    facts = facts_of(policy, site.slurm.nodes(), read_partitions(site.run))
+    by_kind = {
+        kind: usage_of((job for job in jobs if submitted_as(job) == kind), policy.groups, facts)
+        for kind in kinds
+    }
+    if found is not None:
+        return policy, found, "snapshot", by_kind
+    usage = usage_of(jobs, policy.groups, facts)
+    return policy, Snapshot(0, int(now_s), policy.groups_id, usage), "queue", by_kind
