@@ -110,6 +110,9 @@ local function text_of(job, sum)
   if job.kind == "interactive" then
     fields[#fields + 1] = "kind=interactive"
   end
+  if job.place then
+    fields[#fields + 1] = "zone=" .. encode(job.place.mode .. ":" .. job.place.text)
+  end
   if #errors > 0 then
     fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
   end

@@ -64,6 +64,13 @@ function decide.accept(job, state)
     lib.loan(lines, job.loan)
     say(table.concat(lines, "\n"))
   end
+  if job.place then
+    local lines = {}
+    lib.placed(lines, job.place)
+    if #lines > 0 then
+      say(table.concat(lines, "\n"))
+    end
+  end
   for field, value in pairs(job.writes) do
     job.desc[field] = value
   end
@@ -71,9 +78,11 @@ function decide.accept(job, state)
   local whole = job.notes_whole_nodes and " w=1" or ""
   local loan = job.loan and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
+  -- Only of a constraint that was written: slurm-gpuctld goes by it.
+  local zones = job.writes.features and " z=" .. job.place.text or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
-  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. loan .. nearest .. foreign
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. loan .. nearest .. zones .. foreign
   job.claim = job.claim or ledger.claim(job, job.sum)
   ledger.admit(state, token, job, job.claim)
   decisions.record(job, state, "allow", token, job.sum)

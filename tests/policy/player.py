@@ -19,6 +19,7 @@ from .policystrategies import OF_A_JOB, OF_A_SUM
 from .render import PARTITIONS, changes, description, record, snapshot
 from .scenarios import Again, Blind, Change, Pass, Scenario, Source, Submit, can_change, changed
 from .users import NAMES
+from .zonecluster import with_zones
 
 SETTLED_S = 2
 """After how long what has become no job counts no more."""
@@ -237,6 +238,8 @@ class Player:
             [job.token for job in self.jobs if job.token is not None],
             self._hours,
         )
+        if self.scenario.placement:
+            text = with_zones(text, self.scenario.placement)
         if self.scenario.tells_uptime:
             text = text.replace("\ngroups ", f"\nlooked {self.up_s:.2f} 0.05 {BOOT}\ngroups ", 1)
         if source is Source.ABSENT:

@@ -88,6 +88,8 @@ class Scenario:
     mark: str = "/"
     tells_uptime: bool = True
     """Whether the machine does, to slurmctld and slurm-gpuctld alike."""
+    placement: str | None = None
+    """How far distributed jobs are kept in one zone; None where no zones are told."""
 
 
 def can_change(job: Request) -> bool:
@@ -170,4 +172,5 @@ def scenarios(meets: str) -> st.SearchStrategy[Scenario]:
         ).map(tuple),
         mark=st.sampled_from([":", "/"]),
         tells_uptime=st.booleans(),
+        placement=st.sampled_from([None, "observe", "advise", "enforce"]),
     )

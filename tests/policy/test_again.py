@@ -24,6 +24,7 @@ from .model import BundleModel, Request, RuleModel
 from .policystrategies import BUNDLES, rule_lists
 from .render import PARTITIONS, description, record, snapshot
 from .strategies import full_requests, queued
+from .zonecluster import with_zones
 
 START = 1_000_000
 TOKEN = re.compile(r"(?<=t=)\w+|(?<=allow )\w+")
@@ -75,6 +76,8 @@ def seen(site: Site, verdict: Verdict) -> tuple[Any, ...]:
     return verdict.code, verdict.messages, log, desc
 
 
+# How far jobs are kept in zones follows the length of the queue.
+MODES = ("enforce", "observe", None, "advise")
 # What happens between submissions: nothing, seconds, a new table, a new snapshot.
 events = st.one_of(
     st.none(),
@@ -117,7 +120,9 @@ def test_found_again_or_judged_anew_is_the_same(
                     record(number, job, running=running) for number, (job, running) in enumerate(event, 1)
                 )
             elif event is not None:
-                site.snapshot.write_text(snapshot(site.second, site.second, rules, list(event)))
+                text = snapshot(site.second, site.second, rules, list(event))
+                mode = MODES[len(event) % len(MODES)]
+                site.snapshot.write_text(text if mode is None else with_zones(text, mode))
         desc = {**description(asked[which % len(asked)]), "admin_comment": foreign}
         assert seen(quick, quick.submit(desc)) == seen(thorough, thorough.submit(desc))
     assert quick.told() == thorough.told()

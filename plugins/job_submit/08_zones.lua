@@ -1,0 +1,165 @@
+-- Zones as slurm-gpuctld's snapshot tells them, and constraints with zones behind them. What is written here can be
+-- taken apart again to the letter (slurm_gpu/placement/zoneconstraint.py).
+local zones = {}
+
+-- Alternatives in one constraint, at most.
+local MOST_ALTERNATIVES = 32
+
+local NAME = "^[%w_.:+=-]+$"
+local SCALES = { "small", "medium", "large" }
+
+local function decode(name)
+  return (name:gsub("%%(%x%x)", function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
+end
+
+local function numbers_of(text)
+  local found = {}
+  for key, value in text:gmatch(" ([%w_]+)=(%d+)") do
+    found[key] = tonumber(value)
+  end
+  return found
+end
+
+-- "a100:4,h100:8" or "a100,nvlink", percent-encoded between the signs, as {name = count or true}.
+local function names_of(text)
+  local found = {}
+  for item in (text or ""):gmatch("[^,]+") do
+    local name, count = item:match("^(.*):(%d+)$")
+    found[decode(name or item)] = tonumber(count) or true
+  end
+  return found
+end
+
+-- The lines about placement, all together and last in a snapshot; "" where no job is to be scored.
+local function section(snapshot)
+  local body = snapshot.body
+  local at = body:find("\nplacement ", 1, true)
+  return at and body:sub(at, (body:find("\nend ", at, true))) or ""
+end
+
+local function parse(text)
+  local mode, settings = text:match("\nplacement (%l+)([^\n]*)")
+  if mode ~= "observe" and mode ~= "advise" and mode ~= "enforce" then
+    return nil
+  end
+  local found = { mode = mode, most_medium = numbers_of(settings).medium or 1, scores = {}, pools = {}, most_gpus = {} }
+  for name, more in text:gmatch("\nscore (%S+)([^\n]*)") do
+    found.scores[decode(name)] = numbers_of(more)
+  end
+  for zone, partition, more in text:gmatch("\npool (%S+) (%S+)([^\n]*)") do
+    local pool = numbers_of(more)
+    pool.zone, partition = decode(zone), decode(partition)
+    pool.types, pool.features = names_of(more:match(" types=(%S+)")), names_of(more:match(" features=(%S+)"))
+    local pools = found.pools[partition] or {}
+    pools[#pools + 1] = pool
+    found.pools[partition] = pools
+    found.most_gpus[partition] = math.max(found.most_gpus[partition] or 0, pool.gpus or 0)
+  end
+  return found
+end
+
+-- What names the table, and the table: {mode, most_medium = nodes up to which a job is medium, scores = {zone → {small,
+-- medium, large}}, pools = {partition → list of {zone, nodes, gpus, cpus, mib, types, features}} (nodes that are alike;
+-- zone is "-" outside of all), most_gpus = {partition → of one node}}. Nil where no job is to be scored.
+function zones.table_of(snapshot)
+  if snapshot == nil then
+    return "", nil
+  elseif snapshot.placement_text == nil then
+    snapshot.placement_text = section(snapshot)
+    snapshot.placement = parse(snapshot.placement_text)
+  end
+  return snapshot.placement_text, snapshot.placement
+end
+
+-- A user's own constraint as {sign = "&", "|" or nil, names}; {names = {}} for none, nil where nothing can be put behind
+-- it so that Slurm takes it, and all that it means stays.
+function zones.read_own(text)
+  if type(text) ~= "string" or text == "" then
+    return { names = {} }
+  end
+  local has_and, has_or = text:find("&", 1, true), text:find("|", 1, true)
+  if has_and and has_or then
+    return nil -- Slurm does not say which comes first
+  end
+  local sign, names = has_and and "&" or has_or and "|" or nil, {}
+  for name in (text .. (sign or "&")):gmatch(sign == "|" and "([^|]*)|" or "([^&]*)&") do
+    if not name:find(NAME) then
+      return nil
+    end
+    names[#names + 1] = name
+  end
+  return { sign = sign, names = names }
+end
+
+-- Whether nodes with these features have what a constraint that was read asks.
+function zones.holds(own, features)
+  if own.sign == "|" then
+    for _, name in ipairs(own.names) do
+      if features[name] then
+        return true
+      end
+    end
+    return false
+  end
+  for _, name in ipairs(own.names) do
+    if not features[name] then
+      return false
+    end
+  end
+  return true
+end
+
+-- The constraint with zones behind it, the first of which has precedence.
+function zones.joined(text, names)
+  local alternatives = "[" .. table.concat(names, "|") .. "]"
+  if type(text) ~= "string" or text == "" then
+    return alternatives
+  elseif text:find("[&|]") then
+    return "(" .. text .. ")&" .. alternatives
+  end
+  return text .. "&" .. alternatives
+end
+
+function zones.scale_of(nodes, most_medium)
+  if nodes <= 1 then
+    return SCALES[1]
+  end
+  return nodes <= most_medium and SCALES[2] or SCALES[3]
+end
+
+-- The zones with room for so many nodes of a job, whatever is free now, the best first: a list of {name, score}.
+-- `fits(pool)` tells whether a node of a pool can take its part of the job.
+function zones.fitting(found, partitions, nodes, fits)
+  local least = {} -- by zone, of the nodes that it has in each of the partitions
+  for partition in partitions:gmatch("[^,]+") do
+    local here = {}
+    for _, pool in ipairs(found.pools[partition] or {}) do
+      if found.scores[pool.zone] and fits(pool) then
+        here[pool.zone] = (here[pool.zone] or 0) + (pool.nodes or 0)
+      end
+    end
+    for zone in pairs(found.scores) do
+      least[zone] = math.min(least[zone] or math.huge, here[zone] or 0)
+    end
+  end
+  local scale, list = zones.scale_of(nodes, found.most_medium), {}
+  for zone, count in pairs(least) do
+    if count >= nodes then
+      list[#list + 1] = { name = zone, score = found.scores[zone][scale] or 0 }
+    end
+  end
+  table.sort(list, function(one, other)
+    if one.score ~= other.score then
+      return one.score > other.score
+    end
+    return one.name < other.name
+  end)
+  for index = #list, MOST_ALTERNATIVES + 1, -1 do
+    list[index] = nil
+  end
+  return list, scale
+end
+
+return zones

@@ -1,0 +1,311 @@
+"""Zones at submission: users' constraints survive, Slurm takes what is written, nothing else is touched."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.zonewait import written_zones
+from slurm_gpu.placement.zoneconstraint import can_be_joined, taken_apart
+from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields, Verdict
+
+from .compile import compiled
+from .fuzzing import examples, is_long, seeded
+from .model import Request, RuleModel
+from .render import PARTITIONS, description, record, snapshot
+from .strategies import every_request
+from .zonecluster import (
+    CLUSTERS,
+    OWN,
+    ZONES,
+    Cluster,
+    allowed,
+    distributed,
+    holds,
+    is_taken_by_slurm,
+    make_node,
+)
+
+NOW_S = 1_000_000
+JOBS = st.one_of(distributed(), distributed(), distributed(), every_request())
+JOBS_AT_ONCE = 8
+RULE = RuleModel("share", "user", limits={"gpus_total": 10**9})
+TWO_NODES = Request(uid=1001, account="vision", per_node=2, nodes=2)
+
+
+def two_zones(nodes: int = 2) -> Cluster:
+    return Cluster(
+        tuple(
+            make_node(f"{zone}-{n}", zone, ["a100"], ["gpu", "long"])
+            for zone in ZONES[:2]
+            for n in range(nodes)
+        ),
+        roles=("small", "large", "medium"),
+    )
+
+
+class Site:
+    """A script beside a snapshot."""
+
+    def __init__(self, directory: Path, lua: str = "5.4") -> None:
+        self.directory, self.generation, self.now_s = directory, 0, NOW_S
+        self.log, self.snapshot = directory / "decisions.log", directory / "snapshot.txt"
+        self.log.write_text("")
+        table = compiled(
+            [RULE], str(self.log), snapshot=str(self.snapshot), partition_gpus={"gpu": 4, "long": 4}
+        )
+        self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: self.now_s)
+
+    def show(self, cluster: Cluster | None, mode: str = "enforce") -> None:
+        """A new snapshot; without a cluster, one that tells of no zones."""
+        self.generation += 1
+        text = snapshot(self.generation, self.now_s, [RULE], [])
+        lines = "".join(f"{line}\n" for line in (cluster.lines(mode) if cluster else []))
+        self.snapshot.write_text(text.replace(f"\nend {self.generation}", f"\n{lines}end {self.generation}"))
+        self.now_s += 31  # what was admitted is forgotten
+        self.snapshot.write_text(
+            self.snapshot.read_text().replace(f" {self.now_s - 31}\n", f" {self.now_s}\n", 1)
+        )
+
+    def submit(self, job: Request = TWO_NODES, **more: object) -> Verdict:
+        desc: ScalarFields = description(job) | more  # type: ignore[operator]
+        return self.script.submit(desc, PARTITIONS)
+
+    @property
+    def logged(self) -> str | None:
+        """What the last decision says of zones."""
+        match = re.search(r" zone=(\S+)", self.log.read_text().splitlines()[-1])
+        return match and match[1]
+
+
+@pytest.fixture(params=["5.1", "5.4"])
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    site = Site(tmp_path, request.param)
+    site.show(two_zones())
+    return site
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+def test_users_constraints_survive_and_slurm_takes_what_is_written(tmp_path: Path, lua: str) -> None:
+    site = Site(tmp_path, lua)
+    placed = 0
+
+    @seeded(lua)
+    @settings(
+        max_examples=math.ceil(examples(160, one_in=50) / len(LUA_VERSIONS)),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=not is_long(),
+    )
+    @given(
+        cluster=CLUSTERS,
+        asked=st.lists(st.tuples(JOBS, OWN), min_size=JOBS_AT_ONCE, max_size=JOBS_AT_ONCE),
+        mark=st.sampled_from([":", "/"]),
+    )
+    def survives(cluster: Cluster, asked: list[tuple[Request, str | None]], mark: str) -> None:
+        nonlocal placed
+        site.show(cluster)
+        for job, own in asked:
+            desc = description(job, mark) | {"features": own}
+            placed += is_well_placed(cluster, job, own, site.script.submit(desc, PARTITIONS))
+
+    survives()
+    assert placed >= 160 / len(LUA_VERSIONS) / 2
+
+
+def is_well_placed(cluster: Cluster, job: Request, own: str | None, verdict: Verdict) -> bool:
+    """Whether zones were written; raises AssertionError where that was wrong."""
+    assert not [text for level, text in verdict.log if level == "error"]
+    if not verdict.accepted:
+        assert "All shards of a job on a node come from one GPU" in verdict.messages[0]
+        return False
+    after = verdict.desc.get("features")
+    if after == own:
+        assert " z=" not in verdict.desc["admin_comment"]
+        return False
+    assert can_be_joined(own or "", ZONES)
+    written = taken_apart(after)
+    assert written is not None
+    assert written.own == (own or "")
+    assert written_zones(verdict.desc["admin_comment"]) == set(written.zones)
+    assert is_taken_by_slurm(after)
+    least = max(job.least_nodes, math.ceil(job.asked_mgpu / 1000 / cluster.most_gpus(job.partitions)))
+    assert least >= 2
+    fewest = replace(job, nodes=least, most_nodes=None) if job.counted_nodes > least else job
+    for zone in written.zones:
+        for name in job.partitions:
+            here = [node for node in cluster.in_partition(name) if allowed(after, zone, node)]
+            assert all(zone in node.features for node in here)
+            able = sum(holds(node, fewest, least) for node in here)
+            assert able >= max(least, job.counted_nodes), (zone, name)
+    return True
+
+
+def test_the_zone_with_the_best_score_comes_first(site: Site) -> None:
+    verdict = site.submit()
+    assert verdict.desc["features"] == "[zone2|zone1]"  # zone2 is for large jobs
+    assert verdict.desc["admin_comment"].endswith(" r=share z=zone2:700,zone1:0")
+    assert site.logged == "enforce:zone2:700,zone1:0"
+    assert verdict.messages == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "written"),
+    [
+        ("a100", "a100&[zone2|zone1]"),
+        ("a100|h100", "(a100|h100)&[zone2|zone1]"),
+        ("a100&a100", "(a100&a100)&[zone2|zone1]"),
+    ],
+)
+def test_the_users_own_stands_before_the_zones(site: Site, own: str, written: str) -> None:
+    assert site.submit(features=own).desc["features"] == written
+
+
+@pytest.mark.parametrize("own", ["[a100|h100]", "a100*2", "(a100|h100)", "a100&b|c", "a100,b", "a100 "])
+def test_a_constraint_that_cannot_have_zones_behind_it_stays_and_its_owner_is_told(
+    site: Site, own: str
+) -> None:
+    verdict = site.submit(features=own)
+    assert verdict.desc["features"] == own
+    assert verdict.messages[0].startswith("This job is not kept within one zone: its --constraint")
+    assert site.logged == "enforce:-:constraint"
+    site.show(two_zones(), "observe")
+    assert site.submit(features=own).messages == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"req_nodes": "n1"}, "nodelist"),
+        ({"exc_nodes": "n1"}, "exclude"),
+        ({"prefer": "a100"}, "prefer"),
+        ({"reservation": "big"}, "reservation"),
+        ({"req_switch": 1}, "switches"),
+        ({"het_job_offset": 0}, "het"),
+        ({"threads_per_core": 1}, "threads"),
+        ({"contiguous": 1}, "contiguous"),
+        ({"tres_per_node": "gres/gpu:2,gres/ib:1"}, "gres"),
+        ({"tres_per_task": "gres/gpu:1,license/matlab:1"}, "gres"),
+        ({"features": "zone1"}, "zone"),
+        ({"features": "missing"}, "room"),
+        ({"min_cpus": 65}, "room"),
+        ({"min_mem_per_node": 100_001}, "room"),
+        ({"min_nodes": 3, "max_nodes": 3}, "room"),
+        ({"max_nodes": 3}, "room"),
+        ({"tres_per_node": "gres/gpu:v100:2"}, "room"),
+        ({"tres_per_node": "gres/gpu:5"}, "room"),
+    ],
+)
+def test_what_chooses_nodes_itself_or_might_be_refused_is_left_alone(
+    site: Site, more: dict[str, object], why: str
+) -> None:
+    verdict = site.submit(**more)
+    assert verdict.accepted
+    assert verdict.desc.get("features") == more.get("features")
+    assert " z=" not in verdict.desc["admin_comment"]
+    assert verdict.messages == ()
+    assert site.logged == f"enforce:-:{why}"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Request(uid=1001, account="vision", per_job=4),
+        Request(uid=1001, account="vision", per_node=4),
+        Request(uid=1001, account="vision", per_task=1, n_tasks=4),
+        Request(uid=1001, account="vision", nodes=2),
+        Request(uid=1001, account="vision", shards_per_node=4),
+    ],
+)
+def test_a_job_that_may_fit_one_node_or_has_no_gpus_is_none_of_our_affair(site: Site, job: Request) -> None:
+    assert "features" not in site.submit(job).desc
+    assert site.logged is None
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Request(uid=1001, account="vision", per_job=5),
+        Request(uid=1001, account="vision", per_task=1, n_tasks=8),
+        Request(uid=1001, account="vision", per_node=1, n_tasks=8, tasks_per_node=4),
+        Request(uid=1001, account="vision", nodes=2, exclusive=True),
+        Request(uid=1001, account="vision", nodes=2, most_nodes=2, per_node=4, mib_per_gpu=25_000),
+    ],
+)
+def test_a_job_that_surely_needs_several_nodes_need_not_say_so(site: Site, job: Request) -> None:
+    assert site.submit(job).desc["features"] == "[zone2|zone1]"
+
+
+def test_of_a_range_of_nodes_a_zone_has_to_have_the_most(site: Site) -> None:
+    job = Request(uid=1001, account="vision", per_node=4, nodes=2, most_nodes=4, mib_per_gpu=25_000)
+    site.show(two_zones(4))
+    assert site.submit(job).desc["features"] == "[zone2|zone1]"
+    site.show(two_zones(3))
+    assert site.submit(job).desc.get("features") is None
+    assert site.logged == "enforce:-:room"
+
+
+def test_only_zones_with_enough_nodes_are_named(site: Site) -> None:
+    small, large = two_zones(2).of("zone1"), two_zones(3).of("zone2")
+    site.show(Cluster((*small, *large)))
+    job = replace(TWO_NODES, nodes=3)
+    assert site.submit(job).desc["features"] == "[zone2]"
+
+
+def test_a_zone_has_to_have_the_nodes_in_each_of_the_jobs_partitions(site: Site) -> None:
+    nodes = two_zones().nodes
+    only_gpu = [replace(node, partitions=["gpu"]) if node.name == "zone2-0" else node for node in nodes]
+    site.show(Cluster(tuple(only_gpu)))
+    job = replace(TWO_NODES, partition="long,gpu")
+    assert site.submit(job).desc["features"] == "[zone1]"
+
+
+def test_observe_only_writes_it_down_and_advise_only_says_it(site: Site) -> None:
+    for mode in ("observe", "advise"):
+        site.show(two_zones(), mode)
+        verdict = site.submit()
+        assert "features" not in verdict.desc
+        assert " z=" not in verdict.desc["admin_comment"]
+        assert site.logged == f"{mode}:zone2:700,zone1:0"
+        assert bool(verdict.messages) is (mode == "advise")
+    assert "--constraint='[zone2|zone1]'" in "".join(verdict.messages)
+
+
+def test_without_zones_in_a_fresh_snapshot_jobs_pass_unscored(site: Site) -> None:
+    site.show(None)
+    assert site.submit().desc.get("features") is None
+    site.show(two_zones())
+    assert site.submit().desc.get("features") == "[zone2|zone1]"
+    site.now_s += 31
+    assert site.submit().desc.get("features") is None
+    assert site.logged is None
+    site.show(two_zones())
+    text = site.snapshot.read_text()
+    for damaged in (text[:-20], text.replace("placement enforce", "placement whatever"), ""):
+        site.snapshot.write_text(damaged)
+        verdict = site.submit()
+        assert verdict.accepted
+        assert verdict.desc.get("features") is None
+
+
+def test_jobs_alike_are_placed_alike_until_the_zones_are_told_otherwise(site: Site) -> None:
+    assert {site.submit().desc["features"] for _ in range(3)} == {"[zone2|zone1]"}
+    busy = [
+        replace(node, state="idle+drain") if node.name == "zone2-0" else node for node in two_zones().nodes
+    ]
+    site.show(Cluster(tuple(busy)))
+    assert {site.submit().desc["features"] for _ in range(3)} == {"[zone1]"}
+
+
+def test_an_update_by_the_owner_is_left_alone(site: Site) -> None:
+    before = record(7, TWO_NODES) | {"features": "[zone2|zone1]"}
+    verdict = site.script.modify(dict(EMPTY_DESCRIPTION) | {"features": "a100"}, before, PARTITIONS)
+    assert verdict.accepted
+    assert verdict.desc["features"] == "a100"

@@ -1,0 +1,188 @@
+"""Clusters with zones, for hypothesis, and what Slurm makes of a constraint there, from Slurm's manual."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import strategies as st
+
+from slurm_gpu.config import Zone
+from slurm_gpu.controller.zonetable import table, zone_nodes
+from slurm_gpu.placement.zones import Scale
+from slurm_gpu.slurm.client import SlurmNode
+
+from .model import Request
+
+ZONES = ("zone1", "zone2", "rack.3")
+_BRACKET = re.compile(r"\[([^\[\]]*)\]$")
+_NAME = re.compile(r"[^&|()\[\]*,\s]+")
+
+
+def make_node(
+    name: str, zone: str | None, features: Sequence[str], partitions: Sequence[str], **amounts: int
+) -> SlurmNode:
+    kind = "a100" if "a100" in features else "v100"
+    gpus = amounts.pop("gpus", 4)
+    return SlurmNode(
+        name=name, address=name, state="idle", reason=None, cpus_allocated=0, memory_allocated_mib=0,
+        gpus={kind: gpus}, gpus_allocated={kind: 0}, shards=gpus * 4, shards_allocated=0,
+        features=[*features, *([zone] if zone else [])], partitions=list(partitions),
+        **({"cpus": 32, "memory_mib": 100_000} | amounts),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes, each in one zone or none."""
+
+    nodes: tuple[SlurmNode, ...]
+    demand: int = 0
+    roles: tuple[str, ...] = ("small", "medium", "large")
+
+    def lines(self, mode: str) -> list[str]:
+        """Of the snapshot."""
+        zones = {
+            name: Zone(",".join(node.name for node in self.of(name)), role)
+            for name, role in zip(ZONES, self.roles, strict=True)
+            if self.of(name)
+        }
+        found = table(mode, zone_nodes(zones, self.nodes), self.nodes, dict.fromkeys(Scale, self.demand))
+        return [] if found is None else list(found.lines())
+
+    def of(self, zone: str) -> list[SlurmNode]:
+        return [node for node in self.nodes if zone in node.features]
+
+    def in_partition(self, name: str) -> list[SlurmNode]:
+        return [node for node in self.nodes if name in node.partitions]
+
+    def most_gpus(self, partitions: Sequence[str]) -> int:
+        return max((node.n_gpus for name in partitions for node in self.in_partition(name)), default=0)
+
+
+_NODES = st.builds(
+    lambda zone, kind, nvlink, partitions, gpus, cpus, mib: (
+        zone,
+        [kind, *(["nvlink"] if nvlink else [])],
+        partitions,
+        {"gpus": gpus, "cpus": cpus, "memory_mib": mib},
+    ),
+    st.sampled_from([*ZONES, None]),
+    st.sampled_from(["a100", "a100", "v100"]),
+    st.booleans(),
+    st.sampled_from([["gpu", "long"], ["gpu", "long"], ["gpu"], ["long"]]),
+    st.sampled_from([4, 4, 8]),
+    st.sampled_from([32, 32, 16]),
+    st.sampled_from([100_000, 100_000, 50_000]),
+)
+CLUSTERS = st.builds(
+    lambda groups, demand: Cluster(
+        tuple(
+            make_node(f"n{number}", zone, features, partitions, **amounts)
+            for number, (zone, features, partitions, amounts) in enumerate(
+                itertools.chain.from_iterable([shape] * count for shape, count in groups)
+            )
+        ),
+        demand,
+    ),
+    st.lists(st.tuples(_NODES, st.integers(1, 6)), min_size=2, max_size=6),
+    st.integers(0, 50_000),
+)
+
+
+@st.composite
+def distributed(draw: st.DrawFn) -> Request:
+    """A job on several nodes, most of which some zone can hold."""
+    form = draw(st.sampled_from(["per_node", "per_node", "per_job", "per_task"]))
+    nodes = draw(st.integers(2, 4)) if form == "per_node" else draw(st.sampled_from([None, 2, 3]))
+    gpus = draw(st.integers(5, 12) if form == "per_job" else st.integers(1, 4))
+    memory = draw(st.sampled_from([None, None, "mib_per_node", "mib_per_cpu", "mib_per_gpu"]))
+    tasks = draw(st.integers(2, 8)) if form == "per_task" else draw(st.sampled_from([None, None, 4]))
+    job = Request(
+        uid=1001,
+        account="vision",
+        partition=draw(st.sampled_from(["gpu", "gpu", "long", "long,gpu"])),
+        nodes=nodes,
+        most_nodes=None if nodes is None else nodes + draw(st.sampled_from([0, 0, 1])),
+        n_tasks=tasks,
+        cpus_per_task=draw(st.sampled_from([None, None, 2, 8])),
+        gpu_type=draw(st.sampled_from([None, "a100"])),
+    )
+    amount = {} if memory is None else {memory: draw(st.sampled_from([1000, 20_000, 60_000]))}
+    return replace(job, **{form: gpus}, **amount)
+
+
+PLAIN = st.sampled_from(
+    ["a100", "nvlink", "a100&nvlink", "a100|v100", "nvlink|v100", "a100|missing", "missing"]
+)
+OWN = st.one_of(
+    st.none(),
+    PLAIN,
+    PLAIN,
+    PLAIN,
+    st.sampled_from(["[a100|v100]", "a100*2", "(a100|v100)", "(a100|v100)&nvlink", "a100&nvlink|v100"])
+    | st.sampled_from(
+        ["a100,nvlink", "zone1", "a100&zone2", "a100&", "|", " ", "a100 ", "%d", "[", "((a100))"]
+    )
+    | st.text(alphabet="a1&|()[]*, zone2", max_size=12),
+)
+
+
+def with_zones(snapshot: str, mode: str) -> str:
+    """The snapshot of a cluster that has two zones of eight nodes besides."""
+    body, _, end = snapshot.rpartition("\nend ")
+    return "\n".join((body, *_TWO_ZONES.lines(mode), f"end {end}"))
+
+
+_TWO_ZONES = Cluster(
+    tuple(make_node(f"{zone}-{n}", zone, ["a100"], ["gpu", "long"]) for zone in ZONES[:2] for n in range(8))
+)
+
+
+def is_taken_by_slurm(constraint: str) -> bool:
+    """Whether Slurm can read it: one bracket, at the end, and at most one pair of parentheses before it.
+
+    So it was tried on 22.05; tests/lab/test_zones.py tries it on any.
+    """
+    bracket = _BRACKET.search(constraint)
+    if bracket is None or constraint.count("[") != 1:
+        return False
+    before, alternatives = constraint[: bracket.start()], bracket[1].split("|")
+    if before:
+        if not before.endswith("&"):
+            return False
+        before = before[:-1]
+        if before.startswith("(") and before.endswith(")"):
+            before = before[1:-1]
+    names = re.split("[&|]", before) if before else []
+    return all(_NAME.fullmatch(name) for name in [*names, *alternatives])
+
+
+def allowed(constraint: str, zone: str, node: SlurmNode) -> bool:
+    """Whether a node may serve a job with such a constraint once one of its alternatives is chosen."""
+    before = _BRACKET.sub("", constraint).removesuffix("&")
+    return zone in node.features and (not before or means(before.strip("()"), node))
+
+
+def means(own: str, node: SlurmNode) -> bool:
+    """Of a constraint with & or | between its names, and not both."""
+    if "|" in own:
+        return any(name in node.features for name in own.split("|"))
+    return all(name in node.features for name in own.split("&"))
+
+
+def holds(node: SlurmNode, job: Request, nodes: int) -> bool:
+    """Whether a node can take an even share of the job."""
+    kind = job.named_type
+    tasks = math.ceil(job.tasks / nodes)
+    gpus = max(math.ceil(job.asked_mgpu / 1000 / nodes), tasks * (job.per_task or 0))
+    cpus = max(math.ceil(job.cpus / nodes), tasks * (job.cpus_per_task or 1))
+    return (
+        (kind is None or node.gpus.get(kind, 0) >= gpus)
+        and node.n_gpus >= gpus
+        and node.cpus >= cpus
+        and node.memory_mib >= math.ceil(job.mib / nodes)
+    )
