@@ -87,6 +87,8 @@ class Placement:
     """Nodes of these alone."""
     nodes: str | None = None
     """These alone, as a Slurm hostlist."""
+    zone_wait_s: float = 1800.0
+    """For so long a distributed job waits for one zone, once it is its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +316,7 @@ class _Check(YamlCheck):
         return Metrics()
 
     def placement(self, value: Any) -> Placement:
-        table = self.mapping(("placement",), value, ("mode", "partitions", "nodes"))
+        table = self.mapping(("placement",), value, ("mode", "partitions", "nodes", "zone_wait"))
         values: dict[str, Any] = {}
         if "mode" in table:
             if table["mode"] in PLACEMENT_MODES:
@@ -327,4 +329,6 @@ class _Check(YamlCheck):
             values["partitions"] = self.names(("placement", "partitions"), table["partitions"])
         if "nodes" in table:
             values["nodes"] = self.text(("placement", "nodes"), table["nodes"], "n[1-4]")
+        if "zone_wait" in table:
+            values["zone_wait_s"] = self.duration(("placement", "zone_wait"), table["zone_wait"])
         return Placement(**values)

@@ -24,11 +24,13 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper
+from slurm_gpu.controller.zonewait import ZoneWait
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notify import Notifier
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
+from slurm_gpu.slurm.features import FeatureClient
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.submission import read_partitions
 
@@ -75,13 +77,19 @@ def _run(options: argparse.Namespace) -> None:
         return
     lock = _only_one(options.run_dir)
     try:
-        _watch(watcher, keeper, calls, clock, notifier)
+        waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock)
+        _watch(watcher, keeper, waits, calls, clock, notifier)
     finally:
         lock.close()
 
 
 def _watch(
-    watcher: Watcher, keeper: WeightKeeper, calls: CountingRun, clock: Clock, notifier: Notifier
+    watcher: Watcher,
+    keeper: WeightKeeper,
+    waits: ZoneWait,
+    calls: CountingRun,
+    clock: Clock,
+    notifier: Notifier,
 ) -> None:
     # Even while Slurm is being asked: an answer may be a minute away, and nothing is lost with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -93,6 +101,8 @@ def _watch(
         while True:
             pause_s = watcher.turn()
             keeper.turn(watcher.running)
+            if watcher.seen is not None:
+                waits.turn(*watcher.seen)
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:

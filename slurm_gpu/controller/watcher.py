@@ -25,6 +25,7 @@ from slurm_gpu.controller.pace import Pace
 from slurm_gpu.controller.snapshot import Looked, Snapshot
 from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
 from slurm_gpu.controller.zones import ZoneMap
+from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.install import SCRIPT_NAME
@@ -90,6 +91,7 @@ class Watcher:
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
+        self._zone_tables = ZoneTables(config.placement.mode, config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
         self._pace = Pace()
@@ -110,6 +112,11 @@ class Watcher:
     def running(self) -> int:
         """Another number whenever other jobs run than at the look before, or elsewhere."""
         return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is Phase.RUNNING))
+
+    @property
+    def seen(self) -> tuple[Sequence[CountedJob], ZoneTable | None] | None:
+        """Jobs and zones at the last look; None where slurmctld did not answer."""
+        return (self._jobs, self._zone_tables.last) if self._answered else None
 
     def turn(self) -> float:
         """Take one look and write what was seen; returns the seconds until the next."""
@@ -161,6 +168,7 @@ class Watcher:
             period_starts=self._hours.starts(now_s) if hours is not None else {},
             seen=_tokens(jobs, now_s),
             zones=tuple(self._zones.rooms(nodes)),
+            placement=self._zone_tables.of(nodes, jobs, facts),
             looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
         )
 

@@ -354,3 +354,28 @@ def test_what_was_asked_is_counted_with_what_failed() -> None:
     with pytest.raises(SlurmError):
         calls(["squeue", "--version"], {}, 1.0)  # would ask no daemon
     assert str(calls) == "squeue 2 (250 ms each, 1 failed)"
+
+
+def test_zones_with_their_features_are_told_and_scored_anew_with_the_nodes(tmp_path: Path) -> None:
+    site = Site(tmp_path, zones={"zone1": Zone("n1", "small"), "zone2": Zone("n2", "large")})
+
+    def told() -> list[str]:
+        site.turn()
+        lines = site.watcher.path.read_text().splitlines()
+        return [line for line in lines if line.startswith(("placement", "score", "pool"))]
+
+    assert told() == []
+    site.slurm.node_list = [make_node(f"n{n}", features=[f"zone{n}"]) for n in (1, 2)]
+    assert told() == []
+    site.clock.advance(10)
+    assert [line.split()[:2] for line in told()] == [
+        ["placement", "observe"],
+        ["score", "zone1"],
+        ["score", "zone2"],
+        ["pool", "zone1"],
+        ["pool", "zone2"],
+    ]
+    assert site.watcher.seen is not None
+    site.slurm.away = True
+    site.watcher.turn()
+    assert site.watcher.seen is None

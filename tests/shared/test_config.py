@@ -25,7 +25,7 @@ sampling: {interval: 2s, min_coverage: 0}
 retention: {timelines: 30d, windows: 1d, events: 400d}
 spool: {max_size: 1.5G}
 metrics: {listen: "[::1]:9836"}
-placement: {mode: enforce, partitions: [gpu, debug], nodes: "n[1-2]"}
+placement: {mode: enforce, partitions: [gpu, debug], nodes: "n[1-2]", zone_wait: 10m}
 """
 
 
@@ -49,13 +49,13 @@ def test_a_whole_file():
     assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
     assert (config.retention.windows_s, config.retention.events_s) == (86400.0, 400 * 86400.0)
     assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, ("::1", 9836))
-    assert config.placement == Placement("enforce", ("gpu", "debug"), "n[1-2]")
+    assert config.placement == Placement("enforce", ("gpu", "debug"), "n[1-2]", 600.0)
 
 
 def test_the_cluster_alone_is_enough():
     config = _read("cluster: neuron\n")
     assert config == SiteConfig(cluster="neuron")
-    assert config.placement == Placement("observe", None, None)
+    assert config.placement == Placement("observe", None, None, 1800.0)
     assert (config.team, config.sampling.min_coverage) == ("account", 0.8)
 
 
@@ -87,6 +87,10 @@ def test_the_example_that_is_shipped_is_valid():
         (
             "cluster: n\nplacement: {partitions: gpu}\n",
             "2:25: partitions: 'gpu' must be a list of names",
+        ),
+        (
+            "cluster: n\nplacement: {zone_wait: soon}\n",
+            "2:24: zone_wait: 'soon' must be a duration such as 1s, 10m or 90d",
         ),
         ("cluster: n\nplacement: {nodes: [n1]}\n", "2:20: nodes: ['n1'] must be a text such as n[1-4]"),
         ("cluster: n\nimport_interval: 60\n", "2:18: import_interval: 60 must be a duration such as 1s"),

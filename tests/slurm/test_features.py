@@ -1,0 +1,63 @@
+"""Constraints of pending jobs as squeue prints them, and what is asked of scontrol to change them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.features import ConstrainedJob, FeatureClient
+
+
+class Commands:
+    """Prints rows of (job, constraint, reason), each column ending with the mark that was asked for."""
+
+    def __init__(self, *rows: tuple[str, str, str], refuses: str = "") -> None:
+        self.rows, self.refuses = rows, refuses
+        self.asked: list[Sequence[str]] = []
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        self.asked.append(argv)
+        if self.refuses and self.refuses in argv[2]:
+            raise SlurmError("scontrol: Job is no longer pending execution")
+        marks = re.findall(r"<\w+>", argv[-1])
+        return "".join(
+            "".join(f"{value}{mark}" for value, mark in zip(row, marks, strict=True)) + "\n"
+            for row in self.rows
+        )
+
+
+def test_jobs_that_wait_with_their_constraints() -> None:
+    commands = Commands(
+        ("7", "(a|b)&[zone1|zone2]", "Resources"),
+        ("8", "(null)", "ReqNodeNotAvail, UnavailableNodes:n1"),
+        ("9", "a", "Priority"),
+    )
+    assert FeatureClient(commands).pending({7, 8}) == [
+        ConstrainedJob(7, "(a|b)&[zone1|zone2]", "Resources"),
+        ConstrainedJob(8, "", "ReqNodeNotAvail, UnavailableNodes:n1"),
+    ]
+
+
+def test_an_empty_queue_has_no_jobs() -> None:
+    assert FeatureClient(Commands()).pending({7}) == []
+
+
+def test_what_cannot_be_read_is_no_answer() -> None:
+    def with_a_column_less(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        mark = re.findall(r"<\w+>", argv[-1])[0]
+        return f"7{mark}a100{mark}\n"
+
+    with pytest.raises(SlurmError, match="squeue printed 2 columns"):
+        FeatureClient(with_a_column_less).pending({7})
+
+
+def test_many_jobs_are_changed_in_few_calls_and_one_refusal_spares_no_other() -> None:
+    commands = Commands(refuses="=1,")
+    with pytest.raises(SlurmError, match="no longer pending"):
+        FeatureClient(commands).write(range(1, 402), "a100")
+    assert [argv[:2] for argv in commands.asked] == [["scontrol", "update"]] * 3
+    assert [argv[2].count(",") + 1 for argv in commands.asked] == [200, 200, 1]
+    assert all(argv[3] == "Features=a100" for argv in commands.asked)
