@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
@@ -18,14 +18,25 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.database.accounting import RunRows
 from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.batches import batched
+from slurm_gpu.database.derive import first_submits
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.periods import Period, Periods
 from slurm_gpu.database.placed import Placed
 from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE, reconcile
+from slurm_gpu.database.resized import Row, in_time
 from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.store import IMPORTED, RUN_KEY, Job, Lone, get_watermark, set_watermark, store_runs
+from slurm_gpu.database.store import (
+    IMPORTED,
+    Job,
+    RunKey,
+    Unrecorded,
+    get_watermark,
+    run_key,
+    set_watermark,
+    store_runs,
+)
 from slurm_gpu.database.upkeep import Upkeep
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.records import HOST_CLUSTER
@@ -49,10 +60,7 @@ _NODES_WITHIN_S = 15.0
 _FROM_NODES = ("allocated_mgpu", "gpu_type")
 _ALLOCATION = ("nodes", "tres_allocated")
 
-_key_of, _job_of = itemgetter(*RUN_KEY), itemgetter("cluster", "job_id")
-
-Row = Mapping[str, Any]
-"""What is to be a row of `run`."""
+_job_of = itemgetter("cluster", "job_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,18 +268,18 @@ def store_changed_runs(
 ) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
-    With `placed` what is derived of a job's only run is stored at once, where nothing was told of it.
+    With `placed` what is derived of new runs is stored at once, where nothing was recorded of their job.
     The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
     """
     jobs = set(map(_job_of, rows))
-    stored: dict[tuple[Any, ...], RowMapping] = {}
+    stored: dict[RunKey, RowMapping] = {}
     for query in _of_jobs(select(run), run, _up_to_the_last(connection, jobs)):
         for held in connection.execute(query).mappings():
-            stored[_key_of(held)] = held
+            stored[run_key(held)] = held
     changed = []
     for fresh in rows:
         row = fresh
-        old = stored.get(_key_of(row))
+        old = stored.get(run_key(row))
         if old is not None:
             over = row["end_s"] is not None and all(row[name] == old[name] for name in _ALLOCATION)
             kept = {name: old[name] for name in _FROM_NODES if over and old[name] is not None}
@@ -281,11 +289,31 @@ def store_changed_runs(
     if placed is None:
         store_runs(connection, changed)
     else:
-        n_runs = Counter(map(_job_of, rows))
-        known = {(cluster, job_id) for cluster, job_id, _ in stored}
-        new = {job for job, n in n_runs.items() if n == 1} - known
-        store_runs(connection, changed, Lone(new - _with_records(connection, new), placed))
+        store_runs(connection, changed, Unrecorded(_first_submits(connection, changed, stored), placed))
     return len(changed)
+
+
+def _first_submits(
+    connection: Connection, changed: Iterable[Row], stored: Mapping[RunKey, Row]
+) -> dict[RunKey, int]:
+    """Of those of these runs that follow upon all that is stored of their job, and that has no record."""
+    before: dict[Job, list[Row]] = defaultdict(list)
+    for row in stored.values():
+        before[_job_of(row)].append(row)
+    coming: dict[Job, list[Row]] = defaultdict(list)
+    for row in changed:
+        coming[_job_of(row)].append(row)
+    found: dict[RunKey, int] = {}
+    for job in coming.keys() - _with_records(connection, coming.keys()):
+        known, rows = before.get(job, ()), coming[job]
+        if len(rows) == 1 and not known:  # so are nearly all at a first import
+            found[run_key(rows[0])] = rows[0]["submit_s"]
+        elif not known or max(map(in_time, known)) < min(map(in_time, rows)):
+            in_order = sorted([*known, *rows], key=in_time)
+            firsts = first_submits([(row["submit_s"], row["state"]) for row in in_order])
+            found.update(zip(map(run_key, in_order), firsts, strict=True))
+        # Else what is stored may be derived otherwise now.
+    return found
 
 
 def _up_to_the_last(connection: Connection, jobs: Set[Job]) -> set[Job]:

@@ -20,17 +20,18 @@ Row = Mapping[Any, Any]
 """A row of `run`."""
 
 
+def in_time(row: Row) -> tuple[bool, int, int]:
+    """By this the rows of one job are in order: no two of them have the same submission."""
+    return row["start_s"] is None, began_s(row), row["submit_s"]
+
+
 def runs_of(rows: Iterable[Row]) -> list[list[Row]]:
     """The rows of one (cluster, job id) in order of time, by the run that they are parts of.
 
     What has not started comes after what has.
     """
-
-    def order(row: Row) -> tuple[bool, int, int, int]:
-        return row["start_s"] is None, began_s(row), row["submit_s"], row["run_id"]
-
     runs: list[list[Row]] = []
-    for row in sorted(rows, key=order):
+    for row in sorted(rows, key=in_time):
         if runs and runs[-1][-1]["state"] == RESIZING:
             runs[-1].append(row)
         else:

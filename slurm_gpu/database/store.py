@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, RowMapping, func, select, true
@@ -23,6 +24,8 @@ from slurm_gpu.records import DeviceFacts, Event, Host, Record, Window
 Job = tuple[str, int]
 """Cluster and job id."""
 RUN_KEY = ("cluster", "job_id", "submit_s")
+RunKey = tuple[str, int, int]
+run_key: Callable[[Mapping[Any, Any]], RunKey] = itemgetter(*RUN_KEY)
 DERIVED = (
     "first_submit_s",
     "granted_mgpu",
@@ -169,22 +172,23 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lone:
-    """Jobs that have one run, which is new, and no record: what is derived of it follows from the row itself.
+class Unrecorded:
+    """New runs of jobs that have no record: what is derived of these follows from accounting alone.
 
     So it is with nearly all at a first import.
     """
 
-    jobs: Set[Job]
+    first_submits: Mapping[RunKey, int]
     placed: Placed
 
     def derived(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The derived columns that are not null."""
-        if (row["cluster"], row["job_id"]) not in self.jobs:
+        first_submit_s = self.first_submits.get(run_key(row))
+        if first_submit_s is None:
             return _DUE
         server_type, zone = self.placed.of(row)
         return {
-            "first_submit_s": row["submit_s"],
+            "first_submit_s": first_submit_s,
             "granted_mgpu": row["allocated_mgpu"],
             "server_type": server_type,
             "zone": zone,
@@ -192,16 +196,18 @@ class Lone:
         }
 
 
-def store_runs(connection: Connection, rows: Sequence[Mapping[str, Any]], lone: Lone | None = None) -> None:
+def store_runs(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], unrecorded: Unrecorded | None = None
+) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
-    Not so what is inserted of `lone` jobs.
+    Not so what is inserted of `unrecorded` runs.
     """
     if rows:
         dialect = connection.dialect.name
         if dialect not in _RUN_UPSERTS:
             _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
-        values = [{**row, **(_DUE if lone is None else lone.derived(row))} for row in rows]
+        values = [{**row, **(_DUE if unrecorded is None else unrecorded.derived(row))} for row in rows]
         insert(connection, _RUN_UPSERTS[dialect], values)
 
 

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, select, update
+from sqlalchemy import Connection, event, select
 
 from slurm_gpu.database import importer as importing
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.periods import LONGEST_S
-from slurm_gpu.database.reconcile import reconcile
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import store_records
@@ -166,12 +165,3 @@ def test_what_was_read_of_a_long_time_is_not_read_again(database: Database) -> N
     making.run_once()
     assert slurm.periods[0][0] == watermark_s - _DAY_S
     assert len(contents(database)) == len(history())
-
-
-def test_what_is_known_of_a_lone_run_at_once_is_what_a_pass_derives(database: Database) -> None:
-    importer(database, MemorySlurm(history())).run_once()
-    found = contents(database)
-    database.write(lambda connection: connection.execute(update(run).values(derive_due=True)))
-    assert reconcile(database) == len({item["job_id"] for item in found})
-    assert contents(database) == found
-    assert all(item["first_submit_s"] is not None for item in found)
