@@ -10,11 +10,15 @@ in memory and asks nobody, so that the time is that of who reads; a real sacct a
 from __future__ import annotations
 
 import mmap
-import random
+import os
 import sys
 from array import array
 from bisect import bisect_left
-from pathlib import Path
+
+TYPE_CHECKING = False  # typing, and these, would take longer to import than all else that an answer does
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
 
 END = b"\x1f"
 ROWS, INDEX = "rows", "index"
@@ -45,6 +49,8 @@ N_NODES = 64
 
 def generate(directory: Path, n_rows: int, cluster: str, seed: int = 0) -> None:
     """Write `n_rows` of two years: arrays, heterogeneous jobs, requeues, and jobs cancelled in the queue."""
+    import random
+
     dice = random.Random(seed)
     rows: list[tuple[int, int, str]] = []
     # Slurm numbers jobs in the order of their submission.
@@ -114,9 +120,9 @@ def _job(dice: random.Random, cluster: str, job_id: int, eligible_s: int) -> lis
     return rows
 
 
-def answer(directory: Path, begin_s: int, end_s: int, delimiter: bytes) -> None:
+def answer(directory: str, begin_s: int, end_s: int, delimiter: bytes) -> None:
     """Print all rows that were eligible before `end_s` and not over at `begin_s`."""
-    text, index = _mapped(directory / ROWS), memoryview(_mapped(directory / INDEX)).cast("q")
+    text, index = _mapped(f"{directory}/{ROWS}"), memoryview(_mapped(f"{directory}/{INDEX}")).cast("q")
     n = len(index) // 3
 
     def first_from(time_s: int) -> int:
@@ -134,9 +140,8 @@ def answer(directory: Path, begin_s: int, end_s: int, delimiter: bytes) -> None:
         out.write(text[place(row) : place(min(after, row + 4096))].replace(END, delimiter))
 
 
-def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+def _mapped(path: str) -> mmap.mmap:
+    return mmap.mmap(os.open(path, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
 
 
 def main(directory: str, *options: str) -> None:
@@ -146,7 +151,7 @@ def main(directory: str, *options: str) -> None:
         print(HELP)
     elif "jobs" not in given:  # nothing here goes on, so nobody needs to ask for one
         begin_s, end_s = (int(given[name].removeprefix("uts")) for name in ("starttime", "endtime"))
-        answer(Path(directory), begin_s, end_s, given["delimiter"].encode())
+        answer(directory, begin_s, end_s, given["delimiter"].encode())
 
 
 if __name__ == "__main__":

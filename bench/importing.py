@@ -34,6 +34,7 @@ from sqlalchemy import func, select
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.main import tune_python
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
@@ -104,6 +105,7 @@ def measure(
     made.start()
     made.join()
     print(f"{n_rows} rows generated in {time.monotonic() - began:.1f} s", flush=True)
+    tune_python()  # as slurm-gpudbd does
     client = GeneratedSlurm(environ={"PATH": str(_program(directory))})
     clock = SystemClock()
     importer = Importer(database, SlurmView(client, clock), clock, CLUSTER, 60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,9 @@ _RETRY_S = 2.0
 _SWITCH_S = 0.0005
 """For so long each step of an answer waits for Python's lock while another thread computes. One does so for a
 second and more when Slurm tells of 10,000 jobs: with the usual 5 ms that holds up as many nodes."""
+_GARBAGE_AFTER = 10_000
+"""So many new objects bring about a search for cycles. With the usual 700, thousands of rows on their way
+into the database are gone through again and again, which takes an eighth of a first import."""
 _TABLES_WITHIN_S = 600.0
 """To make the tables of an empty database, on a slow disk."""
 
@@ -54,8 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of("slurm-gpudbd", lambda: _run(options))
 
 
-def _run(options: argparse.Namespace) -> None:
+def tune_python() -> None:
+    """For many threads, of which one may have a million rows to store."""
     sys.setswitchinterval(_SWITCH_S)
+    gc.freeze()  # what was imported stays
+    gc.set_threshold(_GARBAGE_AFTER)
+
+
+def _run(options: argparse.Namespace) -> None:
+    tune_python()
     config = load_config(options.config)
     settings = load_settings(options.database_config)
     listen = settings.listen or default_address(config.database)
