@@ -75,6 +75,18 @@ class Metrics:
 
 
 PLACEMENT_MODES = ("observe", "advise", "enforce")
+SCALES = ("small", "medium", "large")
+"""Of jobs: one node, up to half of the largest zone, more."""
+DEFAULT_MOST_POINTS, _MOST_POINTS = 1000, 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Priority:
+    """Points that jobs earn by waiting, in units of Slurm's priority."""
+
+    per_hour: Mapping[str, float]
+    """By scale (SCALES)."""
+    most: int = DEFAULT_MOST_POINTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +101,7 @@ class Placement:
     """These alone, as a Slurm hostlist."""
     zone_wait_s: float = 1800.0
     """For so long a distributed job waits for one zone, once it is its turn."""
+    priority: Priority | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +329,8 @@ class _Check(YamlCheck):
         return Metrics()
 
     def placement(self, value: Any) -> Placement:
-        table = self.mapping(("placement",), value, ("mode", "partitions", "nodes", "zone_wait"))
+        fields = ("mode", "partitions", "nodes", "zone_wait", "priority")
+        table = self.mapping(("placement",), value, fields)
         values: dict[str, Any] = {}
         if "mode" in table:
             if table["mode"] in PLACEMENT_MODES:
@@ -331,4 +345,25 @@ class _Check(YamlCheck):
             values["nodes"] = self.text(("placement", "nodes"), table["nodes"], "n[1-4]")
         if "zone_wait" in table:
             values["zone_wait_s"] = self.duration(("placement", "zone_wait"), table["zone_wait"])
+        if "priority" in table:
+            values["priority"] = self.priority(table["priority"])
         return Placement(**values)
+
+    def priority(self, value: Any) -> Priority | None:
+        at: Location = ("placement", "priority")
+        table = self.mapping(at, value, ("per_hour", "most"))
+        rates = self.mapping((*at, "per_hour"), table.get("per_hour", {}), SCALES)
+        for scale, rate in rates.items():
+            if not _is_number(rate) or not 0 <= rate <= _MOST_POINTS:
+                self.fail(
+                    (*at, "per_hour", scale),
+                    f"{scale}: {rate!r} must be points for an hour's wait, 0 to {_MOST_POINTS}, such as 20",
+                )
+                return None
+        most = table.get("most", DEFAULT_MOST_POINTS)
+        if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= _MOST_POINTS:
+            self.fail(
+                (*at, "most"), f"most: {most!r} must be whole points, 1 to {_MOST_POINTS}, such as 1000"
+            )
+            return None
+        return Priority(dict(rates), most)

@@ -22,6 +22,7 @@ from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.nodelooks import NodeLooks
+from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.controller.zonewait import ZoneWait
@@ -71,6 +72,7 @@ def _run(options: argparse.Namespace) -> None:
     )
     acts = Acts(clock, sender(config))
     keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds)
+    priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds)
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)
@@ -78,7 +80,13 @@ def _run(options: argparse.Namespace) -> None:
     lock = _only_one(options.run_dir)
     try:
         waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock)
-        _watch(watcher, keeper, waits, calls, clock, notifier)
+
+        def wait_turn() -> None:
+            if watcher.seen is not None:
+                waits.turn(*watcher.seen)
+
+        duties = (wait_turn, lambda: priorities.turn(in_charge=keeper.in_charge))
+        _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()
 
@@ -86,7 +94,7 @@ def _run(options: argparse.Namespace) -> None:
 def _watch(
     watcher: Watcher,
     keeper: WeightKeeper,
-    waits: ZoneWait,
+    duties: Sequence[Callable[[], None]],
     calls: CountingRun,
     clock: Clock,
     notifier: Notifier,
@@ -101,8 +109,8 @@ def _watch(
         while True:
             pause_s = watcher.turn()
             keeper.turn(watcher.running)
-            if watcher.seen is not None:
-                waits.turn(*watcher.seen)
+            for duty in duties:
+                duty()
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")
             _rest(watcher, pause_s, clock)
             if clock.monotonic() >= report_at:

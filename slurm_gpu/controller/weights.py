@@ -75,6 +75,8 @@ class WeightKeeper:
         self._next_s, self._again_s = 0.0, 0.0
         self._earliest_s = 0.0
         self._last_act: LastAct | None = None
+        self.in_charge = False
+        """Whether the slurmctld of this host was in charge at the last look."""
         self._trouble: str | None = None
         self._advised: tuple[float, str] = (0.0, "")
 
@@ -121,7 +123,8 @@ class WeightKeeper:
 
     def _look(self) -> None:
         settings = self._slurm_settings()
-        if not self._is_in_charge(settings):
+        self.in_charge = self._is_in_charge(settings)
+        if not self.in_charge:
             self._memory, self._set = None, {}
             self._write([], {}, in_charge=False)
             return

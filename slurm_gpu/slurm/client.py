@@ -159,6 +159,17 @@ class AccountingRun(NamedTuple):
     admin_comment: str
 
 
+class WaitingJob(NamedTuple):
+    """A job that could start if there was room; an array whose tasks are not split off yet is one."""
+
+    job_id: int
+    eligible_s: int
+    n_nodes: int
+    """The upper end of a range."""
+    site_factor: int
+    """The part of its priority that a site sets; 0 where none does."""
+
+
 class SlurmctldHost(NamedTuple):
     """A host that slurmctld may run on."""
 
@@ -200,4 +211,13 @@ class SlurmClient(Protocol):
         """Give nodes this Weight in one call, as root or SlurmUser; slurmctld forgets it when reconfigured.
 
         22.05 forgets it when it is restarted too. Of several nodes some may have it though it raises.
+        """
+
+    def waiting(self) -> Sequence[WaitingJob] | None:
+        """Jobs that are eligible and not held; None where PriorityType knows no factors."""
+
+    def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
+        """Have these jobs' priority be so much more, as root; it holds until they start, restarts or not.
+
+        Of several jobs others have it though it raises for one, such as one that started meanwhile.
         """

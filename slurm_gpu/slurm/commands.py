@@ -14,8 +14,15 @@ from textwrap import shorten
 from typing import Protocol
 
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm import sacct, scontrol
-from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
+from slurm_gpu.slurm import sacct, scontrol, waiting
+from slurm_gpu.slurm.client import (
+    AccountingRun,
+    QueuedJob,
+    SlurmctldHost,
+    SlurmNode,
+    SlurmSettings,
+    WaitingJob,
+)
 from slurm_gpu.slurm.hostlist import compress
 
 PING_TIMEOUT_S = 5.0
@@ -37,7 +44,7 @@ _SHOWN_CHARACTERS = 80
 """Of a command in an error: enough to know it, not the whole list of columns."""
 
 _BATCH = 500
-"""Job ids per call of sacct, well below the longest command line."""
+"""Job ids per call of sacct or scontrol, well below the longest command line."""
 
 _ENVIRONMENT = {
     "SLURM_TIME_FORMAT": "%s",
@@ -191,6 +198,31 @@ class CommandClient:
         names = compress(nodes)
         if names:
             self._query("scontrol", "update", f"NodeName={names}", f"Weight={weight}")
+
+    def waiting(self) -> Sequence[WaitingJob] | None:
+        """Jobs that are eligible and not held; None where PriorityType knows no factors."""
+        try:
+            factors = self._query(*waiting.SPRIO)
+        except SlurmError as error:
+            if waiting.has_no_factors(error):
+                return None
+            raise
+        # Asked for last, so that whoever is in both was waiting at the second question too.
+        return list(waiting.parse_waiting(self._query(*waiting.SQUEUE), factors))
+
+    def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
+        """Have these jobs' priority be so much more, as root; others have it though it raises for one."""
+        ids = sorted(set(job_ids))
+        failed: SlurmError | None = None
+        for batch in (ids[n : n + _BATCH] for n in range(0, len(ids), _BATCH)):
+            try:
+                self._query(
+                    "scontrol", "update", f"JobId={','.join(map(str, batch))}", f"SiteFactor={points}"
+                )
+            except SlurmError as error:
+                failed = error
+        if failed is not None:
+            raise failed
 
     def settings(self) -> SlurmSettings:
         """The configuration that slurmctld runs with."""

@@ -10,7 +10,14 @@ from typing import Any
 
 from slurm_gpu.controller.gpuhours import GpuRun
 from slurm_gpu.errors import SlurmError
-from slurm_gpu.slurm.client import AccountingRun, QueuedJob, SlurmctldHost, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.client import (
+    AccountingRun,
+    QueuedJob,
+    SlurmctldHost,
+    SlurmNode,
+    SlurmSettings,
+    WaitingJob,
+)
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.submission import Partition
 
@@ -84,6 +91,8 @@ class Slurm:
         self.set_calls: list[tuple[int, list[str]]] = []
         """Weight and nodes of each call that set one."""
         self.asked: list[str] = []
+        self.waiting_jobs: dict[int, WaitingJob] | None = {}
+        self.more_settings: dict[str, str] = {}
 
     def _ask(self, what: str) -> None:
         self.asked.append(what)
@@ -102,12 +111,27 @@ class Slurm:
             conf_path=self.conf_path,
             raw={
                 "AccountingStorageType": self.storage, "StateSaveLocation": self.state_directory,
+                **self.more_settings,
                 **{f"SlurmctldHost[{n}]": host.name for n, host in enumerate(self.hosts)},
             },
         )  # fmt: skip
 
     def ping(self) -> None:
         self._ask("ping")
+
+    def waiting(self) -> Sequence[WaitingJob] | None:
+        self._ask("waiting")
+        return None if self.waiting_jobs is None else list(self.waiting_jobs.values())
+
+    def set_site_factor(self, job_ids: Iterable[int], points: int) -> None:
+        ids = sorted(job_ids)
+        self._ask(f"SiteFactor={points} of {ids}")
+        assert self.waiting_jobs is not None
+        for job_id in ids:
+            if job_id in self.waiting_jobs:
+                self.waiting_jobs[job_id] = self.waiting_jobs[job_id]._replace(site_factor=points)
+        if gone := [job_id for job_id in ids if job_id not in self.waiting_jobs]:
+            raise SlurmError(f"Invalid job id specified for job {gone[0]}")
 
     def controllers(self) -> Sequence[SlurmctldHost]:
         self._ask("controllers")

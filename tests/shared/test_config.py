@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from slurm_gpu.config import Operators, Placement, SiteConfig, Zone, check_config, default_path, load_config
+from slurm_gpu.config import (
+    Operators,
+    Placement,
+    Priority,
+    SiteConfig,
+    Zone,
+    check_config,
+    default_path,
+    load_config,
+)
 from slurm_gpu.errors import InputError, InvalidFileError
 from slurm_gpu.yamlsource import parse_yaml
 
@@ -25,7 +34,9 @@ sampling: {interval: 2s, min_coverage: 0}
 retention: {timelines: 30d, windows: 1d, events: 400d}
 spool: {max_size: 1.5G}
 metrics: {listen: "[::1]:9836"}
-placement: {mode: enforce, partitions: [gpu, debug], nodes: "n[1-2]", zone_wait: 10m}
+placement:
+  {mode: enforce, partitions: [gpu, debug], nodes: "n[1-2]", zone_wait: 10m,
+   priority: {per_hour: {large: 2.5}}}
 """
 
 
@@ -49,7 +60,9 @@ def test_a_whole_file():
     assert (config.import_interval_s, config.retention.timelines_s) == (30.0, 30 * 86400.0)
     assert (config.retention.windows_s, config.retention.events_s) == (86400.0, 400 * 86400.0)
     assert (config.spool.max_size_mib, config.metrics.listen) == (1536.0, ("::1", 9836))
-    assert config.placement == Placement("enforce", ("gpu", "debug"), "n[1-2]", 600.0)
+    assert config.placement == Placement(
+        "enforce", ("gpu", "debug"), "n[1-2]", 600.0, Priority({"large": 2.5}, most=1000)
+    )
 
 
 def test_the_cluster_alone_is_enough():
@@ -121,6 +134,20 @@ def test_the_example_that_is_shipped_is_valid():
         ("cluster: n\nmetrics: {listen: 9836}\n", "2:19: listen: 9836 must be HOST:PORT, such as 127.0.0.1"),
         ("cluster: n\nmetrics: {listen: localhost}\n", "2:19: listen: 'localhost' must be HOST:PORT"),
         ("cluster: n\nmetrics: {listen: h:1/x}\n", "2:19: listen: 'h:1/x' must be HOST:PORT"),
+        (
+            "cluster: n\nplacement: {priority: {per_hour: {big: 1}}}\n",
+            "2:35: 'big' is not a setting of placement.priority",
+        ),
+        (
+            "cluster: n\nplacement: {priority: {per_hour: {large: -1}}}\n",
+            "2:42: large: -1 must be points for an hour's wait",
+        ),
+        ("cluster: n\nplacement: {priority: {per_hour: {large: yes}}}\n", "2:42: large: True must be points"),
+        (
+            "cluster: n\nplacement: {priority: {per_hour: {}, most: 0}}\n",
+            "2:44: most: 0 must be whole points, 1 to",
+        ),
+        ("cluster: n\nplacement: {priority: {most: 2.5}}\n", "2:30: most: 2.5 must be whole points"),
         ("- cluster\n", "1:1: the file must hold `key: value` lines"),
     ],
 )

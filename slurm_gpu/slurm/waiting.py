@@ -1,0 +1,46 @@
+"""Jobs that wait for resources, and the part of their priority that a site sets (SiteFactor).
+
+Two calls whatever the number of jobs: sprio tells the factor, but only of jobs that are eligible and not
+held; squeue tells since when they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import WaitingJob
+
+SQUEUE = (
+    "squeue", "--all", "--noheader", "--states=PENDING", "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|",
+)  # fmt: skip
+SPRIO = ("sprio", "--noheader", "--format=%i|%S")
+_NO_FACTORS = "multifactor"
+"""sprio's complaint where PriorityType is another."""
+
+
+def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:
+    """What both commands printed, by job; raises SlurmError for a line of another form."""
+    factors = dict(_factor(line.strip()) for line in sprio.splitlines() if line.strip())
+    for line in squeue.splitlines():
+        if not line.strip():
+            continue
+        fields = line.strip().split("|")
+        if len(fields) < 3 or not fields[0].isdigit():
+            raise SlurmError(f"squeue printed {line.strip()!r} for a waiting job")
+        job_id, eligible, nodes = int(fields[0]), fields[1], fields[2].rpartition("-")[2]
+        if job_id in factors and eligible.isdigit() and nodes.isdigit():
+            yield WaitingJob(job_id, int(eligible), int(nodes), factors[job_id])
+
+
+def has_no_factors(error: SlurmError) -> bool:
+    """Whether sprio failed because this Slurm's priorities have no factors."""
+    return _NO_FACTORS in str(error)
+
+
+def _factor(line: str) -> tuple[int, int]:
+    job_id, _, factor = line.partition("|")
+    try:
+        return int(job_id), int(float(factor))
+    except ValueError:
+        raise SlurmError(f"sprio printed {line!r}, not a job and its site factor") from None

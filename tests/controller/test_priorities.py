@@ -1,0 +1,199 @@
+"""slurm-gpuctld gives waiting jobs the points that they have earned."""
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.config import load_config
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.priorities import CYCLE_S, PriorityKeeper
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.client import WaitingJob
+from tests.controller.fakes import NOON_S, Clock, Slurm
+
+HOUR = 3600
+SITE = """\
+cluster: lab
+zones: {{zone1: {{nodes: "n[1-4]"}}, zone2: {{nodes: "n[5-8]"}}}}
+placement: {{mode: {mode}, priority: {{per_hour: {{medium: 20, large: {large}}}, most: 1000}}}}
+"""
+
+
+class Site:
+    """A slurmctld with waiting jobs, and the keeper of priorities beside it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.clock, self.told = directory / "slurm-gpu.yaml", Clock(), list[Act]()
+        self.slurm = Slurm(self.clock, str(directory / "slurm.conf"))
+        self.slurm.answers_after_s = 0.0
+        self.cpu_s = 0.0
+
+    def write(self, mode: str = "enforce", large: int = 40) -> None:
+        self.path.write_text(SITE.format(mode=mode, large=large))
+
+    def start(self, mode: str = "enforce") -> None:
+        self.write(mode)
+        self.keeper = PriorityKeeper(
+            load_config(self.path), self.path, self.slurm, self.clock, Acts(self.clock, self.told.extend),
+            lambda: self.cpu_s,
+        )  # fmt: skip
+
+    def job(self, job_id: int, n_nodes: int, waited_h: float, site_factor: int = 0) -> None:
+        assert self.slurm.waiting_jobs is not None
+        eligible_s = int(NOON_S - waited_h * HOUR)
+        self.slurm.waiting_jobs[job_id] = WaitingJob(job_id, eligible_s, n_nodes, site_factor)
+
+    def turn(self, after_s: float = CYCLE_S, *, in_charge: bool = True) -> dict[int, int]:
+        self.clock.advance(after_s)
+        self.keeper.turn(in_charge=in_charge)
+        return {job.job_id: job.site_factor for job in (self.slurm.waiting_jobs or {}).values()}
+
+    @property
+    def calls(self) -> list[str]:
+        return [asked for asked in self.slurm.asked if asked.startswith("SiteFactor")]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_points_by_scale_and_waiting_in_one_call_for_each_value(site: Site):
+    site.start()
+    site.job(1, n_nodes=1, waited_h=50)
+    site.job(2, n_nodes=2, waited_h=4)
+    site.job(3, n_nodes=4, waited_h=2)
+    site.job(4, n_nodes=8, waited_h=100)
+    assert site.turn() == {1: 0, 2: 80, 3: 80, 4: 1000}
+    assert site.calls == ["SiteFactor=80 of [2, 3]", "SiteFactor=1000 of [4]"]
+    site.turn()
+    assert len(site.calls) == 2, "nobody has earned a step more"
+    assert site.turn(HOUR) == {1: 0, 2: 100, 3: 120, 4: 1000}
+
+
+def test_what_somebody_set_by_hand_stays(site: Site):
+    site.start()
+    for job_id, by_hand in enumerate((-50, 77, 5000)):
+        site.job(job_id, n_nodes=4, waited_h=5, site_factor=by_hand)
+    assert site.turn() == {0: -50, 1: 77, 2: 5000}
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise"])
+def test_nothing_is_changed_before_the_site_says_enforce(site: Site, mode: str):
+    site.start(mode)
+    site.job(1, n_nodes=4, waited_h=5, site_factor=40)
+    assert site.turn() == {1: 40}
+    assert site.slurm.asked == []
+
+
+def test_only_beside_the_slurmctld_that_is_in_charge(site: Site):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    assert site.turn(in_charge=False) == {1: 0}
+    assert site.turn(in_charge=True) == {1: 200}
+
+
+def test_the_next_one_goes_on_where_the_last_was_killed(site: Site):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    site.turn()
+    site.start()
+    assert site.turn(HOUR) == {1: 240}
+
+
+def test_weights_are_read_anew_when_the_file_changes_and_the_change_is_told(site: Site):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    site.turn()
+    site.write(large=20)
+    assert site.turn(1.0) == {1: 100}
+    site.keeper._acts.close()
+    assert [(act.act, act.old, act.new) for act in site.told] == [
+        (
+            "priority weights changed",
+            "large 40, medium 20 an hour, 1000 at most",
+            "large 20, medium 20 an hour, 1000 at most",
+        )
+    ]
+
+
+def test_without_weights_jobs_lose_what_they_were_given(site: Site):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    site.turn()
+    site.path.write_text("cluster: lab\nplacement: {mode: enforce}\n")
+    assert site.turn(1.0) == {1: 0}
+
+
+def test_a_file_with_mistakes_changes_nothing(site: Site, caplog: pytest.LogCaptureFixture):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    site.turn()
+    site.write(large=-3)
+    assert site.turn(HOUR) == {1: 240}
+    assert "large: -3 must be points for an hour's wait" in caplog.text
+
+
+def test_a_job_that_starts_meanwhile_is_no_trouble(site: Site, caplog: pytest.LogCaptureFixture):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    site.job(2, n_nodes=4, waited_h=5)
+    set_site_factor = site.slurm.set_site_factor
+
+    def one_starts(job_ids: list[int], points: int) -> None:
+        assert site.slurm.waiting_jobs is not None
+        site.slurm.waiting_jobs.pop(1, None)
+        set_site_factor(job_ids, points)
+
+    site.slurm.set_site_factor = one_starts  # type: ignore[assignment,method-assign]
+    assert site.turn() == {2: 200}
+    assert caplog.text == ""
+
+
+def test_trouble_is_told_once_and_so_is_its_end(site: Site, caplog: pytest.LogCaptureFixture):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+
+    def refused(job_ids: list[int], points: int) -> None:
+        raise SlurmError("Access/permission denied")
+
+    allowed, site.slurm.set_site_factor = site.slurm.set_site_factor, refused  # type: ignore[assignment,method-assign]
+    site.turn()
+    site.turn()
+    assert caplog.text.count("Access/permission denied") == 1
+    site.slurm.set_site_factor = allowed  # type: ignore[method-assign]
+    caplog.set_level("INFO")
+    assert site.turn() == {1: 200}
+    assert "looked after again" in caplog.text
+
+
+@pytest.mark.parametrize("which", ["plugin", "type"])
+def test_where_a_site_sets_it_otherwise_it_is_left_alone(
+    site: Site, which: str, caplog: pytest.LogCaptureFixture
+):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+    if which == "plugin":
+        site.slurm.more_settings = {"PrioritySiteFactorPlugin": "site_factor/example"}
+    else:
+        site.slurm.waiting_jobs = None
+    site.turn()
+    assert site.calls == []
+    assert ("PrioritySiteFactorPlugin" if which == "plugin" else "PriorityType") in caplog.text
+
+
+def test_looks_that_cost_much_come_less_often(site: Site):
+    site.start()
+    site.job(1, n_nodes=4, waited_h=5)
+
+    waiting = site.slurm.waiting
+
+    def dear() -> object:
+        site.cpu_s += 1.0
+        return waiting()
+
+    site.slurm.waiting = dear  # type: ignore[assignment,method-assign]
+    site.turn()
+    assert site.turn(HOUR / 40) == {1: 200}, "a second of processor time each 200 s"
+    assert site.turn(HOUR / 2) != {1: 200}
