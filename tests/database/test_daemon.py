@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import json
+import multiprocessing
 import os
 import random
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ from tests.database.samples import record, segment
 from tests.database.servers import MariaDB
 
 _WITHIN_S = 20.0
+_STARTED = multiprocessing.get_context("forkserver")
+"""Makes processes of one that has imported the daemon, which takes longer than most of what is tested."""
+_STARTED.set_forkserver_preload(["slurm_gpu.database.main", "pymysql"])
 pytestmark = pytest.mark.skipif(
     os.getuid() != 0, reason="only root may ship without a Slurm to name SlurmUser"
 )
@@ -55,7 +59,7 @@ class Daemon:
         self.settings = root / "slurm-gpudbd.yaml"
         self.settings.write_text(f"url: {url}\nlisten: 127.0.0.1:0\n")
         self.settings.chmod(0o600)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: multiprocessing.process.BaseProcess | None = None
         self.environ = {**os.environ, "PATH": str(root)}
 
     def options(self, *more: str) -> list[str]:
@@ -65,19 +69,23 @@ class Daemon:
     def command(self, *more: str) -> list[str]:
         return [sys.executable, "-m", "slurm_gpu.database.main", *self.options(*more)]
 
-    def launch(self) -> subprocess.Popen[bytes]:
-        with (self.root / "log").open("ab") as log:
-            self.process = subprocess.Popen(self.command(), stdout=log, stderr=log, env=self.environ)
+    def launch(self) -> multiprocessing.process.BaseProcess:
+        (self.root / "log").touch()
+        self.process = _STARTED.Process(target=be, args=(self.options(), self.environ, self.root / "log"))
+        self.process.start()
         return self.process
 
     def start(self) -> None:
         self.launch()
         wait_for(lambda: self.ship(record(segment=segment(0xFFFF))) == 200, self.log)
 
-    def stop(self, number: int) -> int:
+    def stop(self, number: int) -> int | None:
+        """The exit code; None if it goes on."""
         assert self.process is not None
-        self.process.send_signal(number)
-        return self.process.wait(_WITHIN_S)
+        assert self.process.pid is not None
+        os.kill(self.process.pid, number)
+        self.process.join(_WITHIN_S)
+        return self.process.exitcode
 
     def ship(self, *records: Record) -> int:
         """The HTTP status, 0 when nobody answers."""
@@ -93,6 +101,16 @@ class Daemon:
 
     def log(self) -> str:
         return (self.root / "log").read_text()
+
+
+def be(options: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    """The daemon, in a process of its own."""
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.exit(main(options))
 
 
 def wait_for(condition: Callable[[], bool], explain: Callable[[], str]) -> None:
@@ -118,13 +136,13 @@ def running(root: Path, url: str) -> Iterator[Daemon]:
         daemon.start()
         yield daemon
     finally:
-        if daemon.process is not None and daemon.process.poll() is None:
+        if daemon.process is not None and daemon.process.is_alive():
             daemon.stop(signal.SIGKILL)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own_mariadb(short_path: Path) -> Iterator[MariaDB]:
-    """A MariaDB that this test alone may kill."""
+    """A MariaDB that these tests alone may kill, if they start it again."""
     if not MariaDB.installed():
         pytest.skip("mariadbd is not installed")
     server = MariaDB(Path(tempfile.mkdtemp(dir=short_path)))
@@ -178,7 +196,7 @@ def test_kill_9_loses_nothing_acknowledged(tmp_path: Path, url: str) -> None:
                 elif n >= kill_at:
                     break
             assert daemon.process is not None
-            daemon.process.wait()
+            daemon.process.join()
             daemon.start()
     assert len(acknowledged) == 7
     stored = sequence_numbers(url)
@@ -211,7 +229,7 @@ def test_a_mariadb_that_starts_later_is_waited_for(tmp_path: Path, own_mariadb: 
         assert daemon.stop(signal.SIGTERM) == 0
     finally:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def test_its_files_are_private_and_its_socket_is_not(tmp_path: Path) -> None:
