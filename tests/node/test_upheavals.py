@@ -200,12 +200,14 @@ def test_a_small_step_inside_a_job_puts_nothing_in_the_wrong_time(
         assert record.sampled_s >= 160 - 11.5
 
 
+@pytest.mark.parametrize("late_s", [0.002, 0.7])
 @pytest.mark.parametrize("sharers", [1, 2])
 @pytest.mark.parametrize("before_s", [0.5, 5])
-@pytest.mark.parametrize("step_s", [-10.03, -3.07, -0.52])
+@pytest.mark.parametrize("step_s", [-10.03, -5.33, -3.07, -0.82, -0.52])
 def test_a_clock_set_back_before_a_job_gives_it_nothing_of_the_job_before(
-    tmp_path: Path, clock: FakeClock, step_s: float, before_s: float, sharers: int
+    tmp_path: Path, clock: FakeClock, step_s: float, before_s: float, sharers: int, late_s: float
 ) -> None:
+    """On a busy machine its prolog's file may be seen late: what comes until then is a gap."""
     gpu = StampedGpu(clock)
     machine = Machine(tmp_path, gpu)
     machine.start()
@@ -218,15 +220,16 @@ def test_a_clock_set_back_before_a_job_gives_it_nothing_of_the_job_before(
     gpu.set_clock(step_s)
     machine.run(before_s)
     jobs = list(range(8, 8 + sharers))
-    for job in jobs:
-        machine.hook("prolog", job, "0")
+    for job in jobs[:-1]:
+        machine.write_hook("prolog", job, "0")
+    machine.hook("prolog", jobs[-1], "0", seen_after_s=late_s)
     machine.run(10)
     for job in jobs:
         machine.hook("epilog", job, "0")
     machine.run(3)
     for record in machine.records():
         assert core(record) == pytest.approx(90 if record.job_id == 7 else 0, abs=0.5)
-        assert record.sampled_s == pytest.approx(record.held_s, abs=0.3)
+        assert record.held_s - 0.3 - late_s <= record.sampled_s <= record.held_s + 0.01
 
 
 def test_a_clock_that_steps_all_the_time_is_told_of_once_a_minute(machine: Machine) -> None:

@@ -53,16 +53,19 @@ class Attribution:
 
     def begin(self, start_s: float) -> None:
         """Somebody holds the device again since then; the driver's ring still tells what it did."""
-        self._spans = UtilizationSpans(self._clock, start_s)
+        self._spans = self._spans_since(start_s)
         self._waiting.clear()
         self._job_samples = JobSamples(self._to_us(start_s))
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
-        self._spans = UtilizationSpans(self._clock, now_s)
+        self._spans = self._spans_since(now_s)
         self._waiting.clear()
         self._job_samples.begin(self._to_us(now_s))
+
+    def _spans_since(self, since_s: float) -> UtilizationSpans:
+        return UtilizationSpans(self._clock, since_s, was_set_back=self._spans.was_set_back())
 
     @property
     def has_ring(self) -> bool:

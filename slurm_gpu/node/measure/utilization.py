@@ -2,8 +2,8 @@
 
 Each sample of the ring stands for the time since the sample before it. Its stamps are wall-clock time and
 are turned into Clock.monotonic() with the difference of the clocks at the time of reading. If somebody set
-the wall clock since the last look, what the ring holds by then is left out: where it was set back, that is
-also what lies ahead of the clock, which is to be read at once.
+the wall clock since the last look, what the ring holds by then is left out. Where it was set back, stamps of
+before lie among those of now, and ahead of the clock: by these it is seen, and they are to be read at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class UtilizationSpans:
     `has_ring` is False where the device has only a current value, which has to be read more often.
     """
 
-    def __init__(self, clock: Clock, since_s: float) -> None:
+    def __init__(self, clock: Clock, since_s: float, *, was_set_back: bool = False) -> None:
+        """`was_set_back`: the wall clock was, perhaps so lately that the ring has stamps of before."""
         self._clock = clock
         self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
@@ -48,7 +49,7 @@ class UtilizationSpans:
         # Stamps that lay ahead of the clock at the first reading, or the first since it was set: it was set
         # back since they were made, be it before anybody looked.
         self._from_before: set[int] = set()
-        self._is_first = True
+        self._is_first, self._was_set_back = True, was_set_back
 
     @property
     def after_us(self) -> int:
@@ -67,9 +68,15 @@ class UtilizationSpans:
         self.has_ring = reading.ring is not None
         spans: list[Span] = []
         latest_us = self._to_us(self._clock.monotonic() + _CLOCK_STEP_S)
-        for sample in reading.ring if reading.ring is not None else ():
-            if sample.at_us > latest_us and self._is_first:
-                self._from_before.add(sample.at_us)
+        ring = reading.ring or ()
+        if ring and self._is_first:
+            self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
+            if self._from_before or self._was_set_back:
+                # Those before these were stamped before, too; which of the others were, nobody can tell.
+                self._begin_at(now_s)
+                ring = ()
+            self._is_first = self._was_set_back = False
+        for sample in ring:
             if sample.at_us > latest_us or sample.at_us in self._from_before:
                 continue
             before_s, at_s = self._to_s(self._last_us), self._to_s(sample.at_us)
@@ -81,8 +88,6 @@ class UtilizationSpans:
                 continue
             spans.append(Span(start_s, at_s, min(100.0, sample.percent)))
             self.covered_s = at_s
-        if reading.ring:
-            self._is_first = False
         quiet_s = now_s - max(self.covered_s, self._since_s)
         if quiet_s > 0 and (not self.has_ring or (detailed and (to_the_end or quiet_s > QUIET_S))):
             recent = quiet_s <= max(gap_s, 2 * QUIET_S)
@@ -102,13 +107,22 @@ class UtilizationSpans:
         """
         offset_s = wall_ahead_s(self._clock)
         moved = abs(offset_s - self._offset_s) > _CLOCK_STEP_S
+        was_set_back = offset_s < self._offset_s
         # A clock that is only slewed drifts by less than this between two looks; follow it.
         self._offset_s = offset_s
         if moved:
-            self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
+            self._begin_at(now_s)
             self._from_before.clear()
-            self._is_first = True
+            self._is_first, self._was_set_back = True, was_set_back
         return moved
+
+    def was_set_back(self) -> bool:
+        """Was the wall clock set back since the last look?"""
+        return self._offset_s - wall_ahead_s(self._clock) > _CLOCK_STEP_S
+
+    def _begin_at(self, now_s: float) -> None:
+        """Leave out what the ring holds by now."""
+        self.covered_s, self._last_us, self._anchored = now_s, self._to_us(now_s), True
 
     def _to_us(self, at_s: float) -> int:
         return round((at_s + self._offset_s) * _US)
