@@ -27,6 +27,11 @@ class GpuShare:
     """As `hooks.Held` has it."""
     usage: Usage
 
+    @property
+    def unsure_points(self) -> float:
+        """By how many percentage points a mean over it may differ, as nobody knows where it begins for us."""
+        return 100 * self.unsure_s / (self.end_s - self.start_s)
+
 
 def of_job(layout: Layout, nodes: Sequence[Node], job_id: int) -> list[GpuShare]:
     """Return what raw job ``job_id`` did in each closed interval, by node, time and NVML index.

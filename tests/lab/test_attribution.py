@@ -90,13 +90,20 @@ def _ended(found: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     return done if len(done) == count else []
 
 
+def of_job(lab: Lab, job: int) -> list[truth.ProcessTruth]:
+    """What the lab knows of the job's processes that have begun."""
+    return [process for process in truth.load(lab.layout.truth) if process.job_id == job]
+
+
 def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     if cgroups.probe().version is cgroups.CgroupVersion.NONE:
         pytest.skip("without cgroups Slurm's word counts, which comes each ten seconds")
     stamps = lab.layout.home / "alice" / "stamps"
     job = lab.submit("alice", "--gpus=1", "--time=5", script=SUSPENDED.format(stamps=stamps))
-    (held,) = wait_for(lambda: lab.held(job), 60, "the job begins")
-    wait_for(lambda: time.time() > held.start_s + 3, 30, "it has worked for 3 s")
+    (process,) = wait_for(lambda: of_job(lab, job), 60, "its process begins to work")
+    # So its idle beginning is sampled, whatever the looks around its suspension leave out.
+    began_s = process.points[0].time_ns / 1e9
+    wait_for(lambda: time.time() > began_s + 4, 30, "it has worked for 4 s")
     lab.output(["scontrol", "suspend", str(job)])
     suspended_s = time.time()
     wait_for(lambda: time.time() > suspended_s + 12, 30, "it is suspended for 12 s")

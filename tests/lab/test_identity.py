@@ -41,7 +41,8 @@ def test_the_gpus_that_a_job_opened_are_the_gpus_that_are_charged(lab_with: LabW
             opened = (lab.layout.home / "alice" / f"opened-{job}").read_text().split()
             assert set(opened) == {str(share.gpu.file) for share in shares}
         for share in shares:
-            assert recorded[share.gpu.uuid] == pytest.approx(share.usage.util_pct, abs=1.0)
+            allowed = 1.0 + share.unsure_points
+            assert recorded[share.gpu.uuid] == pytest.approx(share.usage.util_pct, abs=allowed)
             assert share.usage.util_pct > 5
 
 
