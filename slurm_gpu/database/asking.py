@@ -16,6 +16,8 @@ from slurm_gpu.errors import UsageError
 
 PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
+CONNECTION = "connection"
+"""Where it leaves the asyncio.Transport of the connection."""
 BODY_WITHIN_S = 30.0
 RETRY_AFTER_S = 10
 """What whoever has to come again is told to wait."""

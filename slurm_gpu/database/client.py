@@ -43,8 +43,6 @@ __all__ = [
 
 _TIMEOUT_S = 30.0
 _PROBE_S = 1.0
-_NO_ROOM = "Service Unavailable"
-"""What uvicorn says instead of reading a request where there are too many; all else is answered in JSON."""
 
 
 class MungeAuth(httpx.Auth):
@@ -222,11 +220,6 @@ class DatabaseClient:
         try:
             value = response.json()
         except ValueError as error:
-            if response.status_code == 503 and response.text == _NO_ROOM:
-                raise DatabaseError(
-                    f"slurm-gpudbd at {self.where} has as many connections as it takes; "
-                    "try again in a minute, and if that lasts, see there who holds them: ss -tnp"
-                ) from error
             raise DatabaseError(
                 f"{self.where} answered {response.status_code} and no JSON; is that slurm-gpudbd?"
             ) from error

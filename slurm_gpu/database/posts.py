@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
-from anyio import CapacityLimiter, to_thread
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from slurm_gpu.database.asking import PEER_UID, RETRY_AFTER_S, asked
+from slurm_gpu.database.asking import CONNECTION, PEER_UID, RETRY_AFTER_S, asked
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.shipment import Shipment, ShipmentError, WireError, parse_shipment
 from slurm_gpu.database.trouble import TroubleLog
@@ -25,8 +25,12 @@ log = logging.getLogger(__name__)
 
 SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
+READING_AT_ONCE = 8
+"""More would only wait for Python's lock, and for each other."""
 STORING_AT_ONCE = 100
 """As many shipments go into one transaction at most."""
+SMALL_BYTES = 4096
+"""What is larger, as it was sent, has records in it: it is read in the thread that stores it, in its turn."""
 WAITING_BYTES = 64 << 20
 """Of shipments, inflated, that wait to be stored; read, they take several times as much."""
 WAITED_FOR_S = 20.0
@@ -40,7 +44,10 @@ class Posts:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._storing = CapacityLimiter(STORING_AT_ONCE)
+        # Records wait for the database, and live values must not wait for them. Not anyio's threads, in
+        # which others are answered: to call these takes several times as long.
+        self._reading = ThreadPoolExecutor(READING_AT_ONCE, "read-posts")
+        self._storing = ThreadPoolExecutor(STORING_AT_ONCE, "store-posts")
         self._shipments: Counter[str] = Counter()
         self._waiting_bytes = 0
         self._counting = threading.Lock()
@@ -53,13 +60,19 @@ class Posts:
         encoding = request.headers.get("content-encoding", "").strip().lower()
         over_unix = hasattr(request.state, PEER_UID)
         address = None if over_unix or request.client is None else request.client.host
+        connection: asyncio.Transport | None = request.scope.get("state", {}).get(CONNECTION)
         came_s = self._services.clock.monotonic()
+
+        def check_age() -> None:
+            if connection is not None and connection.is_closing():
+                raise ClientDisconnect
+            self._check_age(came_s)
 
         with contextlib.ExitStack() as held:
 
             def read() -> Shipment | bytes:
                 """The answer, where that is a matter of this moment."""
-                self._check_age(came_s)
+                check_age()
                 if not identify().writes:
                     raise HTTPException(403, "only root and SlurmUser ship records")
                 held.enter_context(self._one_shipment_more(address))
@@ -74,14 +87,22 @@ class Posts:
                 return shipment
 
             def store(shipment: Shipment) -> bytes:
-                self._check_age(came_s)
+                check_age()
                 return self._take(shipment, address)
 
+            def read_and_store() -> bytes:
+                shipment = read()
+                return store(shipment) if isinstance(shipment, Shipment) else shipment
+
+            in_thread = asyncio.get_running_loop().run_in_executor
+            answer: Shipment | bytes
             try:
-                answer = await run_in_threadpool(read)
-                if isinstance(answer, Shipment):
-                    # These wait for the database, and the others must not wait for them.
-                    answer = await to_thread.run_sync(store, answer, limiter=self._storing)
+                if len(body) > SMALL_BYTES:
+                    answer = await in_thread(self._storing, read_and_store)
+                else:
+                    answer = await in_thread(self._reading, read)
+                    if isinstance(answer, Shipment):
+                        answer = await in_thread(self._storing, store, answer)
             except (MungedAwayError, SlurmError) as error:
                 self._again.failed(str(error))
                 raise

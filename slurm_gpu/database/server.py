@@ -12,31 +12,40 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from slurm_gpu.database.asking import PEER_UID
+from slurm_gpu.database.asking import CONNECTION, PEER_UID
 from slurm_gpu.database.settings import Address
 from slurm_gpu.errors import OutsideError
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
+_BACKLOG = 4096
+"""Who finds no room waits here, and costs nothing; the kernel may have a smaller limit of its own."""
 _STOP_WITHIN_S = 2
 _REQUEST_WITHIN_S = 5.0
+_HEAD_BYTES = 1 << 16
+"""Of a request, before its body."""
+_CONNECTIONS = 2000
+_MORE_ON_UNIX = 500
+"""Those on this host get in where nodes have to wait."""
 _CONNECTIONS_OF_A_PEER = 200
+_LOOK_AGAIN_S = 0.02
+"""So often it is seen whether there is room again."""
+_PAUSE_S = 1.0
+"""After the kernel had no connection for us, for want of descriptors or memory."""
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
 
 
-class PeerCredentialProtocol(H11Protocol):
+class PeerCredentialProtocol(HttpToolsProtocol):
     """HTTP/1.1 that puts the uid of a Unix socket's peer, as the kernel saw it connect, into the state.
 
     Nobody can shut out the others: a peer (a user, or an address) has so many connections at once, and each
-    has to say within seconds what it wants.
+    has to say within seconds, and in few words, what it wants.
     """
 
     _open: ClassVar[Counter[object]] = Counter()
@@ -45,12 +54,16 @@ class PeerCredentialProtocol(H11Protocol):
         """Begin a connection."""
         super().connection_made(transport)
         self._request_timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
         peer: socket.socket = transport.get_extra_info("socket")
         self._peer: object = self.client[0] if self.client is not None else None
+        self.app_state = {**self.app_state, CONNECTION: transport}
         if peer.family == socket.AF_UNIX:
             _, uid, _ = _UCRED.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-            self.app_state = {**self.app_state, PEER_UID: uid}
+            self.app_state[PEER_UID] = uid
             self._peer = uid
+        elif self._peer is None:
+            transport.abort()  # it has gone, and nobody knows whose word that would be
         self._open[self._peer] += 1
         if self._open[self._peer] > _CONNECTIONS_OF_A_PEER and self._peer != 0:
             log.warning("%s has more than %d connections", self._peer, _CONNECTIONS_OF_A_PEER)
@@ -68,13 +81,24 @@ class PeerCredentialProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in a part of a request."""
+        self._head_bytes += len(data)
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._got_request()
-        elif self._request_timer is None:
-            self._await_request()  # the next one on this connection
+        if self._request_timer is not None and self._head_bytes > _HEAD_BYTES:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """A request begins, perhaps the next one on this connection."""
+        super().on_message_begin()
+        if self._request_timer is None:
+            self._await_request()
+
+    def on_headers_complete(self) -> None:
+        """It is known what the peer wants."""
+        self._got_request()
+        super().on_headers_complete()
 
     def _await_request(self) -> None:
+        self._head_bytes = 0
         self._request_timer = self.loop.call_later(_REQUEST_WITHIN_S, self.transport.abort)
 
     def _got_request(self) -> None:
@@ -130,7 +154,6 @@ def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvi
         proxy_headers=False,  # or a sender could choose its own address
         timeout_graceful_shutdown=_STOP_WITHIN_S,
         timeout_keep_alive=30,
-        limit_concurrency=2000,
     )
     return _Server(config, on_stop)
 
@@ -152,10 +175,60 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
+        self._listeners: list[socket.socket] = []
+        self._beginning: set[asyncio.Task[Any]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to take connections, never more at once than there is room for.
+
+        uvicorn would take all, and answer 503 to those beyond a limit: a thousand nodes that come again cost
+        as much then as a thousand that are served. Here they wait in the kernel, and are served in turn.
+        """
+        await super().startup([])
+        for listener in sockets or ():
+            listener.setblocking(False)
+            self._listeners.append(listener)
+            self._listen(listener)
+
+    def _listen(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _pause(self, listener: socket.socket, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listener)
+        loop.call_later(seconds, self._listen, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Take those that wait, as far as there is room."""
+        room = _CONNECTIONS + (_MORE_ON_UNIX if listener.family == socket.AF_UNIX else 0)
+        for _ in range(room - len(self.server_state.connections) - len(self._beginning)):
+            try:
+                connection, _ = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("cannot take a connection: %s", error.strerror)
+                self._pause(listener, _PAUSE_S)
+                return
+            self._begin(connection)
+        self._pause(listener, _LOOK_AGAIN_S)
+
+    def _begin(self, connection: socket.socket) -> None:
+        def protocol() -> PeerCredentialProtocol:
+            return PeerCredentialProtocol(self.config, self.server_state, self.lifespan.state)
+
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
+        self._beginning.add(task)
+        task.add_done_callback(self._beginning.discard)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; answers that would go on for long are told to end."""
         self._on_stop()
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
+        self._listeners.clear()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager

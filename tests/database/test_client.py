@@ -76,7 +76,6 @@ def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, shor
     [
         (200, {}, b"<html>", "answered 200 and no JSON; is that slurm-gpudbd?"),
         (503, {}, b"<html>", "answered 503 and no JSON; is that slurm-gpudbd?"),
-        (503, {}, b"Service Unavailable", "has as many connections as it takes; try again in a minute"),
         (
             503,
             {b"retry-after": b"10"},
@@ -102,24 +101,10 @@ def test_an_answer_that_is_none_says_what_to_do(
         client.health()
 
 
-def test_a_server_without_room_for_more_is_said_so(short_path: Path) -> None:
-    async def other(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError("it is never asked")
-
-    with (
-        answering(short_path / "full.sock", other, limit=0) as config,
-        DatabaseClient(config) as client,
-        pytest.raises(DatabaseError, match="has as many connections as it takes"),
-    ):
-        client.health()
-
-
 @contextlib.contextmanager
-def answering(path: Path, app: Any, limit: int | None = None) -> Iterator[SiteConfig]:
-    """A site whose slurm-gpudbd is this ASGI application, which takes `limit` connections at once."""
+def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
+    """A site whose slurm-gpudbd is this ASGI application."""
     uvicorn = make_server(app)
-    if limit is not None:
-        uvicorn.config.limit_concurrency = limit
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
     thread.start()

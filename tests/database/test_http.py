@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from slurm_gpu.database import posts
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
+from slurm_gpu.database.identity import Authenticator, Caller
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
 from slurm_gpu.database.trouble import TOLD_EACH_S
@@ -270,6 +271,80 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
     finally:
         for connection in many:
             connection.close()
+
+
+def test_who_finds_no_room_waits_and_is_answered_in_turn(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusing costs as much as answering, and who was refused comes again."""
+    monkeypatch.setattr(server_module, "_CONNECTIONS", 2)
+    url = urlsplit(server.config.database)
+    body, answers = shipment(records=[]), list[int]()
+    with contextlib.ExitStack() as held:
+        for _ in range(2):
+            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
+        with DatabaseClient(server.config) as client:  # over the Unix socket: there is room on this host
+            assert client.health().cluster == CLUSTER
+        waiting = [threading.Thread(target=lambda: answers.append(post(server, body)[0])) for _ in range(5)]
+        for thread in waiting:
+            thread.start()
+        waiting[0].join(0.2)  # so long none of them gets in
+        assert answers == []
+    for thread in waiting:
+        thread.join()
+    assert answers == [200] * 5
+
+
+def test_a_request_whose_head_has_no_end_is_cut_off(server: Running) -> None:
+    url = urlsplit(server.config.database)
+    with socket.create_connection((url.hostname, url.port), timeout=10) as chatty:
+        with contextlib.suppress(ConnectionError):
+            chatty.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n")
+            for _ in range(1000):
+                chatty.sendall(b"X-More: " + b"x" * 10_000 + b"\r\n")
+        with contextlib.suppress(ConnectionError):
+            assert chatty.recv(1) == b""
+
+
+def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where many wait for long, work for those who have gone would leave none for the others."""
+    busy, go_on, read = threading.Barrier(posts.READING_AT_ONCE + 1), threading.Event(), list[bytes]()
+
+    def vouch(authenticator: Authenticator, *request: Any) -> Caller:
+        if not go_on.is_set():
+            busy.wait(20)
+            assert go_on.wait(20)
+        return by_credential(authenticator, *request)
+
+    def parse(body: bytes, encoding: str) -> Any:
+        read.append(body)
+        return parse_shipment(body, encoding)
+
+    def begin(body: bytes) -> socket.socket:
+        headers = server.signed("POST", "/v1/node", body, **{"Content-Encoding": "gzip"})
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        text = f"POST /v1/node HTTP/1.0\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+        connection = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        connection.sendall(text.encode() + body)
+        return connection
+
+    by_credential = Authenticator.by_credential
+    monkeypatch.setattr(Authenticator, "by_credential", vouch)
+    monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 2 * posts.READING_AT_ONCE)
+    monkeypatch.setattr(posts, "parse_shipment", parse)
+    first, gone, last = (shipment(records=[], version=name) for name in ("first", "gone", "last"))
+    with contextlib.ExitStack() as held:
+        for _ in range(posts.READING_AT_ONCE):
+            held.enter_context(begin(first))
+        busy.wait(20)
+        begin(gone).close()
+        waits = held.enter_context(begin(last))
+        with DatabaseClient(server.config) as client:
+            client.health()  # once that is answered, it is known who has gone
+        go_on.set()
+        assert b" 200 " in waits.recv(20)
+    assert gone not in read
+    assert last in read
 
 
 def post(server: Running, body: bytes) -> tuple[int, Any]:
