@@ -7,8 +7,8 @@ be killed, ended and restarted, or be away for up to a minute, at any time; Slur
 again and the policy is applied again. The wall clock of one node at a time, or of slurm-gpudbd's host, is set
 wrong by 1.5 s to 4 min, forward or back, and right again within a minute. At the end each job that held GPUs
 has to be recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks'
-own stamps; what was watched all the time has to agree with what the simulated GPUs did. Leaks are slopes of
-memory and open files within the lives of each daemon; one of each kind lives through the second half.
+own stamps; what was watched all the time has to agree with what the simulated GPUs did. What leaks is told by
+the longest life of each daemon (soak_leaks.py): one of each kind lives through the second half.
 Nodes that Slurm takes out of service, as for a step that it could not kill, are put back as an admin would,
 and told with the reason; none of these may be a hook. How far it is goes to stderr every ten minutes.
 
@@ -40,6 +40,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
 import psutil
+from soak_leaks import Look, leaking, leaks
 from soak_records import judge
 
 from lab.clocks import DATABASE_HOST
@@ -53,30 +54,17 @@ JOBS_AT_ONCE = 12
 LOOK_S = 5.0
 TOLD_EVERY_S = 600.0
 HOOK = re.compile("prolog|epilog", re.IGNORECASE)
-YOUNG_S = 300.0
-"""A daemon that has just started grows."""
 SPARED = frozenset({"slurm-gpud-n1", "slurm-gpudbd", "slurm-gpuctld"})
 """In the second half these are left alone, whatever else is not: a leak is seen in a long life."""
 OUTAGE_S = 60.0
 ENDED_WITHIN_S = 300.0
-STEPS_S = (1.5, 15.0, 60.0, 240.0)
+STEPS_S = (1.53, 15.31, 60.07, 239.9)
+"""No multiples of the simulated GPUs' tick: or stamps of before a step are to the µs those of after it."""
 WRONG_CLOCK_S = 60.0
 """For so long at most a clock is wrong."""
 _MIB = 1 << 20
 WRONG = ("lost", "twice", "held_otherwise", "beyond")
 """Jobs by what is wrong with their records (bench/soak_records.py)."""
-LEAK_MIB_PER_H, LEAK_FILES_PER_H = 6.0, 3.0
-LEAST_H = 0.5
-"""Of less watching a slope says nothing."""
-
-
-@dataclass(frozen=True)
-class Look:
-    """What one daemon held at one moment of one life."""
-
-    at_s: float
-    rss_mib: float
-    files: int
 
 
 @dataclass
@@ -97,6 +85,8 @@ class Soak:
     """Of clocks, by whose and by how much."""
     taken_out: Counter[str] = field(default_factory=Counter)
     """Nodes that Slurm took out of service, by the reason that it gave."""
+    history: list[tuple[float, str]] = field(default_factory=list)
+    """When (epoch seconds) what was done."""
     refused: int = 0
     spares_some: bool = False
     disk: list[tuple[float, float]] = field(default_factory=list)
@@ -176,6 +166,8 @@ class Soak:
             return
         kind, act = self.dice.choices(kinds, weights)[0]
         self.troubles[kind] += 1
+        if kind in ("reconfigure", "policy apply"):
+            self._note(kind)
         act()
 
     def _say(self, argv: Sequence[str]) -> None:
@@ -190,6 +182,7 @@ class Soak:
         if chosen in self.away:
             return
         daemon = self.lab.daemons[chosen]
+        self._note(f"{chosen} is {'killed' if kill else 'stopped'}")
         (daemon.kill9 if kill else daemon.stop)()
         self.troubles[f"{chosen} away"] += 1
         self.away[chosen] = now + self.dice.uniform(0.0, most_s)
@@ -204,6 +197,7 @@ class Soak:
         else:
             (host, by_s), self.wrong, stays_s = self.wrong, None, self.dice.uniform(2.0, WRONG_CLOCK_S / 2)
         self.lab.step_clock(host, by_s)
+        self._note(f"the clock of {host} is set by {by_s:+g} s")
         self.steps[f"{'node' if host in self.lab.nodes else host} {by_s:+g} s"] += 1
         return stays_s
 
@@ -211,6 +205,7 @@ class Soak:
         for name in [name for name, at_s in self.away.items() if at_s <= now]:
             del self.away[name]
             self.lab.daemons[name].start(wait=False)
+            self._note(f"{name} is started")
 
     def _put_nodes_back(self) -> None:
         """Those that are drained, or down; but those that just do not answer come by themselves."""
@@ -219,6 +214,9 @@ class Soak:
             if state.startswith(("dr", "down")) and not reason.startswith(("none", "Not responding")):
                 self.taken_out[reason] += 1
                 self._say(["scontrol", "update", f"nodename={node}", "state=resume"])
+
+    def _note(self, what: str) -> None:
+        self.history.append((time.time(), what))
 
     def _tell(self, minutes: float) -> None:
         troubles = sum(n for kind, n in self.troubles.items() if not kind.endswith(" away"))
@@ -268,35 +266,6 @@ def steps_told(lab: Lab) -> int:
     return sum(log.read_text(errors="replace").count("the wall clock was set") for log in logs)
 
 
-def leaks(soak: Soak) -> dict[str, dict[str, float]]:
-    """By kind of daemon: MiB and open files an hour, over all lives of a minute and more."""
-    kinds: dict[str, list[list[Look]]] = defaultdict(list)
-    for (name, _), looks in soak.lives.items():
-        grown = [look for look in looks if look.at_s >= looks[0].at_s + YOUNG_S]
-        if len(grown) > 1:
-            kinds["slurm-gpud" if name.startswith("slurm-gpud-") else name].append(grown)
-    return {
-        kind: {
-            "watched_h": round(sum(life[-1].at_s - life[0].at_s for life in lives) / 3600, 2),
-            "longest_min": round(max(life[-1].at_s - life[0].at_s for life in lives) / 60, 1),
-            "most_rss_mib": round(max(look.rss_mib for life in lives for look in life), 1),
-            "mib_per_h": round(_slope([[(look.at_s, look.rss_mib) for look in life] for life in lives]), 2),
-            "files_per_h": round(_slope([[(look.at_s, look.files) for look in life] for life in lives]), 2),
-        }
-        for kind, lives in sorted(kinds.items())
-    }
-
-
-def _slope(lives: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """An hour, by least squares; each life has a level of its own."""
-    above = below = 0.0
-    for life in lives:
-        mean_t, mean_y = (sum(values) / len(life) for values in zip(*life, strict=True))
-        above += sum((t - mean_t) * (y - mean_y) for t, y in life)
-        below += sum((t - mean_t) ** 2 for t, _ in life)
-    return 3600 * above / below if below else 0.0
-
-
 def main() -> int:
     """Run it; 1 where something was lost, doubled, of another length, or leaks."""
     parser = argparse.ArgumentParser(description="A lab under jobs and trouble.")
@@ -313,7 +282,7 @@ def main() -> int:
         soak = Soak(lab, random.Random(options.seed))
         soak.go_on(options.minutes * 60)
         soak.settle()
-        values = judge(lab, soak.jobs) | {"clock_steps_told": steps_told(lab)}
+        values = judge(lab, soak.jobs, soak.history) | {"clock_steps_told": steps_told(lab)}
         soak.look(time.monotonic())
     finally:
         if not options.keep:
@@ -321,23 +290,16 @@ def main() -> int:
     values |= {"refused": soak.refused, "troubles": dict(sorted(soak.troubles.items()))}
     values |= {"nodes_taken_out": dict(soak.taken_out)}
     values |= {"clock_steps": dict(sorted(soak.steps.items()))}
-    values |= {"leaks": leaks(soak), "disk_mib_at_last": round(soak.disk[-1][1], 2)}
-    values["disk_mib_most"] = round(max(mib for _, mib in soak.disk), 2)
+    values |= {"leaks": leaks(soak.lives, soak.disk)}
     for key, value in values.items():
         shown = "".join(f"\n{'':>24}{k}: {v}" for k, v in value.items()) if isinstance(value, dict) else value
         print(f"{key:>20}  {shown}")
     if options.json:
         print(json.dumps({**values, **{name: len(values[name]) for name in WRONG}}))
-    leaking = [
-        kind
-        for kind, slope in values["leaks"].items()
-        if slope["watched_h"] >= LEAST_H
-        and (slope["mib_per_h"] > LEAK_MIB_PER_H or slope["files_per_h"] > LEAK_FILES_PER_H)
-    ]
     by_hooks = [
         reason for reason in soak.taken_out if "prolog" in reason.lower() or "epilog" in reason.lower()
     ]
-    return 1 if any(values[name] for name in WRONG) or by_hooks or leaking else 0
+    return 1 if any(values[name] for name in WRONG) or by_hooks or leaking(values["leaks"]) else 0
 
 
 if __name__ == "__main__":

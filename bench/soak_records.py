@@ -19,7 +19,7 @@ from slurm_gpu.database.client import DatabaseClient, Run
 from slurm_gpu.database.derive import resolve_double_watches
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.steady import held_s
-from slurm_gpu.records import Record
+from slurm_gpu.records import Record, histogram_mean
 
 WITHIN_S = 300.0
 COVERED = 0.999
@@ -28,6 +28,11 @@ MOST_POINTS = 1.0
 STAMPED_WITHIN_S = 0.05
 """/proc/uptime, which the hooks read, counts in 10 ms."""
 
+BEFORE_S, AFTER_S = 30.0, 10.0
+"""Trouble that is told of, from so long before a run until so long after it."""
+
+History = Sequence[tuple[float, str]]
+"""When (epoch seconds) what was done to the cluster."""
 Place = tuple[str, str]
 """(node, UUID)."""
 
@@ -45,8 +50,11 @@ def accounted(lab: Lab, jobs: Mapping[int, int]) -> dict[int, list[frozenset[str
     return found
 
 
-def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
+def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str, Any]:
     """Compare what was recorded with Slurm's accounting, the hooks' stamps and what the GPUs did.
+
+    Of a run that differs both sides are told on stderr, with what of `history` was near: the lab is gone when
+    somebody reads of it.
 
     A slurmctld that is killed goes on from what it saved seconds before. Of a job that it had begun since
     then it knows nothing: it may begin it anew on another node, or give its number to another job. Of those
@@ -73,17 +81,25 @@ def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
         n_expected = len(expected.get(job, ()))
         if n_expected and len(runs) != n_expected:
             (lost if len(runs) < n_expected else twice).append(job)
+            _tell_all(job, n_expected, held, runs, history)
         elif held and told != held.keys():
             (lost if told < held.keys() else twice).append(job)
+            _tell_all(job, n_expected, held, runs, history)
         elif len(runs) == 1:
-            for off, allowed in _off_by(runs[0], lab.truth(job)):
+            shares = lab.truth(job)
+            for off, allowed in _off_by(runs[0], shares):
                 points.append(off)
-                beyond += [job] if off > allowed else []
+                if off > allowed:
+                    beyond.append(job)
+                    _tell_points(job, off, runs[0], shares)
+                    _tell_history(history, held)
             for place, off, allowed_s in _off_s(runs[0], held):
                 off_s[job, place] = off
                 if abs(off) > allowed_s:
                     unlike.append(job)
-                    _tell(job, place, off, held[place], runs[0])
+                    print(f"job {job} on {place}: {off:+.3f} s; stamps {held[place]}", file=sys.stderr)
+                    _tell_records(runs[0], place)
+                    _tell_history(history, held)
     client.close()
     return {
         "jobs": len(jobs),
@@ -100,14 +116,49 @@ def judge(lab: Lab, jobs: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
-def _tell(job: int, place: Place, off_s: float, stamped: Sequence[Held], run: Run) -> None:
-    """Both sides of a hold that differ, on stderr: the lab is gone when somebody reads of it."""
-    print(f"job {job} on {place}: {off_s:+.3f} s; stamps {stamped}", file=sys.stderr)
+def _tell_all(
+    job: int, n_expected: int, held: Mapping[Place, Sequence[Held]], runs: Sequence[Run], history: History
+) -> None:
+    """What there is of a job that was lost, or recorded twice."""
+    print(f"job {job}: {len(runs)} runs of {n_expected}; stamps {dict(held)}", file=sys.stderr)
+    for run in runs:
+        print(f"  {run.state} on {run.nodes}, {run.start_s} to {run.end_s}", file=sys.stderr)
+        _tell_records(run)
+    _tell_history(history, held)
+
+
+def _tell_records(run: Run, of_place: Place | None = None) -> None:
+    """All records of a run, or those of one device."""
     for record in run.devices or ():
-        if (record.node, record.device) == place:
+        if of_place in (None, (record.node, record.device)):
+            device, util = record.device_util_pct, histogram_mean(record.util_hist_ms or {})
             told = f"prolog {record.prolog_s}, {record.first_s} to {record.last_s}, held {record.held_s} s"
             since = f"at uptime {record.uptime_s}, final {record.final}, seq {record.seq}"
-            print(f"  segment {record.segment}: {told}, {since}", file=sys.stderr)
+            did = f"sampled {record.sampled_s} s, {util} % of its own, {device} by all"
+            print(
+                f"  {record.node} {record.device} {record.segment}: {told}, {since}, {did}", file=sys.stderr
+            )
+
+
+def _tell_points(job: int, off: float, run: Run, shares: Sequence[GpuShare]) -> None:
+    """Both sides of a utilisation that differs, GPU by GPU, and when."""
+    print(f"job {job}: {run.ugpucore:.2f} %, off by {off:.2f} points", file=sys.stderr)
+    for share in shares:
+        held = f"{share.start_s:.2f} to {share.end_s:.2f} (unsure {share.unsure_s:.2f} s)"
+        did = f"{share.usage.util_pct:.2f} % by {share.usage.processes} processes"
+        by_all = f"{share.usage.device_util_pct:.2f} % by all"
+        print(f"  {share.gpu.uuid} {held}: {did}, {by_all}", file=sys.stderr)
+    _tell_records(run)
+
+
+def _tell_history(history: History, held: Mapping[Place, Sequence[Held]]) -> None:
+    """What trouble there was while a job held its GPUs, and a while before and after."""
+    stamped = [one for some in held.values() for one in some]
+    begin_s = min((one.start_s for one in stamped), default=0.0)
+    end_s = max((one.start_s if one.end_s is None else one.end_s for one in stamped), default=0.0)
+    for at_s, what in history:
+        if begin_s - BEFORE_S <= at_s <= end_s + AFTER_S:
+            print(f"  {at_s - begin_s:+8.2f} s: {what}", file=sys.stderr)
 
 
 def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:

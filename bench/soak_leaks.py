@@ -1,0 +1,115 @@
+"""Does a daemon leak? What bench/soak.py saw of its memory, open files and disk, and what that says.
+
+A daemon that has just started grows: it loads what it needs at its first this and that, and keeps what it
+shall remember for an hour. That comes to an end, a leak does not. So what is judged is the second half of the
+longest life, and of each five minutes in it the least that the daemon held: what an answer takes for a moment
+is no leak, and what is leaked is always there. The slope is one that two thirds of those between any two of
+these reach: of a daemon that grows once, whenever, and stays so it is 0, of one that leaks what it leaks.
+(Theil and Sen take the median, which a step in the middle moves.)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+LEAK_MIB_PER_H, LEAK_FILES_PER_H = 6.0, 3.0
+YOUNG_S = 300.0
+"""A daemon that has just started grows."""
+LEAST_OF_S = 300.0
+LEAST_POINTS = 5
+"""Of less than five times five minutes nothing is judged."""
+NODES_DISK = "disk of the nodes"
+
+Points = Sequence[tuple[float, float]]
+"""(seconds, value)."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one daemon held at one moment of one life, its children included."""
+
+    at_s: float
+    rss_mib: float
+    files: int
+
+
+def leaks(
+    lives: Mapping[tuple[str, int], Sequence[Look]], disk: Points = ()
+) -> dict[str, dict[str, float | None]]:
+    """By kind of daemon what it holds, and by how much an hour that grows; `lives` are by name and process.
+
+    `mib_per_h` and `files_per_h` are judged, None of too short a time; `mib_per_h_of_all` is the slope over
+    all lives from their sixth minute on. `disk` is in MiB, of all nodes together.
+    """
+    kinds: dict[str, list[Sequence[Look]]] = defaultdict(list)
+    for (name, _), looks in lives.items():
+        grown = [look for look in looks if look.at_s >= looks[0].at_s + YOUNG_S]
+        if len(grown) > 1:
+            kinds["slurm-gpud" if name.startswith("slurm-gpud-") else name].append(grown)
+    found: dict[str, dict[str, float | None]] = {}
+    for kind, of_kind in sorted(kinds.items()):
+        longest = max(of_kind, key=_length_s)
+        found[kind] = {
+            "watched_h": round(sum(map(_length_s, of_kind)) / 3600, 2),
+            "longest_min": round(_length_s(longest) / 60, 1),
+            "most_rss_mib": round(max(look.rss_mib for life in of_kind for look in life), 1),
+            "mib_per_h_of_all": round(slope([[(at.at_s, at.rss_mib) for at in life] for life in of_kind]), 2),
+            "mib_per_h": _rounded(settled_per_h([(look.at_s, look.rss_mib) for look in longest])),
+            "files_per_h": _rounded(settled_per_h([(look.at_s, look.files) for look in longest])),
+        }
+    if disk:
+        found[NODES_DISK] = {
+            "most_mib": round(max(mib for _, mib in disk), 2),
+            "at_last_mib": round(disk[-1][1], 2),
+            "mib_per_h": _rounded(settled_per_h(disk)),
+        }
+    return found
+
+
+def leaking(found: Mapping[str, Mapping[str, float | None]]) -> list[str]:
+    """Of what `leaks` tells, what leaks; nothing is said of what was watched for too short a time."""
+    limits = {"mib_per_h": LEAK_MIB_PER_H, "files_per_h": LEAK_FILES_PER_H}
+    return [
+        kind
+        for kind, values in found.items()
+        if any((value := values.get(name)) is not None and value > most for name, most in limits.items())
+    ]
+
+
+def settled_per_h(points: Points) -> float | None:
+    """How fast the least of five minutes grows in the second half, an hour; None of too short a time."""
+    if not points:
+        return None
+    middle_s = (points[0][0] + points[-1][0]) / 2
+    least: dict[int, tuple[float, float]] = {}
+    for at_s, value in points:
+        part = int((at_s - middle_s) // LEAST_OF_S)
+        if at_s >= middle_s and (part not in least or value < least[part][1]):
+            least[part] = at_s, value
+    if len(least) < LEAST_POINTS:
+        return None
+    # Each where its part lies, or one that is least at the beginning would seem to grow faster.
+    of_parts = [(part * LEAST_OF_S, value) for part, (_, value) in sorted(least.items())]
+    slopes = sorted((y2 - y1) / (t2 - t1) for (t1, y1), (t2, y2) in combinations(of_parts, 2))
+    return 3600 * slopes[len(slopes) // 3]
+
+
+def slope(lives: Iterable[Points]) -> float:
+    """An hour, by least squares; each life has a level of its own."""
+    above = below = 0.0
+    for life in lives:
+        mean_t, mean_y = (sum(values) / len(life) for values in zip(*life, strict=True))
+        above += sum((t - mean_t) * (y - mean_y) for t, y in life)
+        below += sum((t - mean_t) ** 2 for t, _ in life)
+    return 3600 * above / below if below else 0.0
+
+
+def _length_s(life: Sequence[Look]) -> float:
+    return life[-1].at_s - life[0].at_s
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
