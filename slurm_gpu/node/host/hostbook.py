@@ -27,7 +27,7 @@ _NODE_FRESH_S = 0.2
 # A round is over in milliseconds; whoever has nothing else to do asks again after this time.
 _ASK_S = 0.5
 # Of so many jobs that ended last it is known which cgroup they had.
-_GROUPS_MOST = 10_000
+_GROUPS_MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ _V2_MEMORY = (b"anon", b"shmem")
 _STAT_LIMIT = 1 << 14
 _PROCS_LIMIT = 1 << 20
 _MOST_DIRECTORIES = 2000
-_REMEMBERED = 10_000
+# Of the jobs that are here now, three each; where all are forgotten, these are found again.
+_REMEMBERED = 1_000
 _MOST_STEPS = 100
 _FROZEN = frozenset({b"FROZEN", b"FREEZING", b"1"})
 _NOT_JOBS = frozenset({"system"})

@@ -28,7 +28,8 @@ FIRST_UID_OF_PEOPLE = 1000
 NO_JOB = 0
 """No job has this number."""
 
-_REMEMBERED = 10_000
+# As many as a node's GPUs may show in the 20 s that the driver's samples reach back.
+_REMEMBERED = 2_000
 # For so long a process is taken to be the one that had this id just now.
 _FRESH_S = 0.5
 # One that belongs to no job may still be put into one: so often its cgroup is read anew.
