@@ -25,6 +25,7 @@ from slurm_gpu.policy.force import Force, TakenBack
 from slurm_gpu.policy.inforce import InForce
 from slurm_gpu.policy.install import prepare_replacement, prepare_run_directory, try_bundle
 from slurm_gpu.policy.journal import Entry, Journal
+from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.native.difference import Difference, Owned
@@ -84,10 +85,7 @@ def apply(
             f"policy apply writes beside {settings.conf_path}: run it as root or {settings.slurm_user} "
             "(SlurmUser), or try it with --dry-run"
         )
-    loaded = LoadedPolicy.read(site, file, run_dir)
-    compiled = loaded.compiled()
-    bundle = build_bundle(compiled)
-    try_bundle(compiled, bundle)
+    loaded, compiled, bundle = _tried(site, file, run_dir)
     if "lua" not in settings.raw.get("JobSubmitPlugins", "").split(","):
         remark("warning: slurm.conf lacks JobSubmitPlugins=lua: Slurm will not ask this policy")
     if dry_run:
@@ -103,6 +101,9 @@ def apply(
         recovered = force.recover()
         if recovered is not None:
             _tell_taken_back(recovered, "was cut short, and is undone")
+        # A review, or whoever wrote FILE, may have changed it since: what is in force is what there is now.
+        if LoadedPolicy.read(site, file, run_dir).compiled() != compiled:
+            loaded, compiled, bundle = _tried(site, file, run_dir)
         owned = journal.owned(settings.cluster)
         lends = any(one.rule.startswith("owners.") for one in owned)
         if lua_only and not backup and loaded.policy.owners and not lends:
@@ -131,6 +132,15 @@ def apply(
     if done is not None and done.steps:
         click.echo("`slurm-gpu policy rollback` takes all of it back")
     _tell_peers(site, settings, loaded.script)
+
+
+def _tried(site: Site, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, dict[str, Plain], str]:
+    """FILE, what it compiles to, and the script of it, which loads in every Lua that slurmctld may have."""
+    loaded = LoadedPolicy.read(site, file, run_dir)
+    compiled = loaded.compiled()
+    bundle = build_bundle(compiled)
+    try_bundle(compiled, bundle)
+    return loaded, compiled, bundle
 
 
 @click.command()

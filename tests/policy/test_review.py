@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -134,6 +135,23 @@ def test_a_step_that_shortens_waiting_is_put_into_force_kept_and_announced(
     assert [(move["new"], move["counts"]) for move in json.loads(capsys.readouterr().out)["moved"]] == [
         (2000, True)
     ]
+
+
+def test_an_apply_that_began_before_a_review_does_not_take_its_step_back(
+    cluster: ReviewedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the policy when the review moved a limit, and got its turn after that."""
+    lock = Journal.lock
+
+    def after_a_review(journal: Journal) -> AbstractContextManager[None]:
+        monkeypatch.setattr(Journal, "lock", lock)
+        assert cluster.run("review") == 0
+        return lock(journal)
+
+    monkeypatch.setattr(Journal, "lock", after_a_review)
+    assert cluster.run("apply") == 0
+    assert (cluster.limit, cluster.slurms) == (2000, {2})
+    assert cluster.run("status") == 0, "what is in force is the policy with its step"
 
 
 @pytest.mark.parametrize("option", [[], ["--undo"]])
