@@ -63,7 +63,7 @@ def _teams(config: SiteConfig) -> Collection[str]:
 
 
 _OPTIONS = (
-    click.option("--user", help="Only this user's runs."),
+    click.option("--user", help="Only this user's runs, or of several: alice,bob."),
     click.option("--account", help="Only this account's runs, or of several: vision,nlp."),
     click.option("--team", help="Only runs of this team's accounts.", shell_complete=_complete_from(_teams)),
     click.option(

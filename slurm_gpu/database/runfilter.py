@@ -90,7 +90,7 @@ class RunFilter:
     Of several names in one filter any will do. `min_gpus` are granted, or asked for by those that wait.
     """
 
-    user: str | None = None
+    users: Sequence[str] = ()
     accounts: Sequence[str] = ()
     states: Sequence[str] = ()
     qos: str | None = None
@@ -114,7 +114,7 @@ class RunFilter:
         limit = _whole("limit", query, 1, MAX_LIMIT)
         sort = _one_of("sort", query, SORTS)
         return cls(
-            user=query.get("user"),
+            users=_names(query["user"]) or ("",) if "user" in query else (),
             accounts=_names(query.get("account", "")),
             states=tuple(state.upper() for state in _names(query.get("state", ""))),
             qos=query.get("qos"),
@@ -213,8 +213,8 @@ class Order:
 def conditions(wanted: RunFilter, caller: Caller) -> list[ColumnElement[bool]]:
     """What the filters say but for `until_s` and `after`. No run is found by what the caller may not see."""
     found: list[ColumnElement[bool]] = []
-    if wanted.user is not None:
-        found.append(run.c.user == wanted.user)
+    if wanted.users:
+        found.append(run.c.user.in_(wanted.users))
     if wanted.accounts:
         found.append(run.c.account.in_(wanted.accounts))
     if wanted.states:
