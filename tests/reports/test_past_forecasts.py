@@ -93,7 +93,7 @@ def test_shares_by_month_and_partition(filled: Database) -> None:
     assert list(data["within_3x_pct"]) == pytest.approx([500 / 6, 0, 50])
     assert list(data["in_interval_pct"]) == pytest.approx([400 / 6, 0, 50])
     assert found.reading == (
-        "55.6 % of 9 forecasts held, as the job began within the interval told, where 80 % are to; "
+        "The job began within the interval told in 55.6 % of 9 forecasts, which is to be 80 %; "
         "44.4 % were within twice the true wait, 66.7 % within three times."
     )
     assert isinstance(found.chart, Bars)
@@ -105,7 +105,7 @@ def test_a_single_month_is_drawn_by_partition(filled: Database) -> None:
     found = figure(filled, MARCH)
     assert isinstance(found.chart, Bars)
     assert list(found.chart.labels) == ["gpu"]
-    assert found.reading.startswith("66.7 % of 6 forecasts held")
+    assert found.reading.startswith("The job began within the interval told in 66.7 % of 6 forecasts")
 
 
 def test_without_any_it_is_said(database: Database) -> None:

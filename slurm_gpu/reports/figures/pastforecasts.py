@@ -95,7 +95,7 @@ def _reading(score: Score) -> str:
     if not score.n:
         return "No forecast of a wait that was told in this period is old enough to be judged."
     return (
-        f"{percent(score.held, score.n)} of {several(score.n, 'forecast')} held, as the job began within the "
-        f"interval told, where 80 % are to; {percent(score.within_2x, score.n)} were within twice the true "
-        f"wait, {percent(score.within_3x, score.n)} within three times."
+        f"The job began within the interval told in {percent(score.held, score.n)} of "
+        f"{several(score.n, 'forecast')}, which is to be 80 %; {percent(score.within_2x, score.n)} were "
+        f"within twice the true wait, {percent(score.within_3x, score.n)} within three times."
     )
