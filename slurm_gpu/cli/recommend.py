@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.reports.recommend.search import Change, Findings, Trial
 
 _REPRODUCED = ("group", "jobs", "recorded_h", "modelled_h", "within_2x")
+_IDLE = ("group", "hours", "GPUs idle")
 _PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typical user", "would_be", "held")
 _TRIED = ("tried", "WAIT_h of all", "verdict")
 
@@ -101,6 +102,15 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
         for name, one in findings.reproduction.items()
     ]
     print_table(_REPRODUCED, rows, right=_REPRODUCED[1:])
+    idle = [
+        (name, _h(one.waited_h), f"{one.gpus:.1f}") for name, one in findings.idle.items() if one.waited_h
+    ]
+    if idle:
+        click.echo(
+            f"\nHow many of {cluster.total_gpus} GPUs nobody held while a job of the group waited for some "
+            "(recorded, mean):"
+        )
+        print_table(_IDLE, idle, right=_IDLE[1:])
     for text in findings.refused:
         click.echo(f"Nothing is proposed for {text}")
     if findings.trials:
@@ -149,6 +159,10 @@ def findings_json(found: Replayed, findings: Findings) -> dict[str, Any]:
         "runs": len(found.past.jobs),
         "compared": int(found.past.judged.sum()),
         "reproduction": {name: reproduction_json(one) for name, one in findings.reproduction.items()},
+        "idle": {
+            name: {"waited_h": one.waited_h, "gpus": one.gpus if one.waited_h else None}
+            for name, one in findings.idle.items()
+        },
         "refused": list(findings.refused),
         "changes": [_change_json(change) for change in findings.changes],
         "tried": [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -48,6 +49,8 @@ def test_the_patch_changes_the_limit_and_the_evidence_stands_beside_it(
     patch = tmp_path / "limits.patch"
     assert recommend("report", "recommend", "--out", str(patch)) == 0
     assert "gpus_running of share: 1 → 2" in recommend.out
+    gpus = int(re.findall(r"nodes with (\d+) GPUs", recommend.out)[0])
+    assert ["grads", "20.00", f"{gpus - 1:.1f}"] in recommend.rows(), "an hour each day, beside one that ran"
     assert ["grads", "40", "0.50", "0.50", "100%"] in recommend.rows()
     assert any(row[:4] == ["grads", "40", "0.50", "0.00"] for row in recommend.rows())
     subprocess.run(("patch", "-s", str(tmp_path / "policy.yaml"), str(patch)), check=True)

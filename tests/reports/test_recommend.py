@@ -49,6 +49,21 @@ def test_a_limit_that_keeps_people_waiting_beside_idle_gpus_is_raised_by_a_step(
     assert found.before[ALL].held_h == pytest.approx(1, abs=0.02)
 
 
+def test_gpus_that_nobody_held_while_a_group_waited_are_counted() -> None:
+    """Of eight. Each day alice's six jobs of an hour have two at a time, so that one waits for two hours."""
+    limits = policy(TWO_EACH)
+    bob = [past_run(24 * day - 0.5, "bob", gpus=3, run_h=1, account="nlp") for day in range(1, 10)]
+    cpu = [past_run(24 * day + 12, "alice", gpus=0) for day in range(10)]
+    idle = search(recorded(bursts(), limits) + bob + cpu, limits).findings().idle
+    # Beside two of hers, bob has three for the first half hour of nine of the ten days.
+    expected = 6 - 3 * 0.5 * 9 / 20
+    assert (idle["grads"].waited_h, idle["grads"].gpus) == pytest.approx((20, expected), abs=0.05)
+    assert idle[ALL] == idle["grads"], "bob's began at once"
+    nothing = search(bob, limits).findings().idle["grads"]
+    assert nothing.waited_h == 0
+    assert math.isnan(nothing.gpus)
+
+
 def test_steps_go_on_until_they_make_no_difference_or_are_enough() -> None:
     limits = policy(TWO_EACH.replace("2}", "4}"))
     roomy = recorded(bursts(), policy(TWO_EACH.replace("2}", "8}")))

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.reports.recommend.idle import Idle, idle_while_waiting
 from slurm_gpu.reports.recommend.past import Past
 from slurm_gpu.reports.recommend.rules import (
     RESOURCES,
@@ -93,6 +94,8 @@ class Findings:
     refused: tuple[str, ...] = ()
     """Why nothing is said of all limits, or of some."""
     remarks: tuple[str, ...] = field(default=())
+    idle: Mapping[str, Idle] = field(default_factory=dict)
+    """By group, GPUs that nobody held while it waited."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +139,9 @@ class Search:
         told("the limits as they are")
         reproduction = self.reproduction()
         before = self._by_group(self._as_it_is)
-        refused = tuple(_refusals(reproduction))
+        refused, idle = tuple(_refusals(reproduction)), idle_while_waiting(self._past, self._groups)
         if any(one.startswith(ALL) for one in refused):
-            return Findings(reproduction, before, before, refused=refused)
+            return Findings(reproduction, before, before, refused=refused, idle=idle)
         limits = [limit for limit in self._limits() if self._is_reproduced(limit, reproduction)]
         changes: list[Change] = []
         trials: list[Trial] = []
@@ -155,7 +158,7 @@ class Search:
             best = max(good, key=lambda trial: trial.gain_h)
             changes.append(best.change)
             policy, waits = with_limit(policy, best.change.limit, best.change.new), best.waits
-        return Findings(reproduction, before, waits, tuple(changes), tuple(trials), refused)
+        return Findings(reproduction, before, waits, tuple(changes), tuple(trials), refused, idle=idle)
 
     def _try(
         self,
