@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import StatementError
 from sqlalchemy.sql.dml import Insert
 
 _NAME = re.compile(r"%\((\w+)\)s")
@@ -18,7 +19,10 @@ _STATEMENT_CHARACTERS = 1 << 20
 
 
 def insert(connection: Connection, statement: Insert, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Execute an INSERT of `rows`, all with the same keys, whose only parameters are their values."""
+    """Execute an INSERT of `rows`, all with the same keys, whose only parameters are their values.
+
+    Raises StatementError, as `execute` does, where a value cannot be written at all.
+    """
     if not rows:
         return
     if connection.dialect.name == "sqlite":
@@ -60,6 +64,8 @@ def _texts(
     objects: dict[int, Any] = {}
 
     def text(value: Any) -> str:
+        if type(value) is bytes:
+            return f"x'{value.hex()}'"  # longer, and written and read faster
         if type(value) is not str:
             return escape(value)
         known = texts.get(value)
@@ -70,15 +76,22 @@ def _texts(
     values_of, written = itemgetter(*names), f"({','.join(['%s'] * len(names))})"
     for row in rows:
         values = list(values_of(row))
-        for index, process in processed:
-            value = values[index]
-            if id(value) not in objects:
-                objects[id(value)] = process(value)
-            values[index] = objects[id(value)]
-        # Written out here, as calls would take the most of the time: whole numbers stay what they are.
-        yield written % tuple(
-            ["NULL" if value is None else value if type(value) is int else text(value) for value in values]
-        )
+        try:
+            for index, process in processed:
+                value = values[index]
+                if id(value) not in objects:
+                    objects[id(value)] = process(value)
+                values[index] = objects[id(value)]
+            # Written out here, as calls would take the most of the time: whole numbers stay what they are.
+            row_text = written % tuple(
+                [
+                    "NULL" if value is None else value if type(value) is int else text(value)
+                    for value in values
+                ]
+            )
+        except Exception as error:  # whatever it is, it is of this row, and comes again with it
+            raise StatementError(str(error), None, None, error) from error
+        yield row_text
 
 
 def _joined(texts: Iterator[str]) -> Iterator[str]:

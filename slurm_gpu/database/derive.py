@@ -15,6 +15,8 @@ from slurm_gpu.records import Host, Record, histogram_mean, merge_histograms, me
 # first_s and last_s are rounded, so segments that follow each other may share a second.
 _TOUCHING_S = 1
 RESIZING = "RESIZING"
+DERIVED_FROM = frozenset({"uptime_s", "util_hist_ms", "mem_used_frac", "energy_j"})
+"""Of the statistics of a record, those that anything is derived from."""
 CONTINUED_STATES = frozenset({"REQUEUED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", RESIZING})
 
 

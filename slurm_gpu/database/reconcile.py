@@ -30,7 +30,14 @@ from sqlalchemy import (
 )
 
 from slurm_gpu.config import Sampling
-from slurm_gpu.database.derive import Derived, application, derive, first_submits, resolve_double_watches
+from slurm_gpu.database.derive import (
+    DERIVED_FROM,
+    Derived,
+    application,
+    derive,
+    first_submits,
+    resolve_double_watches,
+)
 from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.heldtime import Part
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
@@ -54,6 +61,7 @@ DEFAULT_MIN_COVERAGE = Sampling().min_coverage
 _JOBS_PER_TRANSACTION = 500
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
+_read_record = partial(read_record, statistics=DERIVED_FROM)
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
 # What one job's values may bring about; a database that is away is none of it.
 _OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
@@ -205,7 +213,7 @@ def _reconcile_job(
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
-        if run_id is not None and (record := readable(read_record, row)) is not None:
+        if run_id is not None and (record := readable(_read_record, row)) is not None:
             of_run[run_id].append(record)
         if row["match_due"] or row["run_id"] != run_id:
             key = {name: row[name] for name in ("segment", "device", "seq")}

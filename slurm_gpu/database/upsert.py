@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,26 +26,33 @@ class Newest:
     apart: tuple[str, ...] = ()
 
     def statement(self, connection: Connection) -> Insert:
-        """INSERT, or overwrite where the order is greater."""
-        # The order comes last: MariaDB assigns from left to right, and the condition reads the old one.
-        fixed = (*self.key, *self.owner, *self.apart, self.order)
-        names = [c.name for c in self.table.columns if c.name not in fixed] + [self.order]
-        if connection.dialect.name == "sqlite":
-            lite = sqlite.insert(self.table)
-            return lite.on_conflict_do_update(
-                index_elements=self.key,
-                set_={name: lite.excluded[name] for name in names},
-                where=self._newer(lite.excluded),
-            )
-        maria = mysql.insert(self.table)
-        newer = self._newer(maria.inserted)
-        return maria.on_duplicate_key_update(
-            [(name, func.if_(newer, maria.inserted[name], self.table.c[name])) for name in names]
-        )
+        """INSERT, or overwrite where the order is greater; the same one each time, so it is compiled once."""
+        return _statement(self, connection.dialect.name)
 
-    def _newer(self, given: Any) -> ColumnElement[bool]:
+    def newer(self, given: Any) -> ColumnElement[bool]:
+        """Whether a `given` row may replace the one that is there."""
         same_owner = (given[name] == self.table.c[name] for name in self.owner)
         return and_(given[self.order] > self.table.c[self.order], *same_owner)
+
+
+@functools.cache
+def _statement(newest: Newest, dialect: str) -> Insert:
+    # The order comes last: MariaDB assigns from left to right, and the condition reads the old one.
+    table = newest.table
+    fixed = (*newest.key, *newest.owner, *newest.apart, newest.order)
+    names = [c.name for c in table.columns if c.name not in fixed] + [newest.order]
+    if dialect == "sqlite":
+        lite = sqlite.insert(table)
+        return lite.on_conflict_do_update(
+            index_elements=newest.key,
+            set_={name: lite.excluded[name] for name in names},
+            where=newest.newer(lite.excluded),
+        )
+    maria = mysql.insert(table)
+    newer = newest.newer(maria.inserted)
+    return maria.on_duplicate_key_update(
+        [(name, func.if_(newer, maria.inserted[name], table.c[name])) for name in names]
+    )
 
 
 def upsert(

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import insert, select
+from sqlalchemy.exc import StatementError
 
 from slurm_gpu.database import bulk
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import run
+from slurm_gpu.database.schema import forecast_model, run
 from tests.database.conftest import empty
 from tests.database.samples import row
 
@@ -33,6 +34,23 @@ def store(database: Database, names: list[str]) -> list[tuple[str, dict[str, flo
 def test_texts_are_kept(shelf: Database, names: list[str]) -> None:
     empty(shelf)
     assert store(shelf, names) == [(name, {name: 1.5}, n % 2 == 0) for n, name in enumerate(names)]
+
+
+@settings(max_examples=25)
+@given(packed=st.binary(max_size=300))
+def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
+    empty(shelf)
+    rows = [{"cluster": "c", "made_s": 1, "part": 0, "body": packed}]
+    shelf.write(lambda connection: bulk.insert(connection, insert(forecast_model), rows))
+    with shelf.reading() as connection:
+        assert connection.execute(select(forecast_model.c.body)).scalar_one() == packed
+
+
+def test_a_value_that_cannot_be_written_is_told_as_such(database: Database) -> None:
+    """And not as an error of the database, which would be tried again for ever."""
+    rows = [{**run_row(row(tres_allocated={"gpu": object()}), {}), "derive_due": True}]
+    with pytest.raises(StatementError, match="not JSON serializable"):
+        database.write(lambda connection: bulk.insert(connection, insert(run), rows))
 
 
 def test_long_rows_go_in_several_statements(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,21 @@
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.derive import coverage_at, derive, first_submits, resolve_double_watches
+from slurm_gpu.database.derive import (
+    DERIVED_FROM,
+    coverage_at,
+    derive,
+    first_submits,
+    resolve_double_watches,
+)
 from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part
+from slurm_gpu.database.schema import run_device
+from slurm_gpu.database.store import read_record
 from slurm_gpu.records import Mean, Record, Total
 from tests.database.samples import T0, idle, record, segment
 
@@ -20,6 +28,25 @@ def _derive(
     part = Part(nodes=NODES, allocated_mgpu=mgpu, start_s=T0, elapsed_s=elapsed_s)
     derived = derive(records, parts=[part], min_coverage=0.8)
     return {name: getattr(derived, name) for name in derived.__slots__}
+
+
+def test_what_is_derived_does_not_depend_on_statistics_that_are_not_read_for_it() -> None:
+    """Whoever derives from another one has to name it in DERIVED_FROM."""
+    full, read = list[Record](), list[Record]()
+    for n, device in enumerate(("GPU-1", "GPU-1", "GPU-2")):
+        told = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
+        others: dict[str, Any] = {"mem_hist_ms": {7: 100}, "throttle_s": {"sw_power_cap": 1.0}}
+        others |= {f.name: Mean(5.0, 0.5, 0.1, 0.9) for f in fields(Record) if f.type == "Mean | None"}
+        others |= {f.name: Total(9.0, 500.0) for f in fields(Record) if f.type == "Total | None"}
+        full.append(replace(told, no_process_s=1.0, **others))
+        wire = full[-1].to_wire()
+        row: Any = {c.name: wire.get(c.name) for c in run_device.columns}
+        read.append(read_record({**row, "statistics": wire}, DERIVED_FROM))  # type: ignore[arg-type]
+    assert read != full
+    assert all(getattr(told, name) is not None for told in read for name in DERIVED_FROM)
+    kept, doubled = resolve_double_watches(full)
+    assert doubled
+    assert _derive(resolve_double_watches(read)[0], 2000) == _derive(kept, 2000)
 
 
 def test_ugpucore_is_weighted_by_time_over_devices_and_segments() -> None:
