@@ -129,7 +129,20 @@ local function may_be_distributed(job)
   return false
 end
 
+-- Whether slurm-gpuctld tells of nodes with GPUs in each of the job's partitions: it places no job in others.
+local function is_managed(job, found)
+  for partition in job.partition:gmatch("[^,]+") do
+    if found.pools[partition] == nil then
+      return false
+    end
+  end
+  return job.partition ~= ""
+end
+
 local function place_of(job, found)
+  if not is_managed(job, found) then
+    return nil
+  end
   local least, most = nodes_of(job, found)
   if least < 2 then
     return nil
@@ -201,7 +214,7 @@ local function run(job, state)
   if job.place then
     job.place.text = text_of(job.place)
     if slurm_gpu_placed then -- explain listens, slurmctld does not
-      slurm_gpu_placed(found.mode, job.place.text, job.place.features or "", job.place.nodes)
+      slurm_gpu_placed(found.mode .. ":" .. job.place.text, job.place.features or "")
     end
     if job.place.features and found.mode == "enforce" then
       job.writes.features = job.place.features

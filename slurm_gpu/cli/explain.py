@@ -1,4 +1,4 @@
-"""`slurm-gpu explain -- sbatch …` (or srun, salloc)."""
+"""`slurm-gpu explain -- sbatch …` (or srun, salloc), and `slurm-gpu explain JOBID`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from slurm_gpu.cli.explainjob import explain_submitted
 from slurm_gpu.cli.output import print_table
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.slurmsays import read_cluster
@@ -18,6 +19,7 @@ from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.policy.explain import explain as explain_job
 from slurm_gpu.policy.explain import read_installed
 from slurm_gpu.policy.install import SCRIPT_NAME
+from slurm_gpu.policy.placed import zones_in_words
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.script import Considered
 from slurm_gpu.policy.slurmrefusals import refusals_of_slurm, waits_of_slurm
@@ -34,10 +36,15 @@ from slurm_gpu.slurm.submission import UserDefaults, read_partitions, read_user_
 def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, command: tuple[str, ...]) -> None:
     """Say what the policy would answer to a job, without submitting it: explain -- sbatch --gpus=2 job.sh
 
+    Or, with the id of a job that was submitted, what was decided about it: explain 1234
+
     Takes sbatch, srun and salloc, and prints what they would print. Exit status 0 if the job would be
     accepted, 1 if refused. The policy is asked, and whether Slurm knows the names and has the amounts; it may
     still have reasons of its own.
     """
+    if len(command) == 1 and command[0].isdigit():
+        explain_submitted(site, int(command[0]), as_json=as_json)
+        return
     words = [word for index, word in enumerate(command) if index or word != "--"]
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(words, os.environ, stdin)
@@ -67,6 +74,8 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     if not defaults.told and has_slurmdbd(settings):
         notes.append(_not_told(name, defaults))
     verdict = result.verdict
+    if verdict.placed is not None:
+        notes.append(f"zones: {zones_in_words(verdict.placed)}")
     accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
@@ -76,6 +85,7 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
             "slurm": refusals,
             "notes": notes,
             "considered": [asdict(limit) for limit in verdict.considered],
+            "placed": None if verdict.placed is None else asdict(verdict.placed),
         }
         click.echo(json.dumps(answer, indent=2))
     else:

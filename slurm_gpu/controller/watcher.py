@@ -91,7 +91,7 @@ class Watcher:
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
-        self._zone_tables = ZoneTables(config.placement.mode, config.zones)
+        self._zone_tables = ZoneTables(config.placement, config.zones)
         self._hours = GpuHours(ZoneInfo(config.timezone))
         self._usage = UsageCounter()
         self._pace = Pace()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from slurm_gpu.config import Zone
+from slurm_gpu.config import Placement, Zone
 from slurm_gpu.controller.amounts import Facts, amounts_of
 from slurm_gpu.placement.zoneconstraint import is_zone_name
 from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of, scores
@@ -79,8 +79,8 @@ class ZoneTable:
 class ZoneTables:
     """The table anew whenever nodes were asked for anew, which is much rarer than the queue."""
 
-    def __init__(self, mode: str, zones: Mapping[str, Zone]) -> None:
-        self._mode, self._zones = mode, zones
+    def __init__(self, placement: Placement, zones: Mapping[str, Zone]) -> None:
+        self._placement, self._zones = placement, zones
         self._nodes: Sequence[SlurmNode] | None = None
         self.last: ZoneTable | None = None
 
@@ -89,7 +89,7 @@ class ZoneTables:
         if self._zones and nodes is not self._nodes:
             zones = zone_nodes(self._zones, nodes)
             demand = demand_by_scale(jobs, facts, medium_bound(zones))
-            self._nodes, self.last = nodes, table(self._mode, zones, nodes, demand)
+            self._nodes, self.last = nodes, table(self._placement, zones, nodes, demand)
         return self.last
 
 
@@ -107,9 +107,12 @@ def zone_nodes(zones: Mapping[str, Zone], nodes: Iterable[SlurmNode]) -> list[Zo
 
 
 def table(
-    mode: str, zones: Sequence[ZoneNodes], nodes: Iterable[SlurmNode], demand: Mapping[Scale, int]
+    placement: Placement, zones: Sequence[ZoneNodes], nodes: Iterable[SlurmNode], demand: Mapping[Scale, int]
 ) -> ZoneTable | None:
-    """What the Lua goes by; None where there is no zone that jobs could be kept in."""
+    """What the Lua goes by; None where there is no zone that jobs could be kept in.
+
+    Jobs in partitions that are not managed find no pool, and are left alone.
+    """
     used = [zone for zone in zones if zone.trouble is None]
     if not used:
         return None
@@ -122,9 +125,13 @@ def table(
     for node in nodes:
         if node.n_gpus and not out_of_service(node):
             for zone_name in of_node.get(node.name, [NO_ZONE]):
-                counts.update(_pool(zone_name, partition, node) for partition in node.partitions)
+                counts.update(
+                    _pool(zone_name, partition, node)
+                    for partition in node.partitions
+                    if placement.partitions is None or partition in placement.partitions
+                )
     pools = tuple(_counted(pool, n) for pool, n in sorted(counts.items()))
-    return ZoneTable(mode, most_medium_nodes(loads), scores(loads, demand), pools)
+    return ZoneTable(placement.mode, most_medium_nodes(loads), scores(loads, demand), pools)
 
 
 def demand_by_scale(jobs: Iterable[CountedJob], facts: Facts, most_medium: int) -> dict[Scale, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
@@ -99,3 +99,19 @@ def _objections(encoded: str) -> Iterator[tuple[str, str]]:
         for objection in unquote(encoded).split(","):
             rule, _, rest = objection.partition(":")
             yield rule, rest.rpartition(":")[2]
+
+
+def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
+    """What the logs say of the job that was let in with this token; None where they say nothing."""
+    log = run_directory / DECISIONS_LOG
+    for file in (log, log.with_name(f"{log.name}.1")):
+        try:
+            with file.open(encoding="utf-8", errors="replace") as lines:
+                for line in lines:
+                    words = line.split()
+                    if len(words) > _FIELDS_BEFORE_RULES and words[0] == _MARK and words[4] == token:
+                        said = (word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
+                        return {key: unquote(value) for key, value in said}
+        except OSError:
+            continue
+    return None

@@ -121,6 +121,28 @@ class Considered:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """What a script makes of the zones for a distributed job."""
+
+    mode: str
+    zones: tuple[tuple[str, int], ...] = ()
+    """Alternatives and their scores, the best first."""
+    why: str | None = None
+    """The word for what leaves the job as it is (docs/contracts.md, section 4); None where zones fit."""
+    constraint: str | None = None
+    """With these zones behind the user's own; None where that is not known."""
+
+    @classmethod
+    def read(cls, text: str, constraint: str | None = None) -> Placed:
+        """From a decision's `zone=`, such as enforce:zone1:812,zone2:350; raises ValueError."""
+        mode, _, rest = text.partition(":")
+        if rest.startswith("-:"):
+            return cls(mode, why=rest[2:])
+        pairs = (part.rpartition(":") for part in rest.split(","))
+        return cls(mode, tuple((zone, int(score)) for zone, _, score in pairs), None, constraint)
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What a script decided about one job."""
 
@@ -134,6 +156,8 @@ class Verdict:
     """The job description as the script left it."""
     considered: tuple[Considered, ...] = ()
     """Every limit that was looked at, where that was asked for."""
+    placed: Placed | None = None
+    """Where that was asked for; None for a job that fits one node, and where no zones are told."""
 
     @property
     def accepted(self) -> bool:
@@ -168,6 +192,7 @@ class PolicyScript:
         self._said: list[str] = []
         self._logged: list[tuple[str, str]] = []
         self._considered: list[Considered] = []
+        self._placed: Placed | None = None
         self._lua.execute(
             _PRELUDE,
             self._said.append,
@@ -179,6 +204,7 @@ class PolicyScript:
         )
         if considers:
             self._lua.globals().slurm_gpu_considered = self._consider
+            self._lua.globals().slurm_gpu_placed = self._place
         self._pairs = self._lua.execute(_DUMP)
         try:
             code = self._lua.execute(text)
@@ -192,6 +218,9 @@ class PolicyScript:
         self, rule: str, mode: str, label: str, used: str, limit: str, requested: str, fits: bool
     ) -> None:
         self._considered.append(Considered(rule, mode, label, used or None, limit, requested, fits))
+
+    def _place(self, text: str, constraint: str) -> None:
+        self._placed = Placed.read(text, constraint or None)
 
     def set_jobs(self, records: Iterable[Mapping[str, Any]]) -> None:
         """A new slurm.jobs table, as slurmctld builds one when a job has changed."""
@@ -231,6 +260,7 @@ class PolicyScript:
         self._said.clear()
         self._logged.clear()
         self._considered.clear()
+        self._placed = None
         table = self._table(desc)
         try:
             code = int(function(table, *rest))
@@ -238,7 +268,7 @@ class PolicyScript:
             raise ScriptError(f"the script raised an error to slurmctld: {error}") from error
         lines = tuple(line for text in self._said for line in text.split("\n"))
         after = {pair[1]: pair[2] for pair in self._pairs(table).values()}
-        return Verdict(code, lines, tuple(self._logged), after, tuple(self._considered))
+        return Verdict(code, lines, tuple(self._logged), after, tuple(self._considered), self._placed)
 
     def _table(self, fields: Mapping[str, Any]) -> Any:
         return self._lua.table_from({key: value for key, value in fields.items() if value is not None})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from slurm_gpu.config import Zone
+from dataclasses import replace
+
+from slurm_gpu.config import Placement, Zone
 from slurm_gpu.controller.amounts import Facts
 from slurm_gpu.controller.zonetable import ZoneTable, demand_by_scale, table, zone_nodes
 from slurm_gpu.placement.zones import Scale
@@ -20,7 +22,7 @@ def cluster(**of_n4: object) -> list[SlurmNode]:
 
 
 def made(nodes: list[SlurmNode], mode: str = "enforce") -> ZoneTable | None:
-    return table(mode, zone_nodes(ZONES, nodes), nodes, dict.fromkeys(Scale, 0))
+    return table(Placement(mode), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(Scale, 0))
 
 
 def trouble_of(name: str, nodes: list[SlurmNode]) -> str | None:
@@ -70,6 +72,15 @@ def test_nodes_that_differ_are_told_apart() -> None:
     assert found is not None
     kinds = [(pool.types, pool.features, pool.nodes) for pool in found.pools if pool.zone == "zone2"]
     assert kinds == [((("a100", 4),), ("a100", "zone2"), 1), ((("h100", 8),), ("h100", "zone2"), 1)]
+
+
+def test_only_partitions_that_are_managed_have_pools() -> None:
+    nodes = [replace(node, partitions=["gpu", "test"]) for node in cluster()]
+    found = table(
+        Placement("enforce", partitions=("gpu",)), zone_nodes(ZONES, nodes), nodes, dict.fromkeys(Scale, 0)
+    )
+    assert found is not None
+    assert {pool.partition for pool in found.pools} == {"gpu"}
 
 
 def test_names_are_encoded() -> None:

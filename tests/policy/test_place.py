@@ -267,6 +267,14 @@ def test_a_zone_has_to_have_the_nodes_in_each_of_the_jobs_partitions(site: Site)
     assert site.submit(job).desc["features"] == "[zone1]"
 
 
+def test_a_partition_that_is_not_managed_is_none_of_our_affair(site: Site) -> None:
+    nodes = [replace(node, partitions=["gpu"]) for node in two_zones().nodes]
+    site.show(Cluster(tuple(nodes)))
+    for partition in ("long", "long,gpu"):
+        assert site.submit(replace(TWO_NODES, partition=partition)).desc.get("features") is None
+        assert site.logged is None
+
+
 def test_observe_only_writes_it_down_and_advise_only_says_it(site: Site) -> None:
     for mode in ("observe", "advise"):
         site.show(two_zones(), mode)

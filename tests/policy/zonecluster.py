@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from slurm_gpu.config import Zone
+from slurm_gpu.config import Placement, Zone
 from slurm_gpu.controller.zonetable import table, zone_nodes
 from slurm_gpu.placement.zones import Scale
 from slurm_gpu.slurm.client import SlurmNode
@@ -50,7 +50,9 @@ class Cluster:
             for name, role in zip(ZONES, self.roles, strict=True)
             if self.of(name)
         }
-        found = table(mode, zone_nodes(zones, self.nodes), self.nodes, dict.fromkeys(Scale, self.demand))
+        found = table(
+            Placement(mode), zone_nodes(zones, self.nodes), self.nodes, dict.fromkeys(Scale, self.demand)
+        )
         return [] if found is None else list(found.lines())
 
     def of(self, zone: str) -> list[SlurmNode]:
@@ -108,7 +110,7 @@ def distributed(draw: st.DrawFn) -> Request:
         nodes=nodes,
         most_nodes=None if nodes is None else nodes + draw(st.sampled_from([0, 0, 1])),
         n_tasks=tasks,
-        cpus_per_task=draw(st.sampled_from([None, None, 2, 8])),
+        cpus_per_task=draw(st.sampled_from([None, 2, 24])),
         gpu_type=draw(st.sampled_from([None, "a100"])),
     )
     amount = {} if memory is None else {memory: draw(st.sampled_from([1000, 20_000, 60_000]))}

@@ -23,6 +23,7 @@ from slurm_gpu.cli.checks import (
     site_file,
     slurm_conf,
     weights,
+    zones,
 )
 from slurm_gpu.cli.checks.finding import Check, Finding, Level, Result, Surroundings, fail, skipped
 from slurm_gpu.cli.checks.outages import trouble
@@ -51,6 +52,7 @@ CHECKS = (
     Check("lending", job_submit.lending, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
     Check("weights", weights.weights, (_SITE, _SLURM)),
+    Check("zones", zones.zones, (_SITE, _SLURM)),
     Check(_DATABASE, database.answers, (_SITE,)),
     Check("import", database.import_fresh, (_MUNGE, _DATABASE)),
     Check("shipments", database.nodes_ship, (_DATABASE,)),

@@ -1,0 +1,84 @@
+"""`slurm-gpu doctor` on zones: features that jobs are kept together by, and waits that nobody ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import pytest
+
+from slurm_gpu.cli.checks import zones
+from slurm_gpu.cli.checks.finding import Level
+from slurm_gpu.slurm.client import QueuedJob
+from slurm_gpu.slurm.commands import CommandClient
+from tests.cli.installation import Installation, levels, worst
+from tests.slurm.recorded import recorded_client
+
+COMMENT = "slurm-gpu/1 t=abc1 z=zone1:700,zone2:0"
+
+
+def write(installed: Installation, zones: str) -> None:
+    installed.site_file.write_text(f"cluster: neuron\nzones: {zones}\n")
+
+
+def wait_for_zones(monkeypatch: pytest.MonkeyPatch, **changes: str) -> None:
+    """Have one job in the queue, which waits for a zone."""
+    job = dataclasses.replace(
+        recorded_client().jobs()[0], job_id=7, state="PENDING", admin_comment=COMMENT, **changes
+    )
+
+    def jobs(self: CommandClient, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
+        return [job]
+
+    monkeypatch.setattr(CommandClient, "jobs", jobs)
+
+
+def test_without_zones_there_is_nothing_to_look_at(installed: Installation) -> None:
+    assert levels(zones.zones(installed.at("node"))) == ["skipped"]
+
+
+def test_zones_whose_nodes_have_their_feature_are_well(installed: Installation) -> None:
+    write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3, role: large}}')
+    found = list(zones.zones(installed.at("node")))
+    assert [finding.level for finding in found] == [Level.OK]
+    assert found[0].message == "2 of 2 zones can hold jobs; placement's mode is observe"
+
+
+def test_a_zone_without_its_feature_is_named_with_the_line_to_write(installed: Installation) -> None:
+    write(installed, '{rack7: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
+    finding = worst(zones.zones(installed.at("node")))
+    assert finding.level is Level.WARN
+    assert finding.message == "rack7: n[1-2] lack the feature rack7: no job is kept in it"
+    assert finding.remedy is not None
+    assert finding.remedy.startswith("add Feature=rack7 to the line NodeName=n[1-2] of slurm.conf")
+
+
+def test_a_feature_beyond_the_zone_is_named(installed: Installation) -> None:
+    write(installed, "{zone1: {nodes: n1}}")
+    assert worst(zones.zones(installed.at("node"))).message.startswith(
+        "zone1: the feature zone1 is also that of n2"
+    )
+
+
+def test_jobs_that_nobody_lets_go_are_named_with_what_to_type(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
+    wait_for_zones(monkeypatch, features="(a|b)&[zone2|zone1]")
+    finding = worst(zones.zones(installed.at()))
+    assert finding.level is Level.WARN
+    assert finding.message.startswith("1 job may wait for one zone without end")
+    assert finding.remedy is not None
+    assert finding.remedy.endswith("scontrol update JobId=7 Features='a|b'")
+    process = installed.root / "proc" / "815"
+    process.mkdir()
+    (process / "cmdline").write_bytes(b"python3\0/usr/sbin/slurm-gpuctld\0")
+    assert levels(zones.zones(installed.at())) == ["ok"]
+
+
+def test_a_constraint_of_the_owners_own_is_none_of_our_affair(
+    installed: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(installed, '{zone1: {nodes: "n[1-2]"}, zone2: {nodes: n3}}')
+    wait_for_zones(monkeypatch, features="[zone1]")
+    assert levels(zones.zones(installed.at())) == ["ok"]

@@ -1,0 +1,70 @@
+"""`slurm-gpu explain JOBID`: which zones, by which scores, what the owner's constraint was, and why not."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.explainjob import decision_of, lines
+from slurm_gpu.slurm.client import QueuedJob
+from tests.slurm.recorded import recorded_client
+
+LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
+
+
+def make_job(comment: str, features: str = "") -> QueuedJob:
+    return dataclasses.replace(
+        recorded_client().jobs()[0], job_id=7, state="PENDING", admin_comment=comment, features=features
+    )
+
+
+def told(directory: Path, comment: str, features: str = "") -> str:
+    return "\n".join(lines(decision_of(make_job(comment, features), directory)))
+
+
+def test_a_job_in_a_zone(tmp_path: Path) -> None:
+    assert told(
+        tmp_path, "slurm-gpu/1 t=abc1 r=share z=zone1:700,zone2:40 by hand", "(a|b)&[zone2|zone1]"
+    ) == (
+        "Job 7  PENDING\n"
+        "  Nearest limit when it was submitted: rule share\n"
+        "  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700), zone2 (score 40)\n"
+        "  Its constraint is (a|b)&[zone2|zone1], its owner's own a|b."
+    )
+
+
+@pytest.mark.parametrize("features", ["a", "", "[zone1]"])
+def test_a_job_that_got_its_own_constraint_back(tmp_path: Path, features: str) -> None:
+    text = told(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700,zone2:40", features)
+    assert text.endswith(
+        f"It is no longer: its wait ran out, or its owner changed it. Its constraint is {features or 'none'}."
+    )
+
+
+@pytest.mark.parametrize(
+    ("zone", "words"),
+    [
+        (
+            "observe:zone1:700,zone2:40",
+            "would be kept in one zone by mode: enforce: zone1 (score 700), zone2",
+        ),
+        ("advise:-:constraint", "is not kept in one zone: its --constraint cannot have zones behind it"),
+        ("enforce:-:room", "is not kept in one zone: no zone could ever hold it"),
+    ],
+)
+def test_what_only_the_log_tells(tmp_path: Path, zone: str, words: str) -> None:
+    (tmp_path / "decisions.log").write_text("half a line\n" + LINE.format(zone=zone))
+    assert words in told(tmp_path, "slurm-gpu/1 t=abc1")
+    assert words not in told(tmp_path, "slurm-gpu/1 t=other")
+
+
+def test_a_log_that_was_moved_aside_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "decisions.log").write_text("")
+    (tmp_path / "decisions.log.1").write_text(LINE.format(zone="enforce:-:room"))
+    assert "no zone could ever hold it" in told(tmp_path, "slurm-gpu/1 t=abc1")
+
+
+def test_a_job_that_was_not_decided_here(tmp_path: Path) -> None:
+    assert told(tmp_path, "by hand").endswith("let in without slurm-gpu's job_submit.lua.")
