@@ -146,9 +146,10 @@ def train(site: Site, database_config: Path | None) -> None:
     """Learn from the accounting of the last weeks how long jobs wait, for `slurm-gpu forecast`.
 
     Tables of what jobs waited take numpy alone. With scikit-learn (extra `learn`) a model is learned beside
-    them, both are tried on what came later, and whichever was nearer is used.
+    them, both are tried on what came later, and whichever was nearer is used. A sample of the jobs that wait
+    now is forecast, so that what comes of forecasts is known where few ask.
     """
-    from slurm_gpu.database.forecasts.training import installed_learner, train_from_database
+    from slurm_gpu.database.forecasts.training import foretell_waiting, installed_learner, train_from_database
 
     database, learner = _ready_database(_url(database_config)), installed_learner()
     if learner is None:
@@ -163,6 +164,12 @@ def train(site: Site, database_config: Path | None) -> None:
     )
     for kind, words in (("gpu", "with GPUs"), ("cpu", "without GPUs")):
         click.echo(f"  jobs {words}: {_judged(done.corrections.get(kind))}")
+    try:
+        kept = foretell_waiting(database, site.config.cluster, site.slurm.jobs(), int(site.wall()))
+    except OutsideError as error:
+        remark(f"no job that waits now was forecast, to see later what comes of it: {error}")
+    else:
+        click.echo(f"forecast {counted(kept, 'job')} of those that wait now, to see what comes of it")
 
 
 def _judged(found: Correction | None) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -34,7 +33,6 @@ NOTHING_LEARNED = (
     "nothing has been learned of this cluster's waits yet; where slurm-gpudbd runs, "
     "`slurm-gpu db train` does it, and slurm-gpu-forecast.timer every day"
 )
-_LONGEST_S = 2**40
 
 
 class NoForecastError(Exception):
@@ -63,14 +61,8 @@ class Foretelling:
         """Of a job that waits in this queue; it is written down. Raises NoForecastError."""
         full = caller.may_see(job.uid, job.user)
         said = self._forecast(queue, job_run(job), name, full=full)
-        row = Foretold(
-            job_id=job.job_id,
-            at_s=said.at_s,
-            low_s=_whole(said.low_s, math.floor),
-            middle_s=_whole(said.middle_s, round),
-            high_s=_whole(said.high_s, math.ceil),
-            source=said.source,
-            made_s=said.made_s,
+        row = Foretold.of(
+            job.job_id, said.at_s, said.low_s, said.middle_s, said.high_s, said.source, said.made_s
         )
         self._database.write(lambda connection: remember(connection, self._cluster, [row]))
         return said
@@ -149,7 +141,3 @@ class Foretelling:
         if self._seen is None or self._seen[0] is not queue:
             self._seen = queue, queue_runs(queue.by_id.values(), queue.as_of_s)
         return self._seen[1]
-
-
-def _whole(seconds: float, rounded: Callable[[float], int]) -> int:
-    return min(rounded(seconds), _LONGEST_S)

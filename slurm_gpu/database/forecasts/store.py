@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ AGAIN_AFTER_S = 600
 """Who asks for a job in a loop does not fill the table, nor count more than others."""
 _CLOCKS_DIFFER_S = 86400
 _IDS_AT_ONCE = 500
+_LONGEST_S = 2**40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,21 @@ class Foretold:
     source: str
     made_s: int
     """Of the model."""
+
+    @classmethod
+    def of(
+        cls, job_id: int, at_s: float, low_s: float, middle_s: float, high_s: float, source: str, made_s: int
+    ) -> Foretold:
+        """In whole seconds, so that the interval holds what it held; as long as a column can hold."""
+        return cls(
+            job_id=job_id,
+            at_s=int(at_s),
+            low_s=min(math.floor(low_s), _LONGEST_S),
+            middle_s=min(round(middle_s), _LONGEST_S),
+            high_s=min(math.ceil(high_s), _LONGEST_S),
+            source=source,
+            made_s=made_s,
+        )
 
 
 def store_model(connection: Connection, cluster: str, made_s: int, body: bytes) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.forecasts.runs import past_runs
-from slurm_gpu.database.forecasts.store import store_model
+from slurm_gpu.database.forecasts.runs import job_run, past_runs, queue_runs, waits
+from slurm_gpu.database.forecasts.store import Foretold, newest_model, read_model_body, remember, store_model
 from slurm_gpu.forecast.forecaster import LEARNED, TABLES, Correction, Learner
 from slurm_gpu.forecast.model import make_model
-from slurm_gpu.forecast.modelfile import model_bytes
-from slurm_gpu.forecast.queue import HISTORY_S
+from slurm_gpu.forecast.modelfile import model_bytes, read_model
+from slurm_gpu.forecast.queue import HISTORY_S, Runs
+from slurm_gpu.slurm.client import QueuedJob
+
+SAMPLE = 200
+"""So many are judged, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,38 @@ def train_from_database(database: Database, cluster: str, now_s: int, learner: L
     return Trained(
         runs=len(runs), looks=model.n_looks, bytes=len(body), corrections=dict(model.forecaster.corrections)
     )
+
+
+def foretell_waiting(
+    database: Database, cluster: str, jobs: Sequence[QueuedJob], now_s: int, most: int = SAMPLE
+) -> int:
+    """Forecast jobs that wait now and keep that, so that what comes of forecasts is known where nobody asks.
+
+    At most so many, spread over all that wait; returns how many were kept. The newest model makes them.
+    """
+    waiting = [job for job in jobs if waits(job, now_s)]
+    taken = waiting if len(waiting) <= most else [waiting[n * len(waiting) // most] for n in range(most)]
+    with database.reading() as connection:
+        made_s = newest_model(connection, cluster, now_s)
+        body = b"" if made_s is None else read_model_body(connection, cluster, made_s)
+    if not taken or made_s is None:
+        return 0
+    model = read_model(body)
+    if not model.n_looks:
+        return 0
+    said = model.forecast(queue_runs(jobs, now_s), Runs.joined([job_run(job) for job in taken]), now_s)
+    rows = [
+        Foretold.of(job.job_id, now_s, low_s, middle_s, high_s, source, made_s)
+        for job, low_s, middle_s, high_s, source in zip(
+            taken,
+            said.low_s.tolist(),
+            said.middle_s.tolist(),
+            said.high_s.tolist(),
+            said.source.tolist(),
+            strict=True,
+        )
+    ]
+    return database.write(lambda connection: remember(connection, cluster, rows))
 
 
 def installed_learner() -> Learner | None:
