@@ -19,6 +19,7 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.node.application.rules import NO_RULES, Rules, load_rules, rules_path
 from slurm_gpu.node.daemon import Node
 from slurm_gpu.node.gpu.readerprocess import START_DEADLINE_S, START_WAIT_S, ReaderProcess
+from slurm_gpu.node.heap import Heap
 from slurm_gpu.node.held.gres import WAIT_S, GresOrder
 from slurm_gpu.node.held.hooks import HookDirectory, HookEvents
 from slurm_gpu.node.held.slurmd import DEADLINE_S
@@ -104,6 +105,7 @@ class Service:
         )
         self._courier = self._make_courier(config)
         self._metrics = None if options.once else self._make_metrics(config)
+        self._heap = Heap(clock)
 
     def _make_metrics(self, config: SiteConfig) -> MetricsServer | None:
         if config.metrics.listen is None:
@@ -138,6 +140,7 @@ class Service:
     def turn(self) -> None:
         """One turn of the loop: do what is due, then wait for what comes next."""
         self._node.step()
+        self._heap.tend()
         # What slurm-gpudbd answers may give the node something to do at once.
         due_s = min(self._courier.step(), self._tell(), self._node.due_s())
         if self._host_jobs is not None:

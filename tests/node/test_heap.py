@@ -1,0 +1,41 @@
+"""Memory that slurm-gpud needs no more goes back to the system."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+from slurm_gpu.node.heap import EVERY_S, Heap
+from tests.node.fakes import FakeClock
+
+# Pieces of which some stay, each in a page of its own.
+_HOLES = """
+from slurm_gpu.node.heap import give_back
+def own_kib():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+before = own_kib()
+stays = [bytes(3000) for _ in range(10_000)][::20]
+full = own_kib()
+give_back()
+print(full - before, own_kib() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="others do not give back")
+def test_holes_between_what_stays_are_given_back() -> None:
+    told = subprocess.run([sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True).stdout
+    with_holes_kib, without_kib = map(int, told.split())
+    assert with_holes_kib > 20_000
+    assert without_kib < with_holes_kib / 3
+
+
+def test_that_is_done_once_a_minute(clock: FakeClock) -> None:
+    times: list[float] = []
+    heap = Heap(clock, lambda: times.append(clock.monotonic()))
+    start_s = clock.monotonic()
+    for _ in range(400):
+        clock.advance(1)
+        heap.tend()
+    assert times == [pytest.approx(start_s + n * EVERY_S) for n in range(1, 7)]
