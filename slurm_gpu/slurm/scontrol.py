@@ -189,7 +189,7 @@ def _node(fields: _Fields) -> SlurmNode:
         memory_mib=fields.required("RealMemory"),
         memory_allocated_mib=fields.required("AllocMem"),
         gpus=kinds,
-        gpus_allocated=dict.fromkeys(kinds, 0) | {k: n for k, n in gpus_by_type(used).items() if k in kinds},
+        gpus_allocated=_gpus_allocated(kinds, gpus_by_type(used), allocated),
         shards=total_shards(gpus),
         shards_allocated=shards,
         features=_list(fields.word("ActiveFeatures")),
@@ -197,6 +197,19 @@ def _node(fields: _Fields) -> SlurmNode:
         host=fields.word("NodeHostName"),
         weight=fields.required("Weight"),
     )
+
+
+def _gpus_allocated(
+    kinds: Mapping[str, int], used: Mapping[str, int], allocated: Mapping[str, float]
+) -> Mapping[str, int]:
+    """GPUs in use by type. GresUsed of a node that is not up yet, as a cloud's, is 0 whatever jobs hold."""
+    held = {kind: used.get(kind, 0) for kind in kinds}
+    total = int(allocated.get("gres/gpu", 0))
+    if sum(held.values()) >= total:
+        return held
+    if len(held) == 1:
+        return dict.fromkeys(held, total)
+    return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in held.items()}
 
 
 def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:

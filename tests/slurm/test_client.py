@@ -7,7 +7,7 @@ import pytest
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
 from slurm_gpu.slurm.commands import CommandClient, run_command
-from slurm_gpu.slurm.scontrol import Label, parse_single_job
+from slurm_gpu.slurm.scontrol import Label, parse_nodes, parse_single_job
 from tests.slurm.recorded import DATA, NOW_S, VERSIONS, RecordedSlurm, recorded_client
 
 
@@ -55,6 +55,27 @@ def test_nodes_show_what_is_used_of_what(client: CommandClient):
     assert n3.features == ["zone2"]
     assert (n4.gpus, n4.gpus_allocated, n4.shards_per_gpu) == ({}, {}, None)
     assert (n4.state, n4.partitions, n4.cpus, n4.memory_mib) == ("mixed+drain", ["cpu"], 16, 50000)
+
+
+@pytest.mark.parametrize(
+    ("gres", "held", "expected"),
+    [
+        ("gpu:a100:8", "gres/gpu=3", {"a100": 3}),
+        ("gpu:8", "gres/gpu=3", {"": 3}),
+        ("gpu:a100:4,gpu:v100:4", "gres/gpu=3,gres/gpu:v100=3", {"a100": 0, "v100": 3}),
+    ],
+)
+def test_gpus_of_a_node_that_is_still_powering_up_are_those_that_jobs_hold(
+    gres: str, held: str, expected: dict[str, int]
+):
+    text = (
+        "NodeName=s1 CoresPerSocket=1\n   CPUAlloc=8 CPUTot=64 CPULoad=N/A\n"
+        f"   Gres={gres}\n   GresUsed={gres.replace('8', '0').replace('4', '0')}\n   NodeAddr=s1\n"
+        "   RealMemory=512000 AllocMem=1 FreeMem=N/A\n   State=MIXED+CLOUD+POWERED_DOWN Weight=1\n"
+        f"   CfgTRES=cpu=64,gres/gpu=8\n   AllocTRES=cpu=8,{held}\n"
+    )
+    (node,) = parse_nodes(text)
+    assert node.gpus_allocated == expected
 
 
 def test_reasons_are_told_without_their_author(client: CommandClient):
