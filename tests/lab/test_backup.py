@@ -15,6 +15,7 @@ import pytest
 from lab import services
 from lab.cluster import Lab
 from lab.polling import wait_for
+from slurm_gpu.controller.placementtable import read
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long
@@ -161,6 +162,59 @@ def test_a_policy_that_was_applied_on_one_host_alone_is_told_on_both(backup: Bac
     finally:
         lab.output(["slurm-gpu", "policy", "apply", str(lab.layout.policy_file)])
     assert _check(lab.run_as("root", _doctor(), check=False), "backup")[0] == "ok"
+
+
+def test_weights_of_nodes_go_on_when_the_backup_takes_over_and_end_as_they_were(backup: Backup) -> None:
+    lab = backup.lab
+    backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
+    before = lab.layout.site_file.read_text()
+    for etc in (lab.layout.etc, backup.root / "etc"):
+        (etc / lab.layout.site_file.name).write_text(before + "placement: {mode: enforce}\n")
+    first = lab.daemons["slurm-gpuctld"]
+    watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
+    try:
+        backup.start("slurmctld", "-D", "-i")
+        wait_for(lambda: f"{NAME} is UP" in _ping(lab), 30, "the backup answers", backup.said, 0.2)
+        second = backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
+        first.restart()
+        wait_for(lambda: _weight(lab) == WHOLE, 60, "the first sets weights", first.log_tail, 0.5)
+        assert _check(lab.run_as("root", _doctor(), check=False), "weights")[0] == "ok"
+
+        lab.daemons["slurmctld"].kill9()
+        first.kill9()
+        wait_for(lambda: _taken_over(backup), 60, "the second looks after them", backup.said, 0.5)
+        assert _check(backup.run(*_doctor(), check=False), "weights")[0] == "ok"
+        assert _weight(lab) == WHOLE
+
+        lab.daemons["slurmctld"].start()
+        first.start()
+        wait_for(lambda: _weight(lab) == WHOLE, 60, "the first looks after them again", first.log_tail, 0.5)
+        wait_for(lambda: not _taken_over(backup), 60, "the second has noticed", backup.said, 0.5)
+        second.terminate()  # who is not in charge takes nothing away
+        second.wait(30)
+        assert _weight(lab) == WHOLE
+        first.stop()
+        assert _weight(lab) == OWN
+    finally:
+        lab.layout.site_file.write_text(before)
+        first.restart()
+    assert _check(lab.run_as("root", _doctor(), check=False), "weights")[0] == "ok"
+
+
+OWN, WHOLE = 1, 5
+"""Weights of a node of four GPUs, none of them in use: the site's own, and ours."""
+
+
+def _weight(lab: Lab) -> int | None:
+    """That of the one node; None while no slurmctld answers."""
+    shown = lab.run_as("root", ["sinfo", "-hN", "-o", "%w"], check=False).stdout.split()
+    return int(shown[0]) if shown else None
+
+
+def _taken_over(backup: Backup) -> bool:
+    """Whether the slurm-gpuctld on the second host is in charge, and has set what it should."""
+    table = read(backup.root / "run" / "placement.json")
+    return table is not None and table.in_charge and [line.weight for line in table.nodes] == [WHOLE]
 
 
 def _ping(lab: Lab) -> str:
