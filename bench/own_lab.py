@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -15,9 +16,12 @@ from lab.options import Options
 
 
 @contextlib.contextmanager
-def own_lab() -> Iterator[tuple[Lab, Path]]:
-    """Up, with a directory for what is written; both are gone afterwards. A lab that is up is left alone."""
-    lab = Lab(options=Options(services=False, native_limits=False, controller=True))
+def own_lab(**more: Any) -> Iterator[tuple[Lab, Path]]:
+    """Up, with a directory for what is written; both are gone afterwards. A lab that is up is left alone.
+
+    `more` are further Options.
+    """
+    lab = Lab(options=Options(services=False, native_limits=False, controller=True, **more))
     if any(lab.status().values()):
         raise SystemExit("a lab is up; take it down first: lab/down")
     with tempfile.TemporaryDirectory(prefix="slurm-gpu-bench-") as directory:

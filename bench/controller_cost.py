@@ -1,0 +1,221 @@
+"""What slurm-gpuctld costs a slurmctld with N simulated nodes and M jobs that come and go.
+
+    .venv/bin/python bench/controller_cost.py [--nodes 1000] [--jobs 10000] [--seconds 60] [--rounds 2]
+
+Brings up a lab of its own (root; the lab must be down). The nodes have eight GPUs each and no slurmd: they
+are Slurm's CLOUD nodes, which it takes to be powering up. So jobs are placed and hold their GPUs, and end
+when they are cancelled: some every second. Alternatives take turns, and each is watched for so long:
+
+none      no slurm-gpuctld
+observe   it looks at jobs and nodes, and says what it would set
+enforce   it sets weights of nodes
+
+Printed for each: what is asked of slurmctld in a minute, by kind, as sdiag counts it; slurmctld's time for
+what SlurmUser asks; CPU of slurm-gpuctld with the commands that it runs, and its memory; the time of
+slurmctld's main scheduling cycle; and submissions a second. With --json the last line is {"none":
+{"rpc_per_min": {…}, "rpc_per_min_total": …, "slurmctld_pct": …, "core_pct": …, "rss_mib": …, "cycle_us": …,
+"submit_per_s": …, "submit_to_none": …}, "observe": …, "enforce": …, "nodes": …, "jobs": …,
+"weight_calls_per_min": …}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import arguments
+import yaml
+from own_lab import own_lab
+from processes import cost, percent_of_a_core
+from submit import Bench
+
+from lab.cluster import Lab
+from lab.errors import LabError
+from lab.options import JobSubmit
+from lab.polling import wait_for
+
+MODES = ("none", "observe", "enforce")
+GPUS = 8
+CHURN_PER_S = 2
+"""Jobs that end each second, and as many that start."""
+SETTLED_S = 15
+SUBMITTED, SUBMITTERS = 250, 4
+_USER_RPC = re.compile(
+    r"^\s*slurm\s+\(\s*\d+\)\s+count:(\d+)\s+ave_time:\d+\s+total_time:(\d+)", re.MULTILINE
+)
+_KIND_RPC = re.compile(r"^\s*(REQUEST_\w+)\s+\(\s*\d+\)\s+count:(\d+)", re.MULTILINE)
+_CYCLE = re.compile(r"Main schedule statistics.*?Mean cycle:\s+(\d+)", re.DOTALL)
+_ASKED = (
+    "REQUEST_JOB_INFO",
+    "REQUEST_PARTITION_INFO",
+    "REQUEST_NODE_INFO",
+    "REQUEST_BUILD_INFO",
+    "REQUEST_UPDATE_NODE",
+)
+"""What slurm-gpuctld asks; the churn asks something else."""
+
+
+def slurm_conf(nodes: int) -> tuple[str, ...]:
+    """Nodes that are never there, though Slurm starts jobs on them."""
+    return (
+        f"NodeName=s[0001-{nodes:04}] CPUs=64 RealMemory=512000 Gres=gpu:a100:{GPUS} State=CLOUD",
+        f"PartitionName=big Nodes=s[0001-{nodes:04}] MaxTime=INFINITE State=UP",
+        "SuspendProgram=/bin/true",
+        "ResumeProgram=/bin/true",
+        "ResumeTimeout=65000",
+        "ResumeRate=0",
+        "SuspendTime=-1",
+        "PrivateData=cloud",
+    )
+
+
+class Cluster:
+    """The lab with its simulated nodes, and the jobs on them."""
+
+    def __init__(self, lab: Lab, seed: int) -> None:
+        self.lab, self._random = lab, random.Random(seed)
+
+    def submit(self, jobs: int) -> None:
+        """Arrays of jobs of one GPU, in place of thousands of calls."""
+        while jobs:
+            n = min(jobs, 5000)
+            self.lab.submit(
+                "alice", f"--array=0-{n - 1}", "--partition=big", "--gpus=1", "--cpus-per-task=6",
+                "--time=7-0", "--output=/dev/null", script="#!/bin/sh\nexec sleep 604800\n",
+            )  # fmt: skip
+            jobs -= n
+
+    def running(self) -> list[str]:
+        return self.lab.output(["squeue", "-h", "-t", "R,CF", "-p", "big", "-r", "-o", "%A"]).split()
+
+    def churn(self, seconds: float) -> None:
+        """End jobs here and there, for so long; others start in their place."""
+        end = time.monotonic() + seconds
+        jobs = self.running()
+        self._random.shuffle(jobs)
+        while time.monotonic() < end:
+            began = time.monotonic()
+            self.lab.run_as("root", ["scancel", *(jobs.pop() for _ in range(CHURN_PER_S))])
+            time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+
+    def go_over_to(self, mode: str) -> None:
+        """Have slurm-gpuctld in this mode, or none."""
+        daemon = self.lab.daemons["slurm-gpuctld"]
+        daemon.stop(60)
+        if mode != "none":
+            path = self.lab.layout.site_file
+            site = yaml.safe_load(path.read_text()) | {"placement": {"mode": mode, "partitions": ["big"]}}
+            path.write_text(yaml.safe_dump(site))
+            daemon.start()
+
+    def sdiag(self) -> str:
+        return self.lab.output(["sdiag"])
+
+
+def watch(cluster: Cluster, bench: Bench, mode: str, seconds: float) -> dict[str, Any]:
+    """One turn of one alternative."""
+    cluster.go_over_to(mode)
+    cluster.churn(SETTLED_S)
+    pid = cluster.lab.daemons["slurm-gpuctld"].pid
+    cluster.lab.run_as("root", ["sdiag", "--reset"])
+    began, before = time.monotonic(), None if pid is None else cost(pid)
+    cluster.churn(seconds)
+    after, elapsed_s = None if pid is None else cost(pid), time.monotonic() - began
+    told = cluster.sdiag()
+    rpc = {kind: int(n) / elapsed_s * 60 for kind, n in _KIND_RPC.findall(told) if kind in _ASKED}
+    by_user = _USER_RPC.search(told)
+    cycle = _CYCLE.search(told)
+    per_s = bench.submit(SUBMITTED, SUBMITTERS, "noop")
+    cluster.lab.run_as("root", ["scancel", "--name=noop"])
+    wait_for(
+        lambda: "noop" not in cluster.lab.output(["squeue", "-h", "-p", "gpu", "-o", "%j"]),
+        120,
+        "they are gone",
+    )
+    return {
+        "rpc_per_min": rpc,
+        "slurmctld_pct": 0.0 if by_user is None else int(by_user[2]) / 1e6 / elapsed_s * 100,
+        "core_pct": 0.0 if before is None or after is None else percent_of_a_core(before, after),
+        "rss_mib": 0.0 if after is None else after.rss_mib,
+        "cycle_us": 0.0 if cycle is None else float(cycle[1]),
+        "submit_per_s": per_s,
+    }
+
+
+def summary(turns: list[Mapping[str, Any]], none: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means of the turns of one alternative."""
+    kinds = sorted({kind for turn in turns for kind in turn["rpc_per_min"]})
+    rpc = {
+        kind: round(statistics.fmean(turn["rpc_per_min"].get(kind, 0) for turn in turns), 1) for kind in kinds
+    }
+
+    def mean(key: str, digits: int) -> float:
+        return round(statistics.fmean(turn[key] for turn in turns), digits)
+
+    ratios = [turn["submit_per_s"] / other["submit_per_s"] for turn, other in zip(turns, none, strict=True)]
+    return {
+        "rpc_per_min": rpc,
+        "rpc_per_min_total": round(sum(rpc.values()), 1),
+        "slurmctld_pct": mean("slurmctld_pct", 3),
+        "core_pct": mean("core_pct", 2),
+        "rss_mib": mean("rss_mib", 1),
+        "cycle_us": mean("cycle_us", 0),
+        "submit_per_s": mean("submit_per_s", 0),
+        "submit_to_none": round(statistics.fmean(ratios), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What slurm-gpuctld costs a large slurmctld.")
+    parser.add_argument(
+        "--nodes", type=arguments.number(1, 9999), default=1000, help="simulated (default 1000)"
+    )
+    parser.add_argument(
+        "--jobs", type=arguments.number(1), default=10_000, help="in the queue (default 10000)"
+    )
+    parser.add_argument(
+        "--seconds", type=arguments.seconds(1), default=60.0, help="of each turn (default 60)"
+    )
+    parser.add_argument("--rounds", type=arguments.number(1), default=2, help="turns of each (default 2)")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    turns: dict[str, list[Mapping[str, Any]]] = {mode: [] for mode in MODES}
+    with own_lab(job_submit=JobSubmit.NOOP, extra_slurm_conf=slurm_conf(options.nodes)) as (lab, directory):
+        cluster, bench = Cluster(lab, 1), Bench(lab, directory)
+        print(f"starting jobs, {options.jobs} in all ...", file=sys.stderr)
+        cluster.submit(options.jobs)
+        wanted = min(options.jobs, options.nodes * GPUS)
+        wait_for(lambda: len(cluster.running()) >= wanted * 0.98, 900, "jobs start", interval_s=5)
+        for number in range(options.rounds):
+            for mode in MODES if number % 2 == 0 else reversed(MODES):
+                turns[mode].append(watch(cluster, bench, mode, options.seconds))
+                print(f"{mode:<8} {turns[mode][-1]}", file=sys.stderr)
+        cluster.go_over_to("none")
+    results: dict[str, Any] = {mode: summary(turns[mode], turns["none"]) for mode in MODES}
+    print(f"{options.nodes} nodes, {options.jobs} jobs, {CHURN_PER_S} start and end each second")
+    for mode, row in results.items():
+        kinds = ", ".join(f"{kind.removeprefix('REQUEST_')} {n:g}" for kind, n in row["rpc_per_min"].items())
+        print(
+            f"{mode:<8} {row['core_pct']:5.2f} % of a core, {row['rss_mib']:.0f} MiB; "
+            f"{row['rpc_per_min_total']:g} RPCs a minute ({kinds}), slurmctld {row['slurmctld_pct']:.2f} % "
+            f"of the time; main cycle {row['cycle_us']:.0f} us; {row['submit_per_s']:.0f} submissions a "
+            f"second ({row['submit_to_none']:.3f} of none)"
+        )
+    if options.json:
+        more = {"nodes": options.nodes, "jobs": options.jobs}
+        calls = results["enforce"]["rpc_per_min"].get("REQUEST_UPDATE_NODE", 0)
+        print(json.dumps(results | more | {"weight_calls_per_min": calls}))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except LabError as error:
+        sys.exit(str(error))
