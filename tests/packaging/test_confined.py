@@ -134,6 +134,9 @@ def test_slurm_gpud_may_ask_slurmd_for_the_order_of_gpus(tmp_path: Path) -> None
         "ProctrackType=proctrack/linuxproc\nNodeName=n1 NodeHostname=localhost CPUs=1 Gres=gpu:1\n"
     )
     (tmp_path / "gres.conf").write_text("Name=gpu File=/dev/null\n")
+    # Slurm finds it out by systemd's own cgroups, which a container need not have.
+    version = 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1
+    (tmp_path / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v{version}\n")
     code = """
 from slurm_gpu.node.held.slurmd import run_slurmd
 print(run_slurmd(("slurmd", "-G", "-N", "n1")))

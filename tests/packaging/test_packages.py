@@ -66,6 +66,15 @@ def test_packages_need_each_other_in_the_same_version_and_python_and_munge(built
         assert "shadow-utils" in _query(built.package(part), "--requires")
 
 
+def test_numpy_comes_with_the_database_and_a_controller_recommends_that(built: Built) -> None:
+    assert "numpy" in _provided_libraries(built.package("-db"))
+    assert "slurm-gpu-db" in _query(built.package("-controller"), "--recommends")
+    assert not any("slurm-gpu-db" in line for line in _query(built.package("-controller"), "--requires"))
+    learned = _provided_libraries(built.package("-learn"))
+    assert {"scikit-learn", "scipy"} <= learned
+    assert "numpy" not in learned
+
+
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_compiled_code_is_for_the_architecture(built: Built, arch: str, tmp_path: Path) -> None:
     machine = {"x86_64": 62, "aarch64": 183}[arch]  # e_machine of elf(5)

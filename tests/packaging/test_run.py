@@ -82,6 +82,17 @@ def test_a_node_alone_has_what_slurm_gpud_needs(tree: Tree, built: Built) -> Non
     assert "NVML" in once.stdout + once.stderr  # there is no driver here; the binding was found and asked
 
 
+def test_a_controller_works_without_numpy_and_says_which_package_has_it(tree: Tree, built: Built) -> None:
+    tree.rpm("-U", *(built.package(part) for part in ("", "-client", "-controller")))
+    once = tree.run("/usr/sbin/slurm-gpuctld", "--once")
+    assert once.stderr == "slurm-gpuctld: scontrol is not on the PATH; install Slurm's client commands\n"
+    assert tree.run("/usr/bin/slurm-gpu", "policy", "check").returncode == 0
+    lacking = tree.run("/usr/bin/slurm-gpu", "report", "recommend")  # what a review of limits asks
+    assert lacking.returncode == 3
+    assert "needs the Python module numpy" in lacking.stderr
+    assert "slurm-gpu-db has it" in lacking.stderr
+
+
 def test_what_the_site_installs_for_its_python_is_not_seen(tree: Tree, built: Built) -> None:
     tree.rpm("-U", *built.packages)
     for place in ("usr/lib/python3/dist-packages", "usr/local/lib/python3.11/dist-packages", "tmp"):

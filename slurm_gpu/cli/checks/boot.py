@@ -19,7 +19,7 @@ DATABASE_FILE = "slurm-gpudbd.yaml"
 _DAEMONS = ("slurm-gpud.service", "slurm-gpudbd.service", "slurm-gpuctld.service")
 _REVIEW = "slurm-gpu-review.timer"
 _TIMEOUT_S = 10.0
-_AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
+AT_BOOT = frozenset({"enabled", "alias", "generated", "indirect", "static"})
 """What systemd says of a unit that a boot starts, or that others call for, as a site may have it."""
 
 Unit = Mapping[str, str]
@@ -45,7 +45,7 @@ def enabled(at: Surroundings) -> Iterator[Finding]:
         if unit["LoadState"] == "not-found":
             continue  # whatever runs here is started by something else
         runs = unit["ActiveState"] in ("active", "activating", "reloading")
-        at_boot = unit["UnitFileState"] in _AT_BOOT
+        at_boot = unit["UnitFileState"] in AT_BOOT
         masked = f"systemctl unmask {name}; " if unit["LoadState"] == "masked" else ""
         if not at_boot and (runs or name in needed):
             so_far, state = "runs" if runs else "does not run", unit["UnitFileState"] or "not enabled"
