@@ -79,7 +79,7 @@ def _run(options: argparse.Namespace) -> None:
         return
     lock = _only_one(options.run_dir)
     try:
-        waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock)
+        waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts)
 
         def wait_turn() -> None:
             if watcher.seen is not None:

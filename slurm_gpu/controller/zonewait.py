@@ -18,6 +18,7 @@ from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.controller import snapshot as snapshots
+from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.zonetable import ZoneTable
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.placement.zoneconstraint import ZoneConstraint, joined, taken_apart
@@ -77,7 +78,7 @@ def change_of(
     if reason.startswith(_WRONG):
         return Change(written.own, f"Slurm says {_WRONG}")
     if waited_s >= wait_s:
-        return Change(written.own, f"it waited {waited_s:.0f} s for a zone")
+        return Change(written.own, f"they waited {wait_s:.0f} s for a zone")
     scale = scale_of(nodes, table.most_medium)
     points = {name: by_scale[scale] for name, by_scale in table.scores.items()}
     order = reordered(written.zones, points, MARGIN)
@@ -87,15 +88,15 @@ def change_of(
 class ZoneWait:
     """Remembers for how long each job waited for its zone, across restarts too."""
 
-    def __init__(self, features: JobFeatures, run_directory: Path, wait_s: float, clock: Clock) -> None:
-        self._features, self._wait_s, self._clock = features, wait_s, clock
+    def __init__(
+        self, features: JobFeatures, run_directory: Path, wait_s: float, clock: Clock, acts: Acts
+    ) -> None:
+        self._features, self._wait_s, self._clock, self._acts = features, wait_s, clock, acts
         self._path = run_directory / FILE_NAME
         self._waited_s = _read(self._path)
         self._looked_at: float | None = None
         self._stood: frozenset[int] = frozenset()
         """Jobs that waited for nodes at the last look."""
-        self.released = 0
-        """Jobs so far that got their own constraint back."""
 
     def turn(self, jobs: Iterable[CountedJob], table: ZoneTable | None) -> None:
         """Look at the jobs that wait for a zone, where that is due; what fails is tried again next time."""
@@ -123,7 +124,7 @@ class ZoneWait:
         waiting = self._features.pending(zoned.keys()) if zoned else []
         before, self._waited_s = self._waited_s, {}
         stood: set[int] = set()
-        changes: dict[Change, list[int]] = {}
+        changes: dict[tuple[str, Change], list[int]] = {}
         for job in waiting:
             counted, zones = zoned[job.job_id]
             written = ours(job, zones)
@@ -136,27 +137,24 @@ class ZoneWait:
             self._waited_s[job.job_id] = waited_s
             change = change_of(written, counted.n_nodes, job.reason, waited_s, self._wait_s, table)
             if change is not None:
-                changes.setdefault(change, []).append(job.job_id)
+                changes.setdefault((job.features, change), []).append(job.job_id)
         self._stood = frozenset(stood)
         if self._waited_s != before:
             _write(self._path, self._waited_s)
-        for change, job_ids in changes.items():
-            self._make(change, job_ids)
+        for (old, change), job_ids in changes.items():
+            self._make(old, change, job_ids)
 
-    def _make(self, change: Change, job_ids: Sequence[int]) -> None:
+    def _make(self, old: str, change: Change, job_ids: Sequence[int]) -> None:
         named = ", ".join(map(str, job_ids[:10])) + (" …" if len(job_ids) > 10 else "")
         try:
             self._features.write(job_ids, change.features)
         except SlurmError as error:
             log.warning("jobs %s: %s; those that still wait are looked at again", named, error)
+            return
+        if taken_apart(change.features) is None:
+            self._acts.add("own constraint given back", f"jobs {named}", change.why, old, change.features)
         else:
-            log.info("jobs %s: constraint is now %r, as %s", named, change.features, change.why)
-        if not _has_zones(change.features):
-            self.released += len(job_ids)
-
-
-def _has_zones(features: str) -> bool:
-    return features.endswith("]")
+            log.info("jobs %s: constraint is now %s, as %s", named, change.features, change.why)
 
 
 def _read(path: Path) -> dict[int, float]:

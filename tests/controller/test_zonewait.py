@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.zonetable import ZoneTable
 from slurm_gpu.controller.zonewait import EVERY_S, FILE_NAME, ZoneWait, written_zones
+from slurm_gpu.database.results import Act
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.placement.zones import Scale
 from slurm_gpu.slurm.features import ConstrainedJob
@@ -47,13 +49,16 @@ class Site:
     def __init__(self, directory: Path, own: str = "") -> None:
         self.directory, self.clock, self.features = directory, Clock(), Features()
         self.own = own
+        self.told: list[Act] = []
         self.features.jobs[7] = (f"{own}&[zone1|zone2]" if own else "[zone1|zone2]"), "Resources"
         self.queue: list[CountedJob] = [make_job(7, Phase.PENDING, n_nodes=2, admin_comment=COMMENT)]
         self.mode, self.points = "enforce", {"zone1": 700, "zone2": 300}
         self.restart()
 
     def restart(self) -> None:
-        self.wait = ZoneWait(self.features, self.directory, WAIT_S, self.clock)
+        acts = Acts(self.clock, self.told.extend)
+        self.wait = ZoneWait(self.features, self.directory, WAIT_S, self.clock, acts)
+        self.acts = acts
 
     @property
     def table(self) -> ZoneTable:
@@ -87,7 +92,11 @@ def test_a_wait_ends_with_the_users_own_constraint(site: Site) -> None:
     assert site.features.written == [((7,), site.own.strip("()"))]
     site.let_pass(WAIT_S)
     assert len(site.features.written) == 1
-    assert site.wait.released == 1
+    site.acts.close()
+    act = site.told[0]
+    assert (act.act, act.subject, act.new) == ("own constraint given back", "jobs 7", site.own.strip("()"))
+    assert act.old == (f"{site.own}&[zone1|zone2]" if site.own else "[zone1|zone2]")
+    assert len(site.told) == 1
 
 
 def test_only_waiting_for_nodes_counts(tmp_path: Path) -> None:
