@@ -7,7 +7,6 @@ Records cannot be read so everywhere: compute nodes have nothing but Python's ow
 
 from __future__ import annotations
 
-import base64
 import binascii
 import dataclasses
 import functools
@@ -75,7 +74,7 @@ _TIMELINE = msgspec.defstruct(
 
 def _n_levels(text: str) -> int:
     try:
-        levels = base64.b64decode(text, validate=True)
+        levels = binascii.a2b_base64(text, strict_mode=True)
     except binascii.Error:
         raise ValueError("base64") from None
     if len(levels) > MAX_BINS or levels.translate(None, _LEVELS):

@@ -206,6 +206,8 @@ def _inflate(body: bytes, most: int) -> bytes | None:
 
 def _check_effort(body: bytes) -> None:
     """Refuse what would take long to parse, before it is parsed; what stands in texts is counted too."""
+    if len(body) <= min(MAX_VALUES, MAX_GROUPS):
+        return  # there is no room for so many
     counted = (
         ("values", body.count(b",") + 1, MAX_VALUES),
         ("lists and objects", body.count(b"[") + body.count(b"{"), MAX_GROUPS),
