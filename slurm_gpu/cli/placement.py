@@ -21,7 +21,7 @@ from slurm_gpu.errors import OutsideError, UsageError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.hostlist import compress
-from slurm_gpu.units import counted, format_duration
+from slurm_gpu.units import counted, format_duration, parse_duration
 
 _RUN_DIR = click.option(
     "--run-dir",
@@ -31,6 +31,15 @@ _RUN_DIR = click.option(
     envvar="SLURM_GPU_RUN_DIR",
     help="Where slurm-gpuctld writes.",
 )
+
+
+def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 _COLUMNS = ("node", "zone", "state", "GPUs", "busy", "free", "weight", "wanted", "site's")
 
 
@@ -99,6 +108,35 @@ def release_weights(site: Site, run_dir: Path) -> None:
     names = release(site.slurm, settings, memory, acts, "slurm-gpu placement release")
     acts.close()
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
+
+
+@placement.command()
+@click.option(
+    "--since", metavar="WHEN", default="30d", show_default=True,
+    help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
+)  # fmt: skip
+@click.option("--until", metavar="WHEN", help="Jobs submitted before then.")
+@click.option(
+    "--zone-wait", metavar="TIME", default="4h", show_default=True, callback=_duration,
+    help="How long jobs of several nodes wait for one zone, by our rule.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@_RUN_DIR
+@with_site
+def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path) -> None:
+    """Run the recorded jobs through a model of the cluster: as Slurm places them, MostAllocated, and ours.
+
+    Shows GPUs in use, GPU-hours stranded, and waits by scale. Changes nothing. Needs an operator's view of
+    slurm-gpudbd.
+    """
+    from slurm_gpu.cli.placementreplay import replay_placement  # numpy is there only where reports are made
+
+    table = placementtable.read(run_dir / placementtable.FILE_NAME)
+    weights = {node.name: node.weight for node in site.slurm.nodes()}
+    if table is None or not table.in_charge:
+        table = _worked_out(site)
+    weights |= {line.name: line.site for line in table.nodes}
+    replay_placement(site, since, until, zone_wait, weights, as_json=as_json)
 
 
 def _worked_out(site: Site) -> PlacementTable:

@@ -32,8 +32,6 @@ _ROWS_AT_ONCE = 4096
 """So that what lies between takes some tens of MB at most."""
 _NONE = -2
 """The type of no GPU."""
-_LEAST = 1e-9
-"""In place of no CPUs, or no memory: one of them would feed any number of jobs that need none."""
 _DECIMALS = 6
 """Of a mgpu: sums that differ by less are one, so that equals are equals whatever the order of summing."""
 
@@ -152,7 +150,8 @@ def _useful(rows: _Rows, types: tuple[str, ...], needs: Needs, measure: Measure)
     useful = np.einsum("kg,kgd->kd", rows.free_mgpu, enough, dtype=np.float64)[:, needs.level]
     cpus, memory_mib = rows.cpus[:, np.newaxis], rows.memory_mib[:, np.newaxis]
     if measure is Measure.FED:
-        useful = np.minimum(useful, cpus * (needs.mgpu / np.maximum(needs.cpus, _LEAST)))
-        useful = np.minimum(useful, memory_mib * (needs.mgpu / np.maximum(needs.memory_mib, _LEAST)))
+        for free, each in ((cpus, needs.cpus), (memory_mib, needs.memory_mib)):
+            fed = np.where(each > 0, free * (needs.mgpu / np.maximum(each, 1)), np.inf)
+            useful = np.minimum(useful, fed)
     hosts = (n_enough >= needs.n_gpus) & (cpus >= needs.cpus) & (memory_mib >= needs.memory_mib)
     return np.where(hosts, useful, 0.0)

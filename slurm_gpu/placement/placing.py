@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.choice import Place, Rule
+from slurm_gpu.placement.choice import Rule
 from slurm_gpu.placement.state import Mask, Nodes, NodeState
 from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
 from slurm_gpu.simulate.jobs import Request
@@ -59,11 +59,23 @@ class ByRule:
         self._rule, self._view = rule, View(cluster)
 
     def choose(self, state: ClusterState, request: Request, fitting: NDArray[np.intp]) -> list[int]:
-        """What the rule says; of zones with room, for a job that has to be in one, the fullest."""
-        among: Mask = np.zeros(len(state.open), dtype=np.bool_)
-        among[fitting] = True
+        """What the rule says among the lightest nodes, as far as there are enough, then among heavier ones.
+
+        Of zones with room, for a job that has to be in one, it is the one with the fewest free GPUs.
+        """
         nodes, _ = self._view.nodes(state)
-        return [place.node for place in in_one_zone(self._rule, nodes, request, among)]
+        fitting = _in_one_zone(nodes, request, fitting)
+        chosen: list[int] = []
+        for weight in np.unique(state.weight[fitting]).tolist():
+            missing = replace(request, nodes=request.nodes - len(chosen), one_zone=False)
+            among: Mask = np.zeros(len(nodes), dtype=np.bool_)
+            among[fitting[state.weight[fitting] == weight]] = True
+            here = min(missing.nodes, int(np.count_nonzero(among)))
+            places = self._rule.choose(nodes, replace(missing, nodes=here), among)
+            chosen += [place.node for place in places]
+            if len(chosen) == request.nodes:
+                return chosen
+        return []
 
     def devices(self, state: ClusterState, node: int, request: Request) -> tuple[int, ...]:
         """The first whole GPUs; for a share, what the rule says."""
@@ -76,14 +88,11 @@ class ByRule:
         return place.devices
 
 
-def in_one_zone(rule: Rule, nodes: Nodes, request: Request, among: Mask) -> tuple[Place, ...]:
-    """What the rule says; for a job that has to be in one zone, of the one with room and fewest free GPUs."""
+def _in_one_zone(nodes: Nodes, request: Request, fitting: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Those of the zone with room where the fewest GPUs are free; all, for a job that may be in several."""
     if not request.one_zone or request.nodes == 1:
-        return rule.choose(nodes, request, among)
-    fits = among & nodes.fits(request)
-    rooms = np.bincount(nodes.zone[fits], minlength=len(nodes.zones))
+        return fitting
+    rooms = np.bincount(nodes.zone[fitting], minlength=len(nodes.zones))
     free = np.bincount(nodes.zone[nodes.up], nodes.free_gpus[nodes.up], minlength=len(nodes.zones))
     zones = np.flatnonzero(rooms >= request.nodes)
-    if not len(zones):
-        return ()
-    return rule.choose(nodes, request, fits & (nodes.zone == zones[free[zones].argmin()]))
+    return fitting[nodes.zone[fitting] == zones[free[zones].argmin()]] if len(zones) else fitting[:0]

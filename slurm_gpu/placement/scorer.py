@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +38,9 @@ class Scorer:
         self._known: dict[Request, tuple[int, Best]] = {}
 
     def best(self, nodes: Nodes, request: Request) -> Best:
-        """How one node's part of a request is placed best on each node."""
+        """How one node's part of a request is placed best on each node; holds until the next question."""
         self._see(nodes)
+        request = replace(request, nodes=1, one_zone=False)
         seen, best = self._known.get(request, (-1, None))
         if best is None:
             best = Best(np.full(len(nodes), np.inf), np.full(len(nodes), -1, dtype=np.intp))
