@@ -1,0 +1,54 @@
+"""The model behind `placement replay`, held against the lab's real Slurm on the same jobs."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+pytestmark = pytest.mark.long
+
+JOBS, SEED = 30, 7
+WITHIN, WITHIN_S = 0.3, 5.0
+"""How far the mean waits may lie apart: Slurm's backfill passes each 5 s here, and between the end of one job
+and the start of the next lie an epilog and a prolog, of which the model knows nothing."""
+
+
+def test_the_model_lets_jobs_wait_as_slurm_does(lab_with: LabWith) -> None:
+    lab = lab_with(job_submit=JobSubmit.NOOP, native_limits=False)
+    before = lab.output(["date", "+%Y-%m-%dT%H:%M:%S%:z"]).strip()
+    chosen = random.Random(SEED)
+    jobs = []
+    for _ in range(JOBS):  # more than 16 GPUs can run at once
+        gpus = chosen.choice((1, 1, 2, 4))
+        nodes = chosen.choice((1, 2)) if gpus == 4 else 1
+        jobs.append(
+            lab.submit(
+                chosen.choice(("alice", "bob", "carol")),
+                *(f"--nodes={nodes}", f"--gpus-per-node={gpus}", "--ntasks-per-node=1", "--mem=1000"),
+                *(f"--time={chosen.randint(1, 3)}", "--output=/dev/null"),
+                f"--wrap=sleep {chosen.randint(10, 40)}",
+            )
+        )
+    recorded = ["slurm-gpu", "jobs", "--since", before, "--all", "--json"]
+
+    def all_ended() -> bool:
+        runs = json.loads(lab.output(recorded))["runs"]
+        return {run["job_id"] for run in runs if run["end_s"] is not None}.issuperset(jobs)
+
+    wait_for(all_ended, 900, "slurm-gpudbd has imported the ends of all jobs", interval_s=2)
+    replay = ["slurm-gpu", "placement", "replay", "--since", before, "--json"]
+    answer = json.loads(lab.run_as("root", replay, timeout_s=120).stdout)
+    found = answer["reproduction"]
+    assert found["jobs"] == JOBS
+    recorded_s, modelled_s = found["recorded_h"] * 3600, found["modelled_h"] * 3600
+    assert recorded_s > 2 * WITHIN_S, "there was something to wait for"
+    assert abs(modelled_s - recorded_s) <= max(WITHIN * recorded_s, WITHIN_S), found
+    for figures in answer["rules"].values():
+        assert (figures["jobs"], figures["never_started"]) == (JOBS, 0)
+    assert answer["rules"]["ours"]["straddling"] == 0, "the lab has zones"
