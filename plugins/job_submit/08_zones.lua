@@ -5,6 +5,9 @@ local zones = {}
 -- Alternatives in one constraint, at most.
 local MOST_ALTERNATIVES = 32
 
+-- Bytes of a user's constraint that is read: what is longer than anyone writes would hold up slurmctld.
+local LONGEST_OWN = 1000
+
 local NAME = "^[%w_.:+=-]+$"
 local SCALES = { "small", "medium", "large" }
 
@@ -78,6 +81,8 @@ end
 function zones.read_own(text)
   if type(text) ~= "string" or text == "" then
     return { names = {} }
+  elseif #text > LONGEST_OWN then
+    return nil
   end
   local has_and, has_or = text:find("&", 1, true), text:find("|", 1, true)
   if has_and and has_or then
@@ -159,7 +164,7 @@ function zones.fitting(found, partitions, nodes, fits)
   for index = #list, MOST_ALTERNATIVES + 1, -1 do
     list[index] = nil
   end
-  return list, scale
+  return list
 end
 
 return zones

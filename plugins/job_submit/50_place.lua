@@ -1,6 +1,6 @@
 -- Zones for distributed jobs: all nodes of one from one zone. Looks at jobs with GPUs that surely need several nodes,
 -- and at no other. Adds to job: place_key = what was read of the zones; place = {mode, zones = list of {name, score}, the
--- best first, features = the constraint with these, own = the user's; or why = a word for what leaves the job alone}.
+-- best first, features = the constraint with these; or why = a word for what leaves the job alone; text of either}.
 --
 -- No job may be refused because of us, and Slurm refuses a constraint that it cannot read, and a job that none of the
 -- zones that are named could ever hold. So a job with anything that is not surely understood is left as it is.
@@ -147,7 +147,7 @@ local function place_of(job, found)
   if least < 2 then
     return nil
   end
-  local desc, place = job.desc, { mode = found.mode, nodes = most }
+  local desc, place = job.desc, { mode = found.mode }
   place.why = peculiar(desc)
   if place.why then
     return place
@@ -160,16 +160,16 @@ local function place_of(job, found)
   local text = desc.features
   local own = lib.zones.read_own(text)
   if own == nil then
-    place.why, place.own = "constraint", text
+    place.why = "constraint"
     return place
   end
   for _, name in ipairs(own.names) do
     if found.scores[name] then
-      place.why, place.own = "zone", text
+      place.why = "zone"
       return place
     end
   end
-  place.zones, place.scale = lib.zones.fitting(found, job.partition, most, function(pool)
+  place.zones = lib.zones.fitting(found, job.partition, most, function(pool)
     for kind, count in pairs(share.types) do
       if (pool.types[kind] or 0) < count then
         return false
