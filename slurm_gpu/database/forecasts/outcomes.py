@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, select, union
 
 from slurm_gpu.database.batches import batched
 from slurm_gpu.database.forecasts.answer import Past
@@ -101,10 +101,16 @@ def _of(row: RowMapping, ran: _Ran, *, held: bool, started_s: int | None) -> Out
 def _runs_of(connection: Connection, cluster: str, job_ids: set[int]) -> dict[int, list[_Ran]]:
     """By job id its runs, and its tasks' where it is an array."""
     found: dict[int, list[_Ran]] = {job_id: [] for job_id in job_ids}
-    query = select(run.c.job_id, run.c.array_job_id, run.c.start_s, run.c.end_s, run.c.partition).where(
-        run.c.cluster == cluster, or_(run.c.job_id.in_(job_ids), run.c.array_job_id.in_(job_ids))
+    names = ("run_id", "cluster", "job_id", "array_job_id", "start_s", "end_s", "partition")
+    columns = select(*(run.c[name] for name in names))
+    # An index for each: with OR, or with the cluster beside the array, SQLite reads all runs of the cluster.
+    query = union(
+        columns.where(run.c.cluster == cluster, run.c.job_id.in_(job_ids)),
+        columns.where(run.c.array_job_id.in_(job_ids)),
     )
-    for job_id, array_job_id, *ran in connection.execute(query):
+    for _, of, job_id, array_job_id, *ran in connection.execute(query):
+        if of != cluster:
+            continue
         for name in {job_id, array_job_id} & job_ids:
             found[name].append(_Ran(*ran))
     return found

@@ -125,6 +125,12 @@ def test_of_an_array_the_first_task_to_start_counts(database: Database) -> None:
     assert accuracy(database, T0 + 1000) == Past(n=1, held=1, since_s=T0)
 
 
+def test_tasks_of_another_clusters_array_say_nothing(database: Database) -> None:
+    keep(database, replace(SAID, job_id=10))
+    began(database, cluster="other", job_id=12, array_job_id=10, array_task=1, start_s=T0 + 90, end_s=None)
+    assert accuracy(database).n == 0
+
+
 def test_a_job_that_accounting_has_lost_says_nothing(database: Database) -> None:
     keep(database, SAID)
     assert accuracy(database).n == 0
