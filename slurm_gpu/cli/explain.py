@@ -74,8 +74,6 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     if not defaults.told and has_slurmdbd(settings):
         notes.append(_not_told(name, defaults))
     verdict = result.verdict
-    if verdict.placed is not None:
-        notes.append(f"zones: {zones_in_words(verdict.placed)}")
     accepted = verdict.accepted and not refusals
     if as_json:
         answer = {
@@ -98,6 +96,8 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
             click.echo(f"{request.command}: error: Slurm itself would refuse it: {reason}")
         for note in notes:
             click.echo(f"note: {note}", err=True)
+        if verdict.placed is not None:
+            click.echo(f"note: zones: {zones_in_words(verdict.placed)}", err=True)
         click.echo("accepted" if accepted else "refused")
     raise click.exceptions.Exit(0 if accepted else 1)
 

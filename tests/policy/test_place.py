@@ -13,8 +13,16 @@ from hypothesis import strategies as st
 
 from slurm_gpu.controller.zonewait import written_zones
 from slurm_gpu.placement.zoneconstraint import can_be_joined, taken_apart
-from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.script import EMPTY_DESCRIPTION, LUA_VERSIONS, PolicyScript, ScalarFields, Verdict
+from slurm_gpu.policy.bundle import build_bundle, lua_directory
+from slurm_gpu.policy.placed import zones_in_words
+from slurm_gpu.policy.script import (
+    EMPTY_DESCRIPTION,
+    LUA_VERSIONS,
+    Placed,
+    PolicyScript,
+    ScalarFields,
+    Verdict,
+)
 
 from .compile import compiled
 from .fuzzing import examples, is_long, seeded
@@ -317,3 +325,22 @@ def test_an_update_by_the_owner_is_left_alone(site: Site) -> None:
     verdict = site.script.modify(dict(EMPTY_DESCRIPTION) | {"features": "a100"}, before, PARTITIONS)
     assert verdict.accepted
     assert verdict.desc["features"] == "a100"
+
+
+def test_explain_hears_of_zones_and_has_words_for_each_reason(site: Site) -> None:
+    bundle = build_bundle(
+        compiled([RULE], str(site.log), snapshot=str(site.snapshot), partition_gpus={"gpu": 4, "long": 4})
+    )
+    script = PolicyScript(bundle, now=lambda: site.now_s, considers=True)
+    placed = script.submit(description(TWO_NODES) | {"features": "a100"}, PARTITIONS).placed
+    assert placed == Placed("enforce", (("zone2", 700), ("zone1", 0)), None, "a100&[zone2|zone1]")
+    assert "is kept in one zone by --constraint='a100&[zone2|zone1]': zone2 (score 700)" in zones_in_words(
+        placed
+    )
+    assert script.submit(description(replace(TWO_NODES, nodes=1)), PARTITIONS).placed is None
+    source = (lua_directory() / "50_place.lua").read_text()
+    words = set(re.findall(r'^  \{ "\w+", "(\w+)"', source, re.MULTILINE)) | set(
+        re.findall(r'place\.why(?:, place\.zones)? = "(\w+)"', source)
+    )
+    assert {"nodelist", "room", "constraint", "zone", "gres"} <= words
+    assert not [word for word in words if zones_in_words(Placed("enforce", why=word)).endswith(f": {word}")]
