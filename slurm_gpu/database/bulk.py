@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from operator import itemgetter
 from typing import Any
 
@@ -12,26 +14,39 @@ from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import StatementError
 from sqlalchemy.sql.dml import Insert
 
+from slurm_gpu.database.ahead import read_ahead
+
 _NAME = re.compile(r"%\((\w+)\)s")
 _VALUES = re.compile(rf"\({_NAME.pattern}(?:, {_NAME.pattern})*\)")
 _STATEMENT_CHARACTERS = 1 << 20
 """Well below the 16 MiB that MariaDB takes of one statement by default."""
+_OF_MANY_CHARACTERS = 1 << 18
+"""So few that MariaDB begins while more are written."""
 
 
-def insert(connection: Connection, statement: Insert, rows: Sequence[Mapping[str, Any]]) -> None:
+def insert(
+    connection: Connection, statement: Insert, rows: Iterable[Mapping[str, Any]], *, many: bool = False
+) -> None:
     """Execute an INSERT of `rows`, all with the same keys, whose only parameters are their values.
 
-    Raises StatementError, as `execute` does, where a value cannot be written at all.
+    Raises StatementError, as `execute` does, where a value cannot be written at all. Of `many` rows, as there
+    are at an import, a thread writes the next statement while MariaDB executes one; it goes through `rows`.
     """
-    if not rows:
-        return
     if connection.dialect.name == "sqlite":
-        connection.execute(statement, rows)
+        if listed := list(rows):
+            connection.execute(statement, listed)
         return
-    begin, end, names = _parts(connection.dialect, statement, tuple(rows[0]))
+    coming = iter(rows)
+    first = next(coming, None)
+    if first is None:
+        return
+    begin, end, names = _parts(connection.dialect, statement, tuple(first))
     plain = connection.execution_options(no_parameters=True)
-    for values in _joined(_texts(connection, statement, names, rows)):
-        plain.exec_driver_sql(f"{begin}{values}{end}")
+    texts = _texts(connection, statement, names, itertools.chain([first], coming))
+    written = _joined(texts, _OF_MANY_CHARACTERS if many else _STATEMENT_CHARACTERS)
+    with closing(read_ahead(written, 1) if many else written) as statements:
+        for values in statements:
+            plain.exec_driver_sql(f"{begin}{values}{end}")
 
 
 @functools.lru_cache(maxsize=16)
@@ -49,7 +64,7 @@ def _parts(dialect: Dialect, statement: Insert, keys: tuple[str, ...]) -> tuple[
 
 
 def _texts(
-    connection: Connection, statement: Insert, names: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    connection: Connection, statement: Insert, names: Sequence[str], rows: Iterable[Mapping[str, Any]]
 ) -> Iterator[str]:
     """Each row's values in parentheses, with the driver's own escapes."""
     dialect = connection.dialect
@@ -61,7 +76,7 @@ def _texts(
             processed.append((index, found))
     # Most texts, and most objects of which texts are made, are those of many rows.
     texts: dict[str, str] = {}
-    objects: dict[int, Any] = {}
+    objects: dict[int, tuple[Any, Any]] = {}  # with the object itself, so that no other gets its id
 
     def text(value: Any) -> str:
         if type(value) is bytes:
@@ -80,8 +95,8 @@ def _texts(
             for index, process in processed:
                 value = values[index]
                 if id(value) not in objects:
-                    objects[id(value)] = process(value)
-                values[index] = objects[id(value)]
+                    objects[id(value)] = value, process(value)
+                values[index] = objects[id(value)][1]
             # Written out here, as calls would take the most of the time: whole numbers stay what they are.
             row_text = written % tuple(
                 [
@@ -94,12 +109,12 @@ def _texts(
         yield row_text
 
 
-def _joined(texts: Iterator[str]) -> Iterator[str]:
+def _joined(texts: Iterator[str], most_characters: int) -> Generator[str, None, None]:
     """With commas between them, as many together as belong into one statement."""
     some: list[str] = []
     length = 0
     for text in texts:
-        if some and length + len(text) > _STATEMENT_CHARACTERS:
+        if some and length + len(text) > most_characters:
             yield ",".join(some)
             some, length = [], 0
         some.append(text)

@@ -207,8 +207,8 @@ def store_runs(
         dialect = connection.dialect.name
         if dialect not in _RUN_UPSERTS:
             _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
-        values = [{**row, **(_DUE if unrecorded is None else unrecorded.derived(row))} for row in rows]
-        insert(connection, _RUN_UPSERTS[dialect], values)
+        values = ({**row, **(_DUE if unrecorded is None else unrecorded.derived(row))} for row in rows)
+        insert(connection, _RUN_UPSERTS[dialect], values, many=True)
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:

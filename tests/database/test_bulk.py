@@ -18,22 +18,25 @@ _TEXTS = st.text(max_size=20) | st.sampled_from(
 )
 
 
-def store(database: Database, names: list[str]) -> list[tuple[str, dict[str, float], bool]]:
-    rows = [
+def store(
+    database: Database, names: list[str], *, many: bool = False
+) -> list[tuple[str, dict[str, float], bool]]:
+    # Each row is made when it is asked for, and nobody keeps it.
+    rows = (
         {**run_row(row(job_id=n, name=name, tres_allocated={name: 1.5}), {}), "derive_due": n % 2 == 0}
         for n, name in enumerate(names)
-    ]
-    database.write(lambda connection: bulk.insert(connection, insert(run), rows))
+    )
+    database.write(lambda connection: bulk.insert(connection, insert(run), rows, many=many))
     query = select(run.c.name, run.c.tres_allocated, run.c.derive_due).order_by(run.c.job_id)
     with database.reading() as connection:
         return [tuple(found) for found in connection.execute(query)]
 
 
 @settings(max_examples=25)
-@given(names=st.lists(_TEXTS, max_size=8))
-def test_texts_are_kept(shelf: Database, names: list[str]) -> None:
+@given(names=st.lists(_TEXTS, max_size=8), many=st.booleans())
+def test_texts_are_kept(shelf: Database, names: list[str], many: bool) -> None:
     empty(shelf)
-    assert store(shelf, names) == [(name, {name: 1.5}, n % 2 == 0) for n, name in enumerate(names)]
+    assert store(shelf, names, many=many) == [(name, {name: 1.5}, n % 2 == 0) for n, name in enumerate(names)]
 
 
 @settings(max_examples=25)
@@ -46,14 +49,18 @@ def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
         assert connection.execute(select(forecast_model.c.body)).scalar_one() == packed
 
 
-def test_a_value_that_cannot_be_written_is_told_as_such(database: Database) -> None:
+@pytest.mark.parametrize("many", [False, True])
+def test_a_value_that_cannot_be_written_is_told_as_such(database: Database, many: bool) -> None:
     """And not as an error of the database, which would be tried again for ever."""
     rows = [{**run_row(row(tres_allocated={"gpu": object()}), {}), "derive_due": True}]
     with pytest.raises(StatementError, match="not JSON serializable"):
-        database.write(lambda connection: bulk.insert(connection, insert(run), rows))
+        database.write(lambda connection: bulk.insert(connection, insert(run), rows, many=many))
 
 
-def test_long_rows_go_in_several_statements(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bulk, "_STATEMENT_CHARACTERS", 3000)
+@pytest.mark.parametrize("many", [False, True])
+def test_long_rows_go_in_several_statements(
+    database: Database, monkeypatch: pytest.MonkeyPatch, many: bool
+) -> None:
+    monkeypatch.setattr(bulk, "_OF_MANY_CHARACTERS" if many else "_STATEMENT_CHARACTERS", 3000)
     names = ["x" * length for length in (10, 5000, 10, 2000, 2000, 10)]
-    assert [name for name, _, _ in store(database, names)] == names
+    assert [name for name, _, _ in store(database, names, many=many)] == names

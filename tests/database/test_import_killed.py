@@ -24,7 +24,7 @@ from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, 
 _DAY_S = 86400
 
 
-def history(days: int = 3) -> list[AccountingRun]:
+def history(days: int = 2) -> list[AccountingRun]:
     """Jobs of 40 times so many days: one that was requeued, and some that wait or go on."""
     rows = requeued(1000)
     for n in range(1, 41):
