@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -21,6 +21,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    literal,
     null,
     or_,
     select,
@@ -67,6 +68,7 @@ _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Der
 _OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
 
 Job = tuple[str, int]
+T = TypeVar("T")
 
 
 def reconcile(
@@ -169,11 +171,21 @@ def _place(connection: Connection, table: Table, placed: Sequence[Mapping[str, A
                 where = [table.c[name] == row[name] for name in names]
                 connection.execute(update(table).where(*where).values(run_id=row["run_id"], match_due=False))
             continue
-        found = {segment: run_id for segment, (run_id,) in runs.items() if run_id is not None}
-        run_id = case(found, value=table.c.segment, else_=None) if found else null()
+        found = [(segment, run_id) for segment, (run_id,) in runs.items() if run_id is not None]
+        whens = [(literal(segment), run_id) for segment, run_id in _in_few_lengths(found)]
+        run_id = case(*whens, value=table.c.segment, else_=None) if whens else null()
         # MariaDB looks up single columns by their index, and not several at once.
         where = [table.c.segment.in_(segments), rows]
         connection.execute(update(table).where(*where).values(run_id=run_id, match_due=False))
+
+
+def _in_few_lengths(found: list[T]) -> list[T]:
+    """The same and then the first again, up to a power of two: each length is another statement.
+
+    SQLAlchemy keeps what it compiled of 500 statements and more: of one with 500 rows that is 1.8 MiB.
+    """
+    length = 1 << max(0, len(found) - 1).bit_length()
+    return found + found[:1] * (length - len(found))
 
 
 def _due(connection: Connection) -> list[Job]:

@@ -91,3 +91,30 @@ def test_upkeep_runs_whatever_reconciling_meets(database: Database, monkeypatch:
     with pytest.raises(DatabaseError):
         Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep).run_once()
     assert passes == [1]
+
+
+def _told_of(database: Database, n_jobs: int, job_id: int) -> None:
+    """So many jobs from that one on, with a record each, whose runs have just come."""
+    ids = range(job_id, job_id + n_jobs)
+    told = [record(job_id=n, segment=segment(n)) for n in ids]
+    database.write(partial(store_records, records=told))
+    rows = [run_row(row(job_id=n), {}) for n in ids]
+    database.write(partial(store_changed_runs, rows=rows))
+
+
+def test_each_record_gets_its_run_however_many_are_due_and_few_statements_are_kept(
+    database: Database,
+) -> None:
+    """SQLAlchemy keeps what it compiled: a statement for each number of rows would fill its cache."""
+    job_id, kept = 1, []
+    for n_jobs in (1, 2, 3, 4, 5, 8, 11, 12, 13, 14, 15, 16, 9, 7, 6):
+        _told_of(database, n_jobs, job_id)
+        job_id += n_jobs
+        assert reconcile(database) == n_jobs
+        kept.append(len(database.engine._compiled_cache or ()))
+    matched = select(run_device.c.job_id, run.c.job_id).where(run_device.c.run_id == run.c.run_id)
+    with database.reading() as connection:
+        found = connection.execute(matched).all()
+    assert sorted(map(tuple, found)) == [(n, n) for n in range(1, job_id)]
+    # From the sixth round on, which has 8 rows, the sixteens alone are new.
+    assert kept[-1] - kept[5] <= 2
