@@ -91,15 +91,20 @@ def read_model_body(connection: Connection, cluster: str, made_s: int) -> bytes:
 
 
 def remember(connection: Connection, cluster: str, said: Iterable[Foretold]) -> int:
-    """Keep these, but for jobs of which one was kept within AGAIN_AFTER_S; returns how many."""
+    """Keep these, but for jobs of which one was kept within AGAIN_AFTER_S; returns how many.
+
+    One that was kept for a later time, by a clock that stood wrong, does not count.
+    """
     listed = list(said)
     if not listed:
         return 0
     since_s = min(one.at_s for one in listed) - AGAIN_AFTER_S
+    until_s = max(one.at_s for one in listed) + AGAIN_AFTER_S
+    within = forecast.c.at_s > since_s, forecast.c.at_s < until_s
     lately: set[int] = set()
     for ids in batched({one.job_id for one in listed}, _IDS_AT_ONCE):
         query = select(forecast.c.job_id).where(
-            forecast.c.cluster == cluster, forecast.c.job_id.in_(ids), forecast.c.at_s > since_s
+            forecast.c.cluster == cluster, forecast.c.job_id.in_(ids), *within
         )
         lately.update(connection.execute(query).scalars())
     rows = [

@@ -86,6 +86,12 @@ def test_a_forecast_is_kept_once_in_ten_minutes(database: Database) -> None:
         assert connection.execute(select(func.count()).select_from(forecast)).scalar() == 3
 
 
+def test_a_forecast_from_a_clock_ahead_keeps_out_none_of_the_right_time(database: Database) -> None:
+    assert keep(database, replace(SAID, at_s=T0 + 86400)) == 1
+    assert keep(database, SAID) == 1
+    assert keep(database, replace(SAID, at_s=T0 + 1)) == 0
+
+
 @pytest.mark.parametrize(
     ("start_s", "held"),
     [(T0 + 30, 0), (T0 + 60, 1), (T0 + 300, 1), (T0 + 600, 1), (T0 + 700, 0), (None, 0)],
