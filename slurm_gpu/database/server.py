@@ -30,7 +30,10 @@ _STOP_WITHIN_S = 2
 _REQUEST_WITHIN_S = 5.0
 _HEAD_BYTES = 1 << 16
 """Of a request, before its body."""
-_CONNECTIONS = 2000
+_CONNECTIONS = 1000
+_WAITED_S = 8.0
+"""Who has waited in the kernel for longer is let go: a node gives up after 20 s, in which it is to be answered.
+Served in turn, all would be served just after they gave up."""
 _MORE_ON_UNIX = 500
 """Those on this host get in where nodes have to wait."""
 _CONNECTIONS_OF_A_PEER = 200
@@ -39,6 +42,8 @@ _LOOK_AGAIN_S = 0.02
 _PAUSE_S = 1.0
 """After the kernel had no connection for us, for want of descriptors or memory."""
 _UCRED = struct.Struct("3i")  # pid, uid, gid: struct ucred of socket(7)
+_HEARD_MS = struct.Struct("52xI")
+"""tcpi_last_data_recv of struct tcp_info in linux/tcp.h: since when nothing more has come from the peer."""
 
 
 class PeerCredentialProtocol(HttpToolsProtocol):
@@ -211,7 +216,10 @@ class _Server(uvicorn.Server):
                 log.warning("cannot take a connection: %s", error.strerror)
                 self._pause(listener, _PAUSE_S)
                 return
-            self._begin(connection)
+            if _waited_s(connection) > _WAITED_S:
+                connection.close()
+            else:
+                self._begin(connection)
         self._pause(listener, _LOOK_AGAIN_S)
 
     def _begin(self, connection: socket.socket) -> None:
@@ -235,6 +243,15 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave signals to _serve: uvicorn would raise them again at the end, so that we die of SIGTERM."""
         yield
+
+
+def _waited_s(connection: socket.socket) -> float:
+    """For how long it has been ready to be taken."""
+    if connection.family == socket.AF_UNIX:
+        return 0.0
+    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _HEARD_MS.size)
+    heard_ms: int = _HEARD_MS.unpack(told)[0]
+    return heard_ms / 1000
 
 
 async def _serve(

@@ -6,6 +6,7 @@ import http.client
 import json
 import socket
 import threading
+from select import select
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -293,6 +294,25 @@ def test_who_finds_no_room_waits_and_is_answered_in_turn(
     for thread in waiting:
         thread.join()
     assert answers == [200] * 5
+
+
+def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is about to give up; and so would be the next one, by the time that this one was served."""
+    monkeypatch.setattr(server_module, "_CONNECTIONS", 1)
+    monkeypatch.setattr(server_module, "_WAITED_S", 0.3)
+    url = urlsplit(server.config.database)
+    with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
+        early = socket.create_connection((url.hostname, url.port), timeout=10)
+        early.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
+        assert not select([holder], [], [], 0.4)[0]  # a span of the kernel's clock: nothing else passes it
+        late = socket.create_connection((url.hostname, url.port), timeout=10)
+        late.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
+    with early, late:
+        assert b" 401 " in late.recv(100)
+        with contextlib.suppress(ConnectionResetError):
+            assert early.recv(100) == b""
 
 
 def test_a_request_whose_head_has_no_end_is_cut_off(server: Running) -> None:
