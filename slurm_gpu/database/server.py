@@ -32,8 +32,10 @@ _HEAD_BYTES = 1 << 16
 """Of a request, before its body."""
 _CONNECTIONS = 1000
 _WAITED_S = 8.0
-"""Who has waited in the kernel for longer is let go: a node gives up after 20 s, in which it is to be answered.
-Served in turn, all would be served just after they gave up."""
+"""Who has waited in the kernel for longer is let go: a node gives up after 20 s.
+
+Served in turn, all would be served just after that.
+"""
 _MORE_ON_UNIX = 500
 """Those on this host get in where nodes have to wait."""
 _CONNECTIONS_OF_A_PEER = 200
