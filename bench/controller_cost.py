@@ -45,6 +45,10 @@ MODES = ("none", "observe", "enforce")
 GPUS = 8
 CHURN_PER_S = 2
 """Jobs that end each second, and as many that start."""
+WHOLE = 0.6
+"""Of the nodes so many have a job of all their GPUs at first."""
+SMALL = 0.2
+"""Of the GPUs so many have a job of their own at first. The rest is free: full nodes all weigh the same."""
 SETTLED_S = 15
 SUBMITTED, SUBMITTERS = 250, 4
 _USER_RPC = re.compile(
@@ -82,13 +86,14 @@ class Cluster:
     def __init__(self, lab: Lab, seed: int) -> None:
         self.lab, self._random = lab, random.Random(seed)
 
-    def submit(self, jobs: int) -> None:
-        """Arrays of jobs of one GPU, in place of thousands of calls."""
+    def submit(self, jobs: int, gpus: int, *options: str) -> None:
+        """Arrays of jobs of so many GPUs of one node, in place of thousands of calls."""
         while jobs:
             n = min(jobs, 5000)
             self.lab.submit(
-                "alice", f"--array=0-{n - 1}", "--partition=big", "--gpus=1", "--cpus-per-task=6",
-                "--time=7-0", "--output=/dev/null", script="#!/bin/sh\nexec sleep 604800\n",
+                "alice", f"--array=0-{n - 1}", "--partition=big", "--nodes=1", f"--gpus={gpus}",
+                f"--cpus-per-task={6 * gpus}", "--time=7-0", "--output=/dev/null", *options,
+                script="#!/bin/sh\nexec sleep 604800\n",
             )  # fmt: skip
             jobs -= n
 
@@ -96,13 +101,14 @@ class Cluster:
         return self.lab.output(["squeue", "-h", "-t", "R,CF", "-p", "big", "-r", "-o", "%A"]).split()
 
     def churn(self, seconds: float) -> None:
-        """End jobs here and there, for so long; others start in their place."""
+        """End jobs here and there, for so long; others come for them, and start where Slurm puts them."""
         end = time.monotonic() + seconds
         jobs = self.running()
         self._random.shuffle(jobs)
         while time.monotonic() < end:
             began = time.monotonic()
             self.lab.run_as("root", ["scancel", *(jobs.pop() for _ in range(CHURN_PER_S))])
+            self.submit(CHURN_PER_S, 1)
             time.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
     def go_over_to(self, mode: str) -> None:
@@ -190,8 +196,13 @@ def main() -> None:
     with own_lab(job_submit=JobSubmit.NOOP, extra_slurm_conf=slurm_conf(options.nodes)) as (lab, directory):
         cluster, bench = Cluster(lab, 1), Bench(lab, directory)
         print(f"starting jobs, {options.jobs} in all ...", file=sys.stderr)
-        cluster.submit(options.jobs)
-        wanted = min(options.jobs, options.nodes * GPUS)
+        large, small = int(options.nodes * WHOLE), int(options.nodes * GPUS * SMALL)
+        if large + small > options.jobs:
+            parser.error(f"--jobs: {options.jobs} are fewer than the {large + small} that run at first")
+        cluster.submit(large, GPUS)
+        cluster.submit(small, 1)
+        cluster.submit(options.jobs - large - small, 1, "--begin=now+1day")
+        wanted = large + small
         wait_for(lambda: len(cluster.running()) >= wanted * 0.98, 900, "jobs start", interval_s=5)
         for number in range(options.rounds):
             for mode in MODES if number % 2 == 0 else reversed(MODES):
