@@ -186,7 +186,7 @@ def main() -> None:
                     "allocated_percent": allocated,
                     "published_percent": PUBLISHED,
                     "seeds": options.seeds,
-                    "decision_ms_1213_nodes": times.get(len(empty), {}).get("all_nodes_anew"),
+                    "decision_ms_1213_nodes": times.get(1213, {}).get("all_nodes_anew"),
                     "decision_ms": times,
                 }
             )
