@@ -123,10 +123,15 @@ def test_suspended_time_is_counted_apart(lab: Lab) -> None:
     assert record["held_s"] - unknown_s <= told_s <= record["held_s"] + 0.01
     (did,) = wait_for(lambda: lab.truth(job), 60, "it has ended")
     (run,) = runs(lab, job)
-    # Its schedule goes on while it is stopped: its idle beginning weighs more in what was sampled.
+    # Its schedule goes on while it is stopped; that would be seen if it counted: as work, for 12 s and more.
+    busy_s = sum(int(pct) * ms for pct, ms in record["util_hist_ms"].items()) / 70_000
     idle_s = (1 - did.usage.util_pct / 70) * record["held_s"]
+    worked_s = record["held_s"] - stopped_s - idle_s
+    neither_s = record["held_s"] - told_s
+    assert worked_s - neither_s - 1 <= busy_s <= worked_s + 1
+    assert idle_s - neither_s - 1 <= record["sampled_s"] - busy_s <= idle_s + 1
     assert record["no_process_s"] < idle_s + 1
-    assert run["uGPUcore"] == pytest.approx(70 * (1 - idle_s / record["sampled_s"]), abs=1)
+    assert run["uGPUcore"] == pytest.approx(70 * busy_s / record["sampled_s"], abs=0.1)
 
 
 def test_a_job_older_than_slurm_gpud_is_recorded_from_then_on(lab: Lab) -> None:
