@@ -39,6 +39,11 @@ Served in turn, all would be served just after that.
 _MORE_ON_UNIX = 500
 """Those on this host get in where nodes have to wait."""
 _CONNECTIONS_OF_A_PEER = 200
+_SHARE_OF_ROOM = 4
+"""A peer may hold this part of the room that is left: five that take all they can leave 445 to others."""
+_ALWAYS_OF_A_PEER = 8
+_UNREAD_MS = 60_000
+"""Whose answer cannot be sent on for so long has gone, or does not want it."""
 _LOOK_AGAIN_S = 0.02
 """So often it is seen whether there is room again."""
 _PAUSE_S = 1.0
@@ -62,6 +67,7 @@ class PeerCredentialProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self._request_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._in_body = False
         peer: socket.socket = transport.get_extra_info("socket")
         self._peer: object = self.client[0] if self.client is not None else None
         self.app_state = {**self.app_state, CONNECTION: transport}
@@ -72,8 +78,9 @@ class PeerCredentialProtocol(HttpToolsProtocol):
         elif self._peer is None:
             transport.abort()  # it has gone, and nobody knows whose word that would be
         self._open[self._peer] += 1
-        if self._open[self._peer] > _CONNECTIONS_OF_A_PEER and self._peer != 0:
-            log.warning("%s has more than %d connections", self._peer, _CONNECTIONS_OF_A_PEER)
+        most = _most_of_a_peer(_room(peer.family) - len(self.connections))
+        if self._open[self._peer] > most and self._peer != 0:
+            log.warning("%s has more than %d connections", self._peer, most)
             transport.abort()
         else:
             self._await_request()
@@ -88,9 +95,13 @@ class PeerCredentialProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take in a part of a request."""
+        if self._request_timer is None and (self.cycle is None or self.cycle.response_complete):
+            # Nobody reads it as yet, and it need not become a request: it may be empty lines, or what was
+            # still to come of one that is answered.
+            self._await_request()
         self._head_bytes += len(data)
         super().data_received(data)
-        if self._request_timer is not None and self._head_bytes > _HEAD_BYTES:
+        if self._request_timer is not None and not self._in_body and self._head_bytes > _HEAD_BYTES:
             self.transport.abort()
 
     def on_message_begin(self) -> None:
@@ -102,7 +113,13 @@ class PeerCredentialProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """It is known what the peer wants."""
         self._got_request()
+        self._in_body = True
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request has come, whole."""
+        self._in_body = False
+        super().on_message_complete()
 
     def _await_request(self) -> None:
         self._head_bytes = 0
@@ -112,6 +129,16 @@ class PeerCredentialProtocol(HttpToolsProtocol):
         if self._request_timer is not None:
             self._request_timer.cancel()
             self._request_timer = None
+
+
+def _room(family: int) -> int:
+    """For connections of a kind, beside all others."""
+    return _CONNECTIONS + (_MORE_ON_UNIX if family == socket.AF_UNIX else 0)
+
+
+def _most_of_a_peer(free: int) -> int:
+    """Connections that one peer may have while there is room for so many more."""
+    return min(_CONNECTIONS_OF_A_PEER, max(_ALWAYS_OF_A_PEER, free // _SHARE_OF_ROOM))
 
 
 def listen_tcp(address: Address) -> socket.socket:
@@ -208,8 +235,7 @@ class _Server(uvicorn.Server):
 
     def _accept(self, listener: socket.socket) -> None:
         """Take those that wait, as far as there is room."""
-        room = _CONNECTIONS + (_MORE_ON_UNIX if listener.family == socket.AF_UNIX else 0)
-        for _ in range(room - len(self.server_state.connections) - len(self._beginning)):
+        for _ in range(_room(listener.family) - len(self.server_state.connections) - len(self._beginning)):
             try:
                 connection, _ = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -228,6 +254,8 @@ class _Server(uvicorn.Server):
         def protocol() -> PeerCredentialProtocol:
             return PeerCredentialProtocol(self.config, self.server_state, self.lifespan.state)
 
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
         loop = asyncio.get_running_loop()
         task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
         self._beginning.add(task)

@@ -274,6 +274,78 @@ def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.M
             connection.close()
 
 
+@pytest.mark.parametrize(
+    ("request_head", "more"),
+    [
+        (b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
+        (b"POST /v1/node HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", b"x"),
+        (b"POST /v1/node HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"5\r\nab"),
+    ],
+    ids=["an empty line", "a body's beginning", "a chunk's beginning"],
+)
+def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
+    server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
+) -> None:
+    """Nothing that comes ends the time in which a request has to, or connections would be held for ever."""
+    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
+    url = urlsplit(server.config.database)
+    with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
+        holder.sendall(request_head)
+        answer = http.client.HTTPResponse(holder)
+        answer.begin()
+        assert (answer.status, answer.read()[:1]) == (401, b"{")
+        holder.sendall(more)
+        with contextlib.suppress(ConnectionResetError):
+            assert holder.recv(1) == b""
+
+
+def test_who_does_not_read_the_answers_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_UNREAD_MS", 200)
+    url = urlsplit(server.config.database)
+    asks = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000
+    with socket.socket() as deaf:
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        deaf.settimeout(10)
+        deaf.connect((url.hostname, url.port))
+        with pytest.raises(ConnectionError):  # a timeout of the test's own is none
+            deaf.sendall(asks)
+
+
+@pytest.mark.parametrize("n_peers", [1, 5, 50])
+def test_a_few_peers_that_take_all_they_can_leave_room_for_others(n_peers: int) -> None:
+    held = [0] * n_peers
+    while True:
+        before = list(held)
+        for peer in range(n_peers):
+            free = server_module._CONNECTIONS - sum(held) - 1
+            held[peer] += held[peer] + 1 <= server_module._most_of_a_peer(free)
+        if held == before:
+            break
+    assert max(held) <= server_module._CONNECTIONS_OF_A_PEER
+    assert server_module._CONNECTIONS - sum(held) >= {1: 800, 5: 400, 50: 50}[n_peers]
+
+
+def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_CONNECTIONS", 9)
+    monkeypatch.setattr(server_module, "_ALWAYS_OF_A_PEER", 1)
+    url = urlsplit(server.config.database)
+    with contextlib.ExitStack() as held:
+        many = [
+            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
+            for _ in range(3)
+        ]
+        with contextlib.suppress(ConnectionResetError):
+            assert many[-1].recv(1) == b""
+        other = held.enter_context(
+            socket.create_connection((url.hostname, url.port), timeout=10, source_address=("127.0.0.2", 0))
+        )
+        other.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
+        assert b" 401 " in other.recv(100)
+
+
 def test_who_finds_no_room_waits_and_is_answered_in_turn(
     server: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
