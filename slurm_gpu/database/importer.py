@@ -150,7 +150,7 @@ class Importer:
             placed = Placed(connection, self._places)
         told = _Told(self._in_question())
         n_changed = 0
-        coming = read_ahead(self._fetch(self._since(watermark_s), now_s, made), _AHEAD)
+        coming = read_ahead(self._fetch(self._since(watermark_s, now_s), now_s, made), _AHEAD)
         with closing(coming):
             for came in coming:
                 if isinstance(came, Period):
@@ -181,9 +181,10 @@ class Importer:
             if periods.n_rows or period.until_s is None:
                 yield period
 
-    def _since(self, watermark_s: int | None) -> int:
+    def _since(self, watermark_s: int | None, now_s: int) -> int:
         if watermark_s is None:
             return 0
+        watermark_s = min(watermark_s, now_s)  # it was set by a clock that was ahead
         now = self._clock.monotonic()
         wide = self._wide_at is None or now >= self._wide_at
         if wide:

@@ -109,6 +109,20 @@ def test_the_first_pass_reads_everything_and_later_ones_the_overlap(database: Da
     assert [*begins, first] == [0, *ends], "years are read in parts, without a gap"
 
 
+def test_after_a_clock_that_was_ahead_accounting_is_read_up_to_now(database: Database) -> None:
+    clock, slurm = FakeClock(), MemorySlurm()
+    importing = importer(database, slurm, clock)
+    importing.run_once()
+    clock.now += 400 * 86400
+    importing.run_once()
+    clock.now -= 400 * 86400
+    for _ in range(2):
+        importing.run_once()
+        since_s, _ = slurm.questions[-1]
+        assert since_s <= clock.now - OVERLAP_S
+        clock.now += 60
+
+
 def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> None:
     clock, slurm = FakeClock(), MemorySlurm()
     importing = importer(database, slurm, clock)
