@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace) -> None:
 
         def wait_turn() -> None:
             if watcher.seen is not None:
-                waits.turn(*watcher.seen)
+                waits.turn(*watcher.seen, in_charge=keeper.in_charge)
 
         duties = (wait_turn, lambda: priorities.turn(in_charge=keeper.in_charge))
         _watch(watcher, keeper, duties, calls, clock, notifier)

@@ -67,7 +67,7 @@ def read(path: Path) -> Memory:
         return Memory()
     except OSError as error:
         raise OutsideError(f"{path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise OutsideError(
             f"{path} cannot be read ({error!r}); it says which Weight of each node is the site's own: "
             "mend it, or move it away and run `scontrol reconfigure`"

@@ -157,7 +157,7 @@ def _zone(name: str, zone: Zone, by_name: Mapping[str, SlurmNode], having: set[s
     lacking, others = compress(set(hosts) - having), compress(having - set(hosts))
     if not is_zone_name(name):
         trouble = "its name cannot be that of a feature"
-        remedy = "give it a name of letters, digits, `_`, `.` and `-` in slurm-gpu.yaml"
+        remedy = "give it a name of letters, digits, `_`, `.` and `-`, a letter first, in slurm-gpu.yaml"
     elif not hosts:
         trouble = f"slurmctld knows none of its nodes {zone.nodes}"
         remedy = "mend nodes: in slurm-gpu.yaml"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ log = logging.getLogger("slurm-gpuctld")
 FILE_NAME = "zonewait.json"
 EVERY_S = 20.0
 """Between two looks at the jobs that wait for a zone."""
+_MOST_BETWEEN_S = 60.0
+"""So much of the time between two looks counts: where it was more, slurmctld was away, and placed nobody."""
 MARGIN = 100
 """By so many points another zone has to be better before a job's alternatives are put in another order."""
 
@@ -98,8 +101,12 @@ class ZoneWait:
         self._stood: frozenset[int] = frozenset()
         """Jobs that waited for nodes at the last look."""
 
-    def turn(self, jobs: Iterable[CountedJob], table: ZoneTable | None) -> None:
-        """Look at the jobs that wait for a zone, where that is due; what fails is tried again next time."""
+    def turn(self, jobs: Iterable[CountedJob], table: ZoneTable | None, *, in_charge: bool) -> None:
+        """Look at the jobs that wait for a zone, where that is due; what fails is tried again next time.
+
+        Only beside the slurmctld that is in charge constraints are written: another host's slurm-gpu.yaml may
+        say something else. How long jobs wait is counted on each, for whoever takes over.
+        """
         now = self._clock.monotonic()
         if self._looked_at is not None and now - self._looked_at < EVERY_S:
             return
@@ -108,10 +115,10 @@ class ZoneWait:
             for job in jobs
             if job.phase is Phase.PENDING and (zones := written_zones(job.admin_comment))
         }
-        since_s = 0.0 if self._looked_at is None else now - self._looked_at
+        since_s = 0.0 if self._looked_at is None else min(now - self._looked_at, _MOST_BETWEEN_S)
         self._looked_at = now
         try:
-            self._look(zoned, since_s, table)
+            self._look(zoned, since_s, table, in_charge=in_charge)
         except SlurmError as error:
             log.warning("%s; jobs that wait for a zone are looked at again in %.0f s", error, EVERY_S)
 
@@ -120,6 +127,8 @@ class ZoneWait:
         zoned: Mapping[int, tuple[CountedJob, frozenset[str]]],
         since_s: float,
         table: ZoneTable | None,
+        *,
+        in_charge: bool,
     ) -> None:
         waiting = self._features.pending(zoned.keys()) if zoned else []
         before, self._waited_s = self._waited_s, {}
@@ -142,7 +151,8 @@ class ZoneWait:
         if self._waited_s != before:
             _write(self._path, self._waited_s)
         for (old, change), job_ids in changes.items():
-            self._make(old, change, job_ids)
+            if in_charge:
+                self._make(old, change, job_ids)
 
     def _make(self, old: str, change: Change, job_ids: Sequence[int]) -> None:
         named = ", ".join(map(str, job_ids[:10])) + (" …" if len(job_ids) > 10 else "")
@@ -160,9 +170,10 @@ class ZoneWait:
 def _read(path: Path) -> dict[int, float]:
     """Seconds by job; nothing where none were written, or what was is damaged."""
     try:
-        return {int(job_id): float(seconds) for job_id, seconds in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        found = {int(job_id): float(seconds) for job_id, seconds in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError):
         return {}
+    return {job_id: seconds for job_id, seconds in found.items() if 0 <= seconds < math.inf}
 
 
 def _write(path: Path, waited_s: Mapping[int, float]) -> None:

@@ -16,7 +16,7 @@ MOST_ALTERNATIVES = 32
 
 _NAME = r"[A-Za-z0-9_.:+=-]+"
 _OWN = re.compile(rf"{_NAME}(?:&{_NAME})*|{_NAME}(?:\|{_NAME})*")
-_ZONE = re.compile(r"[A-Za-z0-9_.-]+")
+_ZONE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _WRITTEN = re.compile(rf"(?:(?P<own>{_NAME}|\({_NAME}(?:[&|]{_NAME})+\))&)?\[(?P<zones>[^\[\]]+)\]")
 
 

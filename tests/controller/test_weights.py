@@ -362,11 +362,20 @@ def test_without_a_place_to_remember_nothing_is_set(site: Site, caplog: pytest.L
     assert f"{site.memory.parent}" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "{",
+        "[" * 100_000,
+        '{"version": 1, "host": "h", "at_s": 1, "classes": [{"nodes": "n1", "site": 1e999, "ours": []}]}',
+        '{"version": 1, "host": "h", "at_s": 1, "classes": [{"nodes": ["n1"], "site": 1, "ours": []}]}',
+    ],
+)
 def test_a_memory_that_cannot_be_read_is_named_and_nothing_is_set(
-    site: Site, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture, damaged: str
 ) -> None:
     site.memory.parent.mkdir()
-    site.memory.write_text("{")
+    site.memory.write_text(damaged)
     site.start()
     assert site.weights == ALL_ONE
     assert f"{site.memory} cannot be read" in caplog.text

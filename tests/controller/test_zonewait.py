@@ -52,6 +52,7 @@ class Site:
         self.told: list[Act] = []
         self.features.jobs[7] = (f"{own}&[zone1|zone2]" if own else "[zone1|zone2]"), "Resources"
         self.queue: list[CountedJob] = [make_job(7, Phase.PENDING, n_nodes=2, admin_comment=COMMENT)]
+        self.in_charge = True
         self.mode, self.points = "enforce", {"zone1": 700, "zone2": 300}
         self.restart()
 
@@ -69,7 +70,7 @@ class Site:
     def let_pass(self, seconds: float) -> None:
         """One turn each second, as the watcher takes them."""
         for _ in range(int(seconds)):
-            self.wait.turn(self.queue, self.table)
+            self.wait.turn(self.queue, self.table, in_charge=self.in_charge)
             self.clock.advance(1.0)
 
     @property
@@ -119,10 +120,37 @@ def test_a_restart_forgets_no_wait(tmp_path: Path) -> None:
     assert site.constraint == ""
 
 
-def test_what_was_remembered_may_be_damaged(tmp_path: Path) -> None:
-    (tmp_path / FILE_NAME).write_text('{"7": [1')
+@pytest.mark.parametrize(
+    "damaged", ['{"7": [1', '{"7": NaN}', '{"7": -1e9}', '{"7": 1e999}', "[" * 100_000, "\x00" * 9]
+)
+def test_what_was_remembered_may_be_damaged(tmp_path: Path, damaged: str) -> None:
+    (tmp_path / FILE_NAME).write_text(damaged)
     site = Site(tmp_path)
+    site.let_pass(WAIT_S)
+    assert site.constraint == "[zone1|zone2]"
+    site.let_pass(2 * EVERY_S)
+    assert site.constraint == ""
+
+
+def test_while_slurmctld_is_away_nobody_waits_for_a_zone(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.let_pass(EVERY_S + 1)
+    site.clock.advance(10 * WAIT_S)  # no turn is taken
+    site.let_pass(EVERY_S)
+    assert site.constraint == "[zone1|zone2]"
+    site.let_pass(WAIT_S)
+    assert site.constraint == ""
+
+
+def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_written_but_waits_are_counted(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path)
+    site.in_charge, site.mode = False, "advise"  # this host's file may be another one
     site.let_pass(WAIT_S + 2 * EVERY_S)
+    assert site.features.written == []
+    site.in_charge, site.mode = True, "enforce"
+    site.let_pass(EVERY_S)
     assert site.constraint == ""
 
 
@@ -136,7 +164,7 @@ def test_where_zones_are_no_longer_enforced_no_job_waits_for_one(tmp_path: Path,
 
 def test_nor_where_there_are_no_zones(tmp_path: Path) -> None:
     site = Site(tmp_path, "a100")
-    site.wait.turn(site.queue, None)
+    site.wait.turn(site.queue, None, in_charge=True)
     assert site.constraint == "a100"
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.zoneconstraint import can_be_joined, joined, taken_apart
+from slurm_gpu.placement.zoneconstraint import can_be_joined, is_zone_name, joined, taken_apart
 
 ZONES = ("zone1", "zone2", "rack-7.b")
 FEATURES = ("a100", "h100", "nvlink", "ib:4x", "gen=2", "x.y-z+1")
@@ -56,3 +56,9 @@ def test_what_slurm_might_read_otherwise_is_left_alone(own: str) -> None:
 )
 def test_what_was_not_written_here_is_known_as_such(constraint: str) -> None:
     assert taken_apart(constraint) is None
+
+
+@pytest.mark.parametrize("name", ["-", "-z1", ".", ".z1", "", "z 1", "z|1", "[z1]", "z1\n"])
+def test_what_has_a_meaning_of_its_own_names_no_zone(name: str) -> None:
+    """`-` is no zone at all in a snapshot."""
+    assert not is_zone_name(name)
