@@ -53,8 +53,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(argv)
     os.umask(0o077)  # SQLite's files hold what users may not see of each other
     log_to_stderr(for_people=options.foreground or options.once)
-    for chatty in ("alembic", "uvicorn"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(
+        logging.ERROR
+    )  # it warns of each request that is none, whoever sends it
     return exit_code_of("slurm-gpudbd", lambda: _run(options))
 
 

@@ -18,8 +18,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.asking import CONNECTION, PEER_UID
 from slurm_gpu.database.settings import Address
+from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.errors import OutsideError
 
 log = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class PeerCredentialProtocol(HttpToolsProtocol):
     """
 
     _open: ClassVar[Counter[object]] = Counter()
+    _crowded: ClassVar[TroubleLog] = TroubleLog("%s", SystemClock())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -80,7 +83,8 @@ class PeerCredentialProtocol(HttpToolsProtocol):
         self._open[self._peer] += 1
         most = _most_of_a_peer(_room(peer.family) - len(self.connections))
         if self._open[self._peer] > most and self._peer != 0:
-            log.warning("%s has more than %d connections", self._peer, most)
+            if self._peer is not None:
+                self._crowded.failed(f"{self._peer} has more than {most} connections")
             transport.abort()
         else:
             self._await_request()

@@ -20,10 +20,10 @@ from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.identity import Authenticator, Caller
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
-from slurm_gpu.database.trouble import TOLD_EACH_S
+from slurm_gpu.database.trouble import TOLD_EACH_S, TroubleLog
 from slurm_gpu.errors import SlurmError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
-from tests.database.samples import CLUSTER, record, segment
+from tests.database.samples import CLUSTER, FakeClock, record, segment
 
 
 def test_a_node_ships_with_munge(server: Running) -> None:
@@ -344,6 +344,22 @@ def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
         )
         other.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
         assert b" 401 " in other.recv(100)
+
+
+def test_thousands_that_are_refused_are_a_line_in_the_log(
+    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 0)
+    clock = FakeClock()
+    monkeypatch.setattr(server_module.PeerCredentialProtocol, "_crowded", TroubleLog("%s", clock))
+    url = urlsplit(server.config.database)
+    for _ in range(50):
+        with (
+            contextlib.suppress(ConnectionResetError),
+            socket.create_connection((url.hostname, url.port), timeout=10) as refused,
+        ):
+            assert refused.recv(1) == b""
+    assert caplog.messages == ["127.0.0.1 has more than 0 connections"]
 
 
 def test_who_finds_no_room_waits_and_is_answered_in_turn(
