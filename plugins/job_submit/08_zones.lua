@@ -42,24 +42,39 @@ local function section(snapshot)
   return at and body:sub(at, (body:find("\nend ", at, true))) or ""
 end
 
+-- Pools as they were read last: snapshots come each second, while nodes change rarely, and a thousand that all differ
+-- take longer to read than slurmctld should be held up.
+local last = { text = "", pools = {}, most_gpus = {} }
+
+local function pools_of(text)
+  local at = text:find("\npool ", 1, true)
+  local told = at and text:sub(at) or ""
+  if told ~= last.text then
+    local found = { text = told, pools = {}, most_gpus = {} }
+    for zone, partition, more in told:gmatch("\npool (%S+) (%S+)([^\n]*)") do
+      local pool = numbers_of(more)
+      pool.zone, partition = decode(zone), decode(partition)
+      pool.types, pool.features = names_of(more:match(" types=(%S+)")), names_of(more:match(" features=(%S+)"))
+      local pools = found.pools[partition] or {}
+      pools[#pools + 1] = pool
+      found.pools[partition] = pools
+      found.most_gpus[partition] = math.max(found.most_gpus[partition] or 0, pool.gpus or 0)
+    end
+    last = found
+  end
+  return last.pools, last.most_gpus
+end
+
 local function parse(text)
   local mode, settings = text:match("\nplacement (%l+)([^\n]*)")
   if mode ~= "observe" and mode ~= "advise" and mode ~= "enforce" then
     return nil
   end
-  local found = { mode = mode, most_medium = numbers_of(settings).medium or 1, scores = {}, pools = {}, most_gpus = {} }
+  local found = { mode = mode, most_medium = numbers_of(settings).medium or 1, scores = {} }
   for name, more in text:gmatch("\nscore (%S+)([^\n]*)") do
     found.scores[decode(name)] = numbers_of(more)
   end
-  for zone, partition, more in text:gmatch("\npool (%S+) (%S+)([^\n]*)") do
-    local pool = numbers_of(more)
-    pool.zone, partition = decode(zone), decode(partition)
-    pool.types, pool.features = names_of(more:match(" types=(%S+)")), names_of(more:match(" features=(%S+)"))
-    local pools = found.pools[partition] or {}
-    pools[#pools + 1] = pool
-    found.pools[partition] = pools
-    found.most_gpus[partition] = math.max(found.most_gpus[partition] or 0, pool.gpus or 0)
-  end
+  found.pools, found.most_gpus = pools_of(text)
   return found
 end
 

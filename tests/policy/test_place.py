@@ -320,6 +320,13 @@ def test_jobs_alike_are_placed_alike_until_the_zones_are_told_otherwise(site: Si
     assert {site.submit().desc["features"] for _ in range(3)} == {"[zone1]"}
 
 
+def test_nodes_that_come_and_go_count_from_the_next_snapshot_on(site: Site) -> None:
+    """Pools that are told alike are not read again; those that are not are."""
+    for n_nodes, written in ((2, "[zone2|zone1]"), (2, "[zone2|zone1]"), (1, None), (2, "[zone2|zone1]")):
+        site.show(two_zones(n_nodes))
+        assert site.submit().desc.get("features") == written
+
+
 def test_an_update_by_the_owner_is_left_alone(site: Site) -> None:
     before = record(7, TWO_NODES) | {"features": "[zone2|zone1]"}
     verdict = site.script.modify(dict(EMPTY_DESCRIPTION) | {"features": "a100"}, before, PARTITIONS)
