@@ -77,13 +77,8 @@ def _print(found: Compared) -> None:
     print_table(_COLUMNS, (_row(name, one) for name, one in found.rules.items()), right=_COLUMNS[1:])
     click.echo("\nWaits by the model:")
     print_table(_WAITS, _wait_rows(found.rules), right=("jobs", *_WAITS[3:]))
-    one = found.reproduction
-    if not (one.enough and one.mean_is_alike):
-        remark(
-            "warning: with Slurm's own placement the model does not reproduce what was recorded (mean wait "
-            f"{one.modelled_h:.2f} h, recorded {one.recorded_h:.2f} h, {counted(one.jobs, 'job')}): take "
-            "its figures for a comparison at best"
-        )
+    if (doubt := found.reproduction.doubt) is not None:
+        remark(f"warning: with Slurm's own placement {doubt}: take its figures for a comparison at best")
 
 
 def _row(name: str, one: Figures) -> tuple[str, ...]:

@@ -98,13 +98,8 @@ def print_starts(starts: Starts) -> None:
     print_table(_COLUMNS, rows, right=_COLUMNS[1:])
     if starts.foreseen.requeued:
         click.echo(f"requeued to give GPUs back: {counted(starts.foreseen.requeued, 'job')}")
-    found = starts.reproduction
-    if not (found.enough and found.mean_is_alike):
-        remark(
-            "warning: under the policy in force the model does not reproduce what was recorded (mean wait "
-            f"{found.modelled_h:.2f} h, recorded {found.recorded_h:.2f} h, {counted(found.jobs, 'job')}): "
-            "take its waits for a comparison at best"
-        )
+    if (doubt := starts.reproduction.doubt) is not None:
+        remark(f"warning: under the policy in force {doubt}: take its waits for a comparison at best")
 
 
 def starts_json(starts: Starts) -> dict[str, Any]:

@@ -121,7 +121,10 @@ def test_nothing_is_proposed_where_the_model_does_not_reproduce_what_was_recorde
 def test_nothing_is_proposed_of_too_few_jobs() -> None:
     limits = policy(TWO_EACH)
     found = search(recorded(bursts(days=2), limits), limits).findings()
-    assert found.refused == ("all jobs: only 12 to compare", "grads: only 12 to compare")
+    assert found.refused == (
+        "all jobs: only 12 jobs to compare the model's waits by; 30 are needed",
+        "grads: only 12 jobs to compare the model's waits by; 30 are needed",
+    )
     assert not found.changes
 
 

@@ -222,18 +222,13 @@ class Search:
 
     def _is_reproduced(self, limit: RuleLimit, reproduction: Mapping[str, Reproduction]) -> bool:
         group = next(rule.group.name for rule in self._policy.rules if rule.id == limit.rule)
-        return reproduction[group].enough and reproduction[group].mean_is_alike
+        return reproduction[group].doubt is None
 
 
 def _refusals(reproduction: Mapping[str, Reproduction]) -> Iterator[str]:
     for name, one in reproduction.items():
-        if not one.enough:
-            yield f"{name}: only {one.jobs} to compare"
-        elif not one.mean_is_alike:
-            yield (
-                f"{name}: the model does not reproduce what was recorded "
-                f"(mean wait {one.modelled_h:.2f} h, recorded {one.recorded_h:.2f} h)"
-            )
+        if one.doubt is not None:
+            yield f"{name}: {one.doubt}"
         elif name == ALL and one.within_2x < WITHIN_2X:
             yield (
                 f"{name}: the model comes within a factor of two of only {one.within_2x:.0%} of the waits; "

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from slurm_gpu.policy.installed import PolicyInForce
 from slurm_gpu.reports.recommend.past import Past
+from slurm_gpu.units import counted
 
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -53,6 +54,20 @@ class Reproduction:
     def enough(self) -> bool:
         """Whether there are jobs enough to say anything."""
         return self.jobs >= LEAST_JOBS
+
+    @property
+    def doubt(self) -> str | None:
+        """Why the model is not to be believed of the means, in words; None where it is."""
+        if not self.enough:
+            return (
+                f"only {counted(self.jobs, 'job')} to compare the model's waits by; {LEAST_JOBS} are needed"
+            )
+        if not self.mean_is_alike:
+            return (
+                "the model does not reproduce what was recorded "
+                f"(mean wait {self.modelled_h:.2f} h, recorded {self.recorded_h:.2f} h)"
+            )
+        return None
 
     @property
     def mean_is_alike(self) -> bool:
