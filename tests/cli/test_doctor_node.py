@@ -120,11 +120,15 @@ def test_records_that_wait(installed: Installation):
 
     write(("allocation/a", {}), ("record/a/GPU-1", {"final": False, "seq": 3}))
     assert levels(node.spool(installed.at())) == ["ok"]
-    write(("record/a/GPU-1", {"final": True, "seq": 4}), ("shipped/record/a/GPU-1", 3))
+    just_now, before = NOW_S - 10, NOW_S - 90
+    ended = {"final": True, "seq": 4}
+    write(("record/a/GPU-1", {**ended, "last_s": just_now}), ("shipped/record/a/GPU-1", 3))
+    assert levels(node.spool(installed.at())) == ["ok"]  # on its way
+    write(("record/a/GPU-1", {**ended, "last_s": before}))
     assert worst(node.spool(installed.at())).message.startswith("1 finished record still to be sent")
     write(("shipped/record/a/GPU-1", 4))
     assert levels(node.spool(installed.at())) == ["ok"]
-    write(("record/b/GPU-1", {"final": True, "seq": 1}), ("record/b/GPU-1", None))
+    write(("record/b/GPU-1", {**ended, "last_s": before}), ("record/b/GPU-1", None))
     with log.open("a") as file:
         file.write("1234")  # slurm-gpud is just writing this line
     assert levels(node.spool(installed.at())) == ["ok"]

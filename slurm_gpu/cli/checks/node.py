@@ -17,6 +17,7 @@ from slurm_gpu.units import counted
 
 _DAEMON = "slurm-gpud"
 _TAKEN_IN_S = 30.0
+_SHIPPED_IN_S = 60.0
 """slurm-gpud takes an event in within its second; so much later it is not going to."""
 _ROOM_MIB = 16
 _START = "systemctl start slurm-gpud; journalctl -u slurm-gpud says why it stopped"
@@ -77,12 +78,12 @@ def _hook_directory(directory: Path, now_s: float) -> Iterator[Finding]:
 def spool(at: Surroundings) -> Iterator[Finding]:
     """Finished records reach the database."""
     for state_dir in _directories(at.proc, "--state-dir", at.state_dir):
-        yield from _spool(state_dir / "spool")
+        yield from _spool(state_dir / "spool", at.site.wall())
 
 
-def _spool(directory: Path) -> Iterator[Finding]:
+def _spool(directory: Path, now_s: float) -> Iterator[Finding]:
     try:
-        waiting = _finished_records(directory / "log")
+        waiting = _finished_records(directory / "log", now_s - _SHIPPED_IN_S)
         rejected = directory / "rejected"
         refused = len(list(rejected.iterdir())) if rejected.is_dir() else 0
     except FileNotFoundError:
@@ -102,7 +103,7 @@ def _spool(directory: Path) -> Iterator[Finding]:
             "see the finding on slurm-gpudbd; nothing is lost",
         )
     else:
-        yield ok(f"{directory}: no finished record waits")
+        yield ok(f"{directory}: no finished record waits for longer than {span(_SHIPPED_IN_S)}")
     yield from _room(directory)
 
 
@@ -119,8 +120,11 @@ def _room(directory: Path) -> Iterator[Finding]:
         )
 
 
-def _finished_records(log: Path) -> int:
-    """Final records in the spool's append log (a checksum and a JSON change per line) not yet shipped."""
+def _finished_records(log: Path, until_s: float) -> int:
+    """Final records of before `until_s` in the spool's append log that are not shipped yet.
+
+    The log has a checksum and a JSON change per line.
+    """
     final: dict[str, int] = {}
     shipped: dict[str, int] = {}
     with log.open("rb") as lines:
@@ -131,7 +135,7 @@ def _finished_records(log: Path) -> int:
                 continue  # a line that slurm-gpud is just writing
             key, value = change["key"], change["value"]
             if key.startswith("record/"):
-                if value is not None and value["final"]:
+                if value is not None and value["final"] and value["last_s"] <= until_s:
                     final[key] = value["seq"]
                 else:
                     final.pop(key, None)
