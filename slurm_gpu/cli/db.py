@@ -38,7 +38,7 @@ def _at_database(command: Command) -> Command:
     return option(command)
 
 
-@db.command()
+@db.command(short_help="Bring the tables to this version's schema, after a backup.")
 @_at_database
 @click.option(
     "--backup-to",
@@ -65,7 +65,7 @@ def upgrade(database_config: Path | None, backup_to: Path | None, *, no_backup: 
     click.echo(f"{shown_url(url)} has schema {done.after}{was}")
 
 
-@db.command()
+@db.command(short_help="Write runs, records and events as Parquet files by month.")
 @_at_database
 @click.option(
     "--out",
@@ -113,7 +113,7 @@ def export(
     click.echo(f"{out} has {counted(done.months, 'month')}; rows: {counts or 'none'}")
 
 
-@db.command()
+@db.command(short_help="Drop what is older than `retention:` says.")
 @_at_database
 @click.option("--dry-run", is_flag=True, help="Only say what would be dropped.")
 @with_site
@@ -139,7 +139,7 @@ def prune(site: Site, database_config: Path | None, *, dry_run: bool) -> None:
     click.echo(f"{'would drop' if dry_run else 'dropped'} {', '.join(counts)}")
 
 
-@db.command()
+@db.command(short_help="Learn how long jobs wait, for `slurm-gpu forecast`.")
 @_at_database
 @with_site
 def train(site: Site, database_config: Path | None) -> None:

@@ -77,7 +77,7 @@ def doctor(
     return 1 if failed else 0
 
 
-@doctor.command()
+@doctor.command(short_help="Say how to take slurm-gpu out of this host.")
 @click.pass_obj
 def remove(at: Surroundings) -> None:
     """Say how to take slurm-gpu out of this host: what to change in slurm.conf first, then what to type.

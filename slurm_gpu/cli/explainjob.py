@@ -48,11 +48,13 @@ def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
     if not jobs:
         recorded = f"`slurm-gpu job {job_id}` shows what was recorded"
         raise UsageError(f"slurmctld does not know job {job_id}; {recorded}")
-    decision = decision_of(jobs[0], _log_directory(site))
+    log_directory = _log_directory(site)
+    decision = decision_of(jobs[0], log_directory)
     if as_json:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
-    for line in lines(decision):
+    is_logged = decision.token is not None and find_decision(log_directory, decision.token) is not None
+    for line in lines(decision, is_logged=is_logged):
         click.echo(line)
 
 
@@ -72,8 +74,8 @@ def decision_of(job: QueuedJob, run_directory: Path) -> JobDecision:
     return JobDecision(job.job_id, job.state, token, fields.get("r"), placed, job.features, own)
 
 
-def lines(decision: JobDecision) -> Iterator[str]:
-    """For people."""
+def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
+    """For people; `is_logged` where decisions.log was read and has the job: then nobody knows more."""
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:
         yield "  It was let in without slurm-gpu's job_submit.lua."
@@ -81,7 +83,8 @@ def lines(decision: JobDecision) -> Iterator[str]:
     if decision.nearest_rule is not None:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
     if decision.placed is None:
-        yield "  Zones: it fits one node, or none were told; root on the host of slurmctld may know more."
+        no_zones = "  Zones: none were looked for, as it fits one node or there are none"
+        yield no_zones if is_logged else f"{no_zones}; root on the host of slurmctld may know more."
         return
     yield f"  Zones: {zones_in_words(decision.placed)}"
     if decision.placed.mode == "enforce" and decision.placed.zones:

@@ -36,9 +36,9 @@ _CSV_COLUMNS = (
 def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bool, as_csv: bool) -> None:
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
 
-    GPUs are numbered as Slurm numbers them on that node. A GPU of which shards are in use is not free as a
-    whole, and nothing is free on a node that takes no jobs. In brackets stands the time to the job's limit,
-    or that it is suspended or completing.
+    GPUs are numbered as Slurm numbers them on that node; "part of 1" are shards of GPU 1, "all of 1" every
+    shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
+    takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
     With --live a dash is a GPU that somebody else holds, or of which nothing was measured.
     """
     check_format(as_json=as_json, as_csv=as_csv)

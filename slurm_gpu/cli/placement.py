@@ -17,7 +17,7 @@ from slurm_gpu.controller.placementtable import NodeLine, PlacementTable, lines_
 from slurm_gpu.controller.weightmemory import Memory
 from slurm_gpu.controller.weightplan import Managed, plan, zone_names
 from slurm_gpu.controller.weights import CYCLE_S, release, written_weights
-from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.errors import InputError, OutsideError, UsageError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.hostlist import compress
@@ -48,7 +48,7 @@ def placement() -> None:
     """Where jobs are made to go: on the fullest node that they fit, so that whole nodes stay free."""
 
 
-@placement.command()
+@placement.command(short_help="Show each managed node with its GPUs and its Weight.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @_RUN_DIR
 @with_site
@@ -77,6 +77,8 @@ def status(site: Site, run_dir: Path, as_json: bool) -> None:
     click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
     if table.nodes:
         print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))
+    if is_written:
+        _remark_on_the_file(site, table.mode)
     if table.by_hand:
         remark(
             f"Weight of {compress(table.by_hand)} is neither the site's nor slurm-gpuctld's, and left alone: "
@@ -84,7 +86,7 @@ def status(site: Site, run_dir: Path, as_json: bool) -> None:
         )
 
 
-@placement.command("release")
+@placement.command("release", short_help="Put the site's own Weight of every node back.")
 @_RUN_DIR
 @with_site
 def release_weights(site: Site, run_dir: Path) -> None:
@@ -110,7 +112,7 @@ def release_weights(site: Site, run_dir: Path) -> None:
     click.echo(f"The site's own Weight is back on {counted(len(names), 'node')}")
 
 
-@placement.command()
+@placement.command(short_help="Place the recorded jobs by other rules, in a model.")
 @click.option(
     "--since", metavar="WHEN", default="30d", show_default=True,
     help="Jobs submitted from then on: 2026-11-01, or 30d for a month ago.",
@@ -137,6 +139,17 @@ def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json:
         table = _worked_out(site)
     weights |= {line.name: line.site for line in table.nodes}
     replay_placement(site, since, until, zone_wait, weights, as_json=as_json)
+
+
+def _remark_on_the_file(site: Site, mode: str) -> None:
+    """Where slurm-gpuctld, which reads the site file when it starts, does not do what that says now."""
+    try:
+        wanted = site.config.placement.mode
+    except InputError as error:
+        remark(f"The site file has mistakes, with which slurm-gpuctld would not start again: {error}")
+        return
+    if wanted != mode:
+        remark(f"The site file says mode: {wanted}: restart slurm-gpuctld to have it so")
 
 
 def _worked_out(site: Site) -> PlacementTable:

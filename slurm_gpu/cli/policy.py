@@ -47,7 +47,7 @@ for _command in (plan, apply, rollback, status, replay, review):
     policy.add_command(_command)
 
 
-@policy.command()
+@policy.command(short_help="Check FILE, and print every mistake with its place.")
 @file_argument
 @with_site
 def check(site: Site, file: Path | None) -> None:
@@ -79,7 +79,7 @@ def check(site: Site, file: Path | None) -> None:
     click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
 
 
-@policy.command()
+@policy.command(short_help="Show the rules of FILE, with their reasons.")
 @file_argument
 @click.option(
     "--format", "style", type=click.Choice(["text", "markdown", "html"]), default="text", show_default=True,

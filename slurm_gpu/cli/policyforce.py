@@ -35,7 +35,7 @@ from slurm_gpu.policy.peers import controllers, is_backup, shared_file_system, t
 from slurm_gpu.slurm.client import SlurmSettings
 
 
-@click.command()
+@click.command(short_help="Show what applying FILE would change, limit by limit.")
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @state_option
@@ -55,7 +55,7 @@ def plan(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_dir:
     click.echo(f"{loaded.script}: {replaced}")
 
 
-@click.command()
+@click.command(short_help="Put FILE into force: Slurm's own limits, then job_submit.lua.")
 @file_argument
 @click.option("--dry-run", is_flag=True, help="Do everything but change anything.")
 @click.option("--replace", is_flag=True, help="Also replace a job_submit.lua that is not slurm-gpu's.")
@@ -143,7 +143,7 @@ def _tried(site: Site, file: Path | None, run_dir: Path) -> tuple[LoadedPolicy, 
     return loaded, compiled, bundle
 
 
-@click.command()
+@click.command(short_help="Take the last apply back.")
 @state_option
 @run_option
 @with_site

@@ -42,7 +42,7 @@ _COLUMNS = ("job", "user", "account", "submitted", "tasks", "nGPU", "GPU-hours",
 _RIGHT = ("refused", "advised", "users", "tasks", "nGPU", "GPU-hours")
 
 
-@click.command()
+@click.command(short_help="Put the recorded jobs to FILE: who would have been refused?")
 @file_argument
 @click.option(
     "--since", metavar="WHEN", default="30d", show_default=True,

@@ -35,7 +35,7 @@ _LEAST_S = 7 * _DAY_S
 """Recorded under the limits as they are: less says too little about what another step would do."""
 
 
-@click.command()
+@click.command(short_help="Move one limit of FILE within its `adjust:`, by one step.")
 @file_argument
 @click.option("--dry-run", is_flag=True, help="Say what would be moved, and move nothing.")
 @click.option("--undo", is_flag=True, help="Take the last move back, and leave that limit alone from now on.")

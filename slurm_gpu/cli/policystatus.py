@@ -23,7 +23,7 @@ from slurm_gpu.policy.journal import Entry, Journal, State
 from slurm_gpu.policy.moves import Moved
 
 
-@click.command()
+@click.command(short_help="Compare what is in force with FILE.")
 @file_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @state_option

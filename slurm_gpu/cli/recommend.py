@@ -29,7 +29,7 @@ _PREDICTED = ("group", "jobs", "WAIT_h", "would_be", "median", "would_be", "typi
 _TRIED = ("tried", "WAIT_h of all", "verdict")
 
 
-@click.command()
+@click.command(short_help="Propose limits that would shorten waiting, as a patch.")
 @file_argument
 @click.option(
     "--since", metavar="WHEN", default="30d", show_default=True,

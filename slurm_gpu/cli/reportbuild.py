@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # numpy is on slurm-gpudbd's host only
 _DEFAULT_SINCE = "30d"
 
 
-@click.command()
+@click.command(short_help="Write a page on whole days, with its tables and figures.")
 @click.option(
     "--since",
     metavar="DAY",

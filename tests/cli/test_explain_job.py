@@ -21,7 +21,7 @@ def make_job(comment: str, features: str = "") -> QueuedJob:
 
 
 def told(directory: Path, comment: str, features: str = "") -> str:
-    return "\n".join(lines(decision_of(make_job(comment, features), directory)))
+    return "\n".join(lines(decision_of(make_job(comment, features), directory), is_logged=False))
 
 
 def test_a_job_in_a_zone(tmp_path: Path) -> None:
@@ -58,6 +58,15 @@ def test_what_only_the_log_tells(tmp_path: Path, zone: str, words: str) -> None:
     (tmp_path / "decisions.log").write_text("half a line\n" + LINE.format(zone=zone))
     assert words in told(tmp_path, "slurm-gpu/1 t=abc1")
     assert words not in told(tmp_path, "slurm-gpu/1 t=other")
+
+
+@pytest.mark.parametrize(("is_logged", "more"), [(True, False), (False, True)])
+def test_a_job_without_zones_is_said_to_be_known_better_only_where_the_log_cannot_be_read(
+    tmp_path: Path, is_logged: bool, more: bool
+) -> None:
+    found = "\n".join(lines(decision_of(make_job("slurm-gpu/1 t=abc1"), tmp_path), is_logged=is_logged))
+    assert "Zones: none were looked for" in found
+    assert ("may know more" in found) is more
 
 
 def test_a_log_that_was_moved_aside_is_read_too(tmp_path: Path) -> None:

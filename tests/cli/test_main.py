@@ -22,6 +22,13 @@ def test_version_and_help(slurm_gpu: CommandLine):
 
 
 @pytest.mark.parametrize("command", main_module.SUMMARIES)
+def test_no_summary_in_a_list_of_commands_is_cut_off_at_80_columns(slurm_gpu: CommandLine, command: str):
+    assert slurm_gpu(command, "--help") == 0
+    _, _, commands = slurm_gpu.out.partition("\nCommands:\n")
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize("command", main_module.SUMMARIES)
 def test_every_command_can_be_loaded_and_has_help(slurm_gpu: CommandLine, command: str):
     assert slurm_gpu(command, "--help") == 0
     assert f"slurm-gpu {command}" in slurm_gpu.out

@@ -102,6 +102,24 @@ def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> 
     assert found["nodes"][0]["busy"] == 1.25
 
 
+@pytest.mark.parametrize(
+    ("placement", "told"),
+    [
+        ("{mode: enforce}", ""),
+        ("{mode: advise}", "The site file says mode: advise: restart slurm-gpuctld to have it so\n"),
+        ("{mode: on}", "The site file has mistakes, with which slurm-gpuctld would not start again: "),
+    ],
+)
+def test_a_site_file_that_slurm_gpuctld_has_not_read_is_told(
+    command: CommandLine, tmp_path: Path, placement: str, told: str
+) -> None:
+    placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, nodes=TABLE.nodes[:1]))
+    command.config.write_text(f"cluster: neuron\nplacement: {placement}\n")
+    assert command("placement", "status") == 0
+    assert command.err.startswith(told)
+    assert bool(command.err) == bool(told)
+
+
 def test_a_table_that_nobody_renews_is_called_old(command: CommandLine, tmp_path: Path) -> None:
     placementtable.write(tmp_path / "placement.json", dataclasses.replace(TABLE, as_of_s=NOW_S - 40))
     command("placement", "status")
