@@ -23,3 +23,5 @@ def log_to_stderr(*, for_people: bool, line: str = "%(name)s: %(message)s") -> N
     plain = logging.Formatter(f"%(asctime)s %(levelname)s {line}")
     handler.setFormatter(plain if for_people else JournalFormatter(line))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    # It tells each request, which whoever asked tells in words of its own where it matters.
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from slurm_gpu.daemonlog import JournalFormatter
+from slurm_gpu.daemonlog import JournalFormatter, log_to_stderr
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,12 @@ def test_each_line_carries_the_priority(level: int, priority: int) -> None:
     record = logging.LogRecord("slurm_gpu.node", level, __file__, 1, "first\n%s", ("second",), None)
     told = JournalFormatter("%(name)s: %(message)s").format(record)
     assert told.splitlines() == [f"<{priority}>slurm_gpu.node: first", f"<{priority}>second"]
+
+
+def test_requests_that_a_daemon_makes_are_no_lines_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    httpx = logging.getLogger("httpx")
+    monkeypatch.setattr(httpx, "level", logging.NOTSET)
+    log_to_stderr(for_people=False)
+    assert not httpx.isEnabledFor(logging.INFO)
+    assert httpx.isEnabledFor(logging.WARNING)
