@@ -51,6 +51,7 @@ def main() -> None:
         "--once", action="store_true", help="train before the first of them alone, and not before each again"
     )
     parser.add_argument("--quick", action="store_true", help="without the gradient boosting, which is slow")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     arguments = parser.parse_args()
     looks = read_folder(arguments.data)
     moments = np.unique(looks.at_s)
@@ -77,9 +78,11 @@ def main() -> None:
             said[name].append(baseline(past, now))
         print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    report(
+    values = report(
         looks[np.concatenate(rows)], {k: np.concatenate(v) for k, v in said.items()}, np.concatenate(sources)
     )
+    if arguments.json:
+        print(json.dumps(values))
 
 
 def remembered(learner: Learner) -> Learner:
@@ -112,7 +115,7 @@ def gradient_boosting(past: Known, now: Looks) -> Floats:
     return np.asarray(2.0 ** model.predict(now.features))
 
 
-def report(looks: Looks, said: dict[str, Floats], sources: NDArray[np.str_]) -> None:
+def report(looks: Looks, said: dict[str, Floats], sources: NDArray[np.str_]) -> dict[str, float]:
     wait = looks.start_s - looks.at_s
     gpu = looks.groups[KIND] == KINDS["gpu"]
     every = np.ones(len(wait), dtype=bool)
@@ -145,7 +148,11 @@ def report(looks: Looks, said: dict[str, Floats], sources: NDArray[np.str_]) -> 
         "since_submission_within_2x": within(before + ours, before + wait, every, 2),
         "since_submission_within_3x": within(before + ours, before + wait, every, 3),
     }
-    print(json.dumps({key: round(value, 4) for key, value in answer.items()}))
+    print(
+        "the interval of 80 % holds {interval80_coverage:.1%} (GPU {interval80_coverage_gpu:.1%}); "
+        "its end is {interval80_factor:.1f} times its beginning, in the median".format(**answer)
+    )
+    return {key: round(value, 4) for key, value in answer.items()}
 
 
 def within(said: Floats, truth: Floats, rows: NDArray[np.bool_], factor: float) -> float:
