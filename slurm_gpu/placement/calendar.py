@@ -1,0 +1,110 @@
+"""When and where whole nodes can be reserved: the earliest window that nothing else has taken.
+
+Times are whole epoch seconds, spans half open: what ends in the second in which another begins is not in
+its way.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+FOREVER = 1 << 62
+"""The end of what has none."""
+
+
+class Candidate(NamedTuple):
+    """A node that would do."""
+
+    name: str
+    gpus: int
+    zone: str | None = None
+
+
+class Taken(NamedTuple):
+    """A node that is somebody else's for a span."""
+
+    node: str
+    from_s: int
+    until_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Nodes for a span."""
+
+    start_s: int
+    end_s: int
+    nodes: tuple[str, ...]
+
+
+def earliest_window(
+    candidates: Sequence[Candidate],
+    taken: Iterable[Taken],
+    n_nodes: int,
+    duration_s: int,
+    earliest_s: int,
+    latest_s: int = FOREVER,
+) -> Window | None:
+    """The first window of `duration_s` on `n_nodes` at once that starts within [earliest_s, latest_s].
+
+    None where there is none. Of the nodes that are free then, those of one zone come first, of the zone with
+    the fewest to spare; of these the ones with the fewest GPUs, in the order of `candidates`. O(n log n) in
+    the number of spans.
+    """
+    spans: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for one in taken:
+        spans[one.node].append((one.from_s, one.until_s))
+    by_name = {one.name: one for one in candidates}
+    opens: list[tuple[int, str]] = []
+    closes: list[tuple[int, str]] = []
+    for name in by_name:
+        for first_s, last_s in _starts(spans[name], duration_s, earliest_s, latest_s):
+            opens.append((first_s, name))
+            closes.append((last_s, name))
+    closes.sort(reverse=True)
+    free: set[str] = set()
+    for start_s, opening in groupby(sorted(opens), itemgetter(0)):
+        while closes and closes[-1][0] < start_s:
+            free.discard(closes.pop()[1])
+        free.update(name for _, name in opening)
+        if len(free) >= n_nodes:
+            chosen = _chosen([one for one in by_name.values() if one.name in free], n_nodes)
+            return Window(start_s, start_s + duration_s, chosen)
+    return None
+
+
+def _starts(
+    spans: Collection[tuple[int, int]], duration_s: int, earliest_s: int, latest_s: int
+) -> Iterator[tuple[int, int]]:
+    """First and last second at which a window may start on a node, of each of its gaps, in their order."""
+    free_s = earliest_s
+    for from_s, until_s in sorted(spans):
+        last_s = min(from_s - duration_s, latest_s)
+        if free_s <= last_s:
+            yield free_s, last_s
+        free_s = max(free_s, until_s)
+    if free_s <= latest_s and free_s < FOREVER:
+        yield free_s, latest_s
+
+
+def _chosen(free: Sequence[Candidate], n_nodes: int) -> tuple[str, ...]:
+    zones: defaultdict[str, list[Candidate]] = defaultdict(list)
+    for one in free:
+        if one.zone is not None:
+            zones[one.zone].append(one)
+    whole = [(len(members), zone) for zone, members in zones.items() if len(members) >= n_nodes]
+    if whole:
+        free = zones[min(whole)[1]]
+    size = {zone: len(members) for zone, members in zones.items()}
+
+    def rank(one: Candidate) -> tuple[int, str, int]:
+        # Where no zone has them all, of as few zones as may be.
+        zone = one.zone or ""
+        return (0, "", one.gpus) if whole else (-size.get(zone, 0), zone, one.gpus)
+
+    return tuple(one.name for one in sorted(free, key=rank)[:n_nodes])
