@@ -90,6 +90,20 @@ class Priority:
 
 
 @dataclass(frozen=True, slots=True)
+class Reservations:
+    """Reservations for medium and large trainings (seconds)."""
+
+    required_gpus: int | None = None
+    """Jobs of so many GPUs need one; None: none does."""
+    release_unused_s: float = 1800.0
+    """One that nobody has used for so long, or waits for, is given up."""
+    horizon_s: float = 60 * 86400.0
+    """So far ahead one may begin, and for so long it may last."""
+    open_per_user: int = 3
+    """Requests and reservations of one user that are not over, at most."""
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """How slurm-gpuctld places jobs. Managed are nodes with GPUs, where nothing else is said all of them."""
 
@@ -102,6 +116,8 @@ class Placement:
     zone_wait_s: float = 1800.0
     """For so long a distributed job waits for one zone, once it is its turn."""
     priority: Priority | None = None
+    reservations: Reservations | None = None
+    """None: there are none here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +345,7 @@ class _Check(YamlCheck):
         return Metrics()
 
     def placement(self, value: Any) -> Placement:
-        fields = ("mode", "partitions", "nodes", "zone_wait", "priority")
+        fields = ("mode", "partitions", "nodes", "zone_wait", "priority", "reservations")
         table = self.mapping(("placement",), value, fields)
         values: dict[str, Any] = {}
         if "mode" in table:
@@ -347,6 +363,8 @@ class _Check(YamlCheck):
             values["zone_wait_s"] = self.duration(("placement", "zone_wait"), table["zone_wait"])
         if "priority" in table:
             values["priority"] = self.priority(table["priority"])
+        if "reservations" in table:
+            values["reservations"] = self.reservations(table["reservations"])
         return Placement(**values)
 
     def priority(self, value: Any) -> Priority | None:
@@ -367,3 +385,16 @@ class _Check(YamlCheck):
             )
             return None
         return Priority(dict(rates), most)
+
+    def reservations(self, value: Any) -> Reservations:
+        at: Location = ("placement", "reservations")
+        table = self.mapping(at, value, ("required_gpus", "release_unused", "horizon", "open_per_user"))
+        values: dict[str, Any] = {}
+        for key, item in table.items():
+            if key in ("release_unused", "horizon"):
+                values[f"{key}_s"] = self.duration((*at, key), item)
+            elif isinstance(item, int) and not isinstance(item, bool) and 1 <= item <= _MOST_POINTS:
+                values[key] = item
+            else:
+                self.fail((*at, key), f"{key}: {item!r} must be a whole number from 1 on, such as 3")
+        return Reservations(**values)

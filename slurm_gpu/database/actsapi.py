@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.acts import MOST_SHOWN, find_acts, read_acts, store_acts
+from slurm_gpu.database.acts import MOST_SHOWN, find_acts, read_told, store_acts
 from slurm_gpu.database.asking import asked, authenticated, parameters
+from slurm_gpu.database.reservations import store_reports
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
 
@@ -42,8 +44,13 @@ class Acts:
             caller = identify()
             if not caller.writes:
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
-            acts, who = read_acts(body), caller.user or str(caller.uid)
-            return self._services.database.write(lambda connection: store_acts(connection, acts, who))
+            (acts, reports), who = read_told(body), caller.user or str(caller.uid)
+
+            def both(connection: Connection) -> int:
+                store_reports(connection, self._services.cluster, reports)
+                return store_acts(connection, acts, who)
+
+            return self._services.database.write(both)
 
         return JSONResponse({"stored": await run_in_threadpool(store)})
 

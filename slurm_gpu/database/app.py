@@ -18,6 +18,7 @@ from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads
+from slurm_gpu.database.reservationsapi import ReservationPages
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
@@ -27,7 +28,7 @@ from slurm_gpu.records import WIRE_RANGE
 def make_app(services: Services) -> Starlette:
     """The ASGI application."""
     posts, reads, acts = Posts(services), Reads(services), Acts(services)
-    forecasts = Forecasts(services)
+    forecasts, reservations = Forecasts(services), ReservationPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
         Route("/v1/runs", reads.get_runs, methods=["GET"]),
@@ -40,6 +41,9 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
         Route("/v1/audit", acts.get_audit, methods=["GET"]),
         Route("/v1/controller", acts.post_controller, methods=["POST"]),
+        Route("/v1/reservations", reservations.get, methods=["GET"]),
+        Route("/v1/reservations", reservations.request, methods=["POST"]),
+        Route("/v1/reservations/{id:int}", reservations.decide, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +15,7 @@ import httpx
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.database.reservation import Report, Reservation
 from slurm_gpu.database.results import (
     Act,
     DeviceTimeline,
@@ -36,6 +38,8 @@ __all__ = [
     "MungeAuth",
     "NodeReport",
     "NodeWindow",
+    "Report",
+    "Reservation",
     "Run",
     "RunPage",
     "RunTimeline",
@@ -194,6 +198,30 @@ class DatabaseClient:
         """Have acts kept; only root and SlurmUser may, and telling them again is harmless."""
         told = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
         self._ask("POST", "/v1/controller", content=json.dumps({"audit": told}).encode())
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
+        """Those that are not over, the last `past` that are, and those named; by their numbers."""
+        query = {"past": str(past), "ids": ",".join(map(str, ids))}
+        found = _list(self._get("/v1/reservations", query), "reservations")
+        return tuple(Reservation.from_json(item) for item in found)
+
+    def request_reservation(self, **asked: str | int | None) -> Reservation:
+        """Ask for one: docs/api.md names what may be asked."""
+        return self._reserve("", asked)
+
+    def decide_reservation(self, number: int, act: str, **more: str | int | None) -> Reservation:
+        """`approve` (start_s, end_s, nodes), `deny` or `cancel` (why) one."""
+        return self._reserve(f"/{number}", {"act": act, **more})
+
+    def tell_reservations(self, reports: Sequence[Report]) -> None:
+        """What became of some; only root and SlurmUser may, and telling it again is harmless."""
+        told = [asdict(report) for report in reports]
+        self._ask("POST", "/v1/controller", content=json.dumps({"reservations": told}).encode())
+
+    def _reserve(self, path: str, asked: Mapping[str, str | int | None]) -> Reservation:
+        said = {name: value for name, value in asked.items() if value is not None}
+        answer = self._ask("POST", f"/v1/reservations{path}", content=json.dumps(said).encode())
+        return Reservation.from_json(answer.get("reservation") if isinstance(answer, dict) else None)
 
     def close(self) -> None:
         """Close the connections."""

@@ -140,6 +140,7 @@ def _services(
         board=board,
         wants=wants,
         clock=clock,
+        reservations=config.placement.reservations,
     )
 
 

@@ -18,7 +18,7 @@ import httpx
 from sqlalchemy import func, select
 
 from slurm_gpu import munge
-from slurm_gpu.config import Operators, SiteConfig
+from slurm_gpu.config import Operators, Reservations, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.arrivals import Arrivals
@@ -32,11 +32,14 @@ from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.settings import Address
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.slurm.submission import UserPlaces
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record, row
 
 NOBODY = 65534
 OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
+PLACES = {pwd.getpwuid(NOBODY).pw_name: UserPlaces(accounts=frozenset({"vision"}))}
+"""Who may use which account; others all."""
 
 
 @dataclass
@@ -111,6 +114,8 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         board=board,
         wants=wants,
         clock=clock,
+        reservations=Reservations(),
+        places_of=lambda user: PLACES.get(user, UserPlaces()),
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)

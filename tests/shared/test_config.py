@@ -8,6 +8,7 @@ from slurm_gpu.config import (
     Operators,
     Placement,
     Priority,
+    Reservations,
     SiteConfig,
     Zone,
     check_config,
@@ -70,6 +71,14 @@ def test_the_cluster_alone_is_enough():
     assert config == SiteConfig(cluster="neuron")
     assert config.placement == Placement("observe", None, None, 1800.0)
     assert (config.team, config.sampling.min_coverage) == ("account", 0.8)
+
+
+def test_reservations_are_on_where_they_are_written():
+    assert _read("cluster: n\nplacement: {reservations: {}}\n").placement.reservations == Reservations()
+    some = "{required_gpus: 64, release_unused: 10m, horizon: 7d, open_per_user: 1}"
+    assert _read(f"cluster: n\nplacement: {{reservations: {some}}}\n").placement.reservations == Reservations(
+        64, 600.0, 7 * 86400.0, 1
+    )
 
 
 def test_the_example_that_is_shipped_is_valid():
@@ -147,6 +156,11 @@ def test_the_example_that_is_shipped_is_valid():
             "cluster: n\nplacement: {priority: {per_hour: {}, most: 0}}\n",
             "2:44: most: 0 must be whole points, 1 to",
         ),
+        (
+            "cluster: n\nplacement: {reservations: {required_gpus: 0}}\n",
+            "2:43: required_gpus: 0 must be a whole number from 1 on",
+        ),
+        ("cluster: n\nplacement: {reservations: {gpus: 8}}\n", "2:28: 'gpus' is not a setting of placement."),
         ("cluster: n\nplacement: {priority: {most: 2.5}}\n", "2:30: most: 2.5 must be whole points"),
         ("- cluster\n", "1:1: the file must hold `key: value` lines"),
     ],

@@ -1,0 +1,114 @@
+"""A reservation: asked for by a user, approved by an operator, made in Slurm by slurm-gpuctld."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from slurm_gpu.errors import DatabaseError
+
+_NAME = re.compile(r"sg_([1-9]\d{0,17})")
+
+
+class State(StrEnum):
+    """How far one has come."""
+
+    REQUESTED = "requested"
+    APPROVED = "approved"
+    ACTIVE = "active"
+    """Its window has begun."""
+    ENDED = "ended"
+    DENIED = "denied"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    """Given up early, since nobody used it."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more becomes of it."""
+        return self not in (State.REQUESTED, State.APPROVED, State.ACTIVE)
+
+    @property
+    def is_promised(self) -> bool:
+        """Whether its nodes are its user's for its window."""
+        return self in (State.APPROVED, State.ACTIVE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """One row of the table; times are epoch seconds. `full` is False where why is not shown."""
+
+    id: int
+    cluster: str
+    user: str
+    account: str
+    partition: str
+    gpus: int
+    """In all."""
+    gpu_type: str | None = None
+    n_nodes: int
+    duration_s: int
+    earliest_s: int
+    latest_s: int | None = None
+    why: str | None
+    state: State
+    requested_s: int
+    decided_s: int | None = None
+    decided_by: str | None = None
+    decided_why: str | None = None
+    start_s: int | None = None
+    """The promise."""
+    end_s: int | None = None
+    """Of the window in Slurm: the duration, and for how long a start may be late."""
+    nodes: str | None = None
+    trouble: str | None = None
+    """What keeps slurm-gpuctld from making it, or taking it away."""
+    first_job_id: int | None = None
+    first_eligible_s: int | None = None
+    first_start_s: int | None = None
+    over_s: int | None = None
+    over_why: str | None = None
+    full: bool = True
+
+    @property
+    def name(self) -> str:
+        """What it is called in Slurm."""
+        return f"sg_{self.id}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> Reservation:
+        """Read one of an answer; raises DatabaseError."""
+        try:
+            known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
+            return cls(**known | {"state": State(value["state"])})
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise DatabaseError(
+                f"slurm-gpudbd answered a reservation that cannot be read: {error!r}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What slurm-gpuctld tells of one."""
+
+    id: int
+    at_s: int
+    state: State
+    """approved or active where it goes on, ended or released where it is over."""
+    why: str | None = None
+    trouble: str | None = None
+    first_job_id: int | None = None
+    first_eligible_s: int | None = None
+    first_start_s: int | None = None
+
+
+def id_of(name: str) -> int | None:
+    """Which reservation Slurm's of this name may be; None for a name that is surely none of ours."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None

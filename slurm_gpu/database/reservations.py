@@ -1,0 +1,142 @@
+"""The `reservation` table: requests, decisions of operators, and what slurm-gpuctld tells of each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, select, update
+
+from slurm_gpu.database.acts import note_act
+from slurm_gpu.database.reservation import Report, Reservation, State
+from slurm_gpu.database.schema import reservation
+from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.hostlist import expand
+
+_OPEN = [state.value for state in State if not state.is_over]
+_PROMISED = [state.value for state in State if state.is_promised]
+
+
+def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
+    """Those that are not over, the last `past` that are, and those named; the first asked for first."""
+    table = reservation.c
+    here = select(reservation).where(table.cluster == cluster)
+    found = list(connection.execute(here.where(table.state.in_(_OPEN))).mappings())
+    if past:
+        over = here.where(table.over_s.is_not(None)).order_by(table.over_s.desc(), table.reservation_id)
+        found += connection.execute(over.limit(past)).mappings()
+    if ids:
+        found += connection.execute(here.where(table.reservation_id.in_(ids))).mappings()
+    by_id = {row["reservation_id"]: _read(row) for row in found}
+    return [by_id[number] for number in sorted(by_id)]
+
+
+def find_one(connection: Connection, cluster: str, number: int) -> Reservation | None:
+    """The one with this id."""
+    return next((one for one in find(connection, cluster, 0, [number]) if one.id == number), None)
+
+
+def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
+    """Keep a request; raises UsageError where its user has as many as one may have. Returns its id."""
+    table = reservation.c
+    mine = select(table.reservation_id).where(
+        table.cluster == values["cluster"], table.user == values["user"], table.state.in_(_OPEN)
+    )
+    ids = sorted(connection.execute(mine.with_for_update()).scalars())
+    if len(ids) >= open_per_user:
+        numbers = ", ".join(map(str, ids))
+        raise UsageError(
+            f"{values['user']} has {len(ids)} that are not over ({numbers}), and one may have "
+            f"{open_per_user}: wait, or `slurm-gpu reserve cancel` one"
+        )
+    row = {**values, "state": State.REQUESTED.value}
+    inserted = connection.execute(reservation.insert().values(row)).inserted_primary_key
+    assert inserted is not None
+    return int(inserted[0])
+
+
+def approve(
+    connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
+) -> None:
+    """Promise it; raises UsageError where its nodes are another's for a part of the time."""
+    if one.state is not State.REQUESTED:
+        raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
+    mine = set(expand(nodes))
+    if len(mine) < one.n_nodes:
+        raise UsageError(f"reservation {one.id} asks for {one.n_nodes} nodes, and {nodes} are {len(mine)}")
+    table = reservation.c
+    others = select(reservation).where(
+        table.cluster == one.cluster,
+        table.state.in_(_PROMISED),
+        table.start_s < end_s,
+        table.end_s > start_s,
+    )
+    for other in map(_read, connection.execute(others.with_for_update()).mappings()):
+        both = mine & set(expand(other.nodes or ""))
+        if both:
+            raise UsageError(
+                f"{', '.join(sorted(both))} is promised to reservation {other.id} then; try again"
+            )
+    changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
+    _decide(connection, one, State.APPROVED, who, now_s, None, changed)
+    promise = f"{nodes} from {start_s}"
+    note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
+
+
+def end(connection: Connection, one: Reservation, state: State, who: str, now_s: int, why: str) -> None:
+    """Deny or cancel it; raises UsageError where it is over, or is no longer there to be denied."""
+    if one.state.is_over:
+        raise UsageError(f"reservation {one.id} is {one.state} already")
+    if state is State.DENIED and one.state is not State.REQUESTED:
+        raise UsageError(
+            f"reservation {one.id} is {one.state}: `slurm-gpu reserve cancel {one.id}` takes it back"
+        )
+    over = {"over_s": now_s, "over_why": why}
+    if state is State.DENIED or one.decided_s is None:
+        _decide(connection, one, state, who, now_s, why, over)
+    else:
+        _set(connection, one.id, {"state": state.value, **over})
+    note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
+
+
+def store_reports(connection: Connection, cluster: str, reports: Sequence[Report]) -> None:
+    """What slurm-gpuctld tells; of what is over, or unknown, nothing is changed."""
+    known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
+    for report in reports:
+        one = known.get(report.id)
+        if one is None or not one.state.is_promised:
+            continue
+        changed: dict[str, Any] = {"trouble": report.trouble}
+        if not (one.state is State.ACTIVE and report.state is State.APPROVED):
+            changed["state"] = report.state.value
+        if one.first_start_s is None and report.first_start_s is not None:
+            changed |= {
+                "first_job_id": report.first_job_id,
+                "first_eligible_s": report.first_eligible_s,
+                "first_start_s": report.first_start_s,
+            }
+        if report.state.is_over:
+            changed |= {"over_s": report.at_s, "over_why": report.why}
+        _set(connection, one.id, changed)
+
+
+def _decide(
+    connection: Connection,
+    one: Reservation,
+    state: State,
+    who: str,
+    now_s: int,
+    why: str | None,
+    more: dict[str, Any],
+) -> None:
+    decided = {"decided_s": now_s, "decided_by": who, "decided_why": why}
+    _set(connection, one.id, {"state": state.value, **decided, **more})
+
+
+def _set(connection: Connection, number: int, values: dict[str, Any]) -> None:
+    connection.execute(update(reservation).where(reservation.c.reservation_id == number).values(values))
+
+
+def _read(row: RowMapping) -> Reservation:
+    values = {("id" if name == "reservation_id" else name): value for name, value in row.items()}
+    return Reservation(**values | {"state": State(values["state"])})

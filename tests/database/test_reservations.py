@@ -1,0 +1,209 @@
+"""Reservations: users ask, operators decide, nothing is promised twice, and the outcome is kept."""
+
+from __future__ import annotations
+
+import json
+import pwd
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.acts import find_acts
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.reservation import Report, Reservation, State, id_of
+from slurm_gpu.database.reservations import approve, end, find, find_one, store_reports, store_request
+from slurm_gpu.errors import UsageError
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running
+from tests.database.samples import CLUSTER, T0
+
+NOW_S = int(T0)
+DAY_S = 86400
+NAME_OF_NOBODY = pwd.getpwuid(NOBODY).pw_name
+ASKED: dict[str, Any] = {
+    "account": "vision", "partition": "gpu", "gpus": 8, "n_nodes": 2, "duration_s": DAY_S,
+    "why": "the model of the paper",
+}  # fmt: skip
+
+
+def request(database: Database, user: str = "alice", **changes: Any) -> Reservation:
+    values = {"cluster": CLUSTER, "user": user, "earliest_s": NOW_S, "requested_s": NOW_S, **ASKED, **changes}
+
+    def store(connection: Any) -> Reservation:
+        found = find_one(connection, CLUSTER, store_request(connection, values, 3))
+        assert found is not None
+        return found
+
+    return database.write(store)
+
+
+def promise(database: Database, one: Reservation, start_s: int, nodes: str) -> None:
+    database.write(
+        lambda connection: approve(connection, one, start_s, start_s + DAY_S, nodes, "carol", NOW_S)
+    )
+
+
+def now(database: Database, one: Reservation) -> Reservation:
+    with database.reading() as connection:
+        found = find_one(connection, CLUSTER, one.id)
+    assert found is not None
+    return found
+
+
+def tell(database: Database, report: Report) -> None:
+    database.write(lambda connection: store_reports(connection, CLUSTER, [report]))
+
+
+def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) -> None:
+    one = request(database)
+    assert (one.state, one.start_s, one.why) == (State.REQUESTED, None, ASKED["why"])
+    promise(database, one, NOW_S + 60, "n[1-2]")
+    kept = now(database, one)
+    assert (kept.state, kept.start_s, kept.end_s, kept.nodes, kept.decided_by) == (
+        State.APPROVED, NOW_S + 60, NOW_S + 60 + DAY_S, "n[1-2]", "carol",
+    )  # fmt: skip
+    with database.reading() as connection:
+        (act,) = find_acts(connection, 10)
+    assert (act.act, act.subject, act.who) == ("reservation approved", one.name, "carol")
+
+
+def test_nodes_are_promised_once_at_a_time(database: Database) -> None:
+    first, second, third = (request(database) for _ in range(3))
+    promise(database, first, NOW_S, "n[1-2]")
+    with pytest.raises(UsageError, match=f"n2 is promised to reservation {first.id} then"):
+        promise(database, second, NOW_S + DAY_S - 1, "n[2-3]")
+    promise(database, second, NOW_S + DAY_S, "n[2-3]")  # what ends then is not in the way
+    promise(database, third, NOW_S, "n[4-5]")
+    with pytest.raises(UsageError, match="is approved: only what is requested"):
+        promise(database, now(database, third), NOW_S, "n[4-5]")
+    with pytest.raises(UsageError, match="asks for 2 nodes, and n9 are 1"):
+        promise(database, request(database, "bob"), NOW_S, "n9")
+
+
+def test_a_user_has_a_few_at_once_and_more_when_some_are_over(database: Database) -> None:
+    ids = [request(database).id for _ in range(3)]
+    with pytest.raises(UsageError, match=f"alice has 3 that are not over \\({ids[0]}, {ids[1]}, {ids[2]}\\)"):
+        request(database)
+    first = find_one_of(database, ids[0])
+    database.write(lambda connection: end(connection, first, State.CANCELLED, "alice", NOW_S, "no data"))
+    assert request(database).state is State.REQUESTED
+
+
+def find_one_of(database: Database, number: int) -> Reservation:
+    with database.reading() as connection:
+        found = find_one(connection, CLUSTER, number)
+    assert found is not None
+    return found
+
+
+def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(database: Database) -> None:
+    one = request(database)
+    promise(database, one, NOW_S, "n[1-2]")
+    with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
+        database.write(lambda c: end(c, now(database, one), State.DENIED, "carol", NOW_S, "no"))
+    database.write(lambda c: end(c, now(database, one), State.CANCELLED, "alice", NOW_S + 5, "no data"))
+    tell(database, Report(id=one.id, at_s=NOW_S + 9, state=State.ACTIVE))
+    over = now(database, one)
+    assert (over.state, over.over_s, over.over_why) == (State.CANCELLED, NOW_S + 5, "no data")
+    assert over.decided_by == "carol"  # who promised it
+    with pytest.raises(UsageError, match="is cancelled already"):
+        database.write(lambda c: end(c, now(database, one), State.CANCELLED, "alice", NOW_S, ""))
+
+
+def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) -> None:
+    one = request(database)
+    promise(database, one, NOW_S, "n[1-2]")
+    first = Report(
+        id=one.id, at_s=NOW_S + 40, state=State.ACTIVE, first_job_id=17, first_eligible_s=NOW_S - 5,
+        first_start_s=NOW_S + 30,
+    )  # fmt: skip
+    tell(database, first)
+    tell(database, replace(first, first_job_id=18, first_start_s=NOW_S + 500, trouble="Slurm says no"))
+    tell(database, Report(id=one.id, at_s=NOW_S, state=State.APPROVED))  # one that was on its way for long
+    kept = now(database, one)
+    assert (kept.state, kept.first_job_id, kept.first_start_s) == (State.ACTIVE, 17, NOW_S + 30)
+    assert kept.trouble is None
+    tell(database, Report(id=one.id, at_s=NOW_S + 99, state=State.RELEASED, why="nobody used it"))
+    with database.reading() as connection:
+        assert find(connection, CLUSTER, 0, []) == []
+        (over,) = find(connection, CLUSTER, 5, [])
+    assert (over.state, over.over_s, over.over_why) == (State.RELEASED, NOW_S + 99, "nobody used it")
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [("sg_7", 7), ("sg_", None), ("sg_07", None), ("sg_7x", None), ("maint", None)]
+)
+def test_names_of_ours_are_known(name: str, number: int | None) -> None:
+    assert id_of(name) == number
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Running) -> None:
+    def ask(uid: int, path: str, **body: Any) -> tuple[int, Any]:
+        return server.asked_by(uid, "POST", f"/v1/reservations{path}", json.dumps(body).encode())
+
+    now_s = int(server.clock.wall())
+    status, answer = ask(NOBODY, "", **ASKED)
+    assert status == 200
+    one = answer["reservation"]
+    assert (one["user"], one["state"], one["earliest_s"]) == (NAME_OF_NOBODY, "requested", now_s)
+    decision = {"act": "approve", "start_s": now_s, "end_s": now_s + DAY_S + 1800, "nodes": "n2,n1"}
+    assert ask(NOBODY, f"/{one['id']}", **decision)[0] == 403
+    assert ask(NOBODY, f"/{one['id']}", act="deny")[0] == 403
+    status, answer = ask(OPERATOR, f"/{one['id']}", **decision)
+    assert (status, answer["reservation"]["nodes"]) == (200, "n[1-2]")
+
+    with DatabaseClient(server.config) as client:
+        client.tell_reservations([Report(id=one["id"], at_s=now_s + 3, state=State.ACTIVE)])
+        (seen,) = client.reservations()
+    assert (seen.state, seen.why) == (State.ACTIVE, ASKED["why"])
+    (others,) = server.asked_by(2, "GET", "/v1/reservations")[1]["reservations"]
+    assert (others["user"], others["nodes"], others["why"], others["full"]) == (
+        NAME_OF_NOBODY, "n[1-2]", None, False,
+    )  # fmt: skip
+    assert ask(2, f"/{one['id']}", act="cancel")[0] == 403
+    status, answer = ask(NOBODY, f"/{one['id']}", act="cancel", why="no data")
+    assert (status, answer["reservation"]["state"]) == (200, "cancelled")
+    assert server.asked_by(2, "GET", "/v1/reservations")[1]["reservations"] == []
+    assert len(server.asked_by(2, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
+    assert len(server.asked_by(2, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"account": "nlp"}, "may not use the account nlp; allowed: vision"),
+        ({"gpus": 0}, "`int` >= 1"),
+        ({"gpus": 1.5}, "Expected `int`"),
+        ({"duration_s": 59}, ">= 60"),
+        ({"duration_s": 61 * DAY_S}, "lasts that long, at most"),
+        ({"earliest_s": NOW_S + 61 * DAY_S}, "begins within 60d from now"),
+        ({"earliest_s": NOW_S + 100, "latest_s": NOW_S + 99}, "before the earliest"),
+        ({"why": ""}, "length >= 1"),
+        ({"partition": "gpu; rm"}, "matching regex"),
+        ({"nodes": "n1"}, "unknown field"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(
+    server: Running, changes: dict[str, Any], why: str
+) -> None:
+    body = json.dumps({**ASKED, **changes}).encode()
+    status, answer = server.asked_by(NOBODY, "POST", "/v1/reservations", body)
+    assert status == 400
+    assert why in answer["error"]
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Running) -> None:
+    body = json.dumps({**ASKED, "user": "root"}).encode()
+    assert server.asked_by(NOBODY, "POST", "/v1/reservations", body)[0] == 403
+    report = {"id": 1, "at_s": 1, "state": "active"}
+    told = json.dumps({"reservations": [report]}).encode()
+    assert server.asked_by(OPERATOR, "POST", "/v1/controller", told)[0] == 403
+    wrong = json.dumps({"reservations": [report | {"state": "denied"}]}).encode()
+    assert server.asked_by(0, "POST", "/v1/controller", wrong)[0] == 400
+    assert server.asked_by(OPERATOR, "POST", "/v1/reservations/999", b'{"act": "deny"}')[0] == 404
+    for target in ("past=x", "past=1001", "ids=a", "ids=1,", "since=1"):
+        assert server.asked_by(NOBODY, "GET", f"/v1/reservations?{target}")[0] == 400
