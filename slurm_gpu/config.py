@@ -58,6 +58,7 @@ class Retention:
     windows_s: float = 7 * 86400.0
     events_s: float = 365 * 86400.0
     forecasts_s: float = 90 * 86400.0
+    decisions_s: float = 14 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_DURATIONS = {name: f"{name}_s" for name in ("timelines", "windows", "events", "forecasts")}
+_DURATIONS = {name: f"{name}_s" for name in ("timelines", "windows", "events", "forecasts", "decisions")}
 
 
 class _Check(YamlCheck):

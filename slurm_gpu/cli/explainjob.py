@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import click
 
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller.zonewait import written_zones
-from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.placement.zoneconstraint import taken_apart
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.decisions import find_decision
@@ -20,10 +20,20 @@ from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.placed import zones_in_words
 from slurm_gpu.policy.script import Placed
-from slurm_gpu.slurm.client import QueuedJob
 
 _COMMENT = re.compile(r"slurm-gpu/1 t=(?P<token>\w+)(?: \w=\S+)*")
 _FIELD = re.compile(r" (\w)=(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedJob:
+    """What must be known of a job."""
+
+    job_id: int
+    state: str
+    admin_comment: str
+    features: str | None
+    """Its constraint; None where only its record is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,46 +46,83 @@ class JobDecision:
     nearest_rule: str | None
     """The rule whose limit was nearest."""
     placed: Placed | None
-    constraint: str
-    """As it is now."""
-    own_constraint: str
+    constraint: str | None
+    """As it is now; None once slurmctld has forgotten the job."""
+    own_constraint: str | None
     """The user's own part of it."""
 
 
 def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
     """Print it; raises UsageError where slurmctld does not know the job."""
-    jobs = site.slurm.jobs([job_id])
-    if not jobs:
-        recorded = f"`slurm-gpu job {job_id}` shows what was recorded"
-        raise UsageError(f"slurmctld does not know job {job_id}; {recorded}")
-    log_directory = _log_directory(site)
-    decision = decision_of(jobs[0], log_directory)
+    job = _job_of(site, job_id)
+    token = token_of(job.admin_comment)
+    said = None
+    if token is not None:
+        said = find_decision(_log_directory(site), token) or _said_in_database(site, token)
+    decision = decision_of(job, said)
     if as_json:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
-    is_logged = decision.token is not None and find_decision(log_directory, decision.token) is not None
-    for line in lines(decision, is_logged=is_logged):
+    for line in lines(decision, is_logged=said is not None):
         click.echo(line)
 
 
-def decision_of(job: QueuedJob, run_directory: Path) -> JobDecision:
-    """From the job's AdminComment, and where that says nothing from decisions.log, if it may be read."""
+def token_of(admin_comment: str) -> str | None:
+    """By which a decision is found; None where job_submit.lua did not let the job in."""
+    match = _COMMENT.match(admin_comment)
+    return match["token"] if match else None
+
+
+def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecision:
+    """From the job's AdminComment, and what was logged of it: decisions.log, or the database."""
     match = _COMMENT.match(job.admin_comment)
     fields = dict(_FIELD.findall(match[0])) if match else {}
-    token = match["token"] if match else None
     placed = None
     if "z" in fields:
         placed = Placed.read(f"enforce:{fields['z']}")
-    elif token is not None and (text := (find_decision(run_directory, token) or {}).get("zone")):
+    elif text := (said or {}).get("zone"):
         placed = Placed.read(text)
-    written = taken_apart(job.features)
-    is_ours = written is not None and frozenset(written.zones) == written_zones(job.admin_comment)
-    own = written.own if written is not None and is_ours else job.features
+    own = job.features
+    if job.features is not None:
+        written = taken_apart(job.features)
+        is_ours = written is not None and frozenset(written.zones) == written_zones(job.admin_comment)
+        own = written.own if written is not None and is_ours else job.features
+    token = token_of(job.admin_comment)
     return JobDecision(job.job_id, job.state, token, fields.get("r"), placed, job.features, own)
 
 
+def _job_of(site: Site, job_id: int) -> ExplainedJob:
+    """As slurmctld knows it, and once that has forgotten it as it was recorded; raises UsageError."""
+    jobs = site.slurm.jobs([job_id])
+    if jobs:
+        return ExplainedJob(job_id, jobs[0].state, jobs[0].admin_comment, jobs[0].features)
+    unknown = f"slurmctld does not know job {job_id}"
+    try:
+        with site.database() as database:
+            runs = database.run(str(job_id))
+    except SlurmGpuError as error:
+        raise UsageError(f"{unknown}, and what was recorded cannot be read: {error}") from None
+    if not runs:
+        raise UsageError(f"{unknown}, and nothing was recorded of it")
+    if not runs[0].full:
+        raise UsageError(f"{unknown} any more, and only its owner and operators see what was decided of it")
+    return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
+
+
+def _said_in_database(site: Site, token: str) -> Mapping[str, str] | None:
+    """The same as the log says, of those of the caller; None where the database does not tell."""
+    try:
+        with site.database() as database:
+            found = database.decisions(token)
+    except SlurmGpuError:
+        return None
+    if not found:
+        return None
+    return {**found[0].job, **({"zone": found[0].scores} if found[0].scores else {})}
+
+
 def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
-    """For people; `is_logged` where decisions.log was read and has the job: then nobody knows more."""
+    """For people; `is_logged` where decisions.log or the database has the job: then nobody knows more."""
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:
         yield "  It was let in without slurm-gpu's job_submit.lua."
@@ -87,7 +134,7 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
         yield no_zones if is_logged else f"{no_zones}; root on the host of slurmctld may know more."
         return
     yield f"  Zones: {zones_in_words(decision.placed)}"
-    if decision.placed.mode == "enforce" and decision.placed.zones:
+    if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:
         own = decision.own_constraint or "none"
         if decision.own_constraint == decision.constraint:
             yield f"  It is no longer: its wait ran out, or its owner changed it. Its constraint is {own}."

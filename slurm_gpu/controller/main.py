@@ -20,6 +20,8 @@ from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import default_path, load_config
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
+from slurm_gpu.controller.decisionship import DecisionShipper
+from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
@@ -85,7 +87,8 @@ def _run(options: argparse.Namespace) -> None:
             if watcher.seen is not None:
                 waits.turn(*watcher.seen, in_charge=keeper.in_charge)
 
-        duties = (wait_turn, lambda: priorities.turn(in_charge=keeper.in_charge))
+        shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
+        duties = (wait_turn, lambda: priorities.turn(in_charge=keeper.in_charge), shipper.poll)
         _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
-from slurm_gpu.database.actsapi import Acts
 from slurm_gpu.database.asking import RETRY_AFTER_S
+from slurm_gpu.database.controllerapi import ControllerWords
 from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
@@ -27,7 +27,7 @@ from slurm_gpu.records import WIRE_RANGE
 
 def make_app(services: Services) -> Starlette:
     """The ASGI application."""
-    posts, reads, acts = Posts(services), Reads(services), Acts(services)
+    posts, reads, words = Posts(services), Reads(services), ControllerWords(services)
     forecasts, reservations = Forecasts(services), ReservationPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
@@ -39,8 +39,9 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
-        Route("/v1/audit", acts.get_audit, methods=["GET"]),
-        Route("/v1/controller", acts.post_controller, methods=["POST"]),
+        Route("/v1/audit", words.get_audit, methods=["GET"]),
+        Route("/v1/decisions/{token}", words.get_decisions, methods=["GET"]),
+        Route("/v1/controller", words.post_controller, methods=["POST"]),
         Route("/v1/reservations", reservations.get, methods=["GET"]),
         Route("/v1/reservations", reservations.request, methods=["POST"]),
         Route("/v1/reservations/{id:int}", reservations.decide, methods=["POST"]),

@@ -18,6 +18,7 @@ from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.database.reservation import Report, Reservation
 from slurm_gpu.database.results import (
     Act,
+    Decision,
     DeviceTimeline,
     Health,
     NodeReport,
@@ -32,6 +33,7 @@ from slurm_gpu.records import Live
 __all__ = [
     "Act",
     "DatabaseClient",
+    "Decision",
     "DeviceTimeline",
     "Forecast",
     "Health",
@@ -222,6 +224,16 @@ class DatabaseClient:
         said = {name: value for name, value in asked.items() if value is not None}
         answer = self._ask("POST", f"/v1/reservations{path}", content=json.dumps(said).encode())
         return Reservation.from_json(answer.get("reservation") if isinstance(answer, dict) else None)
+
+    def decisions(self, token: str) -> Sequence[Decision]:
+        """What was decided with this token; () where that is not known, or no more."""
+        answer = self._get(_job_path(token, of="decisions"), {}, missing={"decisions": []})
+        return tuple(Decision.from_json(item) for item in _list(answer, "decisions"))
+
+    def tell_decisions(self, decisions: Sequence[Decision]) -> None:
+        """Have decisions kept; only root and SlurmUser may, and telling them again is harmless."""
+        told = [decision.to_json() for decision in decisions]
+        self._ask("POST", "/v1/controller", content=json.dumps({"decisions": told}).encode())
 
     def close(self) -> None:
         """Close the connections."""

@@ -1,4 +1,4 @@
-"""Dropping what is too old: timelines of records, windows, events, forecasts. Runs and records stay."""
+"""Dropping what is too old: timelines, windows, events, forecasts, decisions. Runs and records stay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Column, Connection, Delete, Update, delete, func, null, s
 
 from slurm_gpu.config import Retention
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.schema import event, forecast, run_device, run_window
+from slurm_gpu.database.schema import decision, event, forecast, run_device, run_window
 from slurm_gpu.database.store import get_watermark, set_watermark
 
 _ROWS_AT_ONCE = 1000
@@ -26,9 +26,10 @@ class Pruned:
     windows: int
     events: int
     forecasts: int
+    decisions: int
 
     def __bool__(self) -> bool:
-        return bool(self.timelines or self.windows or self.events or self.forecasts)
+        return bool(self.timelines or self.windows or self.events or self.forecasts or self.decisions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Pruning:
             windows=self._rows(delete(run_window), run_window.c.at_s, 0, self._before_s("windows", now_s)),
             events=self._rows(delete(event), event.c.at_s, 0, self._before_s("events", now_s)),
             forecasts=self._rows(delete(forecast), forecast.c.at_s, 0, self._before_s("forecasts", now_s)),
+            decisions=self._rows(delete(decision), decision.c.at_s, 0, self._before_s("decisions", now_s)),
             timelines=self._timelines(self._before_s("timelines", now_s), late_s),
         )
 
@@ -63,6 +65,7 @@ class Pruning:
                 windows=older(run_window.c.at_s, "windows"),
                 events=older(event.c.at_s, "events"),
                 forecasts=older(forecast.c.at_s, "forecasts"),
+                decisions=older(decision.c.at_s, "decisions"),
             )
 
     def _before_s(self, name: str, now_s: int) -> int:

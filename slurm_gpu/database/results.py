@@ -182,6 +182,41 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What job_submit.lua decided about one submission or update: a line of decisions.log."""
+
+    id: str
+    """Made by who ships it: 32 hexadecimal digits. Shipped again, it is the same decision."""
+    at_s: int
+    host: str
+    asked: str
+    """submit or modify."""
+    verdict: str
+    """allow or deny."""
+    uid: int
+    token: str | None = None
+    """By which the job's AdminComment names it; None of what was refused."""
+    rules: str | None = None
+    """Those that objected, as RULE:LIMIT:MODE, joined by commas."""
+    scores: str | None = None
+    """Of zones, as `zone=` of the line."""
+    job: Mapping[str, str] = field(default_factory=dict)
+    """All else that the line says, such as account, mgpu and walltime."""
+
+    def to_json(self) -> dict[str, Any]:
+        """A dict that json.dumps takes."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Decision:
+        """Read one of an answer; raises DatabaseError."""
+        try:
+            return cls(**{f.name: value[f.name] for f in fields(cls)})
+        except (AttributeError, KeyError, TypeError) as error:
+            raise DatabaseError(f"slurm-gpudbd answered a decision that cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """How slurm-gpudbd is: its versions, how far its import of Slurm's accounting has come, what it refused.
 

@@ -45,6 +45,7 @@ _OPTIONS: dict[str, Any] = {
 # SQLite numbers rows by itself only in a column of type INTEGER.
 _ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME_LENGTH = 255
+TOKEN_LENGTH = 64
 _to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 metadata = MetaData()
@@ -309,6 +310,25 @@ audit = Table(
     Column("why", Text, nullable=False),
     Column("evidence", LongJson),
     Index("audit_at", "at_s"),
+    **_OPTIONS,
+)
+
+decision = Table(
+    "decision",
+    metadata,
+    Column("decision_id", String(32), primary_key=True),
+    Column("cluster", String(NAME_LENGTH), nullable=False),
+    Column("at_s", BigInteger, nullable=False),
+    Column("host", String(NAME_LENGTH), nullable=False),
+    Column("asked", String(8), nullable=False),
+    Column("verdict", String(8), nullable=False),
+    Column("token", String(TOKEN_LENGTH)),  # NULL of what was refused
+    Column("uid", BigInteger, nullable=False),
+    Column("rules", Text),
+    Column("scores", Text),
+    Column("job", Json, nullable=False),
+    Index("decision_at", "at_s"),
+    Index("decision_token", "token"),
     **_OPTIONS,
 )
 

@@ -72,6 +72,6 @@ class Upkeep:
         dropped = Pruning(self._database, self._retention, stepped).prune(now_s, _LATE_S if late else 0)
         if dropped:
             log.info(
-                "dropped %d timelines, %d windows, %d events and %d forecasts that were too old",
-                *(dropped.timelines, dropped.windows, dropped.events, dropped.forecasts),
+                "too old, and dropped: %d timelines, %d windows, %d events, %d forecasts, %d decisions",
+                *(dropped.timelines, dropped.windows, dropped.events, dropped.forecasts, dropped.decisions),
             )

@@ -101,6 +101,34 @@ def _objections(encoded: str) -> Iterator[tuple[str, str]]:
             yield rule, rest.rpartition(":")[2]
 
 
+@dataclass(frozen=True, slots=True)
+class DecisionLine:
+    """A line of the log, taken apart."""
+
+    at_s: int
+    asked: str
+    """submit or modify."""
+    verdict: str
+    """allow or deny."""
+    token: str | None
+    """None of what was refused."""
+    said: Mapping[str, str]
+    """All that follows, by name, decoded."""
+
+    @classmethod
+    def read(cls, line: str) -> DecisionLine | None:
+        """None of what is no whole line: the last one may be half written."""
+        words = line.split()
+        if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdecimal():
+            return None
+        asked, verdict, token = words[2:_FIELDS_BEFORE_RULES]
+        if asked not in ("submit", "modify") or verdict not in ("allow", "deny"):
+            return None
+        said = dict(word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
+        decoded = {key: unquote(value) for key, value in said.items()}
+        return cls(int(words[1]), asked, verdict, None if token == "-" else token, decoded)
+
+
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
     """What the logs say of the job that was let in with this token; None where they say nothing."""
     log = run_directory / DECISIONS_LOG
@@ -108,10 +136,8 @@ def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
         try:
             with file.open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
-                    words = line.split()
-                    if len(words) > _FIELDS_BEFORE_RULES and words[0] == _MARK and words[4] == token:
-                        said = (word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
-                        return {key: unquote(value) for key, value in said}
+                    if token in line and (read := DecisionLine.read(line)) and read.token == token:
+                        return read.said
         except OSError:
             continue
     return None

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 
-from slurm_gpu.cli.explainjob import decision_of, lines
-from slurm_gpu.slurm.client import QueuedJob
-from tests.slurm.recorded import recorded_client
+from slurm_gpu.cli.explainjob import ExplainedJob, decision_of, lines, token_of
+from slurm_gpu.policy.decisions import find_decision
 
 LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
 
 
-def make_job(comment: str, features: str = "") -> QueuedJob:
-    return dataclasses.replace(
-        recorded_client().jobs()[0], job_id=7, state="PENDING", admin_comment=comment, features=features
-    )
-
-
-def told(directory: Path, comment: str, features: str = "") -> str:
-    return "\n".join(lines(decision_of(make_job(comment, features), directory), is_logged=False))
+def told(
+    directory: Path,
+    comment: str,
+    features: str | None = "",
+    state: str = "PENDING",
+    *,
+    is_logged: bool = False,
+) -> str:
+    job = ExplainedJob(7, state, comment, features)
+    token = token_of(comment)
+    said = None if token is None else find_decision(directory, token)
+    return "\n".join(lines(decision_of(job, said), is_logged=is_logged))
 
 
 def test_a_job_in_a_zone(tmp_path: Path) -> None:
@@ -64,7 +66,7 @@ def test_what_only_the_log_tells(tmp_path: Path, zone: str, words: str) -> None:
 def test_a_job_without_zones_is_said_to_be_known_better_only_where_the_log_cannot_be_read(
     tmp_path: Path, is_logged: bool, more: bool
 ) -> None:
-    found = "\n".join(lines(decision_of(make_job("slurm-gpu/1 t=abc1"), tmp_path), is_logged=is_logged))
+    found = told(tmp_path, "slurm-gpu/1 t=abc1", is_logged=is_logged)
     assert "Zones: none were looked for" in found
     assert ("may know more" in found) is more
 
@@ -77,3 +79,9 @@ def test_a_log_that_was_moved_aside_is_read_too(tmp_path: Path) -> None:
 
 def test_a_job_that_was_not_decided_here(tmp_path: Path) -> None:
     assert told(tmp_path, "by hand").endswith("let in without slurm-gpu's job_submit.lua.")
+
+
+def test_a_job_that_slurmctld_has_forgotten_has_no_constraint_any_more(tmp_path: Path) -> None:
+    assert told(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
+        "Job 7  COMPLETED\n  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700)"
+    )

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.acts import find_acts, read_told, store_acts
+from slurm_gpu.database.acts import find_acts, store_acts
 from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.controllerbody import read_told
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import UsageError
@@ -27,7 +28,9 @@ def body(**changes: Any) -> bytes:
 
 def test_an_act_told_twice_is_kept_once_and_as_it_was_first(database: Database) -> None:
     for told in (body(), body(why="something else")):
-        database.write(lambda connection, told=told: store_acts(connection, read_told(told)[0], "root"))
+        database.write(
+            lambda connection, told=told: store_acts(connection, read_told(told).audit or (), "root")
+        )
     with database.reading() as connection:
         (kept,) = find_acts(connection, 10)
     assert (kept.why, kept.who, kept.evidence) == (MOVED.why, "root", MOVED.evidence)
@@ -36,7 +39,9 @@ def test_an_act_told_twice_is_kept_once_and_as_it_was_first(database: Database) 
 def test_the_newest_are_shown_first(database: Database) -> None:
     for number in range(3):
         told = body(id=f"{number:032x}", at_s=number)
-        database.write(lambda connection, told=told: store_acts(connection, read_told(told)[0], "root"))
+        database.write(
+            lambda connection, told=told: store_acts(connection, read_told(told).audit or (), "root")
+        )
     with database.reading() as connection:
         assert [act.at_s for act in find_acts(connection, 2)] == [2, 1]
 
@@ -51,7 +56,9 @@ def test_the_newest_are_shown_first(database: Database) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_act_is_refused_with_the_reason(bad: bytes) -> None:
-    with pytest.raises(UsageError, match=r"the acts cannot be read|must be 32 hexadecimal|more than 1 MiB"):
+    with pytest.raises(
+        UsageError, match=r"what was done cannot be read|must be 32 hexadecimal|more than 1 MiB"
+    ):
         read_told(bad)
 
 

@@ -1,4 +1,4 @@
-"""GET /v1/audit and POST /v1/controller: what was done to the cluster, and by whom."""
+"""POST /v1/controller, and what it brought: GET /v1/audit and GET /v1/decisions/TOKEN."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from slurm_gpu.database.acts import MOST_SHOWN, find_acts, read_told, store_acts
+from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
 from slurm_gpu.database.asking import asked, authenticated, parameters
+from slurm_gpu.database.controllerbody import read_told
+from slurm_gpu.database.decisions import find_decisions, store_decisions
 from slurm_gpu.database.reservations import store_reports
+from slurm_gpu.database.results import Decision
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
 
 
-class Acts:
+class ControllerWords:
     """The endpoints."""
 
     def __init__(self, services: Services) -> None:
@@ -36,6 +39,23 @@ class Acts:
 
         return JSONResponse({"audit": await run_in_threadpool(find)})
 
+    async def get_decisions(self, request: Request) -> Response:
+        """GET /v1/decisions/{token}."""
+        caller = await authenticated(self._services.authenticator, request)
+        token = request.path_params["token"]
+
+        def find() -> list[Decision]:
+            with self._services.database.reading() as connection:
+                return find_decisions(connection, self._services.cluster, token)
+
+        found = await run_in_threadpool(find)
+        if not found:
+            raise HTTPException(404, f"no decision with token {token} is kept")
+        own = [decision.to_json() for decision in found if caller.sees_all or decision.uid == caller.uid]
+        if not own:
+            raise HTTPException(403, f"decision {token} is on another user's job; operators may see it")
+        return JSONResponse({"decisions": own})
+
     async def post_controller(self, request: Request) -> Response:
         """POST /v1/controller."""
         identify, body = await asked(self._services.authenticator, request)
@@ -44,13 +64,14 @@ class Acts:
             caller = identify()
             if not caller.writes:
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
-            (acts, reports), who = read_told(body), caller.user or str(caller.uid)
+            told, who = read_told(body), caller.user or str(caller.uid)
 
-            def both(connection: Connection) -> int:
-                store_reports(connection, self._services.cluster, reports)
-                return store_acts(connection, acts, who)
+            def work(connection: Connection) -> int:
+                store_reports(connection, self._services.cluster, told.reservations or ())
+                stored = store_acts(connection, told.audit or (), who)
+                return stored + store_decisions(connection, told.decisions or (), self._services.cluster)
 
-            return self._services.database.write(both)
+            return self._services.database.write(work)
 
         return JSONResponse({"stored": await run_in_threadpool(store)})
 

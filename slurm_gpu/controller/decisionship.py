@@ -1,0 +1,135 @@
+"""Ships decisions.log to slurm-gpudbd, beside the watcher: it may be away for long.
+
+The log itself is the spool: it and the one before it hold 128 MiB, some 800,000 decisions. What was
+moved away before slurm-gpudbd had it is lost to the database, and said: in the log, and as an act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.decisionlog import MARK_FILE, DecisionLog, LogLine
+from slurm_gpu.database.results import Decision
+from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.policy.bundle import DECISIONS_LOG
+from slurm_gpu.policy.decisions import DecisionLine
+from slurm_gpu.policy.peers import this_host
+
+log = logging.getLogger("slurm-gpuctld")
+
+EVERY_S = 10.0
+_RETRY_S = 60.0
+_AT_ONCE_BYTES = 256 * 1024
+_AT_ONCE = 1000
+"""Of the shortest lines, so many come to less than the 1 MiB that slurm-gpudbd takes at once."""
+_LONGEST_TEXT = 2000
+"""Characters of one value: a user may ask for a partition with a name of any length."""
+_NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
+_TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
+_LAST_S = 2**62
+_HELD_IN = ("uid", "rules", "zone")
+
+Send = Callable[[Sequence[Decision]], None]
+
+
+class DecisionShipper:
+    """`poll` begins to ship what is there, and never waits. Nothing that fails ends it."""
+
+    def __init__(self, run_directory: Path, clock: Clock, acts: Acts, send: Send) -> None:
+        self._log = DecisionLog(run_directory / DECISIONS_LOG, run_directory / MARK_FILE)
+        self._path = run_directory / DECISIONS_LOG
+        self._clock, self._acts, self._send = clock, acts, send
+        self._worker: threading.Thread | None = None
+        self._next_s = 0.0
+        self._trouble: str | None = None
+
+    def poll(self) -> None:
+        """Begin to ship, unless that is being done, or not due."""
+        now = self._clock.monotonic()
+        if now < self._next_s or (self._worker is not None and self._worker.is_alive()):
+            return
+        self._next_s = now + (EVERY_S if self._trouble is None else _RETRY_S)
+        self._worker = threading.Thread(target=self.ship, name="decisions", daemon=True)
+        self._worker.start()
+
+    def ship(self) -> None:
+        """Ship all that is there now."""
+        try:
+            while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
+                decisions = list(self._decisions(piece.lines))
+                if decisions:
+                    self._send(decisions)
+                self._log.done(piece)
+                if piece.lost:
+                    self._acts.add(
+                        "decisions lost", str(self._path),
+                        "the log was moved away twice before slurm-gpudbd had all of it", "", "",
+                    )  # fmt: skip
+        except (SlurmGpuError, OSError) as error:
+            if self._trouble is None:
+                log.warning("decisions stay in %s for now: %s; it is tried again", self._path, error)
+            self._trouble = str(error)
+            return
+        if self._trouble is not None:
+            log.info("slurm-gpudbd has all decisions again")
+        self._trouble = None
+
+    def _decisions(self, lines: Sequence[LogLine]) -> Iterator[Decision]:
+        unreadable = 0
+        for line in lines:
+            decision = decision_of(line)
+            if decision is None:
+                unreadable += 1
+            else:
+                yield decision
+        if unreadable:
+            log.warning("%s: %d lines are no decisions, and left out", self._path, unreadable)
+
+
+def decision_of(line: LogLine) -> Decision | None:
+    """What a line says, named so that it is the same decision whenever it is shipped; None of no decision."""
+    host = this_host()
+    read = DecisionLine.read(line.text.decode("utf-8", "replace"))
+    if read is None or not _NUMBER.fullmatch(read.said.get("uid", "")) or read.at_s >= _LAST_S:
+        return None
+    if read.token is not None and not _TOKEN.fullmatch(read.token):
+        return None
+    name = hashlib.blake2b(f"{host} {line.inode} {line.offset} ".encode() + line.text, digest_size=16)
+    said = {key: _short(value) for key, value in read.said.items()}
+    return Decision(
+        id=name.hexdigest(),
+        at_s=read.at_s,
+        host=host,
+        asked=read.asked,
+        verdict=read.verdict,
+        uid=int(said["uid"]),
+        token=read.token,
+        rules=said["rules"] if said.get("rules", "-") != "-" else None,
+        scores=said.get("zone"),
+        job={key: value for key, value in said.items() if key not in _HELD_IN},
+    )
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
+
+
+def sender(config: SiteConfig) -> Send:
+    """Ships to the site's slurm-gpudbd."""
+
+    def send(decisions: Sequence[Decision]) -> None:
+        # Only now: httpx takes memory that who never ships does not need.
+        from slurm_gpu.database.client import DatabaseClient
+
+        with DatabaseClient(config) as database:
+            database.tell_decisions(decisions)
+
+    return send

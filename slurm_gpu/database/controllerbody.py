@@ -1,0 +1,82 @@
+"""What slurm-gpuctld and the commands tell by POST /v1/controller, checked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slurm_gpu.database.reservation import Report, State
+from slurm_gpu.database.schema import NAME_LENGTH, TOKEN_LENGTH
+from slurm_gpu.errors import UsageError
+
+MOST_ACTS = 100
+MOST_REPORTS = 100
+MOST_DECISIONS = 1000
+_OF_REPORTS = (State.APPROVED, State.ACTIVE, State.ENDED, State.RELEASED)
+_MOST_EVIDENCE = 1 << 20
+_ID = re.compile(r"[0-9a-f]{32}")
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH)]
+_Told = Annotated[str, Meta(max_length=10_000)]
+_Second = Annotated[int, Meta(ge=0, lt=1 << 62)]
+
+
+class ToldAct(msgspec.Struct):
+    """An act as it comes."""
+
+    id: str
+    at_s: _Second
+    host: _Name
+    act: _Name
+    subject: _Name
+    why: _Told
+    old: _Told | None = None
+    new: _Told | None = None
+    evidence: Any = None
+
+
+class ToldDecision(msgspec.Struct):
+    """A decision as it comes."""
+
+    id: str
+    at_s: _Second
+    host: _Name
+    asked: Literal["submit", "modify"]
+    verdict: Literal["allow", "deny"]
+    uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
+    token: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z", max_length=TOKEN_LENGTH)] | None = None
+    rules: _Told | None = None
+    scores: _Told | None = None
+    job: Annotated[dict[_Name, _Told], Meta(max_length=32)] = {}
+
+
+class Told(msgspec.Struct):
+    """All of one request."""
+
+    audit: Annotated[list[ToldAct], Meta(max_length=MOST_ACTS)] | None = None
+    decisions: Annotated[list[ToldDecision], Meta(max_length=MOST_DECISIONS)] | None = None
+    reservations: Annotated[list[Report], Meta(max_length=MOST_REPORTS)] | None = None
+
+
+def read_told(body: bytes) -> Told:
+    """What a request says; raises UsageError that names what is wrong."""
+    try:
+        told = msgspec.json.decode(body, type=Told)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UsageError(f"what was done cannot be read: {error}") from None
+    if told.audit is None and told.decisions is None and told.reservations is None:
+        raise UsageError("what was done cannot be read: there are no audit, decisions or reservations")
+    for report in told.reservations or ():
+        if report.state not in _OF_REPORTS:
+            raise UsageError(
+                f"state {report.state} of reservation {report.id} is not slurm-gpuctld's to tell"
+            )
+    for item in (*(told.audit or ()), *(told.decisions or ())):
+        if not _ID.fullmatch(item.id):
+            raise UsageError(f"id {item.id!r} must be 32 hexadecimal digits")
+    for act in told.audit or ():
+        if act.evidence is not None and len(msgspec.json.encode(act.evidence)) > _MOST_EVIDENCE:
+            raise UsageError(f"the evidence of act {act.id} is more than 1 MiB")
+    return told

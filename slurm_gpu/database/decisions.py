@@ -1,0 +1,43 @@
+"""The `decision` table: each line of decisions.log, as slurm-gpuctld shipped it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from slurm_gpu.database.controllerbody import ToldDecision
+from slurm_gpu.database.results import Decision
+from slurm_gpu.database.schema import decision
+from slurm_gpu.database.upsert import once
+
+_MOST_FOUND = 100
+"""With one token, which is made for one decision."""
+
+
+def store_decisions(connection: Connection, decisions: Sequence[ToldDecision], cluster: str) -> int:
+    """Those that are not there yet, by their ids; returns how many came."""
+    names = ToldDecision.__struct_fields__[1:]
+    rows = [
+        {"decision_id": told.id, "cluster": cluster, **{name: getattr(told, name) for name in names}}
+        for told in decisions
+    ]
+    if rows:
+        connection.execute(once(connection, decision), rows)
+    return len(rows)
+
+
+def find_decisions(connection: Connection, cluster: str, token: str) -> list[Decision]:
+    """What was decided with this token, the first first."""
+    ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)
+    ordered = ours.order_by(decision.c.at_s, decision.c.decision_id).limit(_MOST_FOUND)
+    return [
+        Decision(
+            **{
+                "id" if name == "decision_id" else name: value
+                for name, value in row.items()
+                if name != "cluster"
+            }
+        )
+        for row in connection.execute(ordered).mappings()
+    ]

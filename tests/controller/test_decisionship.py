@@ -1,0 +1,241 @@
+"""Decisions reach slurm-gpudbd once each: while it is away, the log is moved, slurm-gpuctld is killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.controller import decisionship
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.decisionlog import MARK_FILE, LogLine
+from slurm_gpu.controller.decisionship import DecisionShipper, decision_of
+from slurm_gpu.database.controllerbody import MOST_DECISIONS, read_told
+from slurm_gpu.database.results import Act, Decision
+from slurm_gpu.database.shipment import MAX_BODY_BYTES
+from slurm_gpu.errors import DatabaseError
+from tests.controller.fakes import Clock
+
+LINE = "slurm-gpu/1 {at} submit allow t{at} uid=1001 account=nlp rules=- mgpu=1000 zone=observe:-:room\n"
+
+
+class Site:
+    """A decisions.log, and who ships it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.clock = directory, Clock()
+        self.log = directory / "decisions.log"
+        self.kept: dict[str, Decision] = {}
+        self.sent = 0
+        self.told: list[Act] = []
+        self.is_away = False
+        self.lines = 0
+        self.start()
+
+    def start(self) -> None:
+        """Another slurm-gpuctld, which knows what the last one left on disk."""
+        self.acts = Acts(self.clock, self.told.extend)
+        self.shipper = DecisionShipper(self.directory, self.clock, self.acts, self.send)
+
+    def send(self, decisions: Sequence[Decision]) -> None:
+        if self.is_away:
+            raise DatabaseError("nobody is there")
+        assert len(decisions) <= MOST_DECISIONS
+        self.sent += len(decisions)
+        for decision in decisions:
+            self.kept.setdefault(decision.id, decision)
+
+    def decide(self, count: int = 1) -> None:
+        with self.log.open("a") as file:
+            for _ in range(count):
+                self.lines += 1
+                file.write(LINE.format(at=self.lines))
+
+    def move(self) -> None:
+        if self.log.exists():
+            self.log.rename(self.directory / "decisions.log.1")
+        self.log.touch()
+
+    @property
+    def seconds(self) -> list[int]:
+        return sorted(decision.at_s for decision in self.kept.values())
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_a_line_says_all_that_was_decided(site: Site):
+    site.log.write_text(
+        "slurm-gpu/1 7 modify deny - uid=1001 account=n%6Cp qos=x tasks=1 rules=share:gpus%3Aa100:enforce\n"
+    )
+    site.shipper.ship()
+    (decision,) = site.kept.values()
+    assert (decision.at_s, decision.asked, decision.verdict, decision.token) == (7, "modify", "deny", None)
+    assert (decision.uid, decision.rules, decision.scores) == (1001, "share:gpus:a100:enforce", None)
+    assert decision.job == {"account": "nlp", "qos": "x", "tasks": "1"}
+
+
+def test_what_was_decided_while_the_database_was_away_is_shipped_later(site: Site):
+    site.is_away = True
+    site.decide(3)
+    site.shipper.ship()
+    site.move()
+    site.decide(2)
+    site.shipper.ship()
+    site.start()
+    site.is_away = False
+    site.shipper.ship()
+    assert site.seconds == [1, 2, 3, 4, 5]
+    site.shipper.ship()
+    assert site.sent == 5, "nothing is shipped again"
+
+
+def test_two_lines_that_say_the_same_are_two(site: Site):
+    site.log.write_text(LINE.format(at=1) * 2)
+    site.shipper.ship()
+    assert site.seconds == [1, 1]
+
+
+def test_half_a_line_waits_until_it_is_whole(site: Site):
+    whole = LINE.format(at=1)
+    site.log.write_text(whole + whole[:40])
+    site.shipper.ship()
+    assert site.sent == 1
+    site.log.write_text(whole * 2)
+    site.shipper.ship()
+    assert (site.sent, site.seconds) == (2, [1, 1])
+
+
+def test_what_was_moved_away_twice_is_told(site: Site, caplog: pytest.LogCaptureFixture):
+    site.decide()
+    site.shipper.ship()
+    for _ in range(2):
+        site.move()
+        site.decide()
+        site.move()
+        site.decide()
+    site.shipper.ship()
+    site.acts.close()
+    assert site.seconds == [1, 4, 5]
+    assert [act.act for act in site.told] == ["decisions lost"]
+    site.shipper.ship()
+    site.acts.close()
+    assert len(site.told) == 1
+
+
+def test_a_line_that_is_no_decision_holds_nothing_up(site: Site, caplog: pytest.LogCaptureFixture):
+    site.log.write_bytes(b"what\n\xff\xfe\n" + b"x" * 2**20 + b"\n" + LINE.format(at=9).encode())
+    site.shipper.ship()
+    assert site.seconds == [9]
+    assert "are no decisions, and left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[]", '{"device": 1}', '{"device": 1, "inode": -2, "offset": "x"}', "[" * 10**5]
+)
+def test_a_damaged_mark_costs_nothing_but_shipping_again(site: Site, damage: str):
+    site.decide(2)
+    site.shipper.ship()
+    (site.directory / MARK_FILE).write_text(damage)
+    site.start()
+    site.shipper.ship()
+    assert (site.sent, site.seconds) == (4, [1, 2])
+
+
+def test_trouble_is_told_once_and_when_it_is_over(site: Site, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO")
+    site.is_away = True
+    site.decide()
+    for _ in range(3):
+        site.shipper.ship()
+    site.is_away = False
+    site.shipper.ship()
+    assert caplog.text.count("stay in") == 1
+    assert caplog.text.count("has all decisions again") == 1
+
+
+def test_the_watcher_never_waits_for_it(site: Site):
+    site.decide()
+    site.shipper.poll()
+    worker = site.shipper._worker
+    assert worker is not None
+    worker.join(10)
+    assert site.seconds == [1]
+    site.decide()
+    site.shipper.poll()
+    assert site.shipper._worker is worker, "not before it is due"
+    site.clock.advance(decisionship.EVERY_S)
+    site.shipper.poll()
+    assert site.shipper._worker is not None
+    site.shipper._worker.join(10)
+    assert site.seconds == [1, 2]
+
+
+@given(
+    st.lists(
+        st.sampled_from(["decide", "many", "move", "away", "back", "ship", "restart", "killed"]), max_size=25
+    )
+)
+def test_each_decision_is_kept_once_or_its_loss_is_told(
+    tmp_path_factory: pytest.TempPathFactory, story: list[str]
+):
+    site = Site(tmp_path_factory.mktemp("run"))
+    was_seen = True
+    for step in story:
+        if step in ("decide", "many"):
+            site.decide(1 if step == "decide" else 700)
+        elif step == "move":
+            was_seen = was_seen and (site.directory / MARK_FILE).exists()
+            site.move()
+        elif step in ("away", "back"):
+            site.is_away = step == "away"
+        elif step == "ship":
+            site.shipper.ship()
+        else:
+            if (
+                step == "killed" and not site.is_away
+            ):  # once the database had it, before that was written down
+                piece = site.shipper._log.next(4096, 10)
+                if piece is not None:
+                    site.send(list(site.shipper._decisions(piece.lines)))
+            site.acts.close()
+            site.start()
+    site.is_away = False
+    site.shipper.ship()
+    site.acts.close()
+    assert len(site.seconds) == len(set(site.seconds))
+    if site.seconds != list(range(1, site.lines + 1)):
+        assert story.count("move") > 1
+        assert not was_seen or "decisions lost" in {act.act for act in site.told}
+
+
+@given(st.text(max_size=5000), st.integers(0, 2**70), st.text(max_size=80))
+def test_whatever_a_user_asks_for_fits_what_the_database_takes(text: str, uid: int, token: str):
+    line = (
+        f"slurm-gpu/1 5 submit allow {quote(token) or '-'} uid={uid} partition={quote(text)} "
+        f"rules={quote(text)}"
+    )
+    decision = decision_of(LogLine(1, 0, line.encode()))
+    if decision is not None:
+        body = json.dumps({"decisions": [decision.to_json()]}).encode()
+        assert len(body) <= MAX_BODY_BYTES
+        (told,) = read_told(body).decisions or ()
+        assert told.uid == uid
+
+
+def test_the_most_that_is_shipped_at_once_is_not_too_much():
+    short = LogLine(
+        1, 10**9, b"slurm-gpu/1 1795262400 submit allow abcdefghx1 uid=60901 account=nlp qos=normal rules=-"
+    )
+    decision = decision_of(short)
+    assert decision is not None
+    body = {"decisions": [decision.to_json()] * decisionship._AT_ONCE}
+    assert len(json.dumps(body)) + decisionship._AT_ONCE_BYTES < MAX_BODY_BYTES
+    assert decisionship._AT_ONCE <= MOST_DECISIONS

@@ -1,0 +1,92 @@
+"""Decisions are kept once, shown to whose jobs they were about and to operators, and dropped in time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from slurm_gpu.config import Retention
+from slurm_gpu.database.client import DatabaseClient, Decision
+from slurm_gpu.database.controllerbody import MOST_DECISIONS, read_told
+from slurm_gpu.database.decisions import find_decisions, store_decisions
+from slurm_gpu.database.engine import Database
+from slurm_gpu.database.pruning import Pruning
+from slurm_gpu.errors import UsageError
+from tests.database.running import NOBODY, OPERATOR, ROOT, Running
+from tests.database.samples import CLUSTER
+
+MADE = Decision(
+    id="a" * 32, at_s=1_795_262_400, host="head", asked="submit", verdict="allow", uid=NOBODY, token="k3x1",
+    rules="share:gpus_total:advise", scores="observe:zone1:700",
+    job={"account": "nlp", "mgpu": "2000", "ü": "\0"},
+)  # fmt: skip
+
+
+def body(**changes: Any) -> bytes:
+    return json.dumps({"decisions": [MADE.to_json() | changes]}).encode()
+
+
+def keep(database: Database, told: bytes, cluster: str = CLUSTER) -> None:
+    database.write(lambda connection: store_decisions(connection, read_told(told).decisions or (), cluster))
+
+
+def found(database: Database, token: str = "k3x1") -> list[Decision]:
+    with database.reading() as connection:
+        return find_decisions(connection, CLUSTER, token)
+
+
+def test_a_decision_shipped_twice_is_kept_once_and_whole(database: Database) -> None:
+    keep(database, body())
+    keep(database, body(verdict="deny"))
+    keep(database, body(id="b" * 32), cluster="another")
+    assert found(database) == [MADE]
+    assert found(database, "K3X1") == []
+
+
+def test_refusals_have_no_token_and_are_kept_too(database: Database) -> None:
+    keep(database, body(verdict="deny", token=None, scores=None, rules="x" * 10_000))
+    assert found(database) == []
+    assert Pruning(database, Retention()).count(MADE.at_s + 15 * 86400).decisions == 1
+
+
+def test_what_is_older_than_retention_says_is_dropped(database: Database) -> None:
+    for age_d in range(3):
+        keep(database, body(id=f"{age_d:032x}", token=f"t{age_d}", at_s=MADE.at_s - age_d * 86400))
+    pruning = Pruning(database, Retention(decisions_s=86400.0 + 1))
+    assert pruning.prune(MADE.at_s).decisions == 1
+    assert [len(found(database, f"t{age_d}")) for age_d in range(3)] == [1, 1, 0]
+    assert not pruning.prune(MADE.at_s)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"decisions": 1}', b'{"decisions": [{}]}', body(id="x"), body(at_s=-1),
+        body(at_s=1 << 62), body(asked="guess"), body(verdict=""), body(uid=-1), body(uid=1 << 32),
+        body(uid=None), body(token=""), body(token="a b"), body(token="a\n"), body(token="t" * 65),
+        body(rules="r" * 10_001), body(job={"": "x"}), body(job={"a": 1}), body(host=""),
+        body(job={str(n): "" for n in range(33)}),
+        json.dumps({"decisions": [MADE.to_json()] * (MOST_DECISIONS + 1)}).encode(),
+    ],
+)  # fmt: skip
+def test_what_is_no_decision_is_refused_with_the_reason(bad: bytes) -> None:
+    with pytest.raises(UsageError, match=r"what was done cannot be read|must be 32 hexadecimal"):
+        read_told(bad)
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_each_sees_their_own_and_operators_all(server: Running) -> None:
+    ask = server.asked_by
+    assert ask(NOBODY, "POST", "/v1/controller", body())[0] == 403
+    with DatabaseClient(server.config) as client:
+        client.tell_decisions([MADE, MADE])
+        assert client.decisions("k3x1") == (MADE,)
+        assert client.decisions("k3x2") == ()
+    for uid in (NOBODY, OPERATOR):
+        status, answer = ask(uid, "GET", "/v1/decisions/k3x1")
+        assert (status, answer["decisions"]) == (200, [MADE.to_json()])
+    status, answer = ask(2, "GET", "/v1/decisions/k3x1")
+    assert (status, "another user's" in answer["error"]) == (403, True)
+    assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404

@@ -1,0 +1,51 @@
+"""What job_submit.lua decided is in the database, and told from there once the log is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from slurm_gpu.cli.explainjob import token_of
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import DatabaseClient
+
+WITHIN_S = 60.0
+
+
+@pytest.fixture
+def lab(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
+    cluster = lab_with()
+    yield cluster
+    for daemon in cluster.daemons.values():
+        daemon.start()
+    cluster.cancel_all_jobs()
+
+
+def submit(lab: Lab) -> tuple[int, str]:
+    """A job of alice's that waits, and its token."""
+    later = ["sbatch", "--parsable", "--begin=now+1hour", "--gpus=1", "--output=/dev/null", "--wrap=true"]
+    job = int(lab.run_as("alice", later).stdout)
+    shown = lab.output(["squeue", "--noheader", f"--jobs={job}", "--Format=admin_comment:200"])
+    token = token_of(shown.strip())
+    assert token is not None, shown
+    return job, token
+
+
+def kept(lab: Lab, token: str) -> int:
+    with DatabaseClient(load_config(lab.layout.site_file)) as database:
+        return len(database.decisions(token))
+
+
+def test_a_decision_is_in_the_database_though_slurm_gpuctld_was_killed(lab: Lab) -> None:
+    daemon = lab.daemons["slurm-gpuctld"]
+    daemon.kill9()
+    job, token = submit(lab)
+    daemon.start()
+    wait_for(lambda: kept(lab, token) == 1, WITHIN_S, "the decision is shipped")
+    # alice may not read the log: what she is told came from slurm-gpudbd.
+    told = lab.run_as("alice", ["slurm-gpu", "explain", str(job)]).stdout
+    assert "Zones: none were looked for" in told
+    assert "may know more" not in told
