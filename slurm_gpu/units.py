@@ -64,6 +64,14 @@ def format_duration(seconds: float) -> str:
     return f"{whole}s"
 
 
+def format_slurm_time(seconds: int) -> str:
+    """As Slurm prints a time limit: "2-00:00:00", "04:30:00"."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hour:02}:{minute:02}:{second:02}"
+
+
 def format_memory_mib(mib: float) -> str:
     """The largest unit with at most one decimal: "64G", "1.5T", "512M"."""
     for unit in ("T", "G"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 
@@ -40,14 +41,16 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
     journal = Journal(state_dir)
     found = loaded.in_force()
     last, begun = journal.newest(State.DONE), journal.newest(State.BEGUN)
+    taken_back = journal.taken_back()
     maker = made_by(journal, loaded.script)
     counts = _decisions(run_dir, loaded.script)
     moved, _ = load_moved(loaded.path)
     if not as_json:  # at once: slurmdbd may be away
-        click.echo("Never applied" if last is None else f"Applied {last.at} from {last.policy}")
+        for line in _applied(last, taken_back):
+            click.echo(line)
         if begun is not None:
             click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
-        click.echo(f"{loaded.script}: {_standing(found, maker, loaded.path, file)}")
+        click.echo(f"{loaded.script}: {_standing(found, maker, taken_back, loaded.path, file)}")
         _print_moves(moved)
         if counts is not None and counts.since_s is not None:
             _print_counts(counts, counts.since_s)
@@ -58,6 +61,7 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
         print_json(
             {
                 "applied": _plain(last),
+                "taken_back": [_plain(entry) for entry in taken_back],
                 "cut_short": None if begun is None else begun.name,
                 "compared_with": str(loaded.path.absolute()),
                 "script": found.value,
@@ -78,7 +82,23 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
         raise click.exceptions.Exit(1)
 
 
-def _standing(found: InForce, maker: Entry | None, path: Path, file: Path | None) -> str:
+def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
+    """Which apply counts, and which were taken back since."""
+    if last is not None:
+        yield f"Applied {last.at} from {last.policy}"
+    elif not taken_back:
+        yield "Never applied"
+    else:
+        yield "Nothing is applied: all is as it was before the first apply"
+    if taken_back:
+        those = ", ".join(entry.at for entry in taken_back)
+        applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
+        yield f"Taken back since by `policy rollback`: {applies} of {those}"
+
+
+def _standing(
+    found: InForce, maker: Entry | None, taken_back: Sequence[Entry], path: Path, file: Path | None
+) -> str:
     """How the script stands to the file that it was compared with, and what to type."""
     apply = apply_command(file)
     if found is InForce.SAME:
@@ -87,6 +107,8 @@ def _standing(found: InForce, maker: Entry | None, path: Path, file: Path | None
         return f"not there: `{apply}` installs it"
     if found is InForce.FOREIGN:
         return f"not slurm-gpu's: `{apply}` says what to do"
+    if taken_back and (maker is None or Path(maker.policy) == path.absolute()):
+        return f"as before what was taken back, not as {path} says: `{apply}` installs the latter"
     if maker is None:
         return f"neither as {path} says nor as it was last applied here: `{apply}` installs the former"
     if Path(maker.policy) != path.absolute():

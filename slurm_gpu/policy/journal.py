@@ -109,6 +109,16 @@ class Journal:
         """The last apply that came so far."""
         return next((entry for entry in reversed(self.entries()) if entry.state in states), None)
 
+    def taken_back(self) -> list[Entry]:
+        """The applies that were rolled back since the one that counts, oldest first."""
+        found: list[Entry] = []
+        for entry in reversed(self.entries()):
+            if entry.state is State.DONE:
+                break
+            if entry.state is State.ROLLED_BACK:
+                found.append(entry)
+        return found[::-1]
+
     def owned(self, cluster: str) -> tuple[Owned, ...]:
         """Limits of Slurm's that the policy in force has set."""
         for entry in reversed(self.entries()):

@@ -16,7 +16,7 @@ from typing import Protocol
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, run_command
 from slurm_gpu.slurm.tres import parse_tres
-from slurm_gpu.units import parse_slurm_time
+from slurm_gpu.units import format_slurm_time, parse_slurm_time
 
 DENY_ON_LIMIT = "DenyOnLimit"
 """The QOS flag with which Slurm refuses what could never start, in place of letting it wait for ever."""
@@ -81,7 +81,15 @@ class LimitField:
         """The field with a value, as sacctmgr would print it."""
         if self.holds_names:
             return f"{self.name}{'-' if value is None else '+'}={self.item}"
-        return f"{self}={'none' if value is None else value}"
+        return f"{self}={'none' if value is None else self.amount(value)}"
+
+    def amount(self, value: int) -> str:
+        """A value of this field, with the unit that Slurm counts it in."""
+        if self.name == "MaxWall":
+            return format_slurm_time(60 * value)
+        if self.item == "mem":
+            return f"{value}M" if value % 1024 or not value else f"{value // 1024}G"
+        return str(value)
 
 
 Limits = Mapping[LimitField, int]

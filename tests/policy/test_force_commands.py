@@ -12,6 +12,7 @@ import pytest
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.journal import Journal
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 
 from .limitstore import MemoryStore, account, fields, qos, user
@@ -97,7 +98,7 @@ def test_a_plan_tells_every_change_and_makes_none(
     assert cluster.run("plan") == 0
     assert capsys.readouterr().out.splitlines() == [
         "Slurm's own limits: to change",
-        "  account vision: MaxWall=1440 (was no limit; rule days)",
+        "  account vision: MaxWall=1-00:00:00 (was no limit; rule days)",
         "  users alice, bob in account vision: GrpTRES=gres/gpu=4 (was no limit; rule share)",
         f"{cluster.script}: would be replaced (missing)",
     ]
@@ -172,7 +173,7 @@ def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.
     capsys.readouterr()
     assert cluster.run("rollback") == 0
     told = capsys.readouterr().out.splitlines()
-    assert told[1] == "  account vision: MaxWall=1440 (was 2880; as before the apply)"
+    assert told[1] == "  account vision: MaxWall=1-00:00:00 (was 2-00:00:00; as before the apply)"
     assert (
         told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
     )
@@ -180,6 +181,41 @@ def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.
     assert cluster.run("rollback") == 0
     assert cluster.store.associations("c")[0].limits == {}
     assert cluster.run("rollback") == 2
+
+
+def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = cluster.root / "policy.yaml"
+    for days in ("1d", "2d", "3d"):
+        file.write_text(POLICY.replace("1d", days))
+        assert cluster.run("apply") == 0
+    first, second, third = Journal(cluster.root / "state").entries()
+    for _ in range(2):
+        assert cluster.run("rollback") == 0
+    capsys.readouterr()
+    assert cluster.run("status") == 1
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        f"Applied {first.at} from {file}",
+        f"Taken back since by `policy rollback`: 2 applies of {second.at}, {third.at}",
+        f"{cluster.script}: as before what was taken back, not as {file} says: "
+        "`slurm-gpu policy apply` installs the latter",
+    ]
+    assert cluster.run("rollback") == 0
+    capsys.readouterr()
+    assert cluster.run("status") == 1
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "Nothing is applied: all is as it was before the first apply"
+    assert told[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
+    assert "as before what was taken back" in told[2]
+    assert cluster.run("status", "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["applied"] is None
+    assert [one["at"] for one in answer["taken_back"]] == [first.name, second.name, third.name]
+    assert cluster.run("apply") == 0
+    capsys.readouterr()
+    assert cluster.run("status") == 0
+    assert "Taken back" not in capsys.readouterr().out
 
 
 def pending(job_id: int, user: str, qos: str) -> QueuedJob:

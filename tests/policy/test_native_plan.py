@@ -160,7 +160,7 @@ def test_queued_jobs_that_could_never_start_any_more_are_listed() -> None:
         job(6, "bob", tres_requested={"cpu": 1.0}, time_limit_s=None),
     ]
     assert [str(one) for one in stranded(queue, found(now), steps)] == [
-        "job 1 of alice asks for 60 minutes: user alice in account vision, MaxWall=30",
+        "job 1 of alice asks for 01:00:00: user alice in account vision, MaxWall=00:30:00",
         "job 1 of alice asks for 4 gres/gpu: account vision, MaxTRES=gres/gpu=3",
     ]
 
@@ -220,5 +220,5 @@ def test_limits_that_slurmctld_does_not_enforce_are_told() -> None:
 
 
 def test_limits_read_alike_however_they_are_written() -> None:
-    assert LimitField("MaxTRES", "mem").show(64) == "MaxTRES=mem=64"
+    assert LimitField("MaxTRES", "mem").show(64) == "MaxTRES=mem=64M"
     assert fields(MaxWall=60) == {LimitField("MaxWall"): 60}

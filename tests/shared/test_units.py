@@ -8,6 +8,7 @@ from slurm_gpu.units import (
     format_duration,
     format_memory_mib,
     format_mgpu,
+    format_slurm_time,
     parse_duration,
     parse_memory_mib,
     parse_slurm_time,
@@ -89,3 +90,14 @@ def test_memory_for_people():
 
 def test_gpus_in_thousandths():
     assert [format_mgpu(mgpu) for mgpu in (2000, 250, 0, 1500)] == ["2", "0.25", "0", "1.5"]
+
+
+@given(seconds=st.integers(0, 10**9))
+def test_a_time_limit_is_printed_so_that_slurm_reads_the_same(seconds: int) -> None:
+    assert parse_slurm_time(format_slurm_time(seconds)) == seconds
+
+
+def test_time_limits_look_as_in_squeue_and_sacctmgr() -> None:
+    assert [format_slurm_time(s) for s in (0, 90, 5400, 172800)] == [
+        "00:00:00", "00:01:30", "01:30:00", "2-00:00:00",
+    ]  # fmt: skip

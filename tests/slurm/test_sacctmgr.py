@@ -137,3 +137,16 @@ def test_a_name_that_stands_for_others_is_refused(name: str) -> None:
             "c", [Entity(EntityKind.USER, "vision", name)], {LimitField("MaxJobs"): 1}
         )
     assert run.asked == []
+
+
+def test_amounts_are_shown_with_the_unit_that_they_are_counted_in() -> None:
+    shown = [
+        LimitField("MaxWall").show(2880),
+        LimitField("MaxTRES", "mem").show(65536),
+        LimitField("MaxTRES", "mem").show(1500),
+        LimitField("GrpTRES", "gres/gpu").show(12),
+        LimitField("MaxWall").show(None),
+    ]
+    assert shown == [
+        "MaxWall=2-00:00:00", "MaxTRES=mem=64G", "MaxTRES=mem=1500M", "GrpTRES=gres/gpu=12", "MaxWall=none",
+    ]  # fmt: skip

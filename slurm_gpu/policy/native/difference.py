@@ -48,7 +48,7 @@ class Step:
             why = "as before the apply"
         if self.limit.holds_names:
             return f"{self.entity}: {self.limit.show(self.new)} ({why})"
-        was = "no limit" if self.old is None else str(self.old)
+        was = "no limit" if self.old is None else self.limit.amount(self.old)
         return f"{self.entity}: {self.limit.show(self.new)} (was {was}; {why})"
 
     @property
@@ -74,8 +74,8 @@ class Drift:
     found: int | None
 
     def __str__(self) -> str:
-        is_now = "taken away" if self.found is None else f"set to {self.found}"
         one = self.owned
+        is_now = "taken away" if self.found is None else f"set to {one.limit.amount(self.found)}"
         if one.limit.holds_names:
             return f"{one.entity}: {one.limit.name} {one.limit.item} (rule {one.rule}) was taken away by hand"
         return f"{one.entity}: {one.limit.show(one.value)} (rule {one.rule}) was {is_now} by hand"
@@ -142,5 +142,5 @@ def _overridden(wanted: Wanted, found: Mapping[Entity, Limits]) -> Iterator[str]
             if limit.name in INHERITED and bound is not None and limit not in of_user and value > bound.value:
                 yield (
                     f"{entity} has {limit.show(value)} of its own, set by hand, which counts in place of the "
-                    f"account's {bound.value} (rule {bound.rule})"
+                    f"account's {limit.amount(bound.value)} (rule {bound.rule})"
                 )

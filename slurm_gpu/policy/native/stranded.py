@@ -9,7 +9,6 @@ from slurm_gpu.policy.native.difference import Step
 from slurm_gpu.policy.native.fields import INHERITED
 from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.sacctmgr import Entity, EntityKind, LimitField, Limits
-from slurm_gpu.units import counted
 
 # Slurm asks for these anew each time it tries to start a job; MaxSubmitJobs and its like bind at submission.
 _PER_TRES = frozenset({"GrpTRES", "MaxTRES", "MaxTRESPU"})
@@ -41,11 +40,9 @@ class Stranded:
                 f"job {job.job_id} of {job.user} waits in QOS {job.qos}: {self.entity} may no longer use it"
             )
             return told if self.remedy is None else f"{told}; `{self.remedy}` moves it"
-        what = f"asks for {self.asked} {self.limit.item}".rstrip()
-        if self.limit.name == "MaxWall" and self.asked is not None:
-            what = f"asks for {counted(self.asked, 'minute')}"
-        elif self.limit.name in _PER_JOBS:
-            what = "could not run"
+        what = "could not run"
+        if self.asked is not None and self.limit.name not in _PER_JOBS:
+            what = f"asks for {self.limit.amount(self.asked)} {self.limit.item}".rstrip()
         return f"job {job.job_id} of {job.user} {what}: {self.entity}, {self.limit.show(self.value)}"
 
 
