@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+NOT_RECOGNISED = "(not recognised)"
+"""An application, or its field, that no rule knows."""
+
 
 def percent(part: float, whole: float = 100.0) -> str:
     """As in "47 %", "38.3 %" and "less than 0.1 %", so that 0 % is none at all; "–" of nothing."""

@@ -15,7 +15,7 @@ from tests.reports.conftest import NOW_S
 from tests.reports.counting import by_key, by_place
 from tests.reports.generated import N_JOBS, N_USERS, RATES, Accounting, epoch_s
 
-UNKNOWN = "(unknown)"
+NOT_RECOGNISED = "(not recognised)"
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,8 @@ def runs(centre: Accounting) -> list[dict[str, Any]]:
             "user": user,
             "account": account,
             "team": centre.team_of[account],
-            "app": UNKNOWN if app is None else app,
-            "field": UNKNOWN if of is None else of,
+            "app": NOT_RECOGNISED if app is None else app,
+            "field": NOT_RECOGNISED if of is None else of,
             "nodes": nodes,
             "n_nodes": len(nodes),
         }

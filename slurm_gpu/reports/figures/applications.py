@@ -9,7 +9,7 @@ from slurm_gpu.reports.figure import Column, Figure, Table
 from slurm_gpu.reports.figures.hours import mean_by
 from slurm_gpu.reports.figures.ranking import bars, largest_first, shown_names
 from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
-from slurm_gpu.reports.wording import listed, percent
+from slurm_gpu.reports.wording import NOT_RECOGNISED, listed, percent
 
 _NAMED = 4
 
@@ -28,7 +28,7 @@ def _by(jobs: JobTable, what: str, column: Category) -> Figure:
     # How many GPUs a resized run had may be known of a part of it only.
     of_gpus = np.flatnonzero(jobs.with_gpus | (jobs.held_mgpu_s > 0))
     some = column.take(of_gpus)
-    names = shown_names(column)
+    names = shown_names(column, NOT_RECOGNISED)
     wall_h = some.sums_and_rest(jobs.wall_h[of_gpus])
     held = some.sums_and_rest(jobs.held_mgpu_s[of_gpus])
     ended = column.take(jobs.ended_with_gpus)

@@ -17,9 +17,9 @@ MOST_BARS = 20
 """So many names are drawn; what all others have together is one more bar. The table has all."""
 
 
-def shown_names(column: Category) -> list[str]:
+def shown_names(column: Category, unknown: str = UNKNOWN_NAME) -> list[str]:
     """The names of a column as people read them, and at the end that of rows without one."""
-    return [*(name if name else UNNAMED for name in column.names), UNKNOWN_NAME]
+    return [*(name if name else UNNAMED for name in column.names), unknown]
 
 
 def largest_first(names: Sequence[str], values: NDArray[Any]) -> list[int]:

@@ -23,12 +23,13 @@ from slurm_gpu.reports.page.axislabel import axis_label
 from slurm_gpu.reports.page.nodeclasses import NODE_CLASSES
 from slurm_gpu.reports.page.plaintext import visible
 from slurm_gpu.reports.page.scales import scale_of
+from slurm_gpu.reports.wording import NOT_RECOGNISED
 
 _STEPS = 65_535
 """Codes of a column of two bytes, of which the last stands for a gap."""
 _LISTED = 255
 """Different values that a column of one byte tells apart; a gap is the code after them."""
-_OTHERS, _UNKNOWN = "others", "not recognised"
+_OTHERS = "others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def _planes(codes: NDArray[Any], *, wide: bool) -> list[bytes]:
 def _applications(column: Category) -> tuple[list[str], NDArray[Any]]:
     """Names by number of runs, most first, gaps by a name of their own; and each run's place among them."""
     counts = np.bincount(column.codes + 1, minlength=len(column.names) + 1)
-    names = [_UNKNOWN, *column.names]
+    names = [NOT_RECOGNISED, *column.names]
     by_count = [int(place) for place in np.argsort(-counts, kind="stable") if counts[place]]
     place_of = np.zeros(len(names), np.int64)
     place_of[by_count] = np.minimum(np.arange(len(by_count)), _LISTED)

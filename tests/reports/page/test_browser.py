@@ -250,7 +250,7 @@ def test_hostile_names_are_text_and_do_nothing(opened: Any):
     )
     for name in HOSTILE:
         assert visible(name) in cells
-    assert set(labels) <= {*map(visible, HOSTILE), "not recognised"}
+    assert set(labels) <= {*map(visible, HOSTILE), "(not recognised)"}
     assert tab.page.evaluate("document.scripts.length") == 3  # facts, bytes, and the one that runs
     assert tab.page.evaluate("document.images.length") == 0
     assert tab.asked == [tab.url]

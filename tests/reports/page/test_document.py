@@ -120,7 +120,7 @@ def test_the_scripts_data_are_the_runs(seen: _Seen):
     )
     (data,) = (text for attributes, text in seen.scripts if attributes.get("id") == "parallel-bytes")
     assert facts["runs"] == 300
-    assert set(facts["applications"]) <= {*map(visible, HOSTILE), "not recognised"}
+    assert set(facts["applications"]) <= {*map(visible, HOSTILE), "(not recognised)"}
     columns = sum(2 if axis["wide"] else 1 for axis in facts["axes"]) + 1
     assert len(zlib.decompress(base64.b64decode(data))) == 300 * columns
 

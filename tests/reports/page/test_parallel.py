@@ -48,7 +48,7 @@ def test_values_come_back():
         np.testing.assert_allclose(columns[axis.name], chart.values[axis.name], rtol=3e-4, atol=2e-4)
     for exact in ("nNODE", "nGPU"):
         np.testing.assert_array_equal(columns[exact], chart.values[exact])
-    assert names == [name or "not recognised" for name in chart.application.texts()]
+    assert names == [name or "(not recognised)" for name in chart.application.texts()]
 
 
 @settings(max_examples=60)
