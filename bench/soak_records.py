@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,12 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
 
     A slurmctld that is killed goes on from what it saved seconds before. Of a job that it had begun since
     then it knows nothing: it may begin it anew on another node, or give its number to another job. Of those
-    it cannot be told what would be right.
+    it cannot be told what would be right. One that it forgot before it had begun stays pending for ever in
+    Slurm's accounting, and so in ours, beside the next job with that number: it is counted, and no run.
     """
     expected = accounted(lab, jobs)
     forgotten: list[int] = []
+    never_begun: list[int] = []
     lost: list[int] = []
     twice: list[int] = []
     points: list[float] = []
@@ -76,14 +79,13 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         if any(one.positions and one.node not in nodes for one in lab.held(job)):
             forgotten.append(job)
             continue
-        runs = _runs(client, job, len(held), until)
-        told = {(record.node, record.device) for run in runs for record in run.devices or ()}
+        runs, n_pending = runs_of(client, job, len(held), until)
         n_expected = len(expected.get(job, ()))
-        if n_expected and len(runs) != n_expected:
-            (lost if len(runs) < n_expected else twice).append(job)
-            _tell_all(job, n_expected, held, runs, history)
-        elif held and told != held.keys():
-            (lost if told < held.keys() else twice).append(job)
+        if n_expected and n_pending:
+            never_begun.append(job)
+        wrong = found_wrong(n_expected, held.keys(), runs)
+        if wrong is not None:
+            {Wrong.LOST: lost, Wrong.TWICE: twice}[wrong].append(job)
             _tell_all(job, n_expected, held, runs, history)
         elif len(runs) == 1:
             shares = lab.truth(job)
@@ -105,6 +107,7 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         "jobs": len(jobs),
         "in_accounting": len(expected),
         "forgotten_by_slurmctld": forgotten,
+        "forgotten_before_begun": never_begun,
         "lost": lost,
         "twice": twice,
         "held_compared": len(off_s),
@@ -114,6 +117,23 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         "worst_points": round(max(points, default=0.0), 2),
         "beyond": beyond,
     }
+
+
+class Wrong(Enum):
+    """What may be wrong with the records of a job."""
+
+    LOST = "lost"
+    TWICE = "twice"
+
+
+def found_wrong(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> Wrong | None:
+    """Compare what began by Slurm's accounting (0: unknown) and the hooks' stamps with what was recorded."""
+    told = {(record.node, record.device) for run in runs for record in run.devices or ()}
+    if n_expected and len(runs) != n_expected:
+        return Wrong.LOST if len(runs) < n_expected else Wrong.TWICE
+    if held and told != held:
+        return Wrong.LOST if told < held else Wrong.TWICE
+    return None
 
 
 def _tell_all(
@@ -170,15 +190,19 @@ def _by_place(lab: Lab, held: Sequence[Held]) -> dict[Place, list[Held]]:
     return places
 
 
-def _runs(client: DatabaseClient, job: int, n_devices: int, until: float) -> Sequence[Run]:
-    """As slurm-gpudbd shows them, once the last record of each device is there, or time is over."""
+def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> tuple[Sequence[Run], int]:
+    """Those that have begun, as slurm-gpudbd shows them, and how many have not.
+
+    Once the last record of each device is there, or time is over.
+    """
     while True:
-        runs = client.run(str(job))
+        shown = client.run(str(job))
+        runs = [run for run in shown if run.start_s is not None]
         records = [record for run in runs for record in run.devices or ()]
         final = {(record.node, record.device) for record in records if record.final}
         over = runs and all(run.end_s is not None for run in runs)
         if (over and len(final) == n_devices) or time.monotonic() > until:
-            return runs
+            return runs, len(shown) - len(runs)
         time.sleep(2)
 
 

@@ -1,0 +1,47 @@
+"""bench/soak.py tells a job that was recorded twice from a number that slurmctld gave out twice."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+
+from soak_records import Wrong, found_wrong, runs_of
+
+from tests.cli.conftest import make_record, make_run
+
+HELD = {("n1", "GPU-a")}
+RUN = make_run(devices=(make_record("GPU-a"),))
+FORGOTTEN = make_run(state="PENDING", start_s=None, end_s=None, nodes="", devices=())
+"""Submitted, and never begun: slurmctld was killed, and forgot it, but not Slurm's accounting."""
+
+
+class Client:
+    """A slurm-gpudbd that has these runs of each job."""
+
+    def __init__(self, *shown: Any) -> None:
+        self.shown = shown
+        self.asked = 0
+
+    def run(self, job: str) -> Sequence[Any]:
+        self.asked += 1
+        return self.shown
+
+
+def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_its_number() -> None:
+    client = Client(RUN, FORGOTTEN)
+    runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
+    assert (list(runs), n_never_begun) == ([RUN], 1)
+    assert client.asked == 1  # and nobody waits for its end
+    assert found_wrong(1, HELD, runs) is None
+
+
+def test_what_is_missing_or_too_much_is_told() -> None:
+    elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
+    assert found_wrong(1, HELD, [RUN, RUN]) is Wrong.TWICE
+    assert found_wrong(2, HELD, [RUN]) is Wrong.LOST
+    assert found_wrong(1, HELD, []) is Wrong.LOST
+    assert found_wrong(1, HELD, [make_run(devices=())]) is Wrong.LOST
+    assert found_wrong(1, HELD, [elsewhere]) is Wrong.TWICE
+    assert found_wrong(0, set(), []) is None
