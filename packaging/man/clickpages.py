@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 import click
 from docutils import nodes
 from manpage import ManPage, definitions, literal, paragraph, paragraphs, section, see_also, usage
-from words import COMMON_ENVIRONMENT, EXAMPLES, EXIT_STATUS, RELATED, SITE_FILES, described
+from words import COMMON_ENVIRONMENT, EXIT_STATUS, RELATED, SITE_FILES, described
 
+from slurm_gpu.cli.examples import EXAMPLES
 from slurm_gpu.cli.main import SUMMARIES, cli
 
 NAME = "slurm-gpu"
@@ -145,6 +146,6 @@ def _variables(context: click.Context) -> tuple[tuple[str, str], ...]:
 
 
 def _examples(name: str) -> Iterator[nodes.Node]:
-    for command, meaning in EXAMPLES.get(name, ()):
+    for command, meaning in EXAMPLES[name]:
         yield paragraph(meaning)
         yield literal(command)

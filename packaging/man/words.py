@@ -43,40 +43,6 @@ RELATED = {
     "doctor": ("slurm-gpud(8)", "slurm-gpudbd(8)", "slurm-gpuctld(8)"),
 }
 
-EXAMPLES = {
-    "job": (("slurm-gpu job 4711_3", "What the GPUs of the third task of job array 4711 did:"),),
-    "jobs": (
-        ("slurm-gpu jobs --user alice --since 7d", "What alice ran in the last week:"),
-        ("slurm-gpu jobs --since 30d --limit 100000 --csv", "The last month, for a spreadsheet:"),
-    ),
-    "nodes": (
-        ("slurm-gpu nodes --free", "Where a whole GPU is free now:"),
-        ("slurm-gpu nodes --live --partition gpu", "What the GPUs of a partition do now:"),
-    ),
-    "explain": (
-        ("slurm-gpu explain -- sbatch --gpus=4 --time=2-0 job.sh", "Would this job be accepted?"),
-        ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),
-    ),
-    "quota": (("slurm-gpu quota", "How near are my limits?"),),
-    "report": (
-        ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),
-        (
-            "slurm-gpu report build --since 7d --page-only --out report",
-            "The page alone, of the last seven days and today:",
-        ),
-    ),
-    "policy": (
-        ("slurm-gpu policy check draft.yaml", "Is this draft right?"),
-        ("slurm-gpu policy replay --since 30d draft.yaml", "Whom would it have refused last month?"),
-        ("slurm-gpu policy apply", "Put /etc/slurm-gpu/policy.yaml into force:"),
-        ("slurm-gpu policy rollback", "Have back what was in force before:"),
-    ),
-    "doctor": (
-        ("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),
-        ("slurm-gpu doctor remove", "What to change in slurm.conf, and to type, before slurm-gpu goes:"),
-    ),
-}  # fmt: skip
-
 Item = tuple[Sequence[nodes.Node], Sequence[nodes.Node]]
 
 

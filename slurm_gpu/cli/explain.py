@@ -48,7 +48,7 @@ def explain(site: Site, user: str | None, show_rules: bool, as_json: bool, comma
     words = [word for index, word in enumerate(command) if index or word != "--"]
     stdin = None if sys.stdin is None or sys.stdin.isatty() else sys.stdin
     request = parse_command(words, os.environ, stdin)
-    uid, name = uid_and_name(user)
+    uid, name = uid_and_name(user, "--as (--user)")
     settings = site.slurm.settings()
     script = read_installed(Path(settings.conf_path).parent / SCRIPT_NAME)
     nodes, partitions = site.slurm.nodes(), read_partitions()

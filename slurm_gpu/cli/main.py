@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from slurm_gpu import __version__
 from slurm_gpu.cli.encoding import spell_out
+from slurm_gpu.cli.examples import shown
 from slurm_gpu.cli.site import Site
 from slurm_gpu.errors import OutsideError, SlurmGpuError
 
@@ -39,6 +40,8 @@ CARRIED_BY = {
     **dict.fromkeys(("matplotlib", "pyarrow"), ("slurm-gpu-report", "report")),
     **dict.fromkeys(("scipy", "sklearn"), ("slurm-gpu-learn", "learn")),
 }
+_JUDGES_OF_SITE_FILE = ("doctor",)
+"""Commands that say themselves what is wrong with the site file."""
 SUMMARIES = {name: summary for name, (_, summary) in _COMMANDS.items()}
 
 
@@ -49,7 +52,8 @@ class _ReaderGoneError(Exception):
 class _LazyGroup(click.Group):
     """Knows its commands' names and summaries, and imports a command when it is called.
 
-    The module of a command holds a click command of the command's own name.
+    The module of a command holds a click command of the command's own name. In `commands` stand-ins have the
+    names, of which click proposes the nearest where one is mistyped.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,6 +64,7 @@ class _LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(_COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
+        command.epilog = shown(cmd_name)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -82,7 +87,12 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
-@click.command(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    commands=[click.Command(name, short_help=summary) for name, summary in SUMMARIES.items()],
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`slurm-gpu COMMAND --help` shows examples.",
+)
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -98,8 +108,12 @@ def cli(ctx: click.Context, config: Path | None) -> None:
     or another thing outside failed.
     """
     site = ctx.ensure_object(Site)
-    if config is not None:
-        site.config_path = config
+    if config is None:
+        return
+    site.config_path = config
+    # Also for commands that need nothing of it: whoever names a file means it to count.
+    if ctx.invoked_subcommand not in _JUDGES_OF_SITE_FILE:
+        _ = site.config
 
 
 def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:

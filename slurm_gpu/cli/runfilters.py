@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
@@ -15,6 +16,7 @@ from slurm_gpu.cli.times import parse_moment
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.errors import InputError, UsageError
 
+_MOST_GPUS = 1_000_000
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 SHORT_STATES = {
@@ -58,6 +60,20 @@ def _complete_from(names_in: Callable[[SiteConfig], Collection[str]]) -> Callabl
     return complete
 
 
+def _gpus(ctx: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """A number of GPUs, of which shards are parts."""
+    if value is None:
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number <= _MOST_GPUS:
+        right = f"a number of GPUs from 0 to {_MOST_GPUS:,}, such as 0.25 or 8"
+        raise click.BadParameter(f"{value!r} is not {right}", ctx, parameter)
+    return number
+
+
 def _teams(config: SiteConfig) -> Collection[str]:
     return () if isinstance(config.team, str) else sorted(set(config.team.values()))
 
@@ -87,7 +103,7 @@ _OPTIONS = (
     ),
     click.option(
         "--min-gpus",
-        type=click.FloatRange(0, 1_000_000),
+        callback=_gpus,
         metavar="N",
         help="Only runs with at least N GPUs, such as 0.25 or 8.",
     ),

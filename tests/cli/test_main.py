@@ -8,6 +8,7 @@ import pytest
 
 from slurm_gpu import __version__
 from slurm_gpu.cli import main as main_module
+from slurm_gpu.cli.examples import EXAMPLES
 from slurm_gpu.errors import SlurmError
 from tests.cli.conftest import CommandLine
 
@@ -52,6 +53,34 @@ def test_another_site_file_can_be_named(slurm_gpu: CommandLine, tmp_path):
     other = tmp_path / "other.yaml"
     assert slurm_gpu("--config", str(other), "jobs") == 2
     assert slurm_gpu.err == f"slurm-gpu: {other}: cannot be read: No such file or directory\n"
+
+
+@pytest.mark.parametrize("argv", [["nodes"], ["explain", "--", "sbatch", "--gpus=1", "x"]])
+def test_a_site_file_that_is_named_counts_even_where_nothing_is_needed_of_it(
+    slurm_gpu: CommandLine, tmp_path: Path, argv: list[str]
+):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("zones: 5\n")
+    assert slurm_gpu("--config", str(broken), *argv) == 2
+    assert f"{broken}:1:8: zones must hold" in slurm_gpu.err
+    assert slurm_gpu.out == ""
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(slurm_gpu: CommandLine):
+    assert slurm_gpu("jbos") == 2
+    assert "No such command 'jbos'. Did you mean 'jobs'?" in slurm_gpu.err
+    assert slurm_gpu("policy", "aply") == 2
+    assert "'apply'" in slurm_gpu.err
+
+
+def test_the_help_of_each_command_ends_with_examples_that_name_it(slurm_gpu: CommandLine):
+    assert EXAMPLES.keys() == main_module.SUMMARIES.keys()
+    for command, examples in EXAMPLES.items():
+        assert slurm_gpu(command, "--help") == 0
+        _, _, shown = slurm_gpu.out.partition("\n  Examples:\n")
+        for typed, meaning in examples:
+            assert f"  {meaning}\n      {typed}\n" in shown
+            assert typed.split()[:2] == ["slurm-gpu", command]
 
 
 def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
@@ -133,3 +162,11 @@ def test_our_own_mistakes_do_not_pass_for_a_finding(slurm_gpu: CommandLine):
     slurm_gpu.site.connect_slurm = broken
     assert slurm_gpu("nodes") == 3
     assert slurm_gpu.err == "slurm-gpu: KeyError: 'n7' (SLURM_GPU_DEBUG=1 shows where)\n"
+
+
+def test_a_user_whom_this_host_does_not_know_is_told_by_either_name_of_the_option(slurm_gpu: CommandLine):
+    for option in ("--as", "--user"):
+        assert slurm_gpu("explain", option, "nobody-here", "--", "sbatch", "--wrap=true") == 2
+        assert "--as (--user): 'nobody-here' is not a user of this host" in slurm_gpu.err
+    assert slurm_gpu("quota", "--user", "nobody-here") == 2
+    assert "--user: 'nobody-here' is not a user of this host" in slurm_gpu.err

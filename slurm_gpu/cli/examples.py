@@ -1,0 +1,61 @@
+"""Examples of each command, for its --help and its page of man."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "job": (("slurm-gpu job 4711_3", "What the GPUs of the third task of job array 4711 did:"),),
+    "jobs": (
+        ("slurm-gpu jobs --user alice --since 7d", "What alice ran in the last week:"),
+        ("slurm-gpu jobs --since 30d --limit 100000 --csv", "The last month, for a spreadsheet:"),
+    ),
+    "nodes": (
+        ("slurm-gpu nodes --free", "Where a whole GPU is free now:"),
+        ("slurm-gpu nodes --live --partition gpu", "What the GPUs of a partition do now:"),
+    ),
+    "explain": (
+        ("slurm-gpu explain -- sbatch --gpus=4 --time=2-0 job.sh", "Would this job be accepted?"),
+        ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),
+    ),
+    "forecast": (
+        ("slurm-gpu forecast 4711", "When will this job start?"),
+        (
+            "slurm-gpu forecast -- sbatch --gpus=4 --time=2-0 job.sh",
+            "And this one, submitted now?",
+        ),
+    ),
+    "quota": (("slurm-gpu quota", "How near are my limits?"),),
+    "policy": (
+        ("slurm-gpu policy check draft.yaml", "Is this draft right?"),
+        ("slurm-gpu policy replay --since 30d draft.yaml", "Whom would it have refused last month?"),
+        ("slurm-gpu policy apply", "Put /etc/slurm-gpu/policy.yaml into force:"),
+        ("slurm-gpu policy rollback", "Have back what was in force before:"),
+    ),
+    "placement": (
+        ("slurm-gpu placement status", "How full is each node, and in which order are they taken?"),
+        ("slurm-gpu placement replay --since 30d", "What would the last month have been by other rules?"),
+    ),
+    "report": (
+        ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),
+        (
+            "slurm-gpu report build --since 7d --page-only --out report",
+            "The page alone, of the last seven days and today:",
+        ),
+    ),
+    "db": (
+        ("slurm-gpu db upgrade", "After an update of the packages, before slurm-gpudbd starts:"),
+        ("slurm-gpu db export --since 60d --out /srv/export", "The last two months as Parquet files:"),
+    ),
+    "doctor": (
+        ("slurm-gpu doctor", "As root, on the controller, the database host and a GPU node:"),
+        ("slurm-gpu doctor remove", "What to change in slurm.conf, and to type, before slurm-gpu goes:"),
+    ),
+}
+"""By command: what to type, and what it tells."""
+
+
+def shown(command: str) -> str:
+    """The examples of a command as click prints them, whose own mark keeps the lines as they are."""
+    lines = [line for typed, meaning in EXAMPLES[command] for line in (f"  {meaning}", f"    {typed}")]
+    return "\n".join(("\b", "Examples:", *lines))
