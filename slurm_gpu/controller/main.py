@@ -25,6 +25,8 @@ from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
+from slurm_gpu.controller.reservations import ReservationKeeper
+from slurm_gpu.controller.reservationtable import ReservationTable, exchange_with
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.controller.zonewait import ZoneWait
@@ -35,6 +37,7 @@ from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.features import FeatureClient
 from slurm_gpu.slurm.queue import QueueReader
+from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.slurm.submission import read_partitions
 
 log = logging.getLogger("slurm-gpuctld")
@@ -88,7 +91,20 @@ def _run(options: argparse.Namespace) -> None:
                 waits.turn(*watcher.seen, in_charge=keeper.in_charge)
 
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
-        duties = (wait_turn, lambda: priorities.turn(in_charge=keeper.in_charge), shipper.poll)
+        duties: list[Callable[[], None]] = [
+            wait_turn,
+            lambda: priorities.turn(in_charge=keeper.in_charge),
+            shipper.poll,
+        ]
+        if config.placement.reservations is not None:
+            reservations = ReservationKeeper(
+                config.placement.reservations,
+                ReservationClient(calls),
+                ReservationTable(exchange_with(config), _in_background),
+                clock,
+                acts,
+            )
+            duties.append(lambda: reservations.turn(in_charge=keeper.in_charge))
         _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()
@@ -144,7 +160,7 @@ def _in_background(task: Callable[[], T]) -> Future[T]:
         except BaseException as error:  # whoever asks for the result gets it
             future.set_exception(error)
 
-    threading.Thread(target=run, name="accounting", daemon=True).start()
+    threading.Thread(target=run, name="asking", daemon=True).start()
     return future
 
 

@@ -1,0 +1,238 @@
+"""Makes in Slurm what operators approved, gives up what nobody uses, and takes away what is over.
+
+The table in slurm-gpudbd is what counts: each look makes Slurm agree with it, so that nothing is left over by
+a kill -9, a restart, or a slurmctld that lost its state. What is over in the table is deleted in Slurm; never
+the other way round, so that whoever goes on, here or beside the backup slurmctld, ends in the same state.
+Of Slurm's reservations only those are touched that bear the name, the user and the nodes of a row.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import Reservations as Settings
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.reservationtable import ReservationTable
+from slurm_gpu.controller.reservationuse import Use, use_of
+from slurm_gpu.database.reservation import Report, Reservation, State, id_of
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
+from slurm_gpu.units import format_duration
+
+log = logging.getLogger("slurm-gpuctld")
+
+EVERY_S = 10.0
+"""Between two looks."""
+_MOST_BETWEEN_S = 60.0
+"""So much of the time between two looks counts as idle: where it was more, slurmctld was away."""
+_LEAST_LEFT_S = 60
+"""With less of its window left, one is not made any more."""
+
+
+class SlurmReservations(Protocol):
+    """slurm_gpu.slurm.reservations.ReservationClient, or a test's."""
+
+    def all(self) -> Sequence[SlurmReservation]:
+        """All that slurmctld knows."""
+
+    def create(
+        self,
+        name: str,
+        *,
+        start_s: int,
+        end_s: int,
+        nodes: str,
+        user: str,
+        account: str,
+        partition: str,
+        ignores_jobs: bool = False,
+    ) -> None:
+        """Make one; raises NodesBusyError where jobs are in the way."""
+
+    def delete(self, name: str) -> None:
+        """Delete one; raises SlurmError while a job is in it."""
+
+    def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
+        """Jobs of these users, ended ones too."""
+
+
+def is_ours(found: SlurmReservation, row: Reservation) -> bool:
+    """Whether Slurm's reservation is this row's, and not the site's of the same name."""
+    return (
+        found.name == row.name
+        and found.users == {row.user}
+        and row.nodes is not None
+        and set(expand(found.nodes)) == set(expand(row.nodes))
+    )
+
+
+class ReservationKeeper:
+    """Holds for how long each was idle. Nothing that fails ends it: what is not done is tried again."""
+
+    def __init__(
+        self, settings: Settings, slurm: SlurmReservations, table: ReservationTable, clock: Clock, acts: Acts
+    ) -> None:
+        self._settings, self._slurm, self._table = settings, slurm, table
+        self._clock, self._acts = clock, acts
+        self._next_s = 0.0
+        self._looked_s: float | None = None
+        self._idle_s: dict[int, float] = {}
+        self._seen: frozenset[int] = frozenset()
+        """Ids that names in Slurm speak of."""
+        self._made: set[int] = set()
+        self._trouble: str | None = None
+
+    def rows(self) -> Iterable[Reservation]:
+        """Those that are promised, as last known."""
+        return [row for row in (self._table.rows or {}).values() if row.state.is_promised]
+
+    def turn(self, *, in_charge: bool) -> None:
+        """Look, and act, if it is time; only beside the slurmctld that is in charge."""
+        now = self._clock.monotonic()
+        due = now >= self._next_s
+        self._table.poll(self._seen, begin=due)
+        if not due:
+            return
+        self._next_s = now + EVERY_S
+        if not in_charge or self._table.rows is None:
+            self._looked_s = None
+            return
+        trouble = None
+        try:
+            self._look(self._table.rows)
+        except SlurmError as error:
+            self._looked_s, trouble = None, str(error)
+        if trouble is not None and self._trouble is None:
+            log.warning("reservations are not looked after: %s", trouble)
+        elif trouble is None and self._trouble is not None:
+            log.info("reservations are looked after again")
+        self._trouble = trouble
+
+    def _look(self, rows: Mapping[int, Reservation]) -> None:
+        there = {one.name: one for one in self._slurm.all()}
+        self._seen = frozenset(number for name in there if (number := id_of(name)) is not None)
+        now_s = int(self._clock.wall())
+        uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], now_s)
+        for number, row in rows.items():
+            found = there.get(row.name)
+            if row.state.is_promised:
+                self._keep(row, found, uses.get(number), now_s)
+            elif found is not None and is_ours(found, row) and self._table.is_told(number):
+                self._remove(row)
+        self._idle_s = {number: idle_s for number, idle_s in self._idle_s.items() if number in uses}
+        self._looked_s = self._clock.monotonic()
+
+    def _keep(self, row: Reservation, found: SlurmReservation | None, use: Use | None, now_s: int) -> None:
+        """What is promised is in Slurm, and what became of it in the table."""
+        assert row.start_s is not None
+        assert row.end_s is not None
+        report = Report(
+            id=row.id, at_s=now_s, state=row.state, trouble=row.trouble, first_job_id=row.first_job_id,
+            first_eligible_s=row.first_eligible_s, first_start_s=row.first_start_s,
+        )  # fmt: skip
+        if use is not None and use.first is not None and row.first_start_s is None:
+            report = replace(
+                report, first_job_id=use.first.job_id, first_eligible_s=use.first.eligible_s,
+                first_start_s=use.first.start_s,
+            )  # fmt: skip
+        was_used = report.first_start_s is not None
+        if now_s >= row.end_s:
+            why = "its window is over" if was_used else "its window is over, and nobody used it"
+            report = replace(report, state=State.ENDED, why=why, trouble=None)
+        elif found is not None and not is_ours(found, row):
+            report = replace(report, trouble=f"Slurm has another reservation called {row.name}")
+        else:
+            if found is None:
+                report = replace(report, trouble=self._make(row, now_s))
+            elif row.trouble is not None:
+                report = replace(report, trouble=None)
+            if use is not None:
+                report = replace(report, state=State.ACTIVE)
+            if found is not None and use is not None:
+                idle_s = self._idle_since(row.id, is_used=use.is_used)
+                if idle_s >= self._settings.release_unused_s:
+                    idle = format_duration(self._settings.release_unused_s)
+                    why = f"no job for {idle}: the training is over" if was_used else f"unused for {idle}"
+                    report = replace(report, state=State.RELEASED, why=why)
+                    self._acts.add("reservation released", row.name, why, row.state, State.RELEASED)
+        same = replace(report, state=row.state, trouble=row.trouble)
+        is_news = report.state is not row.state or report.trouble != row.trouble
+        if is_news or (same.first_start_s is not None and row.first_start_s is None):
+            self._table.tell(report)
+
+    def _make(self, row: Reservation, now_s: int) -> str | None:
+        """Make it in Slurm; returns what stands in the way, None where it is there now."""
+        assert row.start_s is not None
+        assert row.end_s is not None
+        if row.end_s - now_s < _LEAST_LEFT_S:
+            return row.trouble
+        start_s = max(row.start_s, now_s)
+        ignores_jobs = False
+        try:
+            try:
+                self._create(row, start_s, ignores_jobs=False)
+            except NodesBusyError:
+                ignores_jobs = True
+                self._create(row, start_s, ignores_jobs=True)
+        except SlurmError as error:
+            why = _words_of(error)
+            if why != row.trouble:
+                log.warning("reservation %s cannot be made: %s; it is tried again", row.name, why)
+            return why
+        why = "it was approved"
+        if row.id in self._made or row.state is State.ACTIVE:
+            why = "Slurm had lost it"
+        if ignores_jobs:
+            why += "; jobs may still be on its nodes when it begins"
+        self._made.add(row.id)
+        self._acts.add(
+            "reservation made", row.name, why, "none", f"{row.nodes} from {start_s} to {row.end_s}"
+        )
+        return None
+
+    def _create(self, row: Reservation, start_s: int, *, ignores_jobs: bool) -> None:
+        assert row.end_s is not None
+        assert row.nodes is not None
+        self._slurm.create(
+            row.name, start_s=start_s, end_s=row.end_s, nodes=row.nodes, user=row.user, account=row.account,
+            partition=row.partition, ignores_jobs=ignores_jobs,
+        )  # fmt: skip
+
+    def _remove(self, row: Reservation) -> None:
+        try:
+            self._slurm.delete(row.name)
+        except SlurmError as error:  # also while a job is in it: then it is tried again when that has ended
+            log.info("reservation %s is %s, and still in Slurm: %s", row.name, row.state, _words_of(error))
+            return
+        self._made.discard(row.id)
+        self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
+
+    def _uses(self, begun: Sequence[Reservation], now_s: int) -> Mapping[int, Use]:
+        jobs = self._slurm.jobs_of(frozenset(row.user for row in begun)) if begun else ()
+        return {row.id: use_of(row, jobs, now_s) for row in begun}
+
+    def _idle_since(self, number: int, *, is_used: bool) -> float:
+        """Seconds for which nobody used it, or could have; an outage of slurmctld does not count."""
+        if is_used:
+            self._idle_s[number] = 0.0
+        elif number not in self._idle_s or self._looked_s is None:
+            self._idle_s.setdefault(number, 0.0)
+        else:
+            self._idle_s[number] += min(self._clock.monotonic() - self._looked_s, _MOST_BETWEEN_S)
+        return self._idle_s[number]
+
+
+def _has_begun(row: Reservation, now_s: int) -> bool:
+    return row.state.is_promised and row.start_s is not None and row.start_s <= now_s
+
+
+def _words_of(error: SlurmError) -> str:
+    """What Slurm says, without the command and the hints around it."""
+    lines = str(error).splitlines()
+    said = next((line for line in lines if "rror" in line), lines[-1] if lines else str(error))
+    return said.rpartition("Error creating the reservation: ")[2].strip()[:500]

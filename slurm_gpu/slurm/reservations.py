@@ -1,0 +1,164 @@
+"""Slurm's reservations, and the jobs in them: read by anybody, made and deleted as root or SlurmUser."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
+from slurm_gpu.slurm.scontrol import parse_time_limit
+
+_FIELD = re.compile(r"(\w+)=(\S*)")
+_COLUMNS = (
+    "JobID", "State", "UserName", "Account", "Partition", "Reservation", "EligibleTime", "StartTime",
+    "TimeLimit", "Reason",
+)  # fmt: skip
+_NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
+_BUSY = "Requested nodes are busy"
+REPEATED_EACH_S = {"HOURLY": 3600, "DAILY": 86400, "WEEKDAY": 86400, "WEEKEND": 86400, "WEEKLY": 7 * 86400}
+"""Flags of reservations that come again; of those on some days only, as if it was each day."""
+
+
+class NodesBusyError(SlurmError):
+    """Jobs that run would still be on the nodes when the reservation begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmReservation:
+    """One, whoever made it. `nodes` is a hostlist, "" for none (of licences); times are epoch seconds."""
+
+    name: str
+    start_s: int
+    end_s: int
+    nodes: str
+    users: frozenset[str] = frozenset()
+    accounts: frozenset[str] = frozenset()
+    flags: frozenset[str] = frozenset()
+
+    @property
+    def repeated_each_s(self) -> int | None:
+        """After how long it comes again; None for one that does not."""
+        return min((REPEATED_EACH_S[flag] for flag in self.flags & REPEATED_EACH_S.keys()), default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobAround:
+    """A job of somebody who has a reservation."""
+
+    job_id: int
+    state: str
+    """Upper case base state, such as PENDING."""
+    user: str
+    account: str
+    partitions: frozenset[str]
+    reservation: str
+    """That it is in, or names; "" for none. Slurm writes there too what drew a job by MAGNETIC."""
+    eligible_s: int | None
+    start_s: int | None
+    """Of a pending job, when Slurm expects it to start."""
+    time_limit_s: int | None
+    reason: str
+
+
+class ReservationClient:
+    """Asks scontrol and squeue; each method raises SlurmError."""
+
+    def __init__(self, run: Run = run_command, environ: Mapping[str, str] = os.environ) -> None:
+        self._run, self._environ = run, query_environment(environ)
+
+    def all(self) -> list[SlurmReservation]:
+        """All that slurmctld knows, those of the site too."""
+        return [
+            _read(line) for line in self._ask("--oneliner", "show", "reservation").splitlines() if "=" in line
+        ]
+
+    def create(
+        self,
+        name: str,
+        *,
+        start_s: int,
+        end_s: int,
+        nodes: str,
+        user: str,
+        account: str,
+        partition: str,
+        ignores_jobs: bool = False,
+    ) -> None:
+        """Make one that draws this user's jobs of this account (MAGNETIC), on whole nodes.
+
+        Raises NodesBusyError where jobs would be in the way and are not ignored.
+        """
+        flags = "MAGNETIC,IGNORE_JOBS" if ignores_jobs else "MAGNETIC"
+        try:
+            self._ask(
+                "create", "reservation", f"ReservationName={name}", f"StartTime=uts{start_s}",
+                f"EndTime=uts{end_s}", f"Nodes={nodes}", f"PartitionName={partition}", f"Users={user}",
+                f"Accounts={account}", f"Flags={flags}",
+            )  # fmt: skip
+        except SlurmError as error:
+            if _BUSY in str(error):
+                raise NodesBusyError(str(error)) from error
+            raise
+
+    def delete(self, name: str) -> None:
+        """Delete one; Slurm refuses while a job is in it."""
+        self._ask("delete", f"ReservationName={name}")
+
+    def jobs_of(self, users: Collection[str]) -> list[JobAround]:
+        """Jobs of these users that slurmctld knows, ended ones too."""
+        if not users:
+            return []
+        mark = f"<{secrets.token_hex(8)}>"
+        columns = ",".join(f"{name}:0{mark}" for name in _COLUMNS)
+        names = ",".join(sorted(users))
+        argv = ["squeue", "--all", "--noheader", "--states=all", f"--user={names}", f"--Format={columns}"]
+        words = self._run(argv, self._environ, QUERY_TIMEOUT_S).split(mark)
+        n = len(_COLUMNS)
+        if len(words) % n != 1:
+            raise SlurmError(f"squeue printed {len(words) - 1} columns, not a multiple of {n}")
+        return [_job(words[at : at + n]) for at in range(0, len(words) - 1, n)]
+
+    def _ask(self, *words: str) -> str:
+        return self._run(["scontrol", *words], self._environ, QUERY_TIMEOUT_S)
+
+
+def _read(line: str) -> SlurmReservation:
+    fields = dict(_FIELD.findall(line))
+    try:
+        return SlurmReservation(
+            fields["ReservationName"],
+            int(fields["StartTime"]),
+            int(fields["EndTime"]),
+            "" if fields.get("Nodes", "") in _NOTHING else fields["Nodes"],
+            *(_names(fields.get(key, "")) for key in ("Users", "Accounts", "Flags")),
+        )
+    except (KeyError, ValueError) as error:
+        raise SlurmError(f"scontrol printed a reservation that cannot be read ({error!r}): {line}") from None
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset() if text in _NOTHING else frozenset(text.split(","))
+
+
+def _job(words: Sequence[str]) -> JobAround:
+    row = dict(zip(_COLUMNS, (word.strip() for word in words), strict=True))
+    return JobAround(
+        job_id=int(row["JobID"]),
+        state=row["State"],
+        user=row["UserName"],
+        account=row["Account"],
+        partitions=frozenset(row["Partition"].split(",")),
+        reservation="" if row["Reservation"] in _NOTHING else row["Reservation"],
+        eligible_s=_epoch(row["EligibleTime"]),
+        start_s=_epoch(row["StartTime"]),
+        time_limit_s=parse_time_limit(row["TimeLimit"]),
+        reason=row["Reason"],
+    )
+
+
+def _epoch(text: str) -> int | None:
+    return int(text) if text.isdecimal() and int(text) else None

@@ -1,0 +1,356 @@
+"""Slurm has the reservations that were approved and no others, whatever is killed or lost in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.config import Reservations as Settings
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.reservations import EVERY_S, ReservationKeeper
+from slurm_gpu.controller.reservationtable import ReservationTable
+from slurm_gpu.database.reservation import Report, Reservation, State
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
+
+from .fakes import NOON_S, Clock
+
+UNUSED_S = 600.0
+WINDOW_S = 3600
+ROW = Reservation(
+    id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
+    duration_s=WINDOW_S, earliest_s=NOON_S, why="paper", state=State.APPROVED, requested_s=NOON_S,
+    start_s=NOON_S + 60, end_s=NOON_S + 60 + WINDOW_S, nodes="n[1-2]",
+)  # fmt: skip
+JOB = JobAround(
+    job_id=17, state="RUNNING", user="alice", account="vision", partitions=frozenset({"gpu"}),
+    reservation="sg_3", eligible_s=NOON_S + 10, start_s=NOON_S + 70, time_limit_s=1800, reason="None",
+)  # fmt: skip
+SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"root"}))
+
+
+class Killed(BaseException):
+    """What kill -9 does to whoever is at work."""
+
+
+class Slurm:
+    """slurmctld's reservations."""
+
+    def __init__(self) -> None:
+        self.there: dict[str, SlurmReservation] = {"maint": SITES_OWN}
+        self.jobs: list[JobAround] = []
+        self.busy = self.away = False
+        self.refuses: str | None = None
+        self.kills_after: str | None = None
+        self.ignored: list[bool] = []
+
+    def all(self) -> Sequence[SlurmReservation]:
+        if self.away:
+            raise SlurmError("`scontrol show reservation` gave no answer")
+        return list(self.there.values())
+
+    def create(
+        self, name: str, *, start_s: int, end_s: int, nodes: str, user: str, account: str, partition: str,
+        ignores_jobs: bool = False,
+    ) -> None:  # fmt: skip
+        if self.refuses:
+            raise SlurmError(f"`scontrol create` failed (1): Error creating the reservation: {self.refuses}")
+        if self.busy and not ignores_jobs:
+            raise NodesBusyError("Error creating the reservation: Requested nodes are busy")
+        self.ignored.append(ignores_jobs)
+        self.there[name] = SlurmReservation(
+            name, start_s, end_s, nodes, frozenset({user}), frozenset({account})
+        )
+        self._die("create")
+
+    def delete(self, name: str) -> None:
+        if any(job.reservation == name and job.state == "RUNNING" for job in self.jobs):
+            raise SlurmError("delete_reservation: Requested reservation is in use")
+        del self.there[name]
+        self._die("delete")
+
+    def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
+        return [job for job in self.jobs if job.user in users]
+
+    def _die(self, after: str) -> None:
+        if self.kills_after == after:
+            self.kills_after = None
+            raise Killed
+
+
+class Site:
+    """slurm-gpudbd's table, a Slurm, and a slurm-gpuctld that may be killed."""
+
+    def __init__(self, *rows: Reservation) -> None:
+        self.clock, self.slurm = Clock(), Slurm()
+        self.rows = {row.id: row for row in rows or (ROW,)}
+        self.away = False
+        self.told: list[Act] = []
+        self.in_charge = True
+        self.restart()
+
+    def restart(self) -> None:
+        acts = Acts(self.clock, self.told.extend)
+        table = ReservationTable(self.exchange, at_once)
+        self.keeper = ReservationKeeper(Settings(None, UNUSED_S), self.slurm, table, self.clock, acts)
+        self.acts = acts
+
+    def exchange(self, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
+        """As tests/database/test_reservations.py has the table."""
+        if self.away:
+            raise DatabaseError("slurm-gpudbd cannot be reached")
+        for report in reports:
+            row = self.rows[report.id]
+            if row.state.is_promised:
+                said = {
+                    key: value for key, value in asdict(report).items() if key not in ("id", "at_s", "why")
+                }
+                over = {"over_s": report.at_s, "over_why": report.why} if report.state.is_over else {}
+                self.rows[report.id] = replace(row, **said, **over)
+        return [row for row in self.rows.values() if not row.state.is_over or row.id in ids]
+
+    def turns(self, seconds: float = 2 * EVERY_S) -> None:
+        """slurm-gpuctld as time goes by; twice as long as a look takes, what was told has come round."""
+        end_s = self.clock.uptime_s + seconds
+        while True:
+            self.keeper.turn(in_charge=self.in_charge)
+            if self.clock.uptime_s >= end_s:
+                return
+            self.clock.advance(EVERY_S / 2)
+
+    def acted(self) -> list[str]:
+        self.acts.close()
+        return [act.act for act in self.told]
+
+    @property
+    def row(self) -> Reservation:
+        return self.rows[ROW.id]
+
+
+def at_once(task: Callable[[], Sequence[Reservation]]) -> Future[Sequence[Reservation]]:
+    future: Future[Sequence[Reservation]] = Future()
+    try:
+        future.set_result(task())
+    except DatabaseError as error:
+        future.set_exception(error)
+    return future
+
+
+def test_what_is_approved_is_made_for_its_user_on_its_nodes() -> None:
+    site = Site()
+    site.turns()
+    made = site.slurm.there["sg_3"]
+    assert (made.start_s, made.end_s, made.nodes) == (ROW.start_s, ROW.end_s, "n[1-2]")
+    assert (made.users, made.accounts) == ({"alice"}, {"vision"})
+    assert site.acted() == ["reservation made"]
+    assert site.row.state is State.APPROVED
+    site.turns(60)
+    assert site.row.state is State.ACTIVE
+
+
+def test_where_jobs_would_still_run_it_is_made_all_the_same_and_that_is_said() -> None:
+    site = Site()
+    site.slurm.busy = True
+    site.turns()
+    assert site.slurm.ignored == [True]
+    site.acts.close()
+    assert site.told[0].why == "it was approved; jobs may still be on its nodes when it begins"
+
+
+def test_what_slurm_refuses_is_told_and_tried_again() -> None:
+    site = Site()
+    site.slurm.refuses = "Requested reservation overlaps with another reservation"
+    site.turns()
+    assert site.row.trouble == "Requested reservation overlaps with another reservation"
+    site.slurm.refuses = None
+    site.turns(3 * EVERY_S)
+    assert site.row.trouble is None
+    assert "sg_3" in site.slurm.there
+
+
+def test_the_first_job_is_kept_with_its_start_and_a_used_one_is_not_released() -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [JOB, replace(JOB, job_id=16, start_s=NOON_S + 65, state="COMPLETED")]
+    site.turns(UNUSED_S * 2)
+    assert (site.row.first_job_id, site.row.first_start_s, site.row.state) == (
+        16, NOON_S + 65, State.ACTIVE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps"),
+    [
+        ({}, True),
+        ({"reservation": ""}, True),  # by magnetism
+        ({"account": "nlp"}, False),
+        ({"partitions": frozenset({"cpu"})}, False),
+        ({"time_limit_s": 7200}, False),  # never fits the window
+        ({"time_limit_s": None}, False),
+        ({"reason": "JobHeldUser"}, False),
+        ({"eligible_s": None}, False),  # a dependency
+        ({"eligible_s": NOON_S + 10**6}, False),  # --begin
+        ({"reservation": "maint"}, False),
+    ],
+)
+def test_a_job_that_could_start_in_it_keeps_it(changes: dict[str, object], keeps: bool) -> None:
+    site = Site()
+    waiting = replace(JOB, state="PENDING", reason="Resources", reservation="sg_3", start_s=None)
+    site.slurm.jobs = [replace(waiting, **changes)]  # type: ignore[arg-type]
+    site.turns(60 + UNUSED_S + 5 * EVERY_S)
+    assert site.row.state is (State.ACTIVE if keeps else State.RELEASED)
+
+
+def test_one_that_nobody_uses_is_given_up_and_taken_away() -> None:
+    site = Site()
+    site.turns(60 + UNUSED_S - EVERY_S)
+    assert site.row.state is State.ACTIVE
+    site.turns(5 * EVERY_S)
+    assert (site.row.state, site.row.over_why) == (State.RELEASED, "unused for 10m")
+    assert site.slurm.there == {"maint": SITES_OWN}
+    assert site.acted() == ["reservation made", "reservation released", "reservation removed"]
+
+
+def test_when_the_training_is_over_the_rest_is_given_up() -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [JOB]
+    site.turns(300)
+    site.slurm.jobs = [replace(JOB, state="COMPLETED")]
+    site.turns(UNUSED_S + 5 * EVERY_S)
+    assert site.row.over_why == "no job for 10m: the training is over"
+    assert "sg_3" not in site.slurm.there
+
+
+def test_an_outage_of_slurmctld_is_not_time_that_nobody_used() -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.away = True
+    site.turns(UNUSED_S)
+    site.slurm.away = False
+    site.turns(UNUSED_S - 3 * EVERY_S)
+    assert site.row.state is State.ACTIVE
+
+
+def test_what_was_cancelled_is_deleted_once_no_job_is_in_it() -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [JOB]
+    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.turns()
+    assert "sg_3" in site.slurm.there
+    site.slurm.jobs = []
+    site.turns(3 * EVERY_S)
+    assert "sg_3" not in site.slurm.there
+
+
+def test_the_sites_own_are_left_alone_even_by_our_name() -> None:
+    site = Site(replace(ROW, state=State.CANCELLED), replace(ROW, id=4))
+    others = [
+        SlurmReservation("sg_3", NOON_S, NOON_S + 9, "n[1-2]", frozenset({"bob"})),
+        SlurmReservation("sg_4", NOON_S, NOON_S + 9, "n[3-4]", frozenset({"alice"})),
+        SlurmReservation("sg_77", NOON_S, NOON_S + 9, "n[1-2]", frozenset({"alice"})),  # no such row
+    ]
+    site.slurm.there |= {one.name: one for one in others}
+    before = dict(site.slurm.there)
+    site.turns(60)
+    assert site.slurm.there == before
+    assert site.rows[4].trouble == "Slurm has another reservation called sg_4"
+
+
+def test_what_slurm_lost_is_made_again_for_what_is_left_of_it() -> None:
+    site = Site()
+    site.turns(120)
+    site.slurm.there = {}
+    site.turns()
+    assert site.slurm.there["sg_3"].start_s > NOON_S + 120
+    assert site.slurm.there["sg_3"].end_s == ROW.end_s
+    site.acts.close()
+    assert site.told[-1].why == "Slurm had lost it"
+
+
+def test_its_end_is_told_and_whether_anybody_used_it() -> None:
+    site = Site()
+    site.slurm.jobs = [JOB]
+    site.turns(WINDOW_S + 60 + 3 * EVERY_S)
+    assert (site.row.state, site.row.over_why) == (State.ENDED, "its window is over")
+    del site.slurm.there["sg_3"]  # as Slurm does by itself
+    site.turns()
+    assert "sg_3" not in site.slurm.there
+
+
+def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done() -> None:
+    site = Site()
+    site.in_charge = False
+    site.turns(60)
+    assert list(site.slurm.there) == ["maint"]
+
+
+def test_while_slurm_gpudbd_is_away_what_is_known_goes_on_and_the_outcome_is_told_later() -> None:
+    site = Site()
+    site.turns(60)
+    site.away = True
+    site.slurm.jobs = [JOB]
+    site.slurm.there = {}
+    site.turns(60)
+    assert "sg_3" in site.slurm.there
+    assert site.row.first_start_s is None
+    site.away = False
+    site.turns(3 * EVERY_S)
+    assert site.row.first_start_s == JOB.start_s
+
+
+def test_without_any_answer_of_slurm_gpudbd_nothing_is_touched() -> None:
+    site = Site()
+    site.slurm.there["sg_3"] = SlurmReservation("sg_3", NOON_S, NOON_S + 9, "n[1-2]", frozenset({"alice"}))
+    site.away = True
+    site.turns(60)
+    assert set(site.slurm.there) == {"maint", "sg_3"}
+    assert site.acted() == []
+
+
+STEPS = st.lists(
+    st.sampled_from(
+        ["turn", "kill", "kill after create", "kill after delete", "lose", "cancel", "away", "back", "hour"]
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_whatever_is_killed_or_lost_slurm_ends_with_what_is_promised(steps: list[str]) -> None:
+    rows = [replace(ROW, id=number, nodes=f"n{number}", n_nodes=1) for number in range(1, 4)]
+    rows.append(replace(ROW, id=9, start_s=NOON_S + 86400, end_s=NOON_S + 2 * 86400))
+    site = Site(*rows)
+
+    def turn(seconds: float) -> None:
+        try:
+            site.turns(seconds)
+        except Killed:
+            site.restart()
+
+    for step in steps:
+        if step == "kill":
+            site.restart()
+        elif step.startswith("kill after"):
+            site.slurm.kills_after = step.split()[-1]
+        elif step == "lose":
+            site.slurm.there = {"maint": SITES_OWN}
+        elif step == "cancel":
+            first = next((row for row in site.rows.values() if row.state.is_promised), None)
+            if first is not None:
+                site.rows[first.id] = replace(first, state=State.CANCELLED)
+        elif step in ("away", "back"):
+            site.away = step == "away"
+        turn(3600 if step == "hour" else 3 * EVERY_S)
+    site.away, site.slurm.kills_after = False, None
+    turn(5 * EVERY_S)
+    promised = {row.name for row in site.rows.values() if row.state.is_promised}
+    assert set(site.slurm.there) == {"maint", *promised}
+    assert "sg_9" in promised or any(step == "cancel" for step in steps)

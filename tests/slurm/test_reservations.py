@@ -1,0 +1,103 @@
+"""Reservations as Slurm 22.05 prints them, and what is asked of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.slurm.reservations import NodesBusyError, ReservationClient, SlurmReservation
+
+SHOWN = (
+    "ReservationName=sg_3 StartTime=1795438109 EndTime=1795438709 Duration=00:10:00 Nodes=n[1-2] NodeCnt=2 "
+    "CoreCnt=64 Features=(null) PartitionName=gpu Flags=SPEC_NODES,MAGNETIC TRES=cpu=64 Users=alice "
+    "Groups=(null) Accounts=vision Licenses=(null) State=INACTIVE BurstBuffer=(null) Watts=n/a "
+    "MaxStartDelay=(null)\n"
+    "ReservationName=maint StartTime=1795438000 EndTime=1795441600 Duration=01:00:00 Nodes=(null) NodeCnt=0 "
+    "CoreCnt=0 Features=(null) PartitionName=(null) Flags=MAINT,WEEKLY,ANY_NODES TRES=cpu=0 Users=root,carol "
+    "Groups=(null) Accounts=(null) Licenses=matlab:2 State=ACTIVE BurstBuffer=(null) Watts=n/a\n"
+)
+
+
+class Commands:
+    """Answers as it is told, and keeps what was asked."""
+
+    def __init__(self, *answers: str | SlurmError) -> None:
+        self.answers, self.asked = list(answers), list[Sequence[str]]()
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        assert environ["SLURM_TIME_FORMAT"] == "%s"
+        self.asked.append(argv)
+        answer = self.answers.pop(0)
+        if isinstance(answer, SlurmError):
+            raise answer
+        return answer
+
+
+def test_all_are_read_those_of_the_site_too() -> None:
+    ours, sites = ReservationClient(Commands(SHOWN), {}).all()
+    assert ours == SlurmReservation(
+        "sg_3", 1795438109, 1795438709, "n[1-2]", frozenset({"alice"}), frozenset({"vision"}),
+        frozenset({"SPEC_NODES", "MAGNETIC"}),
+    )  # fmt: skip
+    assert ours.repeated_each_s is None
+    assert (sites.nodes, sites.users, sites.repeated_each_s) == ("", {"root", "carol"}, 7 * 86400)
+    assert ReservationClient(Commands("No reservations in the system\n"), {}).all() == []
+
+
+def test_what_cannot_be_read_is_said() -> None:
+    with pytest.raises(SlurmError, match="scontrol printed a reservation that cannot be read"):
+        ReservationClient(Commands("ReservationName=x StartTime=2026-11-23T11:00:00\n"), {}).all()
+
+
+def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
+    busy = SlurmError("`scontrol …` failed (1): Error creating the reservation: Requested nodes are busy")
+    other = SlurmError("`scontrol …` failed (1): Error creating the reservation: Invalid user id")
+    commands = Commands(busy, other, "Reservation created: sg_3\n", "")
+    client = ReservationClient(commands, {})
+
+    def create(*, ignores_jobs: bool = False) -> None:
+        client.create(
+            "sg_3", start_s=5, end_s=9, nodes="n[1-2]", user="alice", account="vision", partition="gpu",
+            ignores_jobs=ignores_jobs,
+        )  # fmt: skip
+
+    with pytest.raises(NodesBusyError):
+        create()
+    with pytest.raises(SlurmError, match="Invalid user id"):
+        create()
+    create(ignores_jobs=True)
+    client.delete("sg_3")
+    assert commands.asked[-2] == [
+        "scontrol", "create", "reservation", "ReservationName=sg_3", "StartTime=uts5", "EndTime=uts9",
+        "Nodes=n[1-2]", "PartitionName=gpu", "Users=alice", "Accounts=vision", "Flags=MAGNETIC,IGNORE_JOBS",
+    ]  # fmt: skip
+    assert commands.asked[-1] == ["scontrol", "delete", "ReservationName=sg_3"]
+
+
+def test_jobs_of_its_users_are_read_with_what_drew_them() -> None:
+    client = ReservationClient(_Squeue(), {})
+    running, waiting = client.jobs_of({"bob", "alice"})
+    assert (running.job_id, running.reservation, running.start_s, running.time_limit_s) == (
+        7,
+        "sg_3",
+        50,
+        300,
+    )
+    assert (waiting.reservation, waiting.eligible_s, waiting.start_s) == ("", None, None)
+    assert (waiting.partitions, waiting.time_limit_s) == ({"gpu", "long"}, None)
+    assert client.jobs_of(()) == []
+
+
+class _Squeue(Commands):
+    """Two rows, ended by the mark that was asked for."""
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        assert "--user=alice,bob" in argv
+        mark = argv[-1].rpartition(":0")[2]
+        rows = (
+            ("7", "RUNNING", "alice", "vision", "gpu", "sg_3", "10", "50", "5:00", "None"),
+            ("8", "PENDING", "bob", "nlp", "gpu,long", "(null)", "N/A", "N/A", "UNLIMITED", "Dependency"),
+        )
+        return "\n".join("".join(f"{word}{mark}" for word in row) for row in rows) + "\n"
