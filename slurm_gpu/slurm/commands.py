@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from textwrap import shorten
 from typing import Protocol
 
@@ -78,6 +79,7 @@ class Stream(Protocol):
 
 def run_command(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
     """Run a Slurm command for real."""
+    _check_configuration(argv, environ)
     try:
         done = subprocess.run(
             argv, env=environ, timeout=timeout_s, capture_output=True, stdin=subprocess.DEVNULL, check=False
@@ -95,6 +97,7 @@ def stream_command(
     argv: Sequence[str], environ: Mapping[str, str], timeout_s: float
 ) -> Generator[str, None, None]:
     """Run a Slurm command for real; who gives up the iteration ends the command."""
+    _check_configuration(argv, environ)
     with tempfile.TemporaryFile() as complaints:
         try:
             process = subprocess.Popen(
@@ -136,6 +139,13 @@ def _in_one_piece(run: Run) -> Stream:
         yield run(argv, environ, timeout_s)
 
     return stream
+
+
+def _check_configuration(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Slurm's commands look for a file that is not there for a minute, again and again."""
+    conf = environ.get("SLURM_CONF")
+    if conf and not Path(conf).exists():
+        raise SlurmError(f"`{_shown(argv)}` cannot be run: SLURM_CONF={conf} names a file that is not there")
 
 
 def _not_run(argv: Sequence[str], error: OSError) -> SlurmError:

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import AccountingRun, QueuedJob
-from slurm_gpu.slurm.commands import CommandClient, run_command
+from slurm_gpu.slurm.commands import CommandClient, run_command, stream_command
 from slurm_gpu.slurm.scontrol import Label, parse_nodes, parse_single_job
 from tests.slurm.recorded import DATA, NOW_S, VERSIONS, RecordedSlurm, recorded_client
 
@@ -339,6 +339,17 @@ def test_a_command_that_fails_is_quoted_with_what_it_said():
         run_command(["scontrol-that-is-not-there"], {}, 5.0)
     with pytest.raises(SlurmError, match=r"gave no answer within 0\.05 s"):
         run_command(["sleep", "5"], {"PATH": "/bin:/usr/bin"}, 0.05)
+
+
+def test_a_configuration_that_is_not_there_is_told_at_once(tmp_path):
+    # Slurm's own commands look for it for a minute.
+    missing = {"PATH": "/bin:/usr/bin", "SLURM_CONF": str(tmp_path / "slurm.conf")}
+    with pytest.raises(SlurmError, match=r"`echo` .* SLURM_CONF=/.*/slurm\.conf names a file that is not"):
+        run_command(["echo"], missing, 5.0)
+    with pytest.raises(SlurmError, match="names a file that is not there"):
+        next(stream_command(["echo"], missing, 5.0))
+    (tmp_path / "slurm.conf").touch()
+    assert run_command(["echo"], missing, 5.0) == "\n"
 
 
 def test_a_cluster_without_any_job_or_node():
