@@ -101,7 +101,7 @@ class Reservations:
     horizon_s: float = 60 * 86400.0
     """So far ahead one may begin, and for so long it may last."""
     open_per_user: int = 3
-    """Requests and reservations of one user that are not over, at most."""
+    """Of one user, that are not over, at most."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,14 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu placement status", "How full is each node, and in which order are they taken?"),
         ("slurm-gpu placement replay --since 30d", "What would the last month have been by other rules?"),
     ),
+    "reserve": (
+        (
+            "slurm-gpu reserve request --gpus 16 --time 3d --why pretraining",
+            "Sixteen GPUs on whole nodes for three days, as soon as may be:",
+        ),
+        ("slurm-gpu reserve list", "What is reserved, and when:"),
+        ("slurm-gpu reserve approve 7", "As an operator, promise what request 7 asks for:"),
+    ),
     "report": (
         ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),
         (

@@ -23,6 +23,23 @@ def parse_moment(option: str, value: str | None, zone: ZoneInfo, now_s: float) -
     return at_s
 
 
+def parse_coming(option: str, value: str | None, zone: ZoneInfo, now_s: float) -> int | None:
+    """Epoch seconds of "2026-12-01", "2026-12-01T12:30" (in the site's zone) or "2d" (from now)."""
+    if value is None:
+        return None
+    try:
+        try:
+            at_s = int(now_s + parse_duration(value))
+        except ValueError:
+            at_s = _at_s(value, zone, now_s)
+        dt.datetime.fromtimestamp(at_s, zone)
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(
+            f"{option} {value}: write a day (2026-12-01), a time (2026-12-01T12:30) or how long from now (2d)"
+        ) from None
+    return at_s
+
+
 def _at_s(value: str, zone: ZoneInfo, now_s: float) -> int:
     try:
         moment = dt.datetime.fromisoformat(value)

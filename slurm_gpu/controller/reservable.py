@@ -1,0 +1,117 @@
+"""What a reservation is planned by: the nodes that would do, and for how long each of them is taken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from slurm_gpu.config import Zone
+from slurm_gpu.controller.weightplan import zone_names
+from slurm_gpu.database.reservation import Reservation, id_of
+from slurm_gpu.errors import UsageError
+from slurm_gpu.placement.calendar import FOREVER, Candidate, Taken, Window, earliest_window
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.slurm.reservations import SlurmReservation
+
+_MINUTE_S = 60
+_HOLDING = frozenset(
+    {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING"}
+)
+_MOST_TIMES = 1000
+"""Of a reservation that comes again, so many times are looked at."""
+
+
+def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
+    """Those in service with GPUs (of this type) in a partition."""
+    return [
+        node
+        for node in nodes
+        if partition in node.partitions and _gpus(node, gpu_type) and not out_of_service(node)
+    ]
+
+
+def nodes_needed(nodes: Collection[SlurmNode], gpus: int, gpu_type: str | None) -> int:
+    """How few of these nodes may have so many GPUs."""
+    return math.ceil(gpus / max(_gpus(node, gpu_type) for node in nodes))
+
+
+def plan(
+    one: Reservation,
+    nodes: Iterable[SlurmNode],
+    jobs: Iterable[QueuedJob],
+    in_slurm: Iterable[SlurmReservation],
+    promised: Iterable[Reservation],
+    zones: Mapping[str, Zone],
+    now_s: float,
+    latest_s: int,
+    spare_s: float,
+    only: Collection[str] | None = None,
+) -> Window | None:
+    """Where and when a request fits first; None where it does not begin by `latest_s`.
+
+    The window is `spare_s` longer than asked, so that a job of full length that starts late still fits. With
+    `only`, on these nodes. Raises UsageError where the nodes that there are could never hold it.
+    """
+    per_node = math.ceil(one.gpus / one.n_nodes)
+    zone_of = zone_names(zones)
+    found = [
+        Candidate(node.name, node.n_gpus, zone_of.get(node.name))
+        for node in nodes_with(nodes, one.partition, one.gpu_type)
+        if _gpus(node, one.gpu_type) >= per_node and (only is None or node.name in only)
+    ]
+    if len(found) < one.n_nodes:
+        kind = f"{one.gpu_type} GPUs" if one.gpu_type else "GPUs"
+        where = f"partition {one.partition}" if only is None else "those named"
+        raise UsageError(
+            f"{one.n_nodes} nodes with {per_node} {kind} each are needed, and {len(found)} of {where} "
+            "are in service"
+        )
+    now = math.ceil(now_s)
+    duration_s = one.duration_s + math.ceil(spare_s)
+    earliest_s = _up_to_minute(max(one.earliest_s, now + _MINUTE_S))
+    again_until_s = latest_s + duration_s
+    taken = [*_by_jobs(jobs, now), *_by_slurm(in_slurm, again_until_s), *_by_promises(promised, one.id)]
+    return earliest_window(found, taken, one.n_nodes, duration_s, earliest_s, latest_s)
+
+
+def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
+    """Until their time limits, by the minute, and a minute for the epilog."""
+    for job in jobs:
+        if job.state in _HOLDING:
+            over_s = FOREVER if job.end_s is None else _up_to_minute(max(job.end_s, now_s) + _MINUTE_S)
+            yield from (Taken(node, now_s, over_s) for node in job.nodes)
+
+
+def _by_slurm(found: Iterable[SlurmReservation], until_s: int) -> Iterator[Taken]:
+    """Those of the site, as often as they come again; ours are in the table, but for strays."""
+    for one in found:
+        every_s = one.repeated_each_s
+        for number in range(1 if every_s is None else _MOST_TIMES):
+            moved_s = number * (every_s or 0)
+            if one.start_s + moved_s > until_s:
+                break
+            yield from (Taken(node, one.start_s + moved_s, one.end_s + moved_s) for node in expand(one.nodes))
+
+
+def _by_promises(promised: Iterable[Reservation], but_for: int) -> Iterator[Taken]:
+    for row in promised:
+        if row.id != but_for and row.state.is_promised and row.start_s is not None and row.end_s is not None:
+            yield from (Taken(node, row.start_s, row.end_s) for node in expand(row.nodes or ""))
+
+
+def sites_own(found: Sequence[SlurmReservation], rows: Iterable[Reservation]) -> list[SlurmReservation]:
+    """Slurm's reservations that are none of the table's."""
+    known = {row.id for row in rows}
+    return [one for one in found if id_of(one.name) not in known]
+
+
+def _gpus(node: SlurmNode, gpu_type: str | None) -> int:
+    if gpu_type is None:
+        return node.n_gpus
+    return sum(count for kind, count in node.gpus.items() if kind.lower() == gpu_type.lower())
+
+
+def _up_to_minute(at_s: int) -> int:
+    return -(-at_s // _MINUTE_S) * _MINUTE_S

@@ -1,0 +1,248 @@
+"""`slurm-gpu reserve`: what is asked for, promised and shown, over the recorded Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.errors import UsageError
+from tests.cli.conftest import CommandLine, Database
+from tests.slurm.recorded import NOW_S, RecordedSlurm
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+DAY_S = 86400
+SPARE_S = 1800
+ASKED = Reservation(
+    id=7, cluster="neuron", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
+    duration_s=3 * DAY_S, earliest_s=NOW_S, why="the model of the paper", state=State.REQUESTED,
+    requested_s=NOW_S,
+)  # fmt: skip
+PROMISED = replace(
+    ASKED, id=5, user="bob", account="nlp", state=State.APPROVED, start_s=NOW_S + DAY_S, nodes="n3", gpus=4,
+    end_s=NOW_S + 2 * DAY_S + SPARE_S, n_nodes=1, duration_s=DAY_S, gpu_type="v100", decided_by="carol",
+    decided_s=NOW_S,
+)  # fmt: skip
+ENDED = replace(
+    PROMISED, id=2, state=State.ENDED, start_s=NOW_S - 5 * DAY_S, end_s=NOW_S - 4 * DAY_S, first_job_id=99,
+    first_eligible_s=NOW_S - 6 * DAY_S, first_start_s=NOW_S - 5 * DAY_S + 90, over_s=NOW_S - 4 * DAY_S,
+    over_why="its window is over",
+)  # fmt: skip
+UNUSED = replace(
+    ENDED, id=3, state=State.RELEASED, first_job_id=None, first_eligible_s=None, first_start_s=None,
+    over_s=NOW_S - 3 * DAY_S, over_why="unused for 30m",
+)  # fmt: skip
+MAINTENANCE = (
+    f"ReservationName=maint StartTime={NOW_S + 2 * DAY_S} EndTime={NOW_S + 2 * DAY_S + 7200} Nodes=n[1-3] "
+    "Flags=MAINT Users=root Accounts=(null)\n"
+)
+
+
+class Table(Database):
+    """slurm-gpudbd's reservations."""
+
+    def __init__(self, *rows: Reservation) -> None:
+        super().__init__()
+        self.rows = {row.id: row for row in rows}
+        self.said: dict[str, Any] = {}
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
+        return [row for row in self.rows.values() if not row.state.is_over or row.id in ids or past]
+
+    def request_reservation(self, **asked: Any) -> Reservation:
+        self.said = asked
+        known = {name: value for name, value in asked.items() if value is not None}
+        return replace(ASKED, user=ME, **known)
+
+    def decide_reservation(self, number: int, act: str, **more: Any) -> Reservation:
+        self.said = {"act": act, **more}
+        if number not in self.rows:
+            raise UsageError(f"there is no reservation {number}")
+        row = self.rows[number]
+        if act == "approve":
+            return replace(row, state=State.APPROVED, **more)
+        return replace(row, state=State.CANCELLED if act == "cancel" else State.DENIED)
+
+
+class Commands(RecordedSlurm):
+    """Answers about reservations and accounts, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reservations = ""
+
+    def __call__(self, argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        if "reservation" in argv:
+            return self.reservations or "No reservations in the system\n"
+        if argv[0] == "sacctmgr":
+            return "vision|vision|normal\n"
+        if "partition" in argv:
+            return "PartitionName=gpu Default=YES\nPartitionName=cpu Default=NO\n"
+        return super().__call__(argv, environ, timeout_s)
+
+
+@pytest.fixture
+def command(slurm_gpu: CommandLine) -> CommandLine:
+    slurm_gpu.config.write_text(
+        "cluster: neuron\ntimezone: Asia/Seoul\nplacement: {reservations: {}}\n"
+        "zones: {zone1: {nodes: 'n[1-2]'}, zone2: {nodes: n3}}\n"
+    )
+    with_rows(slurm_gpu, ASKED, PROMISED)
+    slurm_gpu.site.run = Commands()
+    return slurm_gpu
+
+
+def with_rows(command: CommandLine, *rows: Reservation) -> Table:
+    table = Table(*rows)
+    command.database = table
+    command.site.connect_database = lambda _: table  # type: ignore[assignment,return-value]
+    return table
+
+
+def table_of(command: CommandLine) -> Table:
+    assert isinstance(command.database, Table)
+    return command.database
+
+
+def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
+    assert command("reserve", "request", "--gpus=8", "--gpu-type=a100", "--time=3d", "--why=paper") == 0
+    said = table_of(command).said
+    assert (said["account"], said["partition"], said["n_nodes"], said["duration_s"]) == (
+        "vision", "gpu", 2, 3 * DAY_S,
+    )  # fmt: skip
+    assert command.out == (
+        "Request 7: 8 a100 GPUs on 2 whole nodes for 3d, account vision. An operator decides.\n"
+        # What runs on n1 and n2 may go on for a week; then a minute for the epilog, up to the minute.
+        "Approved now it would begin Sat 2026-11-28 21:16 on n[1-2].\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--gpus=8", "--gpu-type=h100"),
+            "no node in service with h100 GPUs is in partition gpu; there are: ",
+        ),
+        (
+            ("--gpus=8", "--partition=cpu"),
+            "no node in service with GPUs is in partition cpu; there are: a100",
+        ),
+        (("--gpus=16",), "4 nodes with 4 GPUs each are needed, and 3 of partition gpu are in service"),
+        (("--gpus=8", "--nodes=1"), "1 nodes with 8 GPUs each are needed, and 0 of partition gpu"),
+        (("--gpus=8", "--latest=2d"), "2 nodes are not free together for 3d by Mon 2026-11-23"),
+        (("--gpus=8", "--earliest=soon"), "--earliest soon: write a day (2026-12-01), a time"),
+    ],
+)
+def test_what_cannot_be_had_is_not_asked_for(
+    command: CommandLine, options: tuple[str, ...], told: str
+) -> None:
+    assert command("reserve", "request", *options, "--time=3d", "--why=paper") == 2
+    assert told in command.err
+    assert table_of(command).said == {}
+
+
+def test_an_operator_promises_the_first_window_and_says_what_to_type(command: CommandLine) -> None:
+    assert command("reserve", "approve", "7") == 0
+    said = table_of(command).said
+    assert said["end_s"] - said["start_s"] == 3 * DAY_S + SPARE_S
+    assert command.out == (
+        "Reservation 7 begins Sat 2026-11-28 21:16 on n[1-2], for 3d; in Slurm it is sg_7.\n"
+        "alice's job goes there by itself:\n"
+        "  sbatch --account=vision --partition=gpu --nodes=2 --gpus-per-node=4 --time=3-00:00:00 …\n"
+    )
+
+
+def test_what_is_promised_or_reserved_by_the_site_is_planned_around(command: CommandLine) -> None:
+    rows = [ASKED, replace(PROMISED, start_s=NOW_S + 8 * DAY_S, end_s=NOW_S + 9 * DAY_S, nodes="n[1-2]")]
+    with_rows(command, *rows)
+    command("reserve", "approve", "7")
+    assert table_of(command).said["start_s"] == NOW_S + 9 * DAY_S
+    commands = Commands()
+    daily = f"ReservationName=nightly StartTime={NOW_S} EndTime={NOW_S + 3600} Nodes=n[1-3] Flags=DAILY\n"
+    commands.reservations, command.site.run = daily, commands
+    assert command("reserve", "approve", "7") == 2  # three days never fit between two nights
+    assert "2 nodes are not free together for 3d by Wed 2027-01-20" in command.err  # the horizon
+
+
+def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) -> None:
+    assert command("reserve", "approve", "7", "--start=2026-12-24T09:00", "--nodes=n[2-3]") == 0
+    assert "begins Thu 2026-12-24 09:00 on n[2-3]" in command.out
+    assert command("reserve", "approve", "7", "--nodes=n2") == 2
+    assert "2 nodes with 4 GPUs each are needed, and 1 of those named" in command.err
+    assert command("reserve", "approve", "7", "--nodes=n[") == 2
+    assert command.err.startswith("slurm-gpu: --nodes: ")
+    assert command("reserve", "approve", "5") == 2
+    assert "reservation 5 is approved: only what is requested" in command.err
+    assert command("reserve", "approve", "99") == 2
+    assert "there is no reservation 99" in command.err
+
+
+def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
+    assert command("reserve", "deny", "7", "--why=no room") == 0
+    assert (table_of(command).said, command.out) == (
+        {"act": "deny", "why": "no room"}, "Request 7 is denied.\n",
+    )  # fmt: skip
+    assert command("reserve", "cancel", "5") == 0
+    assert command.out.startswith("Reservation 5 is cancelled; its nodes are free for others within a minute")
+
+
+def test_the_calendar_shows_what_is_reserved_asked_for_and_the_sites_own(command: CommandLine) -> None:
+    commands = Commands()
+    commands.reservations, command.site.run = MAINTENANCE, commands
+    assert command("reserve", "list") == 0
+    lines = command.out.splitlines()
+    assert lines[0].split() == ["ID", "state", "user", "account", "GPUs", "nodes", "begins", "for", "note"]
+    assert lines[1].split()[:8] == ["5", "approved", "bob", "nlp", "4", "v100", "n3", "Sun"]
+    assert lines[2].split()[:7] == ["7", "requested", "alice", "vision", "8", "2", "nodes"]
+    # Today is Saturday, 21:15 in Seoul; a sign stands for an hour.
+    assert lines[4].split() == ["Sat", "21", "Sun", "22", "Mon", "23"]
+    bars = {line.split()[0]: line.split()[-1] for line in lines[5:7]}
+    assert bars["5"] == "·" * (24 + 21) + "█" * 25 + "··"
+    assert bars["maint"] == "·" * (48 + 21) + "▒" * 3
+    assert all(len(line) <= 100 for line in lines[4:])
+
+
+def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
+    with_rows(command, ASKED, ENDED, UNUSED)
+    assert command("reserve", "list", "--past", "--json") == 0
+    found = json.loads(command.out)
+    assert [(row["id"], row["late_s"]) for row in found["reservations"]] == [(2, 90), (3, None)]
+    assert found["promises"] == {"n": 1, "unused": 1, "median_late_s": 90, "worst_late_s": 90}
+    command("reserve", "list", "--json")
+    found = json.loads(command.out)
+    assert ([row["id"] for row in found["reservations"]], found["others"], found["promises"]) == (
+        [7], [], None,
+    )  # fmt: skip
+
+
+def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
+    with_rows(command, ASKED, ENDED, UNUSED)
+    assert command("reserve", "list", "--past") == 0
+    lines = command.out.splitlines()
+    assert [line.split()[:3] for line in lines[1:3]] == [["3", "released", "bob"], ["2", "ended", "bob"]]
+    assert "1m30s" in lines[2]
+    assert "unused for 30m" in lines[1]
+    assert lines[3:] == [
+        "Promised and used: 1; the first job began 1m30s late in the median, 1m30s at the worst",
+        "Promised and not used: 1",
+    ]
+
+
+def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
+    with_rows(command)
+    command("reserve", "list")
+    assert command.out == "Nothing is reserved, and nothing asked for\n"
+    command("reserve", "list", "--past")
+    assert command.out == "No reservation is over yet\n"
+
+
+def test_a_site_without_reservations_says_how_to_have_them(slurm_gpu: CommandLine) -> None:
+    assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
+    assert "an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml" in slurm_gpu.err
