@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, skipped, warn
 from slurm_gpu.cli.checks.processes import daemons
 from slurm_gpu.controller import placementtable, weightmemory
+from slurm_gpu.controller.placementtable import PlacementTable
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
 from slurm_gpu.controller.weightplan import Managed
 from slurm_gpu.controller.weights import written_weights
@@ -16,6 +17,7 @@ from slurm_gpu.units import counted
 
 _RELEASE = "slurm-gpu placement release"
 _START = "systemctl start slurm-gpuctld"
+_RESTART = "systemctl restart slurm-gpuctld"
 _LOG = "journalctl -u slurm-gpuctld"
 
 
@@ -27,6 +29,13 @@ def weights(at: Surroundings) -> Iterator[Finding]:
     path, mode = weightmemory.path_of(at.settings), at.site.config.placement.mode
     if not os.access(path.parent.parent, os.R_OK | os.X_OK):
         yield skipped(f"{path.parent.parent} is SlurmUser's; run doctor as root")
+        return
+    table = _renewed_table(at)
+    if table is not None and table.mode != mode:
+        yield fail(
+            f"placement's mode is {mode}, but slurm-gpuctld goes by {table.mode}, as when it was started",
+            _RESTART,
+        )
         return
     memory = weightmemory.read(path)
     if mode != "enforce" and not memory.nodes:
@@ -40,6 +49,13 @@ def weights(at: Surroundings) -> Iterator[Finding]:
     if not found:
         n = sum(now[name] in one.ours for name, one in known.items())
         yield ok(f"slurm-gpuctld looks after the Weight of {counted(n, 'node')}")
+
+
+def _renewed_table(at: Surroundings) -> PlacementTable | None:
+    """What a slurm-gpuctld that runs here says of nodes; None where none does."""
+    table = placementtable.read(at.controller_run / placementtable.FILE_NAME)
+    renewed = table is not None and not table.is_stale(at.site.wall()) and daemons(at.proc, "slurm-gpuctld")
+    return table if renewed else None
 
 
 def _by_hand(memory: Memory, known: Mapping[str, Known], now: Mapping[str, int]) -> Iterator[Finding]:
