@@ -1,0 +1,73 @@
+"""Whether Slurm has the reservations that were promised, and none that is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
+from slurm_gpu.controller.reservations import is_ours
+from slurm_gpu.database.reservation import Reservation, id_of
+from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
+from slurm_gpu.units import counted
+
+_WITHIN_S = 60
+"""So long it may take slurm-gpuctld to do what was decided."""
+_START = (
+    "systemctl start slurm-gpuctld, on the host of slurmctld; journalctl -u slurm-gpuctld says what it did"
+)
+
+
+def reservations(at: Surroundings) -> Iterator[Finding]:
+    """Slurm and the table in slurm-gpudbd agree."""
+    if at.site.config.placement.reservations is None:
+        yield ok("there are none here: slurm-gpu.yaml has no `placement: {reservations: …}`")
+        return
+    there = {one.name: one for one in ReservationClient(at.site.run).all()}
+    ids = [number for name in there if (number := id_of(name)) is not None]
+    with at.site.database() as database:
+        rows = {row.id: row for row in database.reservations(ids=ids)}
+    now_s = at.site.wall()
+    found = [
+        *(finding for row in rows.values() if (finding := _of_row(row, there.get(row.name), now_s))),
+        *_of_nobody(there, rows),
+    ]
+    yield from found
+    if not found:
+        promised = sum(row.state.is_promised for row in rows.values())
+        asked = sum(not row.state.is_over for row in rows.values()) - promised
+        more = f"; {counted(asked, 'request')} for an operator to decide" if asked else ""
+        yield ok(f"Slurm has what is promised: {counted(promised, 'reservation')}{more}")
+
+
+def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> Finding | None:
+    """What is wrong with one of the table."""
+    mine = found is not None and is_ours(found, row)
+    if row.state.is_promised:
+        if row.trouble is not None:
+            return warn(
+                f"{row.name} of {row.user}: {row.trouble}",
+                f"scontrol show reservation; where it cannot be, slurm-gpu reserve cancel {row.id}",
+            )
+        decided_s = 0 if row.decided_s is None else row.decided_s
+        is_due = decided_s + _WITHIN_S < now_s and row.end_s is not None and now_s + _WITHIN_S < row.end_s
+        if is_due and not mine:
+            return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", _START)
+    elif mine and row.over_s is not None and row.over_s + _WITHIN_S < now_s:
+        return warn(
+            f"{row.name} is {row.state}, and still in Slurm, which does not delete it while a job is in it",
+            f"squeue --reservation={row.name}; without a job: {_START}",
+        )
+    return None
+
+
+def _of_nobody(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]) -> Iterator[Finding]:
+    """What bears a name of ours and is none."""
+    for name, found in there.items():
+        number = id_of(name)
+        if number is None or (number in rows and is_ours(found, rows[number])):
+            continue
+        if number not in rows or not rows[number].state.is_promised:
+            yield warn(
+                f"{name} in Slurm is called as slurm-gpu's are, and is none of them: it is left alone",
+                f"if nobody needs it: scontrol delete ReservationName={name}",
+            )

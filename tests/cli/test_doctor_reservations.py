@@ -1,0 +1,62 @@
+"""What doctor says where Slurm's reservations and the table do not agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from slurm_gpu.cli.checks.finding import Surroundings
+from slurm_gpu.cli.checks.reservations import reservations
+from slurm_gpu.database.reservation import Reservation, State
+from tests.cli.conftest import CommandLine
+from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
+from tests.slurm.recorded import NOW_S
+
+OLD = replace(PROMISED, decided_s=NOW_S - 600)
+OVER = replace(OLD, state=State.CANCELLED, over_s=NOW_S - 600)
+IN_SLURM = "ReservationName=sg_5 StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
+
+
+def looked(command: CommandLine, in_slurm: str, *rows: Reservation) -> list[tuple[str, str]]:
+    commands = Commands()
+    commands.reservations, command.site.run = in_slurm, commands
+    with_rows(command, *rows)
+    return [
+        (one.level.value, f"{one.message} → {one.remedy}") for one in reservations(Surroundings(command.site))
+    ]
+
+
+@pytest.fixture
+def command(slurm_gpu: CommandLine) -> CommandLine:
+    slurm_gpu.config.write_text("cluster: neuron\nplacement: {reservations: {}}\n")
+    return slurm_gpu
+
+
+@pytest.mark.parametrize(
+    ("in_slurm", "rows", "level", "told"),
+    [
+        ("", (), "ok", "Slurm has what is promised: 0 reservations"),
+        (IN_SLURM, (OLD, ASKED), "ok", "1 reservation; 1 request for an operator to decide"),
+        ("", (PROMISED,), "ok", "1 reservation"),  # approved just now
+        ("", (OLD,), "fail", "and Slurm does not have it → systemctl start slurm-gpuctld"),
+        ("", (replace(OLD, trouble="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
+        (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
+        (IN_SLURM, (replace(OVER, over_s=NOW_S - 5),), "ok", "0 reservations"),
+        (IN_SLURM, (), "warn", "is none of them: it is left alone → if nobody needs it: scontrol delete Res"),
+        (IN_SLURM.replace("bob", "root"), (OVER,), "warn", "is none of them: it is left alone"),
+        (IN_SLURM.replace("sg_5", "maint"), (), "ok", "0 reservations"),
+    ],
+)  # fmt: skip
+def test_what_does_not_agree_is_named_with_what_to_type(
+    command: CommandLine, in_slurm: str, rows: tuple[Reservation, ...], level: str, told: str
+) -> None:
+    ((found, message),) = looked(command, in_slurm, *rows)
+    assert found == level
+    assert told in message
+
+
+def test_a_site_without_reservations_is_fine(slurm_gpu: CommandLine) -> None:
+    ((level, message),) = looked(slurm_gpu, IN_SLURM)
+    assert level == "ok"
+    assert "there are none here" in message
