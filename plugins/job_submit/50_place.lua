@@ -139,7 +139,7 @@ local function is_managed(job, found)
   return job.partition ~= ""
 end
 
-local function place_of(job, found)
+local function place_of(job, found, state)
   if not is_managed(job, found) then
     return nil
   end
@@ -148,7 +148,9 @@ local function place_of(job, found)
     return nil
   end
   local desc, place = job.desc, { mode = found.mode }
-  place.why = peculiar(desc)
+  -- A reservation draws its user's jobs in by itself, and may have nodes of several zones.
+  local _, promised = lib.reserved.table_of(state.snapshot)
+  place.why = peculiar(desc) or (promised and lib.reserved.holds(promised, job, job.user) and "reservation") or nil
   if place.why then
     return place
   end
@@ -210,7 +212,7 @@ local function run(job, state)
   end
   local key, found = lib.zones.table_of(state.snapshot)
   job.place_key = key
-  job.place = found and place_of(job, found) or nil
+  job.place = found and place_of(job, found, state) or nil
   if job.place then
     job.place.text = text_of(job.place)
     if slurm_gpu_placed then -- explain listens, slurmctld does not

@@ -33,6 +33,10 @@ local function explain_finding(lines, finding, job, before)
   if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
     wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
   end
+  if finding.command then
+    wrap(lines, finding.opening, "  ")
+    lines[#lines + 1] = "    " .. finding.command -- to be copied: never wrapped
+  end
   if finding.key == "walltime" and job.walltime_from then
     wrap(lines, "Without --time the job gets the default of partition " .. job.walltime_from .. ".", "  ")
   end

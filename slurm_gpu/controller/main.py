@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
-from slurm_gpu.config import default_path, load_config
+from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.decisionship import DecisionShipper
@@ -27,6 +27,7 @@ from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.reservations import ReservationKeeper
 from slurm_gpu.controller.reservationtable import ReservationTable, exchange_with
+from slurm_gpu.controller.reservetable import reserve_table
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.controller.zonewait import ZoneWait
@@ -65,6 +66,8 @@ def _run(options: argparse.Namespace) -> None:
     client = connect(calls)
     ended = EndedRuns(client, _in_background)
     nodes = NodeLooks(client, clock)
+    acts = Acts(clock, sender(config))
+    reservations = _reservations(config, calls, clock, acts)
     watcher = Watcher(
         config,
         options.run_dir,
@@ -74,8 +77,8 @@ def _run(options: argparse.Namespace) -> None:
         ended,
         clock,
         nodes=nodes,
+        reserve=lambda: reserve_table(config.placement, reservations.rows() if reservations else None),
     )
-    acts = Acts(clock, sender(config))
     keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds)
     priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds)
     if options.once:
@@ -96,18 +99,22 @@ def _run(options: argparse.Namespace) -> None:
             lambda: priorities.turn(in_charge=keeper.in_charge),
             shipper.poll,
         ]
-        if config.placement.reservations is not None:
-            reservations = ReservationKeeper(
-                config.placement.reservations,
-                ReservationClient(calls),
-                ReservationTable(exchange_with(config), _in_background),
-                clock,
-                acts,
-            )
+        if reservations is not None:
             duties.append(lambda: reservations.turn(in_charge=keeper.in_charge))
         _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()
+
+
+def _reservations(
+    config: SiteConfig, calls: CountingRun, clock: Clock, acts: Acts
+) -> ReservationKeeper | None:
+    """Who looks after reservations; None where there are none."""
+    settings = config.placement.reservations
+    if settings is None:
+        return None
+    table = ReservationTable(exchange_with(config), _in_background)
+    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts)
 
 
 def _watch(

@@ -87,9 +87,10 @@ class ReservationKeeper:
         self._made: set[int] = set()
         self._trouble: str | None = None
 
-    def rows(self) -> Iterable[Reservation]:
-        """Those that are promised, as last known."""
-        return [row for row in (self._table.rows or {}).values() if row.state.is_promised]
+    def rows(self) -> Iterable[Reservation] | None:
+        """The table as last known; None before its first answer."""
+        rows = self._table.rows
+        return None if rows is None else rows.values()
 
     def turn(self, *, in_charge: bool) -> None:
         """Look, and act, if it is time; only beside the slurmctld that is in charge."""

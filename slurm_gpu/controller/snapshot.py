@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from slurm_gpu.controller.gpuhours import Period
+from slurm_gpu.controller.reservetable import ReserveTable
 from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.controller.zones import ZoneRoom
 from slurm_gpu.controller.zonetable import ZoneTable
@@ -54,7 +55,8 @@ class Snapshot:
     """Tokens of jobs let in lately that are counted, with when slurmctld put them in; the last first."""
     zones: tuple[ZoneRoom, ...] = ()
     placement: ZoneTable | None = None
-    """What job_submit.lua alone reads: `parse` leaves it out."""
+    """What job_submit.lua alone reads, as `reserve`: `parse` leaves them out."""
+    reserve: ReserveTable | None = None
     looked: Looked | None = None
 
     def hours_of(self, user: str | None, group: str | None, period: Period) -> float | None:
@@ -169,6 +171,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     for zone in snapshot.zones:
         role = "-" if zone.role is None else _encode(zone.role)
         yield f"zone {_encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
+    if snapshot.reserve is not None:
+        yield from snapshot.reserve.lines()
     if snapshot.placement is not None:
         yield from snapshot.placement.lines()
     yield f"end {snapshot.generation}"

@@ -22,6 +22,7 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.pace import Pace
+from slurm_gpu.controller.reservetable import ReserveTable
 from slurm_gpu.controller.snapshot import Looked, Snapshot
 from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
 from slurm_gpu.controller.zones import ZoneMap
@@ -85,10 +86,12 @@ class Watcher:
         read_policy: Callable[[Path], PolicyInForce | None] = read_policy_in_force,
         cpu: Callable[[], float] = cpu_seconds,
         nodes: NodeLooks | None = None,
+        reserve: Callable[[], ReserveTable | None] = lambda: None,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._queue, self._client, self._clock = queue, client, clock
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
+        self._reserve = reserve
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
         self._zone_tables = ZoneTables(config.placement, config.zones)
@@ -168,6 +171,7 @@ class Watcher:
             period_starts=self._hours.starts(now_s) if hours is not None else {},
             seen=_tokens(jobs, now_s),
             zones=tuple(self._zones.rooms(nodes)),
+            reserve=self._reserve(),
             placement=self._zone_tables.of(nodes, jobs, facts),
             looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
         )
