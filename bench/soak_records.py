@@ -200,7 +200,9 @@ def runs_of(client: DatabaseClient, job: int, n_devices: int, until: float) -> t
         runs = [run for run in shown if run.start_s is not None]
         records = [record for run in runs for record in run.devices or ()]
         final = {(record.node, record.device) for record in records if record.final}
-        over = runs and all(run.end_s is not None for run in runs)
+        # Of an earlier one with that number slurmctld may never tell the end.
+        newest = max(runs, key=lambda run: run.submit_s, default=None)
+        over = newest is not None and newest.end_s is not None
         if (over and len(final) == n_devices) or time.monotonic() > until:
             return runs, len(shown) - len(runs)
         time.sleep(2)

@@ -37,6 +37,13 @@ def test_a_submission_that_slurmctld_forgot_is_no_second_record_of_the_job_with_
     assert found_wrong(1, HELD, runs) is None
 
 
+def test_nobody_waits_for_the_end_of_a_run_that_slurmctld_forgot() -> None:
+    forgotten = make_run(state="RUNNING", end_s=None, submit_s=RUN.submit_s - 60, devices=())
+    client = Client(forgotten, RUN)
+    runs, n_never_begun = runs_of(client, 17, 1, until=float("inf"))
+    assert (list(runs), n_never_begun, client.asked) == ([forgotten, RUN], 0, 1)
+
+
 def test_what_is_missing_or_too_much_is_told() -> None:
     elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
     assert found_wrong(1, HELD, [RUN, RUN]) is Wrong.TWICE
