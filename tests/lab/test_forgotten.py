@@ -1,0 +1,82 @@
+"""A slurmctld that is killed forgets its last seconds, and gives the numbers of its last jobs out again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+
+from lab.cluster import Lab
+from lab.options import JobSubmit
+from lab.polling import wait_for
+from tests.lab.conftest import LabWith
+
+pytestmark = pytest.mark.long
+
+
+def submit(lab: Lab, *options: str, seconds: int = 4) -> int:
+    return lab.submit("alice", "--gpus=1", "--time=5", "--no-requeue", *options, f"--wrap=sleep {seconds}")
+
+
+def accounted(lab: Lab, job: int) -> list[str]:
+    """The states of its rows in Slurm's accounting."""
+    return lab.output(["sacct", "-aXnPD", f"-j{job}", "-Snow-1days", "-oState"]).split()
+
+
+def runs_of(lab: Lab, job: int) -> list[Mapping[str, Any]]:
+    told = lab.run_as("carol", ["slurm-gpu", "job", str(job), "--json"], check=False)
+    return list(json.loads(told.stdout)["runs"]) if told.returncode == 0 else []
+
+
+def runaways(lab: Lab) -> tuple[str, str]:
+    """What doctor says of them."""
+    told = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
+    (found,) = [item for item in json.loads(told)["checks"] if item["check"] == "runaways"]
+    return found["level"], found["message"]
+
+
+def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(lab_with: LabWith) -> None:
+    lab = lab_with(job_submit=JobSubmit.NOOP)
+    slurmctld, state = lab.daemons["slurmctld"], lab.layout.slurmctld
+    slurmctld.stop()
+    saved = state.with_name("saved")
+    shutil.copytree(state, saved)
+    slurmctld.start()
+    runs, waits = submit(lab, "-wn1", seconds=60), submit(lab, "-wn1", "--exclusive")
+    wait_for(lambda: accounted(lab, waits) == ["PENDING"], 60, "slurmdbd is told of the one that waits")
+    wait_for(lambda: accounted(lab, runs) == ["RUNNING"], 60, "and of the one that runs")
+    wait_for(lambda: lab.held(runs), 60, "it holds its GPU")
+
+    slurmctld.kill9()
+    shutil.rmtree(state)
+    shutil.copytree(saved, state)
+    for path in (state, *state.rglob("*")):
+        shutil.chown(path, "slurm", "slurm")
+    slurmctld.start()
+    assert (submit(lab, "-wn2"), submit(lab, "-wn3")) == (runs, waits)
+
+    def told(job: int) -> str:
+        return f"{accounted(lab, job)}\n{json.dumps(runs_of(lab, job), indent=1)[:1000]}"
+
+    def over(job: int) -> bool:
+        found = runs_of(lab, job)
+        records = [record for run in found for record in run["devices"]]
+        ended = [run for run in found if run["state"] == "COMPLETED"]
+        return len(found) == 2 and bool(ended) and all(record["final"] for record in records)
+
+    for job, node in ((runs, "n2"), (waits, "n3")):
+        wait_for(partial(over, job), 120, f"job {job} has its records", partial(told, job), 0.5)
+        new, old = runs_of(lab, job)
+        assert {record["node"] for record in new["devices"]} == {node}
+        assert {record["node"] for record in old["devices"]} == ({"n1"} if job == runs else set())
+        assert (new["state"], old["end_s"]) == ("COMPLETED", None)
+
+    level, message = runaways(lab)
+    assert level == "warn"
+    assert f"2 jobs ({', '.join(map(str, (waits, runs)))}) go on" in message
+    lab.run_as("root", ["sacctmgr", "-i", "show", "runawayjobs"])
+    wait_for(lambda: runaways(lab)[0] == "ok", 60, "sacctmgr has ended them", interval_s=0.5)
