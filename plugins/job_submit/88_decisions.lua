@@ -5,6 +5,9 @@ local decisions = {}
 -- Kept open within one second and no longer: whoever moves the file away or removes it misses no more than that.
 local file, size, opened_at = nil, 0, nil
 
+-- Whether the last line may have been cut off (a full file system): what follows must not be taken for its end.
+local torn = false
+
 local function encode(value)
   return (tostring(value):gsub("[^%w_.:/,+@-]", function(byte)
     return string.format("%%%02X", string.byte(byte))
@@ -44,7 +47,8 @@ local function write(line, job, state)
     reason = open(job.now)
   end
   if file then
-    local written, why = file:write(line)
+    local written, why = file:write(torn and "\n" .. line or line)
+    torn = not written
     if written then
       size = size + #line
       return

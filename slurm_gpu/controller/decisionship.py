@@ -34,7 +34,8 @@ _LONGEST_TEXT = 2000
 """Characters of one value: a user may ask for a partition with a name of any length."""
 _NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
 _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
-_LAST_S = 2**62
+_MOST_FIELDS = 32
+"""Of a decision that slurm-gpudbd takes."""
 _HELD_IN = ("uid", "rules", "zone")
 
 Send = Callable[[Sequence[Decision]], None]
@@ -98,7 +99,7 @@ def decision_of(line: LogLine) -> Decision | None:
     """What a line says, named so that it is the same decision whenever it is shipped; None of no decision."""
     host = this_host()
     read = DecisionLine.read(line.text.decode("utf-8", "replace"))
-    if read is None or not _NUMBER.fullmatch(read.said.get("uid", "")) or read.at_s >= _LAST_S:
+    if read is None or len(read.said) > _MOST_FIELDS or not _NUMBER.fullmatch(read.said.get("uid", "")):
         return None
     if read.token is not None and not _TOKEN.fullmatch(read.token):
         return None

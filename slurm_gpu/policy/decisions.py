@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,8 @@ from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 
 _MARK = "slurm-gpu/1"
+_SECOND = re.compile(r"[0-9]{1,18}")
+_FIELD = re.compile(r"[a-z_]{1,40}=.*")
 _FIELDS_BEFORE_RULES = 5
 """Mark, time, what was asked, verdict, token."""
 
@@ -117,15 +120,17 @@ class DecisionLine:
 
     @classmethod
     def read(cls, line: str) -> DecisionLine | None:
-        """None of what is no whole line: the last one may be half written."""
+        """None of what is no whole line: the last one may be half written, one before it cut off."""
         words = line.split()
-        if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not words[1].isdecimal():
+        if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not _SECOND.fullmatch(words[1]):
             return None
         asked, verdict, token = words[2:_FIELDS_BEFORE_RULES]
         if asked not in ("submit", "modify") or verdict not in ("allow", "deny"):
             return None
-        said = dict(word.split("=", 1) for word in words[_FIELDS_BEFORE_RULES:] if "=" in word)
-        decoded = {key: unquote(value) for key, value in said.items()}
+        fields = words[_FIELDS_BEFORE_RULES:]
+        if not all(map(_FIELD.fullmatch, fields)):
+            return None  # or the user of a line would be that of the one that it runs into
+        decoded = {key: unquote(value) for key, _, value in (word.partition("=") for word in fields)}
         return cls(int(words[1]), asked, verdict, None if token == "-" else token, decoded)
 
 

@@ -230,6 +230,34 @@ def test_whatever_a_user_asks_for_fits_what_the_database_takes(text: str, uid: i
         assert told.uid == uid
 
 
+WORD = st.one_of(
+    st.text(max_size=9),
+    st.sampled_from(["=", "=x", "k" * 300 + "=1", "uid=7", "tasks=٣", "rules=%00%FF", "slurm-gpu/1"]),
+    st.integers(0, 50).map(lambda number: f"{chr(97 + number % 26) * (1 + number // 26)}=1"),
+)
+LINES = st.builds(
+    lambda at, words: f"slurm-gpu/1 {at} submit allow T uid=5 {' '.join(words)}",
+    st.one_of(st.integers(0, 2**70).map(str), st.sampled_from(["9" * 5000, "٣", "-1", "1e9"])),
+    st.lists(WORD, max_size=60),
+)
+
+
+@given(st.one_of(st.binary(max_size=300), LINES.map(lambda text: text.encode("utf-8", "replace"))))
+def test_no_line_however_damaged_is_shipped_as_what_the_database_never_takes(line: bytes):
+    """Or all behind it would wait for ever."""
+    decision = decision_of(LogLine(1, 0, line))
+    if decision is not None:
+        read_told(json.dumps({"decisions": [decision.to_json()]}).encode())
+
+
+def test_a_line_that_was_cut_off_is_not_taken_for_the_one_that_it_runs_into():
+    first = LINE.format(at=1).encode()
+    second = LINE.format(at=2).replace("1001", "1002").encode()
+    for cut in range(1, len(first) - 1):
+        decision = decision_of(LogLine(1, 0, first[:cut] + second.rstrip()))
+        assert decision is None, first[:cut]
+
+
 def test_the_most_that_is_shipped_at_once_is_not_too_much():
     short = LogLine(
         1, 10**9, b"slurm-gpu/1 1795262400 submit allow abcdefghx1 uid=60901 account=nlp qos=normal rules=-"

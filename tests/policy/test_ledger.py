@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from slurm_gpu.policy.bundle import build_bundle
+from slurm_gpu.policy.decisions import DecisionLine
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
 
 from .compile import compiled
@@ -280,6 +282,23 @@ def test_a_log_that_cannot_be_written_costs_no_job_and_is_told(tmp_path: Path) -
     assert [level for level, _ in first.log] == ["error"]
     assert "decisions are not being logged" in first.log[0][1]
     assert second.log == ()  # once a minute is enough
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+def test_a_line_that_a_full_file_system_cut_off_costs_no_other(tmp_path: Path, lua: str) -> None:
+    controller = Controller(tmp_path / "decisions.log", lua)
+    controller.ask()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (controller.log.stat().st_size + 40, before[1]))
+    try:
+        cut, lost = controller.ask(), controller.ask()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert cut.accepted
+    assert lost.accepted
+    controller.ask()
+    lines = [DecisionLine.read(line) for line in controller.log.read_text().splitlines()]
+    assert [line is not None for line in lines] == [True, False, True]
 
 
 def test_a_log_that_cannot_be_read_costs_no_job_and_is_told(tmp_path: Path) -> None:
