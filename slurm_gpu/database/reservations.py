@@ -10,11 +10,14 @@ from sqlalchemy import Connection, RowMapping, select, update
 from slurm_gpu.database.acts import note_act
 from slurm_gpu.database.reservation import Report, Reservation, State
 from slurm_gpu.database.schema import reservation
+from slurm_gpu.database.store import set_watermark
 from slurm_gpu.errors import UsageError
 from slurm_gpu.slurm.hostlist import expand
 
 _OPEN = [state.value for state in State if not state.is_over]
 _PROMISED = [state.value for state in State if state.is_promised]
+_TURN = "reservations"
+"""The watermark whose row whoever decides holds until the end of the transaction."""
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
@@ -38,11 +41,12 @@ def find_one(connection: Connection, cluster: str, number: int) -> Reservation |
 
 def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
     """Keep a request; raises UsageError where its user has as many as one may have. Returns its id."""
+    _wait_for_turn(connection, values["requested_s"])
     table = reservation.c
     mine = select(table.reservation_id).where(
         table.cluster == values["cluster"], table.user == values["user"], table.state.in_(_OPEN)
     )
-    ids = sorted(connection.execute(mine.with_for_update()).scalars())
+    ids = sorted(connection.execute(mine).scalars())
     if len(ids) >= open_per_user:
         numbers = ", ".join(map(str, ids))
         raise UsageError(
@@ -59,6 +63,7 @@ def approve(
     connection: Connection, one: Reservation, start_s: int, end_s: int, nodes: str, who: str, now_s: int
 ) -> None:
     """Promise it; raises UsageError where its nodes are another's for a part of the time."""
+    one = _as_it_is(connection, one, now_s)
     if one.state is not State.REQUESTED:
         raise UsageError(f"reservation {one.id} is {one.state}: only what is requested can be approved")
     mine = set(expand(nodes))
@@ -71,7 +76,7 @@ def approve(
         table.start_s < end_s,
         table.end_s > start_s,
     )
-    for other in map(_read, connection.execute(others.with_for_update()).mappings()):
+    for other in map(_read, connection.execute(others).mappings()):
         both = mine & set(expand(other.nodes or ""))
         if both:
             raise UsageError(
@@ -85,6 +90,7 @@ def approve(
 
 def end(connection: Connection, one: Reservation, state: State, who: str, now_s: int, why: str) -> None:
     """Deny or cancel it; raises UsageError where it is over, or is no longer there to be denied."""
+    one = _as_it_is(connection, one, now_s)
     if one.state.is_over:
         raise UsageError(f"reservation {one.id} is {one.state} already")
     if state is State.DENIED and one.state is not State.REQUESTED:
@@ -95,7 +101,7 @@ def end(connection: Connection, one: Reservation, state: State, who: str, now_s:
     if state is State.DENIED or one.decided_s is None:
         _decide(connection, one, state, who, now_s, why, over)
     else:
-        _set(connection, one.id, {"state": state.value, **over})
+        _require(_set(connection, one, {"state": state.value, **over}), one)
     note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
 
 
@@ -117,7 +123,20 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
             }
         if report.state.is_over:
             changed |= {"over_s": report.at_s, "over_why": report.why}
-        _set(connection, one.id, changed)
+        _set(connection, one, changed)
+
+
+def _wait_for_turn(connection: Connection, now_s: int) -> None:
+    """From here on nobody else asks, promises or cancels: each depends on all the others."""
+    set_watermark(connection, _TURN, now_s)
+
+
+def _as_it_is(connection: Connection, one: Reservation, now_s: int) -> Reservation:
+    """Read in our turn: it may have been decided since it was shown."""
+    _wait_for_turn(connection, now_s)
+    fresh = find_one(connection, one.cluster, one.id)
+    assert fresh is not None  # no row is ever removed
+    return fresh
 
 
 def _decide(
@@ -130,11 +149,19 @@ def _decide(
     more: dict[str, Any],
 ) -> None:
     decided = {"decided_s": now_s, "decided_by": who, "decided_why": why}
-    _set(connection, one.id, {"state": state.value, **decided, **more})
+    _require(_set(connection, one, {"state": state.value, **decided, **more}), one)
 
 
-def _set(connection: Connection, number: int, values: dict[str, Any]) -> None:
-    connection.execute(update(reservation).where(reservation.c.reservation_id == number).values(values))
+def _require(was_set: bool, one: Reservation) -> None:
+    if not was_set:
+        raise UsageError(f"reservation {one.id} is no longer {one.state}, since just now: try again")
+
+
+def _set(connection: Connection, one: Reservation, values: dict[str, Any]) -> bool:
+    """Whether it was still as `one` is: slurm-gpuctld tells without waiting for a turn."""
+    table = reservation.c
+    same = update(reservation).where(table.reservation_id == one.id, table.state == one.state.value)
+    return connection.execute(same.values(values)).rowcount == 1
 
 
 def _read(row: RowMapping) -> Reservation:

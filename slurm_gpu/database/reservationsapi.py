@@ -30,7 +30,10 @@ _MOST_IDS = 500
 _LATE_S = 300
 """So far back the start of what is approved may lie: the operator took a while to say yes."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
-_NAME = r"^[\w.@+-]+$"
+_NAME = r"^[\w.@][\w.@+-]*\Z"
+"""Slurm takes a - or + in front as an order: all but this one, or this one besides."""
+_HIGHEST = 10**18
+"""No reservation has such a number."""
 
 _Name = Annotated[str, Meta(min_length=1, max_length=NAME_LENGTH, pattern=_NAME)]
 _Time = Annotated[int, Meta(ge=0, lt=1 << 40)]
@@ -101,7 +104,8 @@ class ReservationPages:
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "operators alone ask for another user")
         accounts = self._services.places_of(user).accounts
-        if accounts is not None and wanted.account.lower() not in accounts:
+        account = wanted.account.lower()  # as Slurm keeps all of them, and tells those of jobs
+        if accounts is not None and account not in accounts:
             raise UsageError(
                 f"{user} may not use the account {wanted.account}; allowed: {', '.join(sorted(accounts))}"
             )
@@ -112,7 +116,7 @@ class ReservationPages:
         if wanted.latest_s is not None and wanted.latest_s < earliest_s:
             raise UsageError("the latest start lies before the earliest")
         values = {
-            "cluster": self._services.cluster, "user": user, "account": wanted.account,
+            "cluster": self._services.cluster, "user": user, "account": account,
             "partition": wanted.partition, "gpus": wanted.gpus, "gpu_type": wanted.gpu_type,
             "n_nodes": wanted.n_nodes, "duration_s": wanted.duration_s, "earliest_s": earliest_s,
             "latest_s": wanted.latest_s, "why": wanted.why, "requested_s": now_s,
@@ -128,7 +132,7 @@ class ReservationPages:
         cluster, why = self._services.cluster, decision.why or ""
 
         def act(connection: Any) -> None:
-            one = reservations.find_one(connection, cluster, number)
+            one = reservations.find_one(connection, cluster, number) if number < _HIGHEST else None
             if one is None:
                 raise HTTPException(404, f"there is no reservation {number}")
             if not (caller.sees_all or (decision.act == "cancel" and one.user == caller.user)):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import pwd
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -97,6 +101,47 @@ def find_one_of(database: Database, number: int) -> Reservation:
     return found
 
 
+def all_at_once(works: Sequence[Callable[[], object]]) -> list[str]:
+    """Run them in threads that begin together; returns what those that were refused were told."""
+    barrier = threading.Barrier(len(works))
+
+    def run(work: Callable[[], object]) -> str | None:
+        barrier.wait()
+        try:
+            work()
+        except UsageError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [why for why in pool.map(run, works) if why is not None]
+
+
+def test_however_many_ask_at_once_a_user_has_no_more_than_may_be(database: Database) -> None:
+    refused = all_at_once([lambda: request(database)] * 8)
+    assert len(refused) == 5
+
+
+def test_operators_who_approve_at_once_promise_no_node_twice(database: Database) -> None:
+    ones = [request(database, user) for user in ("alice", "bob", "carol", "dave")]
+    refused = all_at_once([partial(promise, database, one, NOW_S + 60, "n[1-2]") for one in ones])
+    assert len(refused) == 3
+    assert all("is promised to reservation" in why for why in refused)
+
+
+def test_what_was_cancelled_or_promised_meanwhile_is_not_decided_by_how_it_was(database: Database) -> None:
+    gone, promised = request(database), request(database, "bob")
+    database.write(lambda c: end(c, gone, State.CANCELLED, "alice", NOW_S, "no data"))
+    with pytest.raises(UsageError, match="is cancelled: only what is requested"):
+        promise(database, gone, NOW_S, "n[1-2]")
+    promise(database, promised, NOW_S, "n[1-2]")
+    with pytest.raises(UsageError, match="is approved: only what is requested"):
+        promise(database, promised, NOW_S, "n[3-4]")
+    with pytest.raises(UsageError, match="slurm-gpu reserve cancel"):
+        database.write(lambda c: end(c, promised, State.DENIED, "carol", NOW_S, "no"))
+    assert now(database, promised).nodes == "n[1-2]"
+
+
 def test_what_is_over_stays_so_and_what_is_promised_is_cancelled_not_denied(database: Database) -> None:
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
@@ -144,10 +189,11 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
         return server.asked_by(uid, "POST", f"/v1/reservations{path}", json.dumps(body).encode())
 
     now_s = int(server.clock.wall())
-    status, answer = ask(NOBODY, "", **ASKED)
+    status, answer = ask(NOBODY, "", **{**ASKED, "account": "Vision"})
     assert status == 200
     one = answer["reservation"]
     assert (one["user"], one["state"], one["earliest_s"]) == (NAME_OF_NOBODY, "requested", now_s)
+    assert one["account"] == "vision"  # however it was written: Slurm writes it so
     decision = {"act": "approve", "start_s": now_s, "end_s": now_s + DAY_S + 1800, "nodes": "n2,n1"}
     assert ask(NOBODY, f"/{one['id']}", **decision)[0] == 403
     assert ask(NOBODY, f"/{one['id']}", act="deny")[0] == 403
@@ -184,6 +230,10 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
         ({"why": ""}, "length >= 1"),
         ({"partition": "gpu; rm"}, "matching regex"),
         ({"nodes": "n1"}, "unknown field"),
+        ({"partition": "gpu\n"}, "matching regex"),
+        ({"partition": "-gpu"}, "matching regex"),
+        ({"gpus": 2**63}, "`int` <= 1000000"),
+        ({"duration_s": 1e30}, "Expected `int`"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(
@@ -205,5 +255,6 @@ def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Runn
     wrong = json.dumps({"reservations": [report | {"state": "denied"}]}).encode()
     assert server.asked_by(0, "POST", "/v1/controller", wrong)[0] == 400
     assert server.asked_by(OPERATOR, "POST", "/v1/reservations/999", b'{"act": "deny"}')[0] == 404
+    assert server.asked_by(OPERATOR, "POST", f"/v1/reservations/{10**30}", b'{"act": "deny"}')[0] == 404
     for target in ("past=x", "past=1001", "ids=a", "ids=1,", "since=1"):
         assert server.asked_by(NOBODY, "GET", f"/v1/reservations?{target}")[0] == 400
