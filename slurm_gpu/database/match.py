@@ -69,10 +69,39 @@ def assign(runs: Iterable[RunSpan], records: Iterable[RecordSpan]) -> dict[tuple
     return found
 
 
-def _in_counts(
-    started: Sequence[RunSpan], records: Iterable[RecordSpan]
-) -> Iterator[tuple[Sequence[RunSpan], Sequence[RecordSpan]]]:
-    """Those runs and records between which restarts are counted.
+_Count = tuple[Sequence[RunSpan], list[RecordSpan]]
+"""Runs and records between which restarts are counted."""
+
+
+def _in_counts(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Sequence[_Count]:
+    """All of them; a record that lies by its clock where nothing ran on its node goes where something did."""
+    counts = list(_by_time(started, records))
+    if len(counts) == 1:
+        return counts
+    on_node: dict[str, list[tuple[RunSpan, int]]] = defaultdict(list)
+    for index, (runs, _) in enumerate(counts):
+        for run in runs:
+            for node in run.nodes:
+                on_node[node].append((run, index))
+    home: list[_Count] = [(runs, []) for runs, _ in counts]
+    for index, (_, told) in enumerate(counts):
+        for record in told:
+            home[_count_of(record, index, on_node[record.node])][1].append(record)
+    return home
+
+
+def _count_of(record: RecordSpan, by_time: int, on_node: Sequence[tuple[RunSpan, int]]) -> int:
+    """Which count it is of; `on_node` are the runs on its node, and theirs."""
+    if any(index == by_time for _, index in on_node):
+        return by_time
+    overlap_s, index = max(
+        ((_overlap_s(run, record), index) for run, index in on_node), default=(-math.inf, by_time)
+    )
+    return index if overlap_s >= -ORDERED_SLACK_S else by_time
+
+
+def _by_time(started: Sequence[RunSpan], records: Iterable[RecordSpan]) -> Iterator[_Count]:
+    """The same by the clock alone.
 
     slurmctld ends a run before it starts the next of that id. One that has no end and a next was forgotten
     with all else: the id came round again, restarts begin at 0, and it was over by then.

@@ -218,6 +218,23 @@ def test_a_run_whose_end_was_never_told_is_over_when_its_id_comes_round_again(
     assert _all_found([runaway, _run(4, 1030, None, restart=restart)], before) == [1], "seconds apart"
 
 
+@given(
+    gap_s=st.integers(2, 600),
+    lengths_s=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+    off_s=st.tuples(st.integers(-240, 240), st.integers(-240, 240)),
+    restart=st.sampled_from([None, 0]),
+)
+def test_of_an_id_that_came_round_again_at_once_the_node_tells_where_clocks_do_not(
+    gap_s: int, lengths_s: tuple[int, int], off_s: tuple[int, int], restart: int | None
+) -> None:
+    """A slurmctld that was killed began the next on another node; the end of the first was never told."""
+    forgotten = _run(1, 1000, None, "n1,n2", restart)
+    again = _run(2, 1000 + gap_s, 1000 + gap_s + lengths_s[1], "n3", restart)
+    before = _record(1000 + off_s[0], 1000 + off_s[0] + lengths_s[0], node="n1")
+    after = _record(again.start_s + off_s[1], again.end_s + off_s[1], node="n3")
+    assert _all_found([forgotten, again], before, after) == [1, 2]
+
+
 def test_another_node_or_another_time_is_no_match() -> None:
     assert _found([_run(1, 1000, 1010)], _record(1000, 1010, node="n2")) is None
     assert _found([_run(1, 1000, 1010)], _record(9000, 9010)) is None
