@@ -6,13 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.database.reservation import Reservation
+from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import JobAround
 
 _WAITING = "PENDING"
 _HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "RESIZING", "SIGNALING"}
 )
-_HELD = "JobHeld"
+_NOT_FOR_NODES = (
+    "JobHeld",
+    "Assoc",
+    "QOS",
+    "Account",
+    "Partition",
+    "Invalid",
+    "Bad",
+    "JobArrayTaskLimit",
+    "Licenses",
+)
+"""How reasons begin that no nodes end: holds, limits, and what can never run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +40,7 @@ class Use:
 def use_of(row: Reservation, jobs: Sequence[JobAround], now_s: int) -> Use:
     """Use of `row` by the jobs of its user, as slurmctld tells them."""
     in_it = [job for job in jobs if job.reservation == row.name]
-    ran = [job for job in in_it if job.state != _WAITING and job.start_s is not None]
+    ran = [job for job in in_it if job.state != _WAITING and job.start_s is not None and job.nodes]
     first = min(ran, key=lambda job: (job.start_s or 0, job.job_id), default=None)
     is_used = any(job.state in _HOLDING for job in in_it) or any(
         _could_start(row, job, now_s) for job in jobs
@@ -37,7 +49,7 @@ def use_of(row: Reservation, jobs: Sequence[JobAround], now_s: int) -> Use:
 
 
 def _could_start(row: Reservation, job: JobAround, now_s: int) -> bool:
-    """Whether it waits for nothing but nodes, and would end within the window."""
+    """Whether it waits for nothing but nodes, fits the reserved ones, and would end within the window."""
     return (
         job.state == _WAITING
         and job.reservation in ("", row.name)
@@ -46,7 +58,9 @@ def _could_start(row: Reservation, job: JobAround, now_s: int) -> bool:
         and row.partition in job.partitions
         and job.eligible_s is not None
         and job.eligible_s <= now_s
-        and not job.reason.lstrip("(").startswith(_HELD)
+        and not job.reason.lstrip("(").startswith(_NOT_FOR_NODES)
+        and row.nodes is not None
+        and job.n_nodes <= len(expand(row.nodes))
         and row.end_s is not None
         and job.time_limit_s is not None
         and now_s + job.time_limit_s <= row.end_s

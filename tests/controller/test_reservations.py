@@ -31,6 +31,7 @@ ROW = Reservation(
 JOB = JobAround(
     job_id=17, state="RUNNING", user="alice", account="vision", partitions=frozenset({"gpu"}),
     reservation="sg_3", eligible_s=NOON_S + 10, start_s=NOON_S + 70, time_limit_s=1800, reason="None",
+    n_nodes=2, nodes="n[1-2]",
 )  # fmt: skip
 SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"root"}))
 
@@ -197,14 +198,31 @@ def test_the_first_job_is_kept_with_its_start_and_a_used_one_is_not_released() -
         ({"eligible_s": None}, False),  # a dependency
         ({"eligible_s": NOON_S + 10**6}, False),  # --begin
         ({"reservation": "maint"}, False),
+        ({"reason": "Priority"}, True),
+        ({"reason": "(QOSMaxGRESPerUser)"}, False),
+        ({"reason": "AssocGrpGRES"}, False),
+        ({"n_nodes": 3}, False),  # more than are reserved
     ],
 )
 def test_a_job_that_could_start_in_it_keeps_it(changes: dict[str, object], keeps: bool) -> None:
     site = Site()
-    waiting = replace(JOB, state="PENDING", reason="Resources", reservation="sg_3", start_s=None)
+    waiting = replace(JOB, state="PENDING", reason="Resources", reservation="sg_3", start_s=None, nodes="")
     site.slurm.jobs = [replace(waiting, **changes)]  # type: ignore[arg-type]
     site.turns(60 + UNUSED_S + 5 * EVERY_S)
     assert site.row.state is (State.ACTIVE if keeps else State.RELEASED)
+
+
+def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
+    """Slurm tells the second in which it was cancelled as its start."""
+    site = Site()
+    gone = replace(JOB, job_id=16, state="CANCELLED", start_s=NOON_S + 20, nodes="")
+    site.turns(60)
+    site.slurm.jobs = [gone]
+    site.turns()
+    assert site.row.first_start_s is None
+    site.slurm.jobs = [gone, JOB]
+    site.turns()
+    assert site.row.first_job_id == JOB.job_id
 
 
 def test_one_that_nobody_uses_is_given_up_and_taken_away() -> None:

@@ -87,6 +87,7 @@ def test_jobs_of_its_users_are_read_with_what_drew_them() -> None:
     )
     assert (waiting.reservation, waiting.eligible_s, waiting.start_s) == ("", None, None)
     assert (waiting.partitions, waiting.time_limit_s) == ({"gpu", "long"}, None)
+    assert (running.n_nodes, running.nodes, waiting.n_nodes, waiting.nodes) == (2, "n[1-2]", 1, "")
     assert client.jobs_of(()) == []
 
 
@@ -97,7 +98,20 @@ class _Squeue(Commands):
         assert "--user=alice,bob" in argv
         mark = argv[-1].rpartition(":0")[2]
         rows = (
-            ("7", "RUNNING", "alice", "vision", "gpu", "sg_3", "10", "50", "5:00", "None"),
-            ("8", "PENDING", "bob", "nlp", "gpu,long", "(null)", "N/A", "N/A", "UNLIMITED", "Dependency"),
+            ("7", "RUNNING", "alice", "vision", "gpu", "sg_3", "10", "50", "5:00", "None", "2", "n[1-2]"),
+            (
+                "8",
+                "PENDING",
+                "bob",
+                "nlp",
+                "gpu,long",
+                "(null)",
+                "N/A",
+                "N/A",
+                "UNLIMITED",
+                "Dependency",
+                "1-4",
+                "",
+            ),
         )
         return "\n".join("".join(f"{word}{mark}" for word in row) for row in rows) + "\n"
