@@ -57,6 +57,9 @@ class SlurmReservations(Protocol):
     def delete(self, name: str) -> None:
         """Delete one; raises SlurmError while a job is in it."""
 
+    def repel(self, name: str) -> None:
+        """Have it draw no more jobs."""
+
     def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
         """Jobs of these users, ended ones too."""
 
@@ -85,6 +88,8 @@ class ReservationKeeper:
         self._seen: frozenset[int] = frozenset()
         """Ids that names in Slurm speak of."""
         self._made: set[int] = set()
+        self._in_use: set[int] = set()
+        """Those that are over, and that Slurm does not delete yet."""
         self._trouble: str | None = None
 
     def rows(self) -> Iterable[Reservation] | None:
@@ -144,6 +149,8 @@ class ReservationKeeper:
         was_used = report.first_start_s is not None
         if now_s >= row.end_s:
             why = "its window is over" if was_used else "its window is over, and nobody used it"
+            if found is None and row.trouble is not None:
+                why += f"; Slurm did not have it: {row.trouble}"
             report = replace(report, state=State.ENDED, why=why, trouble=None)
         elif found is not None and not is_ours(found, row):
             report = replace(report, trouble=f"Slurm has another reservation called {row.name}")
@@ -208,9 +215,15 @@ class ReservationKeeper:
         try:
             self._slurm.delete(row.name)
         except SlurmError as error:  # also while a job is in it: then it is tried again when that has ended
-            log.info("reservation %s is %s, and still in Slurm: %s", row.name, row.state, _words_of(error))
+            if row.id not in self._in_use:
+                self._in_use.add(row.id)
+                log.info(
+                    "reservation %s is %s, and still in Slurm: %s", row.name, row.state, _words_of(error)
+                )
+                self._slurm.repel(row.name)  # or one job after the other would keep it
             return
         self._made.discard(row.id)
+        self._in_use.discard(row.id)
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
 
     def _uses(self, begun: Sequence[Reservation], now_s: int) -> Mapping[int, Use]:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
+from typing import Protocol
 
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.reservation import Report, Reservation
+from slurm_gpu.database.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
 from slurm_gpu.errors import SlurmGpuError
 
 log = logging.getLogger("slurm-gpuctld")
@@ -79,11 +80,30 @@ def exchange_with(config: SiteConfig) -> Exchange:
         from slurm_gpu.database.client import DatabaseClient
 
         with DatabaseClient(config) as database:
-            if reports:
-                database.tell_reservations(reports)
-            return database.reservations(ids=list(ids))
+            return exchanged(database, reports, ids)
 
     return exchange
+
+
+class Database(Protocol):
+    """The part of slurm_gpu.database.client.DatabaseClient that is used here."""
+
+    def tell_reservations(self, reports: Sequence[Report]) -> None:
+        """What became of some, MOST_REPORTS at most."""
+
+    def reservations(self, *, ids: Sequence[int]) -> Sequence[Reservation]:
+        """Those that are not over, and those named, MOST_IDS at most."""
+
+
+def exchanged(database: Database, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
+    """Tell all reports, then read all rows; more than slurm-gpudbd takes at once one after the other."""
+    for at in range(0, len(reports), MOST_REPORTS):
+        database.tell_reservations(reports[at : at + MOST_REPORTS])
+    named = list(ids)
+    found: dict[int, Reservation] = {}
+    for at in range(0, max(1, len(named)), MOST_IDS):
+        found |= {row.id: row for row in database.reservations(ids=named[at : at + MOST_IDS])}
+    return list(found.values())
 
 
 def _with(row: Reservation, report: Report | None) -> Reservation:

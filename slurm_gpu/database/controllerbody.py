@@ -8,12 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from slurm_gpu.database.reservation import Report, State
+from slurm_gpu.database.reservation import MOST_REPORTS, Report, State
 from slurm_gpu.database.schema import NAME_LENGTH, TOKEN_LENGTH
 from slurm_gpu.errors import UsageError
 
 MOST_ACTS = 100
-MOST_REPORTS = 100
 MOST_DECISIONS = 1000
 _OF_REPORTS = (State.APPROVED, State.ACTIVE, State.ENDED, State.RELEASED)
 _MOST_EVIDENCE = 1 << 20

@@ -8,7 +8,11 @@ from enum import StrEnum
 from typing import Any
 
 from slurm_gpu.errors import DatabaseError
+from slurm_gpu.slurm.hostlist import expand
 
+MOST_REPORTS = 100
+MOST_IDS = 500
+"""So many are told, and asked for by number, in one request."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 
@@ -86,7 +90,7 @@ class Reservation:
         """Read one of an answer; raises DatabaseError."""
         try:
             known = {f.name: value[f.name] for f in fields(cls) if f.name in value}
-            return cls(**known | {"state": State(value["state"])})
+            return _checked(cls(**known | {"state": State(value["state"])}))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise DatabaseError(
                 f"slurm-gpudbd answered a reservation that cannot be read: {error!r}"
@@ -106,6 +110,14 @@ class Report:
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
+
+
+def _checked(one: Reservation) -> Reservation:
+    """Raises ValueError where it is promised, and not all is there that this takes."""
+    if one.state.is_promised and None in (one.start_s, one.end_s, one.nodes):
+        raise ValueError("it is promised, without a start, an end or nodes")
+    expand("" if one.nodes is None else one.nodes)
+    return one
 
 
 def id_of(name: str) -> int | None:

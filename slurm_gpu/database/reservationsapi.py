@@ -16,7 +16,7 @@ from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.database import reservations
 from slurm_gpu.database.asking import asked, authenticated, parameters
 from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.database.reservation import MOST_IDS, Reservation, State
 from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
@@ -26,7 +26,6 @@ from slurm_gpu.units import format_duration
 T = TypeVar("T")
 
 MOST_SHOWN = 1000
-_MOST_IDS = 500
 _LATE_S = 300
 """So far back the start of what is approved may lie: the operator took a while to say yes."""
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
@@ -198,8 +197,8 @@ def _wanted(query: dict[str, str]) -> tuple[int, list[int]]:
     if ids and not _IDS.fullmatch(ids):
         raise UsageError(f"ids={ids!r} must be numbers of reservations, such as 3,7")
     numbers = [int(number) for number in ids.split(",") if number]
-    if len(numbers) > _MOST_IDS:
-        raise UsageError(f"ids: {len(numbers)} are more than {_MOST_IDS}")
+    if len(numbers) > MOST_IDS:
+        raise UsageError(f"ids: {len(numbers)} are more than {MOST_IDS}")
     return int(past), numbers
 
 

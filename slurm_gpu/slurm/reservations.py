@@ -112,6 +112,10 @@ class ReservationClient:
         """Delete one; Slurm refuses while a job is in it."""
         self._ask("delete", f"ReservationName={name}")
 
+    def repel(self, name: str) -> None:
+        """Take MAGNETIC away: jobs that are in it stay, and no others come that do not name it."""
+        self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
+
     def jobs_of(self, users: Collection[str]) -> list[JobAround]:
         """Jobs of these users that slurmctld knows, ended ones too."""
         if not users:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.reservations import EVERY_S, ReservationKeeper
-from slurm_gpu.controller.reservationtable import ReservationTable
+from slurm_gpu.controller.reservationtable import ReservationTable, exchanged
 from slurm_gpu.database.reservation import Report, Reservation, State
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import DatabaseError, SlurmError
@@ -50,6 +50,7 @@ class Slurm:
         self.refuses: str | None = None
         self.kills_after: str | None = None
         self.ignored: list[bool] = []
+        self.repelled: list[str] = []
 
     def all(self) -> Sequence[SlurmReservation]:
         if self.away:
@@ -75,6 +76,11 @@ class Slurm:
             raise SlurmError("delete_reservation: Requested reservation is in use")
         del self.there[name]
         self._die("delete")
+
+    def repel(self, name: str) -> None:
+        self.repelled.append(name)
+        if self.refuses:
+            raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
 
     def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
         return [job for job in self.jobs if job.user in users]
@@ -268,6 +274,19 @@ def test_what_was_cancelled_is_deleted_once_no_job_is_in_it() -> None:
     assert "sg_3" not in site.slurm.there
 
 
+def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [JOB]
+    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.turns(10 * EVERY_S)
+    assert site.slurm.repelled == ["sg_3"]
+    assert caplog.text.count("sg_3 is cancelled, and still in Slurm") == 1
+
+
 def test_the_sites_own_are_left_alone_even_by_our_name() -> None:
     site = Site(replace(ROW, state=State.CANCELLED), replace(ROW, id=4))
     others = [
@@ -301,6 +320,33 @@ def test_its_end_is_told_and_whether_anybody_used_it() -> None:
     del site.slurm.there["sg_3"]  # as Slurm does by itself
     site.turns()
     assert "sg_3" not in site.slurm.there
+
+
+def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
+    site = Site()
+    site.slurm.refuses = "Invalid node name specified"
+    site.turns(WINDOW_S + 60 + 3 * EVERY_S)
+    assert (site.row.state, site.row.over_why) == (
+        State.ENDED,
+        "its window is over, and nobody used it; Slurm did not have it: Invalid node name specified",
+    )
+
+
+def test_as_many_as_there_may_be_are_told_in_pieces_that_slurm_gpudbd_takes() -> None:
+    asked: list[tuple[int, int]] = []
+
+    class Database:
+        def tell_reservations(self, reports: Sequence[Report]) -> None:
+            asked.append((len(reports), 0))
+
+        def reservations(self, ids: Sequence[int]) -> Sequence[Reservation]:
+            asked.append((0, len(ids)))
+            return [replace(ROW, id=number) for number in (1, *ids)]
+
+    reports = [Report(id=number, at_s=NOON_S, state=State.ACTIVE) for number in range(250)]
+    rows = exchanged(Database(), reports, range(1, 701))
+    assert asked == [(100, 0), (100, 0), (50, 0), (0, 500), (0, 200)]
+    assert [row.id for row in rows] == list(range(1, 701))
 
 
 def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done() -> None:

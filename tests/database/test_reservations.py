@@ -18,7 +18,7 @@ from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.reservation import Report, Reservation, State, id_of
 from slurm_gpu.database.reservations import approve, end, find, find_one, store_reports, store_request
-from slurm_gpu.errors import UsageError
+from slurm_gpu.errors import DatabaseError, UsageError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running
 from tests.database.samples import CLUSTER, T0
 
@@ -258,3 +258,19 @@ def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Runn
     assert server.asked_by(OPERATOR, "POST", f"/v1/reservations/{10**30}", b'{"act": "deny"}')[0] == 404
     for target in ("past=x", "past=1001", "ids=a", "ids=1,", "since=1"):
         assert server.asked_by(NOBODY, "GET", f"/v1/reservations?{target}")[0] == 400
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"nodes": None}, {"start_s": None}, {"nodes": "n[1-"}, {"nodes": 7}, {"state": "gone"}, {"id": ...}],
+)
+def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict[str, Any]) -> None:
+    """And ends no slurm-gpuctld."""
+    promised = Reservation(
+        id=1, cluster=CLUSTER, user="alice", earliest_s=NOW_S, requested_s=NOW_S, state=State.APPROVED,
+        start_s=NOW_S, end_s=NOW_S + DAY_S, nodes="n[1-2]", **ASKED,
+    )  # fmt: skip
+    assert Reservation.from_json(promised.to_json()) == promised
+    answer = {name: value for name, value in {**promised.to_json(), **changes}.items() if value is not ...}
+    with pytest.raises(DatabaseError, match="a reservation that cannot be read"):
+        Reservation.from_json(answer)

@@ -54,7 +54,7 @@ def test_what_cannot_be_read_is_said() -> None:
 def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
     busy = SlurmError("`scontrol …` failed (1): Error creating the reservation: Requested nodes are busy")
     other = SlurmError("`scontrol …` failed (1): Error creating the reservation: Invalid user id")
-    commands = Commands(busy, other, "Reservation created: sg_3\n", "")
+    commands = Commands(busy, other, "Reservation created: sg_3\n", "", "")
     client = ReservationClient(commands, {})
 
     def create(*, ignores_jobs: bool = False) -> None:
@@ -74,6 +74,8 @@ def test_nodes_on_which_jobs_run_are_told_apart_from_other_refusals() -> None:
         "Nodes=n[1-2]", "PartitionName=gpu", "Users=alice", "Accounts=vision", "Flags=MAGNETIC,IGNORE_JOBS",
     ]  # fmt: skip
     assert commands.asked[-1] == ["scontrol", "delete", "ReservationName=sg_3"]
+    client.repel("sg_3")
+    assert commands.asked[-1] == ["scontrol", "update", "ReservationName=sg_3", "Flags-=MAGNETIC"]
 
 
 def test_jobs_of_its_users_are_read_with_what_drew_them() -> None:
