@@ -47,6 +47,7 @@ def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
         "quota",
         "policy",
         "placement",
+        "audit",
         "report",
         "db",
     ],

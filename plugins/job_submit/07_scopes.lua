@@ -15,6 +15,13 @@ for _, rule in ipairs(policy.rules) do
   scopes.sums_by_kind = scopes.sums_by_kind or (rule.kind ~= nil and rule.per ~= "job")
 end
 
+-- Whether a group's people and accounts are this job's; written out below as well, where each job passes.
+function scopes.holds(group, uid, account)
+  return (group.uids == nil or group.uids[uid])
+    and (group.member_uids == nil or group.member_uids[uid])
+    and (group.accounts == nil or group.accounts[account])
+end
+
 -- Indexes of the scopes that a job of this owner and kind in this place belongs to.
 function scopes.matching(uid, account, qos, partition, kind)
   local found = {}

@@ -117,6 +117,9 @@ local function text_of(job, sum)
   if job.place then
     fields[#fields + 1] = "zone=" .. encode(job.place.mode .. ":" .. job.place.text)
   end
+  if job.urgent then
+    fields[#fields + 1] = "urgent=" .. encode(job.urgent)
+  end
   if #errors > 0 then
     fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
   end

@@ -19,6 +19,10 @@ local function explain_finding(lines, finding, job, before)
     local opening = finding.mode == "enforce" and "Refused by " or "Against "
     wrap(lines, opening .. (rule.title or "rule " .. rule.id) .. ": " .. rule.why, "")
   end
+  if finding.says then
+    wrap(lines, finding.says, "  ")
+    return
+  end
   local numbers = finding.label .. ": "
   if finding.used then
     local recent = finding.recent and " (" .. finding.recent .. " just submitted)" or ""

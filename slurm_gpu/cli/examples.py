@@ -44,6 +44,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu reserve list", "What is reserved, and when:"),
         ("slurm-gpu reserve approve 7", "As an operator, promise what request 7 asks for:"),
     ),
+    "audit": (
+        ("slurm-gpu audit", "What was done to the cluster last?"),
+        ("slurm-gpu audit --act urgent", "Which urgent jobs started, and what had to wait for them?"),
+    ),
     "report": (
         ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),
         (

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from slurm_gpu.cli.cells import text
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller.zonewait import written_zones
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
@@ -50,6 +51,8 @@ class JobDecision:
     """As it is now; None once slurmctld has forgotten the job."""
     own_constraint: str | None
     """The user's own part of it."""
+    urgent: str | None = None
+    """Why it was to be urgent; None of a job that is not, or where that is not known."""
 
 
 def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
@@ -80,15 +83,16 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
     placed = None
     if "z" in fields:
         placed = Placed.read(f"enforce:{fields['z']}")
-    elif text := (said or {}).get("zone"):
-        placed = Placed.read(text)
+    elif zone := (said or {}).get("zone"):
+        placed = Placed.read(zone)
     own = job.features
     if job.features is not None:
         written = taken_apart(job.features)
         is_ours = written is not None and frozenset(written.zones) == written_zones(job.admin_comment)
         own = written.own if written is not None and is_ours else job.features
     token = token_of(job.admin_comment)
-    return JobDecision(job.job_id, job.state, token, fields.get("r"), placed, job.features, own)
+    urgent = (said or {}).get("urgent")
+    return JobDecision(job.job_id, job.state, token, fields.get("r"), placed, job.features, own, urgent)
 
 
 def _job_of(site: Site, job_id: int) -> ExplainedJob:
@@ -129,6 +133,8 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
         return
     if decision.nearest_rule is not None:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
+    if decision.urgent is not None:
+        yield f"  It is urgent: {text(decision.urgent)}"
     if decision.placed is None:
         no_zones = "  Zones: none were looked for, as it fits one node or there are none"
         yield no_zones if is_logged else f"{no_zones}; root on the host of slurmctld may know more."

@@ -31,6 +31,7 @@ _COMMANDS = {
     "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
     "placement": ("slurm_gpu.cli.placement", "Where jobs are made to go, so that nodes stay whole."),
     "reserve": ("slurm_gpu.cli.reserve", "Whole nodes for a training, at a promised time."),
+    "audit": ("slurm_gpu.cli.audit", "What was done to the cluster, by whom and why."),
     "report": ("slurm_gpu.cli.report", "Reports on a period: a page, its tables and figures."),
     "db": ("slurm_gpu.cli.db", "Look after slurm-gpudbd's database."),
     "doctor": ("slurm_gpu.cli.doctor", "Check the whole installation, and say what to mend."),

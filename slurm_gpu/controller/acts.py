@@ -2,35 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import uuid
-from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.database.results import Act
-from slurm_gpu.errors import SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.policy.peers import this_host
 
 log = logging.getLogger("slurm-gpuctld")
 
+FILE_NAME = "acts.json"
+"""In the run directory: acts that slurm-gpudbd has not been told of yet."""
 _RETRY_S = 60.0
-_KEPT = 100
-"""Acts that wait to be told, at most: as many as slurm-gpudbd takes at once."""
+_KEPT = 1000
+"""Acts that wait to be told, at most."""
+_AT_ONCE = 100
+"""As many as slurm-gpudbd takes."""
 _AT_THE_END_S = 5.0
 
 Send = Callable[[list[Act]], None]
 
 
 class Acts:
-    """A queue of acts. What cannot be told before slurm-gpuctld ends is lost to slurm-gpudbd, and logged."""
+    """A queue of acts. With `path` they outlive this process, however it ends, until they have been told."""
 
-    def __init__(self, clock: Clock, send: Send) -> None:
-        self._clock, self._send = clock, send
-        self._waiting: deque[Act] = deque(maxlen=_KEPT)
+    def __init__(self, clock: Clock, send: Send, path: Path | None = None) -> None:
+        self._clock, self._send, self._path = clock, send, path
+        self._lock = threading.Lock()
+        """Of `_waiting`, and of the file."""
+        self._waiting: list[Act] = [] if path is None else _read(path)
         self._sender: threading.Thread | None = None
         self._next_s = 0.0
         self._is_away = False
@@ -38,12 +46,16 @@ class Acts:
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: Any = None) -> None:
         """Log an act, and tell it as soon as may be."""
         log.info("%s: %s (%s)", act, subject, why)
-        self._waiting.append(
-            Act(
-                id=uuid.uuid4().hex, at_s=int(self._clock.wall()), host=this_host(), act=act, subject=subject,
-                why=why, old=old, new=new, evidence=evidence,
-            )
+        made = Act(
+            id=uuid.uuid4().hex, at_s=int(self._clock.wall()), host=this_host(), act=act, subject=subject,
+            why=why, old=old, new=new, evidence=evidence,
         )  # fmt: skip
+        with self._lock:
+            self._waiting.append(made)
+            if len(self._waiting) > _KEPT:
+                lost = self._waiting.pop(0)
+                log.warning("slurm-gpudbd is not told any more of: %s: %s", lost.act, lost.subject)
+            self._write()
         self._next_s = 0.0
 
     def poll(self) -> None:
@@ -62,21 +74,41 @@ class Acts:
         if self._sender is not None:
             self._sender.join(_AT_THE_END_S)
         if self._waiting:
-            log.warning("slurm-gpudbd was not told of %d acts", len(self._waiting))
+            later = "" if self._path is None else "; the next slurm-gpuctld on this host tells it"
+            log.warning("slurm-gpudbd was not told of %d acts%s", len(self._waiting), later)
 
     def _tell(self) -> None:
-        acts = list(self._waiting)
-        try:
-            self._send(acts)
-        except SlurmGpuError as error:
-            if not self._is_away:
-                log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
-            self._is_away = True
+        while self._waiting:
+            acts = self._waiting[:_AT_ONCE]
+            try:
+                self._send(acts)
+            except SlurmGpuError as error:
+                if not self._is_away:
+                    log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
+                self._is_away = True
+                return
+            self._is_away = False
+            with self._lock:
+                told = {act.id for act in acts}
+                self._waiting = [act for act in self._waiting if act.id not in told]
+                self._write()
+
+    def _write(self) -> None:
+        if self._path is None:
             return
-        self._is_away = False
-        for act in acts:
-            if act in self._waiting:
-                self._waiting.remove(act)
+        try:
+            snapshots.write(self._path, json.dumps([act.to_json() for act in self._waiting]))
+        except OutsideError as error:
+            log.warning("%s; what slurm-gpudbd was not told is lost when slurm-gpuctld is killed", error)
+
+
+def _read(path: Path) -> list[Act]:
+    """What an earlier process left; nothing where it left none, or what it left is damaged."""
+    try:
+        found = [Act.from_json(item) for item in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError, RecursionError, SlurmGpuError):
+        return []
+    return [act for act in found if isinstance(act.id, str) and isinstance(act.at_s, int)]
 
 
 def sender(config: SiteConfig) -> Send:

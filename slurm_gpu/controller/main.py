@@ -18,6 +18,7 @@ from typing import TypeVar
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.controller.acts import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.decisionship import DecisionShipper
@@ -28,6 +29,7 @@ from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.reservations import ReservationKeeper
 from slurm_gpu.controller.reservationtable import ReservationTable, exchange_with
 from slurm_gpu.controller.reservetable import reserve_table
+from slurm_gpu.controller.urgent import DatabaseAudit, UrgentAudit
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper
 from slurm_gpu.controller.zonewait import ZoneWait
@@ -37,6 +39,7 @@ from slurm_gpu.notify import Notifier
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.features import FeatureClient
+from slurm_gpu.slurm.preempted import FewRuns
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.slurm.submission import read_partitions
@@ -66,7 +69,7 @@ def _run(options: argparse.Namespace) -> None:
     client = connect(calls)
     ended = EndedRuns(client, _in_background)
     nodes = NodeLooks(client, clock)
-    acts = Acts(clock, sender(config))
+    acts = Acts(clock, sender(config), options.run_dir / ACTS_FILE)
     reservations = _reservations(config, calls, clock, acts)
     watcher = Watcher(
         config,
@@ -93,10 +96,17 @@ def _run(options: argparse.Namespace) -> None:
             if watcher.seen is not None:
                 waits.turn(*watcher.seen, in_charge=keeper.in_charge)
 
+        audit = UrgentAudit(config.cluster, FewRuns(calls), DatabaseAudit(config), clock)
+
+        def urgent_turn() -> None:
+            if watcher.seen is not None and keeper.in_charge:
+                audit.turn(watcher.seen[0], watcher.urgent_qos)
+
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
         duties: list[Callable[[], None]] = [
             wait_turn,
             lambda: priorities.turn(in_charge=keeper.in_charge),
+            urgent_turn,
             shipper.poll,
         ]
         if reservations is not None:

@@ -117,6 +117,11 @@ class Watcher:
         return hash(frozenset((job.job_id, job.nodes) for job in self._jobs if job.phase is Phase.RUNNING))
 
     @property
+    def urgent_qos(self) -> str | None:
+        """That of urgent jobs in the policy in force; None where there are none."""
+        return self._script.policy.urgent_qos
+
+    @property
     def seen(self) -> tuple[Sequence[CountedJob], ZoneTable | None] | None:
         """Jobs and zones at the last look; None where slurmctld did not answer."""
         return (self._jobs, self._zone_tables.last) if self._answered else None

@@ -19,6 +19,7 @@ from slurm_gpu.policy.localtime import end_of_day, utc_offsets
 from slurm_gpu.policy.luadata import Plain, to_lua
 from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.policy.urgent import compile_urgent
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
 from slurm_gpu.units import format_memory_mib, format_mgpu
 
@@ -163,6 +164,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "rules": rules,
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "lending": lending,
+        "urgent": compile_urgent(policy, index) if facts.has_qos else None,
         "utc_offsets": [
             {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
         ],

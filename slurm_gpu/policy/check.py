@@ -13,6 +13,7 @@ from slurm_gpu.policy.checkadjust import AdjustCheck
 from slurm_gpu.policy.checkbundles import BundlesCheck
 from slurm_gpu.policy.checkhours import HoursCheck
 from slurm_gpu.policy.checkowners import OwnersCheck
+from slurm_gpu.policy.checkurgent import UrgentCheck
 from slurm_gpu.policy.checkvalues import CONTROL, ID, name_of
 from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.model import (
@@ -36,8 +37,8 @@ FILE_NAME = "policy.yaml"
 """It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
 _TOP = (
-    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "groups", "rules",
-    "exceptions",
+    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "urgent", "groups",
+    "rules", "exceptions",
 )  # fmt: skip
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
@@ -71,7 +72,7 @@ class _Defaults(NamedTuple):
     on_error: OnError
 
 
-class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck):
+class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -95,13 +96,18 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck):
         groups = self.groups(top.get("groups", {}))
         rules = self.rules(top.get("rules", []), groups, defaults)
         manages = self.manages(top["manages"]) if "manages" in top else Manages()
+        owners = self.owners(top.get("owners", {}), groups, manages)
+        urgent = self.urgent(top["urgent"], groups, manages) if "urgent" in top else None
+        if urgent is not None:
+            groups, rules = self.with_urgent(urgent, groups, rules)
         policy = Policy(
             contact=contact,
             manages=manages,
             chain=self.chain(top["chain"]) if "chain" in top else Chain(),
             on_error=defaults.on_error,
             bundles=self.bundles(top.get("bundles", {})),
-            owners=self.owners(top.get("owners", {}), groups, manages),
+            owners=owners,
+            urgent=urgent,
             groups=groups,
             rules=rules,
             exceptions=self.exceptions(top.get("exceptions", []), rules),

@@ -115,6 +115,8 @@ class PolicyInForce:
     decisions_log: Path | None = None
     """Where the script writes what it decided."""
     lending: LendingInForce | None = None
+    urgent_qos: str | None = None
+    """Of urgent jobs; None where there are none."""
 
     @property
     def counts_gpu_hours(self) -> bool:
@@ -205,6 +207,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
         decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
         lending=_lending(table["lending"]) if "lending" in table else None,
+        urgent_qos=table["urgent"]["qos"] if "urgent" in table else None,
     )
 
 

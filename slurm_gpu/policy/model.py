@@ -213,6 +213,25 @@ class Owner:
     location: Location = ()
 
 
+URGENT = "urgent"
+"""The group and the rule that `urgent:` stands for, and its QOS where it names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Urgent:
+    """Jobs that start before all others: who may have them, and how many at once."""
+
+    groups: tuple[str, ...]
+    """Whose people may."""
+    qos: str
+    """That users ask for; in lower case, as Slurm keeps it."""
+    jobs_running: int
+    """Of all of them together; the others wait."""
+    preempts: tuple[str, ...]
+    """QOS whose jobs are requeued where there is no room else; in lower case."""
+    why: str
+
+
 @dataclass(frozen=True, slots=True)
 class Manages:
     """What the native backstop may write to."""
@@ -240,6 +259,8 @@ class Policy:
     bundles: Mapping[str, Bundle] = field(default_factory=dict)
     """In the order of the file: a job belongs to the first that fits it."""
     owners: tuple[Owner, ...] = ()
+    urgent: Urgent | None = None
+    """Its group and its rule stand among the others."""
     groups: Mapping[str, Group] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

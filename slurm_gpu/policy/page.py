@@ -21,7 +21,9 @@ from slurm_gpu.policy.model import (
     Policy,
     Rule,
     RuleException,
+    Urgent,
 )
+from slurm_gpu.policy.urgent import who_may
 from slurm_gpu.units import counted, format_duration, format_memory_mib, format_mgpu
 
 TITLE = "Rules for jobs on this cluster"
@@ -80,7 +82,7 @@ class Page:
 
     rules: tuple[Section, ...]
     others: tuple[Part, ...]
-    """What is no rule: owners and bundles, where there are any."""
+    """What is no rule: owners, urgent jobs and bundles, where there are any."""
     contact: str | None
 
 
@@ -93,6 +95,12 @@ def make_page(policy: Policy) -> Page:
         "Idle GPUs of an owner are lent, and go back when it needs them.",
         tuple(map(_owner, policy.owners)),
     )
+    urgent = Part(
+        "urgent",
+        "Jobs that cannot wait",
+        "An urgent job starts before all others, and says why.",
+        () if policy.urgent is None else (_urgent(policy.urgent, policy),),
+    )
     bundles = Part(
         "bundle",
         "What a job may take along",
@@ -101,7 +109,7 @@ def make_page(policy: Policy) -> Page:
     )
     return Page(
         rules=(*(_rule(rule, policy) for rule in policy.rules), built_in),
-        others=tuple(part for part in (owners, bundles) if part.sections),
+        others=tuple(part for part in (owners, urgent, bundles) if part.sections),
         contact=policy.contact,
     )
 
@@ -163,6 +171,20 @@ def _owner(owner: Owner) -> Section:
             f"sbatch --qos={owner.lend_in} borrows GPUs that lie idle.",
             f"They go back within {within} when their owner needs them, and the job is requeued; one of srun "
             "or salloc is cancelled.",
+        ),
+    )
+
+
+def _urgent(urgent: Urgent, policy: Policy) -> Section:
+    requeued = f"Where there is no room, jobs in QOS {', '.join(urgent.preempts)} are requeued for it."
+    return Section(
+        f"sbatch --qos={urgent.qos} --comment='the reason'",
+        f"for {who_may(urgent, policy.groups)}",
+        urgent.why,
+        remarks=(
+            f"{counted(urgent.jobs_running, 'urgent job')} run at once, others wait; all other rules hold.",
+            *((requeued,) if urgent.preempts else ()),
+            "Each is written down, with its reason and whom it overtook.",
         ),
     )
 

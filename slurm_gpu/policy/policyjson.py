@@ -7,7 +7,7 @@ from typing import Any
 from slurm_gpu.policy.bundle import bundle_reason
 from slurm_gpu.policy.limits import LIMITS, Measure
 from slurm_gpu.policy.limittext import limits_json
-from slurm_gpu.policy.model import Adjust, Bundle, Hours, Owner, Policy
+from slurm_gpu.policy.model import Adjust, Bundle, Hours, Owner, Policy, Urgent
 from slurm_gpu.policy.page import conditions
 
 
@@ -18,6 +18,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "on_error": str(policy.on_error),
         "bundles": {bundle.name: _bundle(bundle) for bundle in policy.bundles.values()},
         "owners": {owner.group: _owner(owner) for owner in policy.owners},
+        "urgent": None if policy.urgent is None else _urgent(policy.urgent),
         "groups": {
             group.name: {
                 **{key: list(names) for key, names in conditions(group)},
@@ -72,6 +73,16 @@ def _owner(owner: Owner) -> dict[str, Any]:
         "qos": owner.qos,
         "lend_in": owner.lend_in,
         "return_within_s": owner.return_within_s,
+    }
+
+
+def _urgent(urgent: Urgent) -> dict[str, Any]:
+    return {
+        "for": list(urgent.groups),
+        "qos": urgent.qos,
+        "jobs_running": urgent.jobs_running,
+        "preempts": list(urgent.preempts),
+        "why": urgent.why,
     }
 
 

@@ -52,6 +52,7 @@ def policy_schema() -> Schema:
                 "mode": _told(_choice(Mode), "Of rules that say nothing of it; enforce is the default."),
                 "bundles": _by_name(_bundle(), "What so many GPUs may take along."),
                 "owners": _by_name(_owner(), "Groups whose idle GPUs are lent, and return when they ask."),
+                "urgent": _urgent(),
                 "groups": _by_name(_group(), "Jobs that rules are for: all conditions that are given match."),
                 "rules": {"type": "array", "items": _rule(), "description": "All that match a job apply."},
                 "exceptions": {
@@ -210,6 +211,20 @@ def _owner() -> Schema:
         },
         required=("gpus", "lend_in", "return_within"),
     )
+
+
+def _urgent() -> Schema:
+    table = _table(
+        {
+            "for": _told(_ref("names"), "Groups of users, unix_groups and accounts: who may."),
+            "jobs_running": _told(_ref("count"), "Of all of them at once; the others wait."),
+            "why": _ref("text"),
+            "qos": _told(_ref("id"), "That users ask for; urgent where it is not said."),
+            "preempts": _told(_ref("names"), "QOS whose jobs are requeued where there is no room else."),
+        },
+        required=("for", "jobs_running", "why"),
+    )
+    return table | {"description": "Jobs that start before all others."}
 
 
 def _table(properties: Schema, required: tuple[str, ...] = ()) -> Schema:

@@ -9,7 +9,7 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Health, NodeReport, Run, RunTimeline
+from slurm_gpu.database.client import Act, Health, NodeReport, Run, RunTimeline
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
@@ -63,6 +63,8 @@ class Database:
         self.reports: list[NodeReport] = []
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
+        self.act_list: list[Act] = []
+        """The newest first."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,6 +78,9 @@ class Database:
 
     def run(self, job: str) -> list[Run]:
         return [run for run in self.runs if run.id == job]
+
+    def acts(self, limit: int = 100) -> list[Act]:
+        return self.act_list[:limit]
 
     def timelines(self, job: str) -> list[RunTimeline]:
         return self.courses

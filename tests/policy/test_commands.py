@@ -278,7 +278,7 @@ def test_explain_without_a_policy_says_what_to_do(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cluster.run("explain", "--", "sbatch", "--wrap=true") == 3
-    assert "once a policy is installed there: slurm-gpu policy apply" in capsys.readouterr().err
+    assert "`slurm-gpu policy apply` makes it on the host of slurmctld" in capsys.readouterr().err
 
 
 def test_the_example_policy_is_a_policy() -> None:

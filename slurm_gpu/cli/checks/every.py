@@ -52,6 +52,7 @@ CHECKS = (
     Check("backup", peers.same_script, (_SLURM,)),
     Check("applied", journal.applied, (_SLURM,)),
     Check("lending", job_submit.lending, (_SITE, _SLURM)),
+    Check("urgent", job_submit.urgent, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
     Check("weights", weights.weights, (_SITE, _SLURM)),
     Check("zones", zones.zones, (_SITE, _SLURM)),

@@ -15,8 +15,11 @@ from slurm_gpu.policy.check import FILE_NAME, load_policy
 from slurm_gpu.policy.inforce import InForce, compare_installed
 from slurm_gpu.policy.install import SCRIPT_NAME, made_by
 from slurm_gpu.policy.journal import Journal
+from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.native.preemption import lacks, return_time_s
+from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
 from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, ScriptError
+from slurm_gpu.slurm.client import has_slurmdbd
 from slurm_gpu.units import format_duration
 
 _APPLY = "slurm-gpu policy apply"
@@ -101,24 +104,43 @@ def _beside(installed: Path, policy_file: Path) -> str:
 
 def lending(at: Surroundings) -> Iterator[Finding]:
     """slurm.conf lets what owners lend come back, in the time that they are promised."""
-    policy_file = _policy_file(at)
-    if not policy_file.exists():
-        yield skipped(f"there is no {policy_file}")
-        return
-    if unreadable := _unreadable(policy_file):
-        yield unreadable
-        return
-    try:
-        policy, _ = load_policy(policy_file)
-    except InputError as error:
-        yield skipped(f"who lends is not known before this is mended: {error}")
+    policy = _policy_here(at, "who lends")
+    if isinstance(policy, Finding):
+        yield policy
         return
     if not policy.owners:
-        yield skipped(f"{policy_file} names no owners")
+        yield skipped(f"{_policy_file(at)} names no owners")
         return
     found = [fail(lack.problem, lack.remedy) for lack in lacks(at.settings, policy.owners)]
     seconds = return_time_s(at.settings)
     yield from found or [ok(f"what is lent comes back within {format_duration(seconds)}")]
+
+
+def urgent(at: Surroundings) -> Iterator[Finding]:
+    """slurm.conf lets urgent jobs start before others, and counts them."""
+    policy = _policy_here(at, "who has urgent jobs")
+    if isinstance(policy, Finding):
+        yield policy
+    elif policy.urgent is None:
+        yield skipped(f"{_policy_file(at)} has no urgent jobs")
+    elif not has_slurmdbd(at.settings):
+        yield fail("nobody has urgent jobs without slurmdbd: there are no QOS", "take `urgent:` out")
+    else:
+        found = [fail(lack.problem, lack.remedy) for lack in urgent_lacks(at.settings, policy)]
+        yield from found or [ok(f"urgent jobs start first, {policy.urgent.jobs_running} at once")]
+
+
+def _policy_here(at: Surroundings, what: str) -> Policy | Finding:
+    """The policy of this host, or why `what` is not known."""
+    policy_file = _policy_file(at)
+    if not policy_file.exists():
+        return skipped(f"there is no {policy_file}")
+    if unreadable := _unreadable(policy_file):
+        return unreadable
+    try:
+        return load_policy(policy_file)[0]
+    except InputError as error:
+        return skipped(f"{what} is not known before this is mended: {error}")
 
 
 def _unreadable(*paths: Path) -> Finding | None:

@@ -12,6 +12,8 @@ from slurm_gpu.policy.native.difference import Difference, Drift, Owned, differe
 from slurm_gpu.policy.native.lending import NewQos, want_lending
 from slurm_gpu.policy.native.preemption import lacks
 from slurm_gpu.policy.native.stranded import Stranded, stranded
+from slurm_gpu.policy.native.urgent import lacks as urgent_lacks
+from slurm_gpu.policy.native.urgent import want_urgent
 from slurm_gpu.policy.native.wanted import Accounting, Gap, lua_only, want
 from slurm_gpu.slurm.client import QueuedJob, SlurmSettings, has_slurmdbd
 from slurm_gpu.slurm.sacctmgr import LimitStore
@@ -20,6 +22,7 @@ NO_SLURMDBD = (
     "this Slurm has no slurmdbd, so job_submit.lua alone holds the policy. It decides before Slurm inserts a "
     "job, and its ledger stands in for what is not one step; it has no say when jobs start or are requeued"
 )
+NO_URGENT = "urgent: nobody has urgent jobs without slurmdbd, as there are no QOS"
 NO_LENDING = "owners: nothing is lent without slurmdbd, as there are no QOS"
 ANY_ACCOUNT = (
     "group {}: without slurmdbd users name any account or QOS, or none, so that whoever likes is not of it; "
@@ -68,26 +71,30 @@ def plan_native(
     if not has_slurmdbd(settings):
         gaps = lua_only(policy, today, "this Slurm has no slurmdbd")
         chosen = sorted({rule.group for rule in policy.rules if _is_left_to_users(policy.groups[rule.group])})
-        remarks = ((NO_LENDING,) if policy.owners else ()) + tuple(map(ANY_ACCOUNT.format, chosen))
+        remarks = ((NO_LENDING,) if policy.owners else ()) + ((NO_URGENT,) if policy.urgent else ())
+        remarks += tuple(map(ANY_ACCOUNT.format, chosen))
         return NativePlan(Difference(owned=owned, remarks=remarks), gaps, absent=NO_SLURMDBD)
     if not (policy.manages.qos or policy.manages.accounts or owned):
         gaps = lua_only(policy, today, "policy.yaml manages no accounts and QOS")
         return NativePlan(gaps=gaps, absent=NOTHING_MANAGED)
     accounting = read_accounting(store, settings.cluster)
-    lending = want_lending(policy, accounting, n_gpus)
     # Rules for a QOS that this very apply makes, such as that of loans, are to hold from then on.
+    urgent = want_urgent(policy, accounting)
+    accounting = replace(accounting, qos=(*accounting.qos, *urgent.fresh()))
+    lending = want_lending(policy, accounting, n_gpus)
     accounting = replace(accounting, qos=(*accounting.qos, *lending.fresh()))
-    wanted = want(policy, names, accounting, today, uid_of).also(lending.bounds)
+    wanted = want(policy, names, accounting, today, uid_of).also(lending.bounds).also(urgent.bounds)
     found = accounting.limits()
     change = difference(wanted, found, owned)
-    lacking = map(str, lacks(settings, policy.owners))
-    remarks = (*_not_enforced(settings), *lacking, *lending.remarks, *wanted.remarks, *change.remarks)
+    lacking = map(str, (*lacks(settings, policy.owners), *urgent_lacks(settings, policy)))
+    wishes = (*lending.remarks, *urgent.remarks, *wanted.remarks)
+    remarks = (*_not_enforced(settings), *lacking, *wishes, *change.remarks)
     return NativePlan(
         Difference(change.steps, change.owned, remarks),
         wanted.gaps,
         stranded(jobs(), found, change.steps) if change.steps else (),
         drift(found, owned),
-        lending.new_qos,
+        (*urgent.new_qos, *lending.new_qos),
     )
 
 

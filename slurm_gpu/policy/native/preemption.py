@@ -62,17 +62,7 @@ def lacks(settings: SlurmSettings, owners: Iterable[Owner]) -> Iterator[Lack]:
     if not owners:
         return
     raw = settings.raw
-    if raw.get("PreemptType", "").lower() != "preempt/qos":
-        yield Lack(
-            "slurm.conf lacks PreemptType=preempt/qos: what is lent does not come back",
-            "PreemptType=preempt/qos and PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
-        )
-    elif "REQUEUE" not in raw.get("PreemptMode", "").upper():
-        mode = raw.get("PreemptMode", "OFF")
-        yield Lack(
-            f"slurm.conf has PreemptMode={mode}: jobs that are preempted are not requeued",
-            "PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
-        )
+    yield from preemption_lacks(settings, "what is lent does not come back")
     if raw.get("JobRequeue", "1") == "0":
         yield Lack(
             "slurm.conf has JobRequeue=0: borrowing jobs without --requeue are cancelled",
@@ -88,6 +78,22 @@ def lacks(settings: SlurmSettings, owners: Iterable[Owner]) -> Iterator[Lack]:
         late = _late(settings, owner)
         if late is not None:
             yield late
+
+
+def preemption_lacks(settings: SlurmSettings, otherwise: str) -> Iterator[Lack]:
+    """What slurm.conf lacks so that jobs of one QOS are requeued for those of another."""
+    raw = settings.raw
+    if raw.get("PreemptType", "").lower() != "preempt/qos":
+        yield Lack(
+            f"slurm.conf lacks PreemptType=preempt/qos: {otherwise}",
+            "PreemptType=preempt/qos and PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
+        )
+    elif "REQUEUE" not in raw.get("PreemptMode", "").upper():
+        mode = raw.get("PreemptMode", "OFF")
+        yield Lack(
+            f"slurm.conf has PreemptMode={mode}: jobs that are preempted are not requeued",
+            "PreemptMode=REQUEUE in slurm.conf; restart slurmctld",
+        )
 
 
 def _late(settings: SlurmSettings, owner: Owner) -> Lack | None:

@@ -1,0 +1,59 @@
+-- Urgent jobs: who asks for their QOS is looked at here, and has to say why; Slurm itself counts how many run at once
+-- (GrpJobs of that QOS), and they come before all others by their SiteFactor. Adds to job: urgent = the reason, in
+-- any job that asks for that QOS ("" where none is given).
+local policy, lib = ...
+local urgent = policy.urgent
+
+-- Characters of the reason that are written down.
+local LONGEST = 300
+
+local rule
+for _, one in ipairs(policy.rules) do
+  if urgent and one.id == "urgent" then
+    rule = one
+  end
+end
+
+local function may(job)
+  for _, index in ipairs(urgent.groups) do
+    local group = policy.groups[index]
+    if (group.until_s == nil or job.now < group.until_s) and lib.scopes.holds(group, job.uid, job.account) then
+      return true
+    end
+  end
+  return false
+end
+
+local function finding(key, says)
+  return { rule = rule, key = key, mode = "enforce", label = "", says = says }
+end
+
+local function run(job)
+  if urgent == nil or rule == nil or job.qos ~= urgent.qos then
+    return {}
+  end
+  if job.record then
+    -- Only what changes is named: one that is urgent already may be renamed.
+    if type(job.desc.qos) ~= "string" or job.desc.qos == "" or string.lower(job.record.qos or "") == urgent.qos then
+      return {}
+    end
+    return { finding("update", "A job becomes urgent when it is submitted: sbatch --qos=" .. urgent.qos .. " ...") }
+  end
+  local reason = job.desc.comment
+  job.urgent = type(reason) == "string" and reason:sub(1, LONGEST) or ""
+  if not may(job) then
+    local says = "Urgent jobs (--qos=%s) are for: %s. %.0f of them run at once, others wait."
+    return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
+  elseif not job.urgent:find("%S") then
+    return { finding("comment", "An urgent job says why, which is kept: add --comment='the reason'.") }
+  end
+  job.writes.site_factor = urgent.points
+  return {}
+end
+
+-- Each of them is judged by itself.
+local function again(job)
+  return job.urgent == nil
+end
+
+return { run = run, again = again }

@@ -1,0 +1,107 @@
+"""What Slurm itself holds of `urgent:`: its QOS, whom that may preempt, and which accounts may use it.
+
+How many run at once is a rule like any other (GrpJobs of the QOS), counted by slurmctld in the moment in
+which it starts a job. Who of an account's users may is for job_submit.lua.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+from slurm_gpu.policy.model import Policy
+from slurm_gpu.policy.native.lending import NewQos
+from slurm_gpu.policy.native.preemption import Lack, preemption_lacks
+from slurm_gpu.policy.native.wanted import Accounting, Bound
+from slurm_gpu.slurm.client import SlurmSettings
+from slurm_gpu.slurm.sacctmgr import NEW_QOS, Entity, EntityKind, LimitField, Qos
+
+_RULE = "urgent"
+
+
+@dataclass(frozen=True, slots=True)
+class UrgentWish:
+    """Bounds by entity and field, and the QOS to be made where it is not there."""
+
+    bounds: Mapping[Entity, Mapping[LimitField, Bound]] = field(default_factory=dict)
+    new_qos: tuple[NewQos, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def fresh(self) -> tuple[Qos, ...]:
+        """The new QOS as it is once it is made."""
+        return tuple(Qos(name=one.name, limits=NEW_QOS) for one in self.new_qos)
+
+
+def want_urgent(policy: Policy, found: Accounting) -> UrgentWish:
+    """What urgent jobs need of the accounting that was found."""
+    urgent = policy.urgent
+    if urgent is None:
+        return UrgentWish()
+    known = {one.name for one in found.qos}
+    wanted = Bound(1, _RULE)
+    bounds: dict[Entity, dict[LimitField, Bound]] = {}
+    missing = [name for name in urgent.preempts if name not in known]
+    preempted = {LimitField("Preempt", name): wanted for name in urgent.preempts if name in known}
+    if preempted:
+        bounds[Entity(EntityKind.QOS, urgent.qos)] = preempted
+    accounts = {one.account for one in found.associations if not one.user and one.account != "root"}
+    named = _accounts(policy)
+    chosen = {name for name in accounts if named is None or name in named}
+    managed = {
+        name
+        for name in chosen
+        if any(fnmatchcase(name, pattern.lower()) for pattern in policy.manages.accounts)
+    }
+    access = LimitField("QOS", urgent.qos)
+    for account in sorted(managed):
+        bounds[Entity(EntityKind.ACCOUNT, account)] = {access: wanted}
+    for one in found.associations:
+        # Whoever has a list of QOS of their own inherits none.
+        own = one.user and not one.partition and any(limit.name == "QOS" for limit in one.limits)
+        if own and one.account in managed:
+            bounds[one.entity] = {access: wanted}
+    new = () if urgent.qos in known else (NewQos(urgent.qos, "urgent jobs", lends=False),)
+    return UrgentWish(bounds, new, tuple(_remarks(urgent.qos, missing, sorted(chosen - managed))))
+
+
+def lacks(settings: SlurmSettings, policy: Policy) -> Iterator[Lack]:
+    """What slurm.conf lacks for urgent jobs; nothing where there are none."""
+    if policy.urgent is None:
+        return
+    raw = settings.raw
+    if policy.urgent.preempts:
+        yield from preemption_lacks(settings, "urgent jobs preempt nobody")
+    if raw.get("PriorityType", "") != "priority/multifactor":
+        yield Lack(
+            "slurm.conf lacks PriorityType=priority/multifactor: urgent jobs come before no others",
+            "PriorityType=priority/multifactor in slurm.conf; restart slurmctld",
+        )
+    enforced = set(raw.get("AccountingStorageEnforce", "").lower().split(","))
+    if "all" not in enforced and ("qos" not in enforced or enforced.isdisjoint({"limits", "safe"})):
+        yield Lack(
+            "slurm.conf lacks AccountingStorageEnforce=…,limits,qos: nothing counts how many urgent jobs run",
+            "AccountingStorageEnforce=associations,limits,qos in slurm.conf; restart slurmctld",
+        )
+
+
+def _accounts(policy: Policy) -> frozenset[str] | None:
+    """Those that all of the groups name; None where one of them is of people in any account."""
+    assert policy.urgent is not None
+    named: set[str] = set()
+    for name in policy.urgent.groups:
+        accounts = policy.groups[name].accounts
+        if accounts is None:
+            return None
+        named |= {account.lower() for account in accounts}
+    return frozenset(named)
+
+
+def _remarks(qos: str, missing: list[str], outside: list[str]) -> Iterator[str]:
+    if missing:
+        yield f"urgent jobs cannot preempt QOS {', '.join(missing)}: not in slurmdbd"
+    if outside:
+        yield (
+            f"account {', '.join(outside)}: not managed (manages: accounts), so that nobody there may use "
+            f"QOS {qos} until it is allowed by hand"
+        )

@@ -1,0 +1,95 @@
+"""Acts are told to slurm-gpudbd, however long it is away and however slurm-gpuctld ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.controller import acts as module
+from slurm_gpu.controller.acts import FILE_NAME, Acts
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import DatabaseError
+from tests.controller.fakes import Clock
+
+
+class Listener:
+    """slurm-gpudbd: an act that is told again is the same one."""
+
+    def __init__(self) -> None:
+        self.heard: dict[str, Act] = {}
+        self.is_away = False
+
+    def __call__(self, acts: list[Act]) -> None:
+        if self.is_away:
+            raise DatabaseError("nobody is there")
+        assert len(acts) <= 100
+        for act in acts:
+            self.heard.setdefault(act.id, act)
+
+    @property
+    def subjects(self) -> list[str]:
+        return [act.subject for act in self.heard.values()]
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+def add(acts: Acts, *subjects: str) -> None:
+    for subject in subjects:
+        acts.add("done", subject, "why not", "1", "2", {"n": [None, 0, "ü"]})
+
+
+def test_what_was_not_told_is_told_by_the_next_one(tmp_path: Path, listener: Listener) -> None:
+    listener.is_away = True
+    killed = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(killed, "a", "b")
+    killed._tell()
+    listener.is_away = False
+    following = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(following, "c")
+    following.close()
+    assert listener.subjects == ["a", "b", "c"]
+    assert listener.heard[next(iter(listener.heard))].evidence == {"n": [None, 0, "ü"]}
+    last = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    last.close()
+    assert len(listener.heard) == 3
+
+
+def test_more_than_can_be_told_at_once_is_told_in_turns(tmp_path: Path, listener: Listener) -> None:
+    acts = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(acts, *(str(n) for n in range(250)))
+    acts.close()
+    assert listener.subjects == [str(n) for n in range(250)]
+
+
+def test_what_is_given_up_is_named(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_KEPT", 2)
+    acts = Acts(Clock(), listener)
+    add(acts, "a", "b", "c")
+    assert "is not told any more of: done: a" in caplog.text
+    acts.close()
+    assert listener.subjects == ["b", "c"]
+
+
+@pytest.mark.parametrize("left", ["", "{", "{}", "[1]", '[{"id": 3}]', '["x"]', "[" * 10**5, "\0"])
+def test_a_damaged_file_ends_nothing(tmp_path: Path, listener: Listener, left: str) -> None:
+    (tmp_path / FILE_NAME).write_text(left)
+    acts = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(acts, "a")
+    acts.close()
+    assert listener.subjects == ["a"]
+
+
+def test_a_directory_that_cannot_be_written_costs_no_act(
+    tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    acts = Acts(Clock(), listener, tmp_path / "missing" / FILE_NAME)
+    add(acts, "a")
+    acts.close()
+    assert listener.subjects == ["a"]
+    assert "is lost when slurm-gpuctld is killed" in caplog.text

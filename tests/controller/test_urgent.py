@@ -1,0 +1,182 @@
+"""The audit tells each urgent job that started once: why, whom it overtook, and what was requeued for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from slurm_gpu.controller.urgent import ACT, UrgentAudit
+from slurm_gpu.database.results import Act
+from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.slurm.client import AccountingRun
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from tests.controller.fakes import NOON_S, Clock, make_job, make_row
+
+WHY = "a deadline"
+
+
+class World:
+    """Slurm's accounting and queue, slurm-gpudbd, and who tells one of the other."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.rows: list[AccountingRun] = []
+        self.jobs: list[CountedJob] = []
+        self.reasons: dict[str, str] = {"u1": WHY, "u2": "an outage"}
+        self.audit: dict[str, Act] = {}
+        self.tells = 0
+        self.is_away = self.slurm_is_away = False
+        self.start()
+
+    def start(self) -> None:
+        """Another slurm-gpuctld, which remembers nothing of the last."""
+        self.teller = UrgentAudit("lab", self, self, self.clock, in_thread=False)
+
+    def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
+        if self.slurm_is_away:
+            raise SlurmError("slurmdbd does not answer")
+        return [row for row in self.rows if row.qos == qos]
+
+    def preempted(self, since_s: int, until_s: int) -> Sequence[AccountingRun]:
+        return [
+            row for row in self.rows if row.state == "PREEMPTED" and since_s <= (row.end_s or 0) <= until_s
+        ]
+
+    def reason(self, token: str) -> str | None:
+        if self.is_away:
+            raise DatabaseError("nobody is there")
+        return self.reasons.get(token)
+
+    def tell(self, acts: Sequence[Act]) -> None:
+        if self.is_away:
+            raise DatabaseError("nobody is there")
+        self.tells += len(acts)
+        for act in acts:
+            self.audit.setdefault(act.id, act)
+
+    def runs(self, job_id: int, token: str = "u1", **changes: object) -> None:
+        """It is in accounting, and in the queue."""
+        start_s = int(self.clock.wall())
+        submit_s = start_s - 60
+        comment = f"slurm-gpu/1 t={token}"
+        self.rows.append(
+            make_row(job_id, start_s, None, qos="urgent", state="RUNNING", submit_s=submit_s, **changes)
+        )
+        self.jobs = [job for job in self.jobs if job.job_id != job_id]
+        self.jobs.append(
+            make_job(job_id, qos="urgent", submit_s=submit_s, start_s=start_s, admin_comment=comment)
+        )
+
+    def waits(self, job_id: int, qos: str = "normal", waited_s: int = 3600, **changes: object) -> None:
+        submit_s = int(self.clock.wall()) - waited_s
+        self.jobs.append(
+            make_job(job_id, Phase.PENDING, qos=qos, submit_s=submit_s, start_s=None, nodes="", **changes)
+        )
+
+    def gave_way(self, job_id: int, ago_s: int = 5, nodes: str = "n1", **changes: object) -> None:
+        end_s = int(self.clock.wall()) - ago_s
+        self.rows.append(make_row(job_id, end_s - 600, end_s, state="PREEMPTED", nodes=nodes, **changes))
+
+    def turn(self, after_s: float = 0.0) -> list[Act]:
+        self.clock.advance(after_s)
+        self.teller.turn(self.jobs, "urgent")
+        return list(self.audit.values())
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_all_that_is_known_is_told_once_things_have_settled(world: World):
+    for job_id in (1, 2):
+        world.waits(job_id)
+    world.waits(3, waited_s=10)  # it came later
+    world.waits(4, partition="other")
+    world.waits(7, "urgent", waited_s=60)
+    world.turn()
+    world.gave_way(9, user="bob")
+    world.gave_way(10, nodes="n2")  # for somebody else
+    world.runs(7)
+    assert world.turn() == []
+    (act,) = world.turn(after_s=60)
+    assert (act.act, act.at_s, act.subject, act.why) == (ACT, NOON_S, "job 7 of alice", WHY)
+    assert act.evidence["overtook"] == {"jobs": 2, "job_ids": (1, 2)}
+    assert act.evidence["preempted"] == [{"job_id": 9, "user": "bob", "end_s": NOON_S - 5}]
+    assert act.new == "overtook 2 jobs; requeued for it: 9"
+    for _ in range(3):
+        world.turn(after_s=700)
+    assert world.tells == 1
+
+
+def test_what_started_and_ended_while_nobody_looked_is_told_later_and_whom_it_overtook_is_not_known(
+    world: World,
+):
+    world.runs(7)
+    world.rows[0] = world.rows[0]._replace(
+        state="COMPLETED", end_s=NOON_S + 10, admin_comment="slurm-gpu/1 t=u1 r=size"
+    )
+    world.jobs.clear()
+    world.clock.advance(86400)
+    (act,) = world.turn()
+    assert act.why == WHY
+    assert act.evidence["overtook"] is None
+    assert act.new == "not known whom it overtook; requeued for it: none"
+
+
+def test_told_again_by_one_that_was_restarted_it_is_the_same_act(world: World):
+    world.runs(7)
+    world.turn(after_s=60)
+    world.start()
+    assert len(world.turn(after_s=60)) == 1
+    assert world.tells == 2
+
+
+def test_a_requeued_job_that_starts_again_is_told_again(world: World):
+    world.runs(7)
+    world.turn(after_s=60)
+    world.rows[0] = world.rows[0]._replace(state="REQUEUED", end_s=NOON_S + 60)
+    world.runs(7)
+    assert [act.at_s for act in world.turn(after_s=60)] == [NOON_S, NOON_S + 60]
+
+
+def test_what_gave_way_is_told_of_one_job_alone(world: World):
+    world.gave_way(9, nodes="n[1-2]")
+    world.runs(7)
+    world.clock.advance(1)
+    world.runs(8, "u2", nodes="n2")
+    first, second = world.turn(after_s=60)
+    assert [one["job_id"] for one in first.evidence["preempted"]] == [9]
+    assert second.evidence["preempted"] == []
+
+
+def test_the_reason_is_waited_for_but_not_for_ever(world: World):
+    world.reasons.clear()
+    world.runs(7)
+    assert world.turn(after_s=60) == []
+    (act,) = world.turn(after_s=300)
+    assert act.why == "no reason is known"
+
+
+@pytest.mark.parametrize("away", ["is_away", "slurm_is_away"])
+def test_nothing_is_lost_while_slurm_gpudbd_or_slurmdbd_is_away(
+    world: World, away: str, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    setattr(world, away, True)
+    world.runs(7)
+    for _ in range(3):
+        assert world.turn(after_s=90) == []
+    setattr(world, away, False)
+    assert len(world.turn(after_s=90)) == 1
+    assert caplog.text.count("the audit lacks urgent jobs for now") == 1
+    assert caplog.text.count("the audit has all urgent jobs again") == 1
+
+
+def test_without_urgent_jobs_in_the_policy_nobody_is_asked(world: World):
+    world.slurm_is_away = True
+    world.teller.turn(world.jobs, None)
+    world.clock.advance(3600)
+    world.teller.turn(world.jobs, None)
+    assert world.teller._trouble is None

@@ -1,0 +1,239 @@
+"""`urgent:` in policy.yaml: who may, what a user is told who may not, and what Slurm itself is to hold."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.decisions import DecisionLine
+from slurm_gpu.policy.install import try_bundle
+from slurm_gpu.policy.installed import policy_of
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.native.plan import NO_URGENT, NativePlan, plan_native
+from slurm_gpu.policy.native.urgent import lacks
+from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.policy.urgent import POINTS
+from slurm_gpu.yamlsource import parse_yaml
+
+from .checking import check, mistakes
+from .limitstore import MemoryStore, qos
+from .model import Request
+from .nativepolicies import load
+from .render import PARTITIONS, description, record
+from .test_native_lending import ASSOCIATIONS, settings
+from .users import UIDS, Directory
+
+POLICY = """\
+version: 1
+contact: gpu-help
+manages: {qos: [urgent, normal], accounts: [vision, nlp]}
+groups:
+  leads: {users: [alice]}
+  oncall: {unix_groups: [undergrad], accounts: [nlp]}
+  everyone: {}
+urgent: {for: [leads, oncall], jobs_running: 2, preempts: [normal], why: "Deadlines, and outages."}
+rules:
+  - {id: size, for: everyone, per: job, why: "Others.", limits: {gpus: 4}}
+"""
+WHY = "CVPR is on Friday"
+ALICE, BOB = UIDS["alice"], UIDS["bob"]
+
+
+def compiled(text: str = POLICY, **facts: object) -> dict[str, Plain]:
+    source = parse_yaml(text, "p.yaml")
+    policy = check_policy(source)
+    names = resolve_names(policy, source, Directory())
+    known = SiteFacts(n_gpus=16, run_directory=Path("/nonexistent"))
+    return compile_policy(policy, names, replace(known, **facts))  # type: ignore[arg-type]
+
+
+def submit(
+    uid: int, account: str = "vision", gpus: int = 1, lua: str = "5.1", text: str = POLICY, **fields: object
+) -> Verdict:
+    script = PolicyScript(build_bundle(compiled(text)), lua=lua)
+    asked = description(Request(uid=uid, account=account, per_job=gpus))
+    return script.submit({**asked, "qos": "urgent", **fields}, PARTITIONS)  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+def test_who_may_has_the_most_points_of_all(lua: str) -> None:
+    verdict = submit(ALICE, lua=lua, comment=WHY)
+    assert (verdict.accepted, verdict.messages) == (True, ())
+    assert verdict.desc["site_factor"] == POINTS
+    assert "priority" not in verdict.desc  # which would stop the ageing that Slurm does
+
+
+def test_who_may_not_is_told_who_may_and_how_many_run() -> None:
+    verdict = submit(BOB, comment=WHY)
+    assert not verdict.accepted
+    opening, *numbers, contact = verdict.messages
+    assert opening == "Refused by rule urgent: Deadlines, and outages."
+    assert " ".join(" ".join(numbers).split()) == (
+        "Urgent jobs (--qos=urgent) are for: alice; members of undergrad in account nlp. "
+        "2 of them run at once, others wait."
+    )
+    assert contact == "  Questions: gpu-help"
+
+
+@pytest.mark.parametrize("comment", [None, "", "  "])
+def test_an_urgent_job_says_why(comment: str | None) -> None:
+    verdict = submit(ALICE, comment=comment)
+    assert not verdict.accepted
+    assert "add --comment='the reason'" in " ".join(verdict.messages)
+
+
+def test_other_rules_hold_for_urgent_jobs_as_well() -> None:
+    verdict = submit(ALICE, gpus=5, comment=WHY)
+    assert not verdict.accepted
+    assert "rule size" in verdict.messages[0]
+
+
+def test_all_conditions_of_a_group_have_to_match() -> None:
+    assert submit(BOB, "nlp", comment=WHY).accepted
+    assert not submit(BOB, "vision", comment=WHY).accepted
+
+
+def test_a_group_that_is_over_may_no_more() -> None:
+    past = POLICY.replace("{users: [alice]}", "{users: [alice], until: 2020-01-31}")
+    assert not submit(ALICE, comment=WHY, text=past).accepted
+
+
+def test_nobody_else_has_points_and_jobs_without_the_qos_are_left_alone() -> None:
+    verdict = submit(BOB, qos="normal", comment=WHY)
+    assert verdict.accepted
+    assert "site_factor" not in verdict.desc
+
+
+def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed() -> None:
+    script = PolicyScript(build_bundle(compiled()))
+    job = record(7, Request(uid=ALICE, account="vision"))
+    nothing = dict.fromkeys(description(Request(ALICE, "vision")))
+    moved = script.modify({**nothing, "qos": "urgent"}, {**job, "qos": "normal"}, PARTITIONS, ALICE)
+    assert not moved.accepted
+    assert "sbatch --qos=urgent" in " ".join(moved.messages)
+    renamed = script.modify({**nothing, "name": "x"}, {**job, "qos": "urgent"}, PARTITIONS, ALICE)
+    assert renamed.accepted
+
+
+def test_the_log_has_the_reason_of_those_let_in_and_of_those_refused(tmp_path: Path) -> None:
+    log = tmp_path / "decisions.log"
+    log.touch()
+    script = PolicyScript(build_bundle({**compiled(), "decisions_log": str(log)}), writes=True)
+    for uid, comment in ((ALICE, WHY), (ALICE, "ü % \n" + "x" * 400), (BOB, WHY)):
+        asked = description(Request(uid=uid, account="vision"))
+        script.submit({**asked, "qos": "urgent", "comment": comment}, PARTITIONS)
+    first, second, third = (DecisionLine.read(line) for line in log.read_text().splitlines())
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    assert (first.verdict, first.said["urgent"]) == ("allow", WHY)
+    assert second.said["urgent"].startswith("ü % \nxxx")
+    assert (third.verdict, third.said["urgent"], third.said["rules"]) == ("deny", WHY, "urgent:who:enforce")
+
+
+def test_the_bundle_is_tried_like_any_other_and_tells_the_qos() -> None:
+    table = compiled()
+    bundle = build_bundle(table)
+    try_bundle(table, bundle)
+    assert policy_of(bundle).urgent_qos == "urgent"
+    assert compiled(has_qos=False)["urgent"] is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("[leads, oncall]", "[leads, nobody]", "for: 'nobody' is not a group"),
+        ("[leads, oncall]", "[everyone]", "for: group everyone is everybody"),
+        ("[leads, oncall]", "leads", "for: 'leads' must be a list of names, such as [leads]"),
+        ("{users: [alice]}", "{qos: [long]}", "for: group leads has qos or partitions"),
+        ("for: [leads, oncall], ", "", "urgent lacks for"),
+        ("jobs_running: 2", "jobs_running: -1", "jobs_running: -1 must be a whole number from 0 up"),
+        ("preempts: [normal]", "preempts: [URGENT]", "urgent jobs of urgent cannot preempt one another"),
+        ("preempts: [normal]", "preempts: [a b]", "'a b' cannot name a QOS"),
+        ("preempts: [normal]", "qos: rush", "qos: rush is not under manages: qos"),
+        ("preempts: [normal]", "qos: normal", "jobs that name no QOS run in normal"),
+        ("preempts: [normal]", "points: 3", "'points' is not a setting of urgent"),
+        ("id: size", "id: urgent", "'urgent' is the id of `urgent:`"),
+        ("  everyone: {}", "  everyone: {}\n  urgent: {users: [bob]}", "group urgent is that of `urgent:`"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_named(old: str, new: str, message: str) -> None:
+    assert old in POLICY
+    told = mistakes(POLICY.replace(old, new, 1))
+    assert any(message in line for line in told), told
+
+
+def test_users_read_who_may_and_how_many() -> None:
+    page = render_text(make_page(check(POLICY)))
+    told = " ".join(page.split())
+    assert "alice; members of undergrad in account nlp" in told
+    assert "2 urgent jobs run at once, others wait" in told
+    assert "jobs in QOS normal are requeued for it" in told
+    assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
+
+
+def plan(store: MemoryStore, text: str = POLICY, **conf: str) -> NativePlan:
+    policy, names = load(text)
+    conf = {"PriorityType": "priority/multifactor", **conf}
+    today = dt.date(2026, 11, 21)
+    return plan_native(policy, names, settings(**conf), store, (), lambda: (), today, UIDS.get, 16)
+
+
+def steps(native: NativePlan) -> list[str]:
+    return [f"{step.entity}: {step.limit.show(step.new)}" for step in native.difference.steps]
+
+
+def test_slurm_counts_them_in_a_qos_that_is_made_for_it() -> None:
+    native = plan(MemoryStore(ASSOCIATIONS, [qos("normal")]))
+    assert list(map(str, native.new_qos)) == ["QOS urgent: to be made (urgent jobs)"]
+    found = steps(native)
+    assert {
+        "QOS urgent: GrpJobs=2",
+        "QOS urgent: Preempt+=normal",
+        "account vision: QOS+=urgent",
+        "account nlp: QOS+=urgent",
+    } <= set(found)
+    assert native.difference.remarks == ()
+
+
+def test_accounts_that_all_groups_name_are_the_only_ones() -> None:
+    text = POLICY.replace("[leads, oncall]", "[oncall]")
+    found = steps(plan(MemoryStore(ASSOCIATIONS, [qos("normal"), qos("urgent")]), text))
+    assert "account nlp: QOS+=urgent" in found
+    assert "account vision: QOS+=urgent" not in found
+
+
+def test_what_is_missing_is_said_with_the_line_to_write() -> None:
+    text = POLICY.replace("accounts: [vision, nlp]}\ngroups", "accounts: [nlp]}\ngroups")
+    text = text.replace("preempts: [normal]", "preempts: [long]")
+    told = "\n".join(
+        plan(
+            MemoryStore(ASSOCIATIONS, [qos("normal")]), text, PreemptType="preempt/none",
+            PriorityType="priority/basic", AccountingStorageEnforce="associations,limits",
+        ).difference.remarks
+    )  # fmt: skip
+    assert "PreemptType=preempt/qos: urgent jobs preempt nobody; PreemptType=preempt/qos and" in told
+    assert "PriorityType=priority/multifactor in slurm.conf" in told
+    assert "AccountingStorageEnforce=associations,limits,qos in slurm.conf" in told
+    assert "urgent jobs cannot preempt QOS long: not in slurmdbd" in told
+    assert "account vision: not managed (manages: accounts), so that nobody there may use QOS urgent" in told
+
+
+def test_without_slurmdbd_there_are_none_and_that_is_said() -> None:
+    native = plan(MemoryStore((), ()), AccountingStorageType="accounting_storage/none")
+    assert NO_URGENT in native.difference.remarks
+
+
+def test_a_policy_without_urgent_jobs_lacks_nothing() -> None:
+    text = "\n".join(line for line in POLICY.splitlines() if not line.startswith("urgent:"))
+    assert list(lacks(settings(PriorityType="priority/basic"), check(text))) == []
