@@ -36,7 +36,7 @@ from scale_records import LENGTHS, Pattern, patterns
 from sqlalchemy import Connection, text
 
 from slurm_gpu.database import store
-from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.accounting import RunRow, run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.importer import batched, store_changed_runs
 from slurm_gpu.database.reconcile import reconcile
@@ -171,7 +171,7 @@ def plan(found: Sequence[Pattern], n_nodes: int, n_jobs: int, dice: random.Rando
     return jobs
 
 
-def accounting(job: Job, gpus: int, *, over: bool) -> dict[str, Any]:
+def accounting(job: Job, gpus: int, *, over: bool) -> RunRow:
     """Its row of `run`."""
     held = {"cpu": 8.0 * gpus, "mem": 115200.0 * gpus, "node": 1.0, "billing": 8.0 * gpus}
     held |= {"gres/gpu": float(gpus), "gres/gpu:a100": float(gpus)}
@@ -213,7 +213,7 @@ class Spent:
 def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Random) -> Spent:
     """Store all that is told; returns what that cost of this process."""
     telling, spent, pass_s = Telling(gpus), Spent(), 0.0
-    waiting: list[dict[str, Any]] = []
+    waiting: list[RunRow] = []
     for some in batched(tellings(jobs, dice), TOGETHER):
         bodies = [telling.shipment(jobs[told.job_id], told.stage) for told in some]
         for told in some:
@@ -232,7 +232,7 @@ def play(database: Database, jobs: Mapping[int, Job], gpus: int, dice: random.Ra
     return spent
 
 
-def _pass(database: Database, waiting: list[dict[str, Any]], spent: Spent) -> None:
+def _pass(database: Database, waiting: list[RunRow], spent: Spent) -> None:
     """As slurm-gpudbd does each minute."""
     for some in batched(waiting, 500):
         database.write(partial(store_changed_runs, rows=some))

@@ -66,7 +66,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where rows and database lie meanwhile")
     parser.add_argument("--json", action="store_true", help="print a last line of JSON")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.directory, prefix="sgi-") as name:
+    with tempfile.TemporaryDirectory(
+        dir=options.directory and options.directory.resolve(), prefix="sgi-"
+    ) as name:
         directory = Path(name)
         directory.chmod(0o755)
         with _database(directory, sqlite=options.sqlite) as (database, server):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from slurm_gpu.database.match import node_set
 from slurm_gpu.database.schema import NAME_LENGTH
@@ -15,6 +15,55 @@ _SHARD = "gres/shard"
 _MOST_KNOWN = 20_000
 
 
+class RunRow(NamedTuple):
+    """The imported columns of `run`: first its key, then the others.
+
+    A tuple, as a million of them are made at a first import.
+    """
+
+    cluster: str
+    job_id: int
+    submit_s: int
+    sluid: str | None
+    restart: int | None
+    array_job_id: int | None
+    array_task: int | None
+    het_job_id: int | None
+    het_offset: int | None
+    name: str
+    user: str
+    uid: int | None
+    account: str
+    qos: str
+    partition: str
+    state: str
+    exit_code: str
+    eligible_s: int | None
+    start_s: int | None
+    end_s: int | None
+    elapsed_s: int
+    suspended_s: int
+    time_limit_s: int | None
+    n_nodes: int
+    nodes: str
+    tres_requested: Mapping[str, float]
+    tres_allocated: Mapping[str, float]
+    admin_comment: str
+    allocated_mgpu: int | None
+    """Thousandths of GPUs that it holds."""
+    gpu_type: str | None
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """What no other run has: cluster, job id and submission."""
+        return self[:3]
+
+    @property
+    def job(self) -> tuple[str, int]:
+        """Cluster and job id."""
+        return self[:2]
+
+
 class RunRows:
     """Makes rows of `run`; `nodes` are those that slurmctld has now, to know shards and types of GPUs."""
 
@@ -22,41 +71,26 @@ class RunRows:
         self._nodes = nodes
         self._known: dict[tuple[int, str], tuple[Mapping[str, float], int | None, str | None]] = {}
 
-    def of(self, row: AccountingRun) -> dict[str, Any]:
-        """The imported columns of `run`."""
-        mgpu, kind = self._held(row.tres_allocated, row.nodes)
-        return {
-            "cluster": row.cluster,
-            "job_id": row.job_id,
-            "submit_s": row.submit_s,
-            "sluid": row.sluid,
-            "restart": row.restarts,
-            "array_job_id": row.array_job_id,
-            "array_task": row.array_task,
-            "het_job_id": row.het_job_id,
-            "het_offset": row.het_offset,
-            "name": _text(row.name),
-            "user": _short(row.user),
-            "uid": row.uid,
-            "account": _short(row.account),
-            "qos": _short(row.qos),
-            "partition": _text(row.partition),
-            "state": row.state,
-            "exit_code": row.exit_code,
-            "eligible_s": row.eligible_s,
-            "start_s": None if _never_started(row) else row.start_s,
-            "end_s": row.end_s,
-            "elapsed_s": row.elapsed_s,
-            "suspended_s": row.suspended_s,
-            "time_limit_s": row.time_limit_s,
-            "n_nodes": row.n_nodes,
-            "nodes": row.nodes,
-            "tres_requested": row.tres_requested,
-            "tres_allocated": row.tres_allocated,
-            "admin_comment": _text(row.admin_comment),
-            "allocated_mgpu": mgpu,
-            "gpu_type": kind,
+    def of(self, runs: Sequence[AccountingRun]) -> list[RunRow]:
+        """A row for each run, made by columns: a call for each value would take the most of the time."""
+        if not runs:
+            return []
+        fields = AccountingRun._fields
+        told: dict[str, Sequence[Any]] = dict(zip(fields, zip(*runs, strict=True), strict=True))
+        held = list(map(self._held, told["tres_allocated"], told["nodes"]))
+        columns = told | {
+            "restart": told["restarts"],
+            "name": _texts(told["name"]),
+            "user": list(map(_short, told["user"])),
+            "account": list(map(_short, told["account"])),
+            "qos": list(map(_short, told["qos"])),
+            "partition": _texts(told["partition"]),
+            "start_s": list(map(_start_s, told["start_s"], told["end_s"], told["elapsed_s"], told["nodes"])),
+            "admin_comment": _texts(told["admin_comment"]),
+            "allocated_mgpu": [mgpu for mgpu, _ in held],
+            "gpu_type": [kind for _, kind in held],
         }
+        return list(map(RunRow._make, zip(*(columns[name] for name in RunRow._fields), strict=True)))
 
     def _held(self, tres: Mapping[str, float], hostlist: str) -> tuple[int | None, str | None]:
         """allocated_mgpu and gpu_type; sacct's rows have the same mapping where they have the same text."""
@@ -71,14 +105,15 @@ class RunRows:
         return found[1:]
 
 
-def run_row(row: AccountingRun, nodes: Mapping[str, SlurmNode]) -> dict[str, Any]:
+def run_row(run: AccountingRun, nodes: Mapping[str, SlurmNode]) -> RunRow:
     """One row alone."""
-    return RunRows(nodes).of(row)
+    (row,) = RunRows(nodes).of([run])
+    return row
 
 
-def _never_started(row: AccountingRun) -> bool:
+def _start_s(start_s: int | None, end_s: int | None, elapsed_s: int, nodes: str) -> int | None:
     """Of a job that ended in the queue, Slurm gives the moment of its end as its start, and no node."""
-    return row.end_s is not None and row.elapsed_s == 0 and not row.nodes
+    return start_s if nodes or elapsed_s or end_s is None else None
 
 
 def allocated_mgpu(tres: Mapping[str, float], hostlist: str, nodes: Mapping[str, SlurmNode]) -> int | None:
@@ -116,7 +151,11 @@ def _count(tres: Mapping[str, float], name: str) -> float:
 
 def _text(text: str) -> str:
     """What a database takes: users may name a job with bytes that are not UTF-8."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _texts(column: Sequence[str]) -> Sequence[str]:
+    return column if "".join(column).isascii() else list(map(_text, column))
 
 
 @functools.lru_cache(4096)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, Select, Table, func, select
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.accounting import RunRows
+from slurm_gpu.database.accounting import RunRow, RunRows
 from slurm_gpu.database.ahead import read_ahead
 from slurm_gpu.database.batches import batched
 from slurm_gpu.database.derive import first_submits
@@ -163,12 +163,10 @@ class Importer:
         for ids in batched(self._to_ask_again(told), _JOBS_PER_QUESTION):
             self._step()  # sacct may know none of them
             for some in batched(self._view.client.accounting(0, job_ids=ids), _ROWS_PER_TRANSACTION):
-                n_changed += self._store([made.of(row) for row in some], placed)
+                n_changed += self._store(made.of(some), placed)
         return n_changed
 
-    def _fetch(
-        self, since_s: int, now_s: int, made: RunRows
-    ) -> Generator[list[dict[str, Any]] | Period, None, None]:
+    def _fetch(self, since_s: int, now_s: int, made: RunRows) -> Generator[list[RunRow] | Period, None, None]:
         """Rows for `run`; and each period when all its rows have come, if it had any or is the last."""
         periods = Periods(since_s, now_s)
         for period in periods:
@@ -177,7 +175,7 @@ class Importer:
             rows = self._view.client.accounting(period.from_s, period.until_s)
             for some in batched(rows, _ROWS_PER_TRANSACTION):
                 periods.n_rows += len(some)
-                yield [made.of(row) for row in some]
+                yield made.of(some)
             if periods.n_rows or period.until_s is None:
                 yield period
 
@@ -191,7 +189,7 @@ class Importer:
             self._wide_at = now + WIDE_EVERY_S
         return max(0, watermark_s - (WIDE_OVERLAP_S if wide else OVERLAP_S))
 
-    def _store(self, rows: Sequence[dict[str, Any]], placed: Placed) -> int:
+    def _store(self, rows: Sequence[RunRow], placed: Placed) -> int:
         """Returns how many were new or changed; what the database cannot take must not keep out the rest."""
         self._step()
         try:
@@ -199,7 +197,7 @@ class Importer:
         except REFUSED as error:
             if len(rows) == 1:
                 (row,) = rows
-                log.warning("import: job %s was skipped: %s: %r", row["job_id"], why_refused(error), row)
+                log.warning("import: job %s was skipped: %s: %r", row.job_id, why_refused(error), row)
                 return 0
         half = len(rows) // 2
         return self._store(rows[:half], placed) + self._store(rows[half:], placed)
@@ -256,37 +254,26 @@ class _Told:
         self.going_on: set[tuple[int, int]] = set()
         """(job id, submission) of runs without an end."""
 
-    def note(self, rows: Iterable[Row]) -> None:
+    def note(self, rows: Sequence[RunRow]) -> None:
         """These have come."""
-        for row in rows:
-            self.unanswered.discard(row["job_id"])
-            if row["end_s"] is None:
-                self.going_on.add((row["job_id"], row["submit_s"]))
+        if self.unanswered:
+            self.unanswered.difference_update(row.job_id for row in rows)
+        self.going_on.update((row.job_id, row.submit_s) for row in rows if row.end_s is None)
 
 
-def store_changed_runs(
-    connection: Connection, rows: Sequence[dict[str, Any]], placed: Placed | None = None
-) -> int:
+def store_changed_runs(connection: Connection, rows: Sequence[RunRow], placed: Placed | None = None) -> int:
     """Store the rows that are new or differ from what is there; returns how many.
 
     With `placed` what is derived of new runs is stored at once, where nothing was recorded of their job.
     The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
     """
-    jobs = set(map(_job_of, rows))
+    jobs = {row.job for row in rows}
     stored: dict[RunKey, RowMapping] = {}
     for query in _of_jobs(select(run), run, _up_to_the_last(connection, jobs)):
         for held in connection.execute(query).mappings():
             stored[run_key(held)] = held
-    changed = []
-    for fresh in rows:
-        row = fresh
-        old = stored.get(run_key(row))
-        if old is not None:
-            over = row["end_s"] is not None and all(row[name] == old[name] for name in _ALLOCATION)
-            kept = {name: old[name] for name in _FROM_NODES if over and old[name] is not None}
-            row = {**row, **{name: old[name] for name in _FROM_NODES if row[name] is None}, **kept}
-        if old is None or any(row[name] != old[name] for name in _compared(row)):
-            changed.append(row)
+    # At a first import nothing is there yet.
+    changed = [found for row in rows if (found := _changed(row, stored.get(row.key)))] if stored else rows
     if placed is None:
         store_runs(connection, changed)
     else:
@@ -294,24 +281,45 @@ def store_changed_runs(
     return len(changed)
 
 
+def _changed(fresh: RunRow, old: Row | None) -> RunRow | None:
+    """As it is to be stored in place of what is there; None if that is the same."""
+    if old is None:
+        return fresh
+    over = fresh.end_s is not None and all(getattr(fresh, name) == old[name] for name in _ALLOCATION)
+    kept = {
+        name: old[name]
+        for name in _FROM_NODES
+        if getattr(fresh, name) is None or (over and old[name] is not None)
+    }
+    row = fresh._replace(**kept)
+    told = (name for name in IMPORTED if name != "elapsed_s" or row.end_s is not None)
+    return row if any(getattr(row, name) != old[name] for name in told) else None
+
+
 def _first_submits(
-    connection: Connection, changed: Iterable[Row], stored: Mapping[RunKey, Row]
+    connection: Connection, changed: Sequence[RunRow], stored: Mapping[RunKey, Row]
 ) -> dict[RunKey, int]:
     """Of those of these runs that follow upon all that is stored of their job, and that has no record."""
+    n_coming = Counter(row.job for row in changed)
+    recorded = _with_records(connection, n_coming.keys())
     before: dict[Job, list[Row]] = defaultdict(list)
-    for row in stored.values():
-        before[_job_of(row)].append(row)
-    coming: dict[Job, list[Row]] = defaultdict(list)
-    for row in changed:
-        coming[_job_of(row)].append(row)
+    for old in stored.values():
+        before[_job_of(old)].append(old)
     found: dict[RunKey, int] = {}
-    for job in coming.keys() - _with_records(connection, coming.keys()):
-        known, rows = before.get(job, ()), coming[job]
-        if len(rows) == 1 and not known:  # so are nearly all at a first import
-            found[run_key(rows[0])] = rows[0]["submit_s"]
-        elif not known or max(map(in_time, known)) < min(map(in_time, rows)):
+    others: dict[Job, list[Row]] = defaultdict(list)
+    for row in changed:
+        job = row.job
+        if job in recorded:
+            continue
+        if n_coming[job] == 1 and job not in before:  # so are nearly all at a first import
+            found[row.key] = row.submit_s
+        else:
+            others[job].append(row._asdict())
+    for job, rows in others.items():
+        known = before.get(job, ())
+        if not known or max(map(in_time, known)) < min(map(in_time, rows)):
             in_order = sorted([*known, *rows], key=in_time)
-            firsts = first_submits([(row["submit_s"], row["state"]) for row in in_order])
+            firsts = first_submits([(one["submit_s"], one["state"]) for one in in_order])
             found.update(zip(map(run_key, in_order), firsts, strict=True))
         # Else what is stored may be derived otherwise now.
     return found
@@ -349,7 +357,3 @@ def _of_jobs(query: Select[Any], table: Table, jobs: Set[Job]) -> Iterator[Selec
     for cluster, of_cluster in ids.items():
         for some in batched(of_cluster, _JOBS_PER_QUERY):
             yield query.where(table.c.cluster == cluster, table.c.job_id.in_(some))
-
-
-def _compared(row: Row) -> Iterator[str]:
-    return (name for name in IMPORTED if name != "elapsed_s" or row["end_s"] is not None)

@@ -6,9 +6,7 @@ Where it had not seen a node yet, slurm-gpu.yaml tells, and what it does not nam
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import Connection, select
 
@@ -48,15 +46,14 @@ class Placed:
         self._changes = sorted(changes)
         self._known: dict[tuple[str, int], tuple[str | None, str | None]] = {}
 
-    def of(self, row: Mapping[Any, Any]) -> tuple[str | None, str | None]:
-        """(server types, zones) of a row of `run`, each in order and joined by commas; None of a run without.
+    def of(self, nodes: str, submit_s: int, start_s: int | None) -> tuple[str | None, str | None]:
+        """(server types, zones) of a run, each in order and joined by commas; None of a run without nodes.
 
         Its nodes count as they were when it started.
         """
-        nodes: str = row["nodes"]
         if not nodes:
             return None, None
-        at_s: int = row["submit_s"] if row["start_s"] is None else row["start_s"]
+        at_s = submit_s if start_s is None else start_s
         key = nodes, bisect_right(self._changes, at_s)
         if key not in self._known:
             if len(self._known) >= _MOST_KNOWN:

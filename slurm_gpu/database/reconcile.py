@@ -242,7 +242,7 @@ def _reconcile_job(
         whole = {"app": app, "app_field": app_field, **asdict(derive_run(parts, kept, min_coverage))}
         for part in parts:
             derived = whole if part is parts[-1] else {**_NOTHING, "granted_mgpu": part["allocated_mgpu"]}
-            server_type, zone = placed.of(part)
+            server_type, zone = placed.of(part["nodes"], part["submit_s"], part["start_s"])
             values = {
                 "first_submit_s": next(firsts),
                 "server_type": server_type,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, RowMapping, func, select, true
 from sqlalchemy.sql.dml import Insert
 
+from slurm_gpu.database.accounting import RunRow
 from slurm_gpu.database.bulk import insert
 from slurm_gpu.database.derive import DoubleWatch
 from slurm_gpu.database.placed import Placed
@@ -39,13 +40,8 @@ DERIVED = (
     "app",
     "app_field",
 )
-_DUE = {
-    "first_submit_s": None,
-    "granted_mgpu": None,
-    "server_type": None,
-    "zone": None,
-    "derive_due": True,
-}
+_DERIVED_AT_ONCE = ("first_submit_s", "granted_mgpu", "server_type", "zone", "derive_due")
+_DUE = None, None, None, None, True
 _OWN = ("run_id", "derive_due", "told_seq")
 IMPORTED = tuple(c.name for c in run.columns if c.name not in (*RUN_KEY, *DERIVED, *_OWN))
 # What all rows of a segment have in common for as long as it lives: no other node can write to it.
@@ -181,24 +177,16 @@ class Unrecorded:
     first_submits: Mapping[RunKey, int]
     placed: Placed
 
-    def derived(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The derived columns that are not null."""
-        first_submit_s = self.first_submits.get(run_key(row))
+    def derived(self, row: RunRow) -> tuple[Any, ...]:
+        """_DERIVED_AT_ONCE of a row: what there is to know, or that it is due."""
+        first_submit_s = self.first_submits.get(row.key)
         if first_submit_s is None:
             return _DUE
-        server_type, zone = self.placed.of(row)
-        return {
-            "first_submit_s": first_submit_s,
-            "granted_mgpu": row["allocated_mgpu"],
-            "server_type": server_type,
-            "zone": zone,
-            "derive_due": False,
-        }
+        server_type, zone = self.placed.of(row.nodes, row.submit_s, row.start_s)
+        return first_submit_s, row.allocated_mgpu, server_type, zone, False
 
 
-def store_runs(
-    connection: Connection, rows: Sequence[Mapping[str, Any]], unrecorded: Unrecorded | None = None
-) -> None:
+def store_runs(connection: Connection, rows: Sequence[RunRow], unrecorded: Unrecorded | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
     Not so what is inserted of `unrecorded` runs.
@@ -207,8 +195,9 @@ def store_runs(
         dialect = connection.dialect.name
         if dialect not in _RUN_UPSERTS:
             _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
-        values = ({**row, **(_DUE if unrecorded is None else unrecorded.derived(row))} for row in rows)
-        insert(connection, _RUN_UPSERTS[dialect], values, many=True)
+        values = (row + (_DUE if unrecorded is None else unrecorded.derived(row)) for row in rows)
+        names = (*RunRow._fields, *_DERIVED_AT_ONCE)
+        insert(connection, _RUN_UPSERTS[dialect], names, values, many=True)
 
 
 def store_told_runs(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -311,7 +300,8 @@ def _store_newest(connection: Connection, newest: Newest, rows: Sequence[dict[st
     # In one order everywhere, so that two shipments cannot wait for each other.
     fresh = [row for name, row in sorted(latest.items()) if row[newest.order] > known.get(name, -1)]
     if fresh:
-        insert(connection, newest.statement(connection), fresh)
+        names = tuple(fresh[0])
+        insert(connection, newest.statement(connection), names, map(itemgetter(*names), fresh))
     stored = set(map(id, fresh))
     return [id(row) in stored for row in rows]
 

@@ -109,6 +109,10 @@ def _numbers(column: Column) -> Values:
 
 
 def _epochs(column: Column) -> Values:
+    if _is_whole("".join(column)) and "" not in column:
+        values = list(map(int, column))
+        _at_most(max(values))
+        return [value or None for value in values]
     return map(_epoch, column)
 
 

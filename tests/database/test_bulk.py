@@ -7,12 +7,13 @@ from sqlalchemy import insert, select
 from sqlalchemy.exc import StatementError
 
 from slurm_gpu.database import bulk
-from slurm_gpu.database.accounting import run_row
+from slurm_gpu.database.accounting import RunRow, run_row
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.schema import forecast_model, run
 from tests.database.conftest import empty
 from tests.database.samples import row
 
+NAMES = (*RunRow._fields, "derive_due")
 _TEXTS = st.text(max_size=20) | st.sampled_from(
     ["'", "\\'", "\\", "%s", "%(name)s", "'; DROP TABLE run; --", "\x00"]
 )
@@ -23,10 +24,10 @@ def store(
 ) -> list[tuple[str, dict[str, float], bool]]:
     # Each row is made when it is asked for, and nobody keeps it.
     rows = (
-        {**run_row(row(job_id=n, name=name, tres_allocated={name: 1.5}), {}), "derive_due": n % 2 == 0}
+        (*run_row(row(job_id=n, name=name, tres_allocated={name: 1.5}), {}), n % 2 == 0)
         for n, name in enumerate(names)
     )
-    database.write(lambda connection: bulk.insert(connection, insert(run), rows, many=many))
+    database.write(lambda connection: bulk.insert(connection, insert(run), NAMES, rows, many=many))
     query = select(run.c.name, run.c.tres_allocated, run.c.derive_due).order_by(run.c.job_id)
     with database.reading() as connection:
         return [tuple(found) for found in connection.execute(query)]
@@ -43,8 +44,9 @@ def test_texts_are_kept(shelf: Database, names: list[str], many: bool) -> None:
 @given(packed=st.binary(max_size=300))
 def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
     empty(shelf)
-    rows = [{"cluster": "c", "made_s": 1, "part": 0, "body": packed}]
-    shelf.write(lambda connection: bulk.insert(connection, insert(forecast_model), rows))
+    names = ("cluster", "made_s", "part", "body")
+    rows = [("c", 1, 0, packed)]
+    shelf.write(lambda connection: bulk.insert(connection, insert(forecast_model), names, rows))
     with shelf.reading() as connection:
         assert connection.execute(select(forecast_model.c.body)).scalar_one() == packed
 
@@ -52,9 +54,9 @@ def test_bytes_are_kept(shelf: Database, packed: bytes) -> None:
 @pytest.mark.parametrize("many", [False, True])
 def test_a_value_that_cannot_be_written_is_told_as_such(database: Database, many: bool) -> None:
     """And not as an error of the database, which would be tried again for ever."""
-    rows = [{**run_row(row(tres_allocated={"gpu": object()}), {}), "derive_due": True}]
+    rows = [(*run_row(row(tres_allocated={"gpu": object()}), {}), True)]
     with pytest.raises(StatementError, match="not JSON serializable"):
-        database.write(lambda connection: bulk.insert(connection, insert(run), rows, many=many))
+        database.write(lambda connection: bulk.insert(connection, insert(run), NAMES, rows, many=many))
 
 
 @pytest.mark.parametrize("many", [False, True])

@@ -57,7 +57,7 @@ def test_an_upgrade_keeps_what_an_older_version_stored(url: str) -> None:
     wire = sent.to_wire()
     columns = {name: wire.pop(name) for name in set(wire) & set(old.tables["run_device"].columns.keys())}
     texts = {"statistics": json.dumps(wire), "util_hist_ms": json.dumps(columns.pop("util_hist_ms"))}
-    imported = run_row(row(), {})
+    imported = run_row(row(), {})._asdict()
     imported |= {name: json.dumps(imported[name]) for name in ("tres_requested", "tres_allocated")}
     with database.engine.begin() as connection:
         connection.execute(old.tables["run"].insert(), {**imported, "derive_due": True})
