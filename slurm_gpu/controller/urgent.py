@@ -11,7 +11,7 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,7 @@ _GAVE_WAY_WITHIN_S = 300
 _NAMED = 50
 """Of the jobs that were overtaken; how many there were is told as well."""
 _AT_ONCE = 100
+_MOST_TOLD = 1000
 _TOKEN = re.compile(r"slurm-gpu/1 t=([0-9a-zA-Z]+)")
 
 _Start = tuple[int, int]
@@ -65,6 +66,9 @@ class Audit(Protocol):
 
     def tell(self, acts: Sequence[Act]) -> None:
         """Have acts kept."""
+
+    def told(self) -> Collection[str]:
+        """Ids of the last acts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +151,10 @@ class UrgentAudit:
         )
         keys: list[_Start] = [(run.job_id, run.start_s or 0) for run in runs]
         self._told.intersection_update(keys)
-        untold = [key for key in keys if key not in self._told]
-        if not untold:
+        if keys and not self._told:  # of an earlier process, most likely
+            known = self._audit.told()
+            self._told.update(key for key in keys if self._id_of(key) in known)
+        if self._told.issuperset(keys):
             return True
         since_s = min(run.start_s or now_s for run in runs) - _GAVE_WAY_WITHIN_S
         gave_way = gave_way_to(runs, self._accounting.preempted(since_s, now_s), qos)
@@ -176,10 +182,13 @@ class UrgentAudit:
         token = match[1] if match else self._tokens.get(run.job_id)
         return None if token is None else self._audit.reason(token)
 
+    def _id_of(self, key: _Start) -> str:
+        words = f"{ACT} {self._cluster} {key[0]} {key[1]}"
+        return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+
     def _act(
         self, run: AccountingRun, key: _Start, reason: str | None, gave_way: Sequence[AccountingRun]
     ) -> Act:
-        name = hashlib.blake2b(f"{ACT} {self._cluster} {key[0]} {key[1]}".encode(), digest_size=16)
         overtook = self._overtook.get(key)
         evidence: dict[str, Any] = {
             "job_id": run.job_id,
@@ -194,7 +203,7 @@ class UrgentAudit:
             "preempted": [{"job_id": one.job_id, "user": one.user, "end_s": one.end_s} for one in gave_way],
         }
         return Act(
-            id=name.hexdigest(),
+            id=self._id_of(key),
             at_s=key[1],
             host=this_host(),
             act=ACT,
@@ -261,6 +270,11 @@ class DatabaseAudit:
 
     def __init__(self, config: SiteConfig) -> None:
         self._config = config
+
+    def told(self) -> Collection[str]:
+        """Of as many as slurm-gpudbd tells at once."""
+        with _connect(self._config) as database:
+            return {act.id for act in database.acts(_MOST_TOLD)}
 
     def reason(self, token: str) -> str | None:
         """From the decision on the job."""

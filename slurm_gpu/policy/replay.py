@@ -29,6 +29,7 @@ _LENDING = (
     "QOS: what ran on loan is taken to have done so, any other job not"
 )
 """What is not judged of lending."""
+_URGENT = "urgent: records do not tell reasons: jobs in its QOS are taken to have given one"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +130,8 @@ def without_unknown(compiled: Mapping[str, Plain]) -> tuple[dict[str, Plain], li
         rules.append(kept)
     if compiled.get("lending"):
         remarks.append(_LENDING)
+    if compiled.get("urgent"):
+        remarks.append(_URGENT)
     return {**compiled, "rules": rules, "snapshot": None, "job_state": None}, remarks
 
 
@@ -255,6 +258,7 @@ def _description(submission: Sequence[PastJob]) -> ScalarFields:
         "qos": job.qos,
         "partition": job.partition,
         "script": "#!/bin/sh",
+        "comment": "on record",
         "time_limit": INFINITE if job.time_limit_s is None else math.ceil(job.time_limit_s / 60),
         "min_nodes": nodes,
         "tres_per_job": _gres(job.tres) or None,

@@ -179,3 +179,15 @@ def test_what_is_not_judged_of_lending_is_said() -> None:
     assert remark.startswith("owners: it is told who would have borrowed, but rules are judged as if")
     assert without_unknown(compiled())[1] == []
     assert judged(job(1)).on_loan == []
+
+
+def test_recorded_jobs_are_urgent_for_whoever_may_as_reasons_are_not_on_record() -> None:
+    text = """\
+version: 1
+manages: {qos: [urgent]}
+groups: {leads: {users: [alice]}}
+urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}
+"""
+    result = judged(job(1, qos="urgent"), job(2, qos="urgent", user="bob", uid=1002), text=text)
+    assert refused(result) == [2]
+    assert any("records do not tell reasons" in remark for remark in without_unknown(compiled(text))[1])

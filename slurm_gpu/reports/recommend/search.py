@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from slurm_gpu.policy.installed import PolicyInForce
+from slurm_gpu.policy.model import URGENT
 from slurm_gpu.reports.recommend.idle import Idle, idle_while_waiting
 from slurm_gpu.reports.recommend.past import Past
 from slurm_gpu.reports.recommend.rules import (
@@ -216,6 +217,8 @@ class Search:
 
     def _limits(self) -> Iterator[RuleLimit]:
         for rule in self._policy.rules:
+            if rule.id == URGENT and self._policy.urgent_qos is not None:
+                continue  # how many may pass all others is no question of waits alone
             for key in rule.limits:
                 if key in RESOURCES:
                     yield RuleLimit(rule.id, key)

@@ -1,0 +1,68 @@
+"""Whether `slurm-gpu doctor` sees what keeps urgent jobs from starting first, and being counted."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.checks import job_submit
+from slurm_gpu.cli.checks.finding import Finding, Level
+from tests.cli.installation import Installation, worst
+
+POLICY = """\
+version: 1
+manages: {qos: [urgent]}
+groups: {leads: {users: [alice]}}
+urgent: {for: [leads], jobs_running: 2, preempts: [normal], why: "Deadlines."}
+"""
+RIGHT = {
+    "PreemptType": "preempt/qos",
+    "PreemptMode": "REQUEUE",
+    "PriorityType": "priority/multifactor",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "AccountingStorageEnforce": "associations,limits,qos",
+}
+
+
+def found(installed: Installation, tmp_path: Path, text: str = POLICY) -> Finding:
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    return worst(job_submit.urgent(dataclasses.replace(installed.at(), policy_file=path)))
+
+
+def test_all_is_there(installed: Installation, tmp_path: Path) -> None:
+    installed.conf.update(RIGHT)
+    finding = found(installed, tmp_path)
+    assert (finding.level, finding.message) == (Level.OK, "urgent jobs start first, 2 at once")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("PreemptType", "preempt/none", "urgent jobs preempt nobody"),
+        ("PreemptMode", "OFF", "jobs that are preempted are not requeued"),
+        ("PriorityType", "priority/basic", "urgent jobs come before no others"),
+        ("AccountingStorageEnforce", "associations,limits", "nothing counts how many urgent jobs run"),
+        ("AccountingStorageType", "accounting_storage/none", "nobody has urgent jobs without slurmdbd"),
+    ],
+)
+def test_what_is_missing_is_said(
+    installed: Installation, tmp_path: Path, key: str, value: str, message: str
+) -> None:
+    installed.conf.update(RIGHT | {key: value})
+    finding = found(installed, tmp_path)
+    assert finding.level is Level.FAIL
+    assert message in finding.message
+    assert finding.remedy
+
+
+def test_who_preempts_nobody_needs_no_preemption(installed: Installation, tmp_path: Path) -> None:
+    installed.conf.update(RIGHT | {"PreemptType": "preempt/none"})
+    assert found(installed, tmp_path, POLICY.replace(" preempts: [normal],", "")).level is Level.OK
+
+
+@pytest.mark.parametrize("text", ["version: 1\n", "version: 2\n"])
+def test_without_urgent_jobs_nothing_is_missing(installed: Installation, tmp_path: Path, text: str) -> None:
+    assert found(installed, tmp_path, text).level is Level.SKIPPED
