@@ -13,6 +13,7 @@ from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.polling import wait_for
 from slurm_gpu.controller.snapshot import FRESH_S
+from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.slurm.hostlist import expand
 from tests.lab.conftest import LabWith
 
@@ -37,11 +38,17 @@ class Cluster:
         self.snapshot.unlink(missing_ok=True)
         self.daemon.restart()
         self.wait(lambda: f"\nplacement {mode} " in self.text(), f"zones are told in mode {mode}")
-        # The Lua looks at the snapshot once in 0.05 s, by the policy whose groups were counted.
-        time.sleep(0.1)
+        self.wait(lambda: self.decided().startswith(f"{mode}:"), f"job_submit.lua goes by mode {mode}")
 
     def text(self) -> str:
         return self.snapshot.read_text() if self.snapshot.exists() else ""
+
+    def decided(self) -> str:
+        """What job_submit.lua says of zones now, as it logs it; of a job that is never submitted."""
+        ask = ["sbatch", "--test-only", "--nodes=2", "--gpus-per-node=1", "--wrap=true"]
+        self.lab.run_as("alice", ask, check=False)  # also where no two nodes are free
+        decisions = self.lab.layout.controller_run / DECISIONS_LOG
+        return decisions.read_text().splitlines()[-1].partition(" zone=")[2]
 
     def submit(self, *options: str, seconds: int = 3600) -> int:
         return self.lab.submit(
