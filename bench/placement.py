@@ -3,8 +3,10 @@
 The published experiment (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, figures of Alibaba's trace
 openb): pods are drawn from the trace, with replacement, and come one after the other until they have asked
 for 130 % of the cluster's GPUs; none ever leaves, and one that finds no room is dropped. What counts is the
-part of all GPUs that is allocated in the end, the mean over seeds. `--data` is a folder with the trace's
-openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
+part of all GPUs that is allocated in the end, the mean over seeds. `slurm` is the node with the fewest free
+CPUs that will do, as Slurm takes it without weights; `weights` what it does with those that slurm-gpuctld
+sets, by the mix or by fullness alone: the lightest node, of these the one with the fewest CPUs left.
+`--data` is a folder with the trace's openb_node_list_gpu_node.csv and openb_pod_list_default.csv.
 """
 
 from __future__ import annotations
@@ -14,22 +16,39 @@ import csv
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from bench.arguments import number, numbers
-from slurm_gpu.placement.choice import BestFit, LeastFragmentation, MostAllocated, Random, Rule
+from slurm_gpu.controller.weightmemory import Memory
+from slurm_gpu.controller.weightplan import kind_and_room, plan
+from slurm_gpu.placement.choice import (
+    BestFit,
+    FewestCPUs,
+    LeastFragmentation,
+    MostAllocated,
+    Random,
+    Rule,
+)
 from slurm_gpu.placement.fragmentation import Measure
 from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.order import Kind, Order
 from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import Request
+from slurm_gpu.slurm.client import SlurmNode
 
 PUBLISHED = {"random": 87.5, "bestfit": 93.1, "fgd": 95.4}
 ARRIVALS = 1.3
 """Of the cluster's GPUs."""
+WEIGHTS_EVERY = 10
+"""Decisions between two settings of node weights: slurm-gpuctld follows what Slurm did a second later."""
+LOOK_CHANGES = 100
+"""Nodes that changed since the last look, for its time."""
 
 
 def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
@@ -38,6 +57,9 @@ def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
         "random": Random,
         "bestfit": lambda _: BestFit(),
         "mostallocated": lambda _: MostAllocated(),
+        "slurm": lambda _: FewestCPUs(),
+        "weights_fullness": lambda _: NodeWeights(None, every=WEIGHTS_EVERY),
+        "weights": lambda _: NodeWeights(mix, every=WEIGHTS_EVERY),
         "fgd": lambda _: LeastFragmentation(mix, Measure.FGD),
         "ours": lambda _: LeastFragmentation(mix),
     }
@@ -148,6 +170,53 @@ def decision_ms(state: Nodes, mix: Mix, pods: Sequence[Request]) -> dict[str, fl
     }
 
 
+def look_ms(state: Nodes, mix: Mix) -> dict[str, float]:
+    """Of the processor, for slurm-gpuctld to plan the weights of all nodes, the median of some looks.
+
+    By fullness alone; with every node reckoned anew, as when the mix has moved; and with those that changed.
+    """
+    random = np.random.default_rng(1)
+    nodes = [_slurm_node(state, index) for index in range(len(state))]
+
+    def took(order_of: Callable[[Mapping[Kind, int]], Order | None]) -> float:
+        began = time.process_time()
+        plan(nodes, nodes, Memory(), {}, {}, order_of)
+        return 1000 * (time.process_time() - began)
+
+    def anew(kinds: Mapping[Kind, int]) -> Order:
+        return Order(mix, len(state), kinds)
+
+    order = anew(Counter(kind_and_room(node)[0] for node in nodes))
+    fullness = [took(lambda _: None) for _ in range(5)]
+    all_anew = [took(anew) for _ in range(5)]
+    plan(nodes, nodes, Memory(), {}, {}, lambda _: order)
+    changed = []
+    for _ in range(5):
+        for index in random.choice(len(nodes), size=LOOK_CHANGES, replace=len(nodes) < LOOK_CHANGES).tolist():
+            used = int(random.integers(nodes[index].cpus + 1))
+            nodes[index] = replace(nodes[index], cpus_allocated=used)
+        changed.append(took(lambda _: order))
+    return {
+        "fullness": round(float(np.median(fullness)), 1),
+        "all_nodes_anew": round(float(np.median(all_anew)), 1),
+        "changed_nodes": round(float(np.median(changed)), 1),
+    }
+
+
+def _slurm_node(state: Nodes, index: int) -> SlurmNode:
+    """Of a node, with the parts of GPUs that are in use rounded up to whole ones."""
+    n_gpus = int(state.n_gpus[index])
+    kind = state.types[state.gpu_type[index, 0]] if n_gpus else ""
+    return SlurmNode(
+        name=state.names[index], address="", state="mixed", reason=None,
+        cpus=int(state.cpus[index]), cpus_allocated=int(state.cpus[index] - state.free_cpus[index]),
+        memory_mib=int(state.memory_mib[index]),
+        memory_allocated_mib=int(state.memory_mib[index] - state.free_memory_mib[index]),
+        gpus={kind: n_gpus}, gpus_allocated={kind: n_gpus - int(state.free_gpus[index])},
+        shards=0, shards_allocated=0, features=(), partitions=("gpu",),
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -165,7 +234,7 @@ def main() -> None:
     if options.only:
         chosen = {name: chosen[name] for name in options.only.split(",")}
     print(f"{len(empty)} nodes, {capacity // GPU_MGPU} GPUs, {len(pods)} pods in {len(mix.requests)} classes")
-    print(f"{'rule':15} {'allocated %':>11} {'min':>6} {'max':>6} {'published':>9} {'s a run':>8}")
+    print(f"{'rule':17} {'allocated %':>11} {'min':>6} {'max':>6} {'published':>9} {'s a run':>8}")
     allocated: dict[str, float] = {}
     for name, make in chosen.items():
         began, found = time.perf_counter(), []
@@ -174,18 +243,26 @@ def main() -> None:
         took_s = (time.perf_counter() - began) / options.seeds
         allocated[name] = round(float(np.mean(found)), 2)
         print(
-            f"{name:15} {allocated[name]:11.2f} {min(found):6.2f} {max(found):6.2f} "
+            f"{name:17} {allocated[name]:11.2f} {min(found):6.2f} {max(found):6.2f} "
             f"{PUBLISHED.get(name, ''):>9} {took_s:8.1f}",
             flush=True,
         )
-    times = {}
+    times, looks = {}, {}
     for n in options.nodes:
-        ms = times[n] = decision_ms(half_full(empty, n, pods), mix, pods)
+        state = half_full(empty, n, pods)
+        ms = times[n] = decision_ms(state, mix, pods)
         print(
             f"{n} nodes: a decision takes {ms['all_nodes_anew']} ms with all nodes scored anew (at most "
             f"{ms['all_nodes_anew_max']}; of the processor {ms['all_nodes_anew_cpu']}, at most "
             f"{ms['all_nodes_anew_cpu_max']}), {ms['changed_nodes']} ms with those that changed (of the "
             f"processor {ms['changed_nodes_cpu']})",
+            flush=True,
+        )
+        look = looks[n] = look_ms(state, mix)
+        print(
+            f"  slurm-gpuctld plans their weights in {look['fullness']} ms of the processor by fullness, "
+            f"{look['all_nodes_anew']} by the mix with every node anew, {look['changed_nodes']} with "
+            f"{LOOK_CHANGES} that changed",
             flush=True,
         )
     if options.json:
@@ -197,6 +274,7 @@ def main() -> None:
                     "seeds": options.seeds,
                     "decision_ms_1213_nodes": times.get(1213, {}).get("all_nodes_anew"),
                     "decision_ms": times,
+                    "look_ms": looks,
                 }
             )
         )

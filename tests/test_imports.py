@@ -34,6 +34,10 @@ def test_a_compute_node_needs_only_pynvml_psutil_and_pyyaml():
     assert _pulled_in("slurm_gpu.node.main") <= {"pynvml", "psutil", "yaml"}
 
 
+def test_the_daemon_that_places_jobs_needs_no_numpy():
+    assert "numpy" not in _pulled_in("slurm_gpu.controller.main")
+
+
 @pytest.mark.parametrize(
     "command",
     [

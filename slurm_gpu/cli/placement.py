@@ -11,9 +11,10 @@ from slurm_gpu.cli.cells import GAP
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.clock import SystemClock
-from slurm_gpu.controller import placementtable, weightmemory
+from slurm_gpu.controller import jobmix, placementtable, weightmemory
 from slurm_gpu.controller.acts import Acts, sender
-from slurm_gpu.controller.placementtable import NodeLine, PlacementTable, lines_of
+from slurm_gpu.controller.jobmix import JobMix, MixedOrder
+from slurm_gpu.controller.placementtable import MixLine, NodeLine, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.weightmemory import Memory
 from slurm_gpu.controller.weightplan import Managed, plan, zone_names
 from slurm_gpu.controller.weights import CYCLE_S, release, written_weights
@@ -40,12 +41,14 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
         raise click.BadParameter(str(error)) from None
 
 
-_COLUMNS = ("node", "zone", "state", "GPUs", "busy", "free", "weight", "wanted", "site's")
+_COLUMNS = (
+    "node", "zone", "state", "GPUs", "busy", "free", "useful", "strands", "weight", "wanted", "site's",
+)  # fmt: skip
 
 
 @click.group()
 def placement() -> None:
-    """Where jobs are made to go: on the fullest node that they fit, so that whole nodes stay free."""
+    """Where jobs are made to go: where they take the least from others, so that whole nodes stay free."""
 
 
 @placement.command(short_help="Show each managed node with its GPUs and its Weight.")
@@ -55,12 +58,15 @@ def placement() -> None:
 def status(site: Site, run_dir: Path, as_json: bool) -> None:
     """Each managed node with its GPUs, its Weight, the one it should have and the site's own.
 
+    And how many of its free GPUs jobs of late can use, and how many the next small job is expected to strand
+    there: Slurm fills nodes where both come to least.
+
     By what slurm-gpuctld wrote last on this host; without it, on a login node for example, worked out now.
     """
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     is_written = table is not None and table.in_charge
     if table is None or not table.in_charge:
-        table = _worked_out(site)
+        table = _worked_out(site, run_dir)
     age_s = table.age_s(site.wall())
     if as_json:
         source = "slurm-gpuctld" if is_written else "now"
@@ -75,6 +81,9 @@ def status(site: Site, run_dir: Path, as_json: bool) -> None:
         click.echo(f"Mode {table.mode}, by the site file; no slurm-gpuctld in charge writes on this host")
     _print_last_act(table)
     click.echo(f"Whole nodes free: {table.whole_free} of {len(table.nodes)}")
+    click.echo(
+        f"Jobs of late: {'; '.join(map(_asks, table.mix)) or 'none seen, so nodes go by how full they are'}"
+    )
     if table.nodes:
         print_table(_COLUMNS, map(_row, table.nodes), right=_COLUMNS[3:], whole=("node",))
     if is_written:
@@ -126,17 +135,17 @@ def release_weights(site: Site, run_dir: Path) -> None:
 @_RUN_DIR
 @with_site
 def replay(site: Site, since: str, until: str | None, zone_wait: float, as_json: bool, run_dir: Path) -> None:
-    """Run the recorded jobs through a model of the cluster: as Slurm places them, MostAllocated, and ours.
+    """Run the recorded jobs through a model of the cluster, as Slurm places them and by other rules.
 
-    Shows GPUs in use, GPU-hours stranded, and waits by scale. Changes nothing. Needs an operator's view of
-    slurm-gpudbd.
+    The others: MostAllocated, node weights as slurm-gpuctld sets them, and ours for each job anew. Shows GPUs
+    in use, GPU-hours stranded, and waits by scale. Changes nothing. Needs an operator's view of slurm-gpudbd.
     """
     from slurm_gpu.cli.placementreplay import replay_placement  # numpy is there only where reports are made
 
     table = placementtable.read(run_dir / placementtable.FILE_NAME)
     weights = {node.name: node.weight for node in site.slurm.nodes()}
     if table is None or not table.in_charge:
-        table = _worked_out(site)
+        table = _worked_out(site, run_dir)
     weights |= {line.name: line.site for line in table.nodes}
     replay_placement(site, since, until, zone_wait, weights, as_json=as_json)
 
@@ -152,7 +161,7 @@ def _remark_on_the_file(site: Site, mode: str) -> None:
         remark(f"The site file says mode: {wanted}: restart slurm-gpuctld to have it so")
 
 
-def _worked_out(site: Site) -> PlacementTable:
+def _worked_out(site: Site, run_dir: Path) -> PlacementTable:
     """The table as slurm-gpuctld would write it, as far as can be seen from here."""
     config = site.config
     nodes = site.slurm.nodes()
@@ -162,10 +171,11 @@ def _worked_out(site: Site) -> PlacementTable:
         written = written_weights(settings)
     except OutsideError:  # SlurmUser's, or another host's
         memory, written = Memory(), {}
-    plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {})
+    mix = JobMix(SystemClock(), run_dir / jobmix.FILE_NAME)
+    plans = plan(nodes, Managed(config.placement).of(nodes), memory, written, {}, MixedOrder(mix).of)
     return PlacementTable(
         as_of_s=int(site.wall()), host=this_host(), mode=config.placement.mode, in_charge=False,
-        cycle_s=CYCLE_S, nodes=lines_of(plans, zone_names(config.zones), {}),
+        cycle_s=CYCLE_S, nodes=lines_of(plans, zone_names(config.zones), {}), mix=mix_lines(mix),
     )  # fmt: skip
 
 
@@ -183,5 +193,18 @@ def _row(line: NodeLine) -> tuple[str, ...]:
     wanted = "by hand" if line.by_hand else GAP if line.wanted is None else str(line.wanted)
     return (
         line.name, GAP if line.zone is None else line.zone, line.state, str(line.gpus), f"{line.busy:g}",
-        f"{line.gpus - line.busy:g}", str(line.weight), wanted, str(line.site),
+        f"{line.gpus - line.busy:g}", _gpus(line.useful), _gpus(line.strands), str(line.weight), wanted,
+        str(line.site),
     )  # fmt: skip
+
+
+def _gpus(number: float | None) -> str:
+    return GAP if number is None else f"{number:.2f}"
+
+
+def _asks(line: MixLine) -> str:
+    """Such as "62 % 1 GPU, 8 CPUs, 64.0G"."""
+    gpus = f"{line.share_mgpu / 1000:g} of a GPU" if line.share_mgpu else counted(line.gpus, "GPU")
+    of_type = f" {line.gpu_type}" if line.gpu_type else ""
+    memory = f", {line.memory_mib / 1024:.1f}G" if line.memory_mib else ""
+    return f"{line.popularity:.0%} {gpus}{of_type}, {counted(line.cpus, 'CPU')}{memory}"

@@ -64,6 +64,12 @@ def amounts_of(job: CountedJob, facts: Facts) -> Amounts:
     return Amounts(mgpu, _whole(tres, "cpu"), _whole(tres, "mem"), job.n_nodes, typed)
 
 
+def asked_gpu_types(job: CountedJob) -> frozenset[str]:
+    """Types of GPUs that a job asks for by name, in lower case; empty where any will do."""
+    texts = (job.per_job, job.per_node, job.per_socket, job.per_task)
+    return frozenset(kind for text in texts for kind in _types(_entries(text), 1))
+
+
 def _requested(job: CountedJob, tres: Mapping[str, float], facts: Facts) -> Amounts:
     nodes = max(job.n_nodes, 1)
     # Slurm's total is of the fewest nodes that the job can mean; of a range it may get the most.

@@ -18,12 +18,14 @@ from typing import TypeVar
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, default_path, load_config
+from slurm_gpu.controller import jobmix
 from slurm_gpu.controller.acts import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
 from slurm_gpu.controller.decisionship import DecisionShipper
 from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
+from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.reservations import ReservationKeeper
@@ -82,7 +84,8 @@ def _run(options: argparse.Namespace) -> None:
         nodes=nodes,
         reserve=lambda: reserve_table(config.placement, reservations.rows() if reservations else None),
     )
-    keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds)
+    mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
+    keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
     priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds)
     if options.once:
         snapshot = watcher.look()
@@ -91,6 +94,11 @@ def _run(options: argparse.Namespace) -> None:
     lock = _only_one(options.run_dir)
     try:
         waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts)
+
+        def weights_turn() -> None:
+            if watcher.seen is not None:
+                mix.look(watcher.seen[0], watcher.facts)
+            keeper.turn(watcher.running)
 
         def wait_turn() -> None:
             if watcher.seen is not None:
@@ -104,6 +112,7 @@ def _run(options: argparse.Namespace) -> None:
 
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
         duties: list[Callable[[], None]] = [
+            weights_turn,
             wait_turn,
             lambda: priorities.turn(in_charge=keeper.in_charge),
             urgent_turn,
@@ -144,7 +153,6 @@ def _watch(
         notifier.ready()
         while True:
             pause_s = watcher.turn()
-            keeper.turn(watcher.running)
             for duty in duties:
                 duty()
             notifier.turned(clock.monotonic(), f"snapshots written: {watcher.written}")

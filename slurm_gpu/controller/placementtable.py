@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from slurm_gpu.controller import snapshot
+from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.weightplan import NodePlan
 
 FILE_NAME = "placement.json"
 STALE_CYCLES = 3
 """A table that is older than so many of its own cycles says what was, not what is."""
 _VERSION = 1
+_MOST_TOLD = 5
+"""Classes of the mix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,25 @@ class NodeLine:
     """Whether its Weight may be one that slurm-gpuctld set."""
     whole: bool
     by_hand: bool
+    useful: float | None = None
+    """Of its free GPUs, as many as jobs of the mix can use; None where no jobs were seen yet."""
+    strands: float | None = None
+    """GPUs that the next small job is expected to strand there; None where none has room, or is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixLine:
+    """One class of what is asked for of late."""
+
+    gpus: int
+    share_mgpu: int
+    """Thousandths of one GPU, in place of whole ones."""
+    cpus: int
+    memory_mib: int
+    gpu_type: str
+    """"" is any."""
+    popularity: float
+    """Its part (0 to 1) of what is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +83,8 @@ class PlacementTable:
     """Until the next look at the latest."""
     nodes: tuple[NodeLine, ...] = ()
     last_act: LastAct | None = None
+    mix: tuple[MixLine, ...] = ()
+    """By which it was judged what is at stake, the most popular first; empty where no jobs were seen yet."""
 
     @property
     def whole_free(self) -> int:
@@ -89,6 +113,7 @@ class PlacementTable:
             "whole_free": self.whole_free,
             "by_hand": self.by_hand,
             "last_act": plain["last_act"],
+            "mix": list(plain["mix"]),
             "nodes": list(plain["nodes"]),
         }
 
@@ -113,9 +138,23 @@ def lines_of(
                 ours=weight != one.known.site and weight in one.known.ours,
                 whole=one.is_whole,
                 by_hand=one.is_by_hand,
+                useful=None if one.stake is None else round(one.stake.useful, 3),
+                strands=None
+                if one.stake is None or one.stake.strands is None
+                else round(one.stake.strands, 3),
             )
         )
     return tuple(lines)
+
+
+def mix_lines(jobs: JobMix) -> tuple[MixLine, ...]:
+    """What a mix mostly is."""
+    mix = jobs.mix()
+    ranked = sorted(zip(mix.requests, mix.popularity, strict=True), key=lambda one: -one[1])
+    return tuple(
+        MixLine(one.gpus, one.share_mgpu, one.cpus, one.memory_mib, one.gpu_type, round(popularity, 3))
+        for one, popularity in ranked[:_MOST_TOLD]
+    )
 
 
 def write(path: Path, table: PlacementTable) -> None:
@@ -134,6 +173,7 @@ def read(path: Path) -> PlacementTable | None:
             **{key: plain[key] for key in ("as_of_s", "host", "mode", "in_charge", "cycle_s")},
             nodes=tuple(NodeLine(**line) for line in nodes),
             last_act=None if act is None else LastAct(**act),
+            mix=tuple(MixLine(**line) for line in plain.get("mix", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

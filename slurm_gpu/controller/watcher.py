@@ -108,6 +108,8 @@ class Watcher:
         """What the last answer cost slurmctld at most."""
         self._answered = False
         self._jobs: Sequence[CountedJob] = ()
+        self.facts = Facts()
+        """What jobs were counted by at the last look."""
         self.written = 0
         """Snapshots so far."""
 
@@ -162,7 +164,7 @@ class Watcher:
         self._jobs = jobs = self._queue.read()
         self._asked_s = self._clock.monotonic() - asked_at
         policy = self._policy(Path(settings.conf_path).parent / SCRIPT_NAME)
-        facts = facts_of(policy, nodes, partitions)
+        self.facts = facts = facts_of(policy, nodes, partitions)
         self._generation = max(self._generation + 1, int(now_s * 1000))
         hours = None
         if policy.counts_gpu_hours and _has_accounting(settings):

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_gpu.config import Placement, Zone
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
 from slurm_gpu.errors import UsageError
-from slurm_gpu.placement.weights import NodeRoom, layout, level_of, n_levels
+from slurm_gpu.placement.node import gpus_by_type
+from slurm_gpu.placement.order import Kind, Order, Room, Stake
+from slurm_gpu.placement.weights import NodeRoom, Scale, layout, level_of
+from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.occupancy import out_of_service
@@ -25,6 +29,8 @@ class NodePlan:
     """None where its Weight is left alone: it takes no jobs, or somebody set it by hand."""
     wanted: int | None
     is_by_hand: bool
+    stake: Stake | None = None
+    """What is at stake there by the mix of jobs; None where that is not known."""
 
     @property
     def is_whole(self) -> bool:
@@ -53,7 +59,19 @@ class Managed:
         ]
 
 
-def room_of(node: SlurmNode) -> NodeRoom:
+def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
+    """What a node has, and what is free of it; what exceeds that, as jobs may for a moment, is left out."""
+    shared_mgpu = node.shards_allocated * GPU_MGPU // node.shards_per_gpu if node.shards_per_gpu else 0
+    types, free_mgpu = gpus_by_type(
+        {kind.lower(): n for kind, n in node.gpus.items()},
+        {kind.lower(): n for kind, n in node.gpus_allocated.items()},
+        shared_mgpu,
+    )
+    cpus, memory_mib = node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
+    return Kind(types, node.cpus, node.memory_mib), Room(free_mgpu, max(0, cpus), max(0, memory_mib))
+
+
+def room_of(node: SlurmNode, worth: float | None = None, whole_rank: int = 0) -> NodeRoom:
     """What a node has left."""
     used = float(sum(node.gpus_allocated.values()))
     if node.shards_per_gpu:
@@ -66,6 +84,8 @@ def room_of(node: SlurmNode) -> NodeRoom:
         cpus_free=max(0, node.cpus - node.cpus_allocated),
         memory_mib=node.memory_mib,
         memory_free_mib=max(0, node.memory_mib - node.memory_allocated_mib),
+        worth=worth,
+        whole_rank=whole_rank,
     )
 
 
@@ -75,34 +95,53 @@ def plan(
     memory: Memory,
     written: Mapping[str, int],
     before: Mapping[str, int],
+    order_of: Callable[[Mapping[Kind, int]], Order | None] = lambda kinds: None,
 ) -> list[NodePlan]:
     """One line for each managed node, in their order.
 
-    `written` are the weights in slurm.conf, `before` the levels of the last plan.
+    `written` are the weights in slurm.conf, `before` the levels of the last plan, `order_of` the order of
+    nodes of some kinds; without one it is by how full they are.
     """
     weights = {node.name: node.weight for node in managed}
     known = as_known(memory, weights, written)
     hand = set_by_hand(memory, known, weights)
-    rooms = {node.name: room_of(node) for node in managed}
-    levels = n_levels(rooms.values())
-    largest = max((room.gpus for room in rooms.values()), default=1)
+    stakes, rooms, whole_ranks = _judged(managed, order_of)
+    scale = Scale.of(rooms.values(), whole_ranks)
     ours = layout(
-        {known[name].site for name in weights if name not in hand}, _weights_beside(nodes, managed), levels
+        {known[name].site for name in weights if name not in hand},
+        _weights_beside(nodes, managed),
+        scale.levels,
     )
     lines = []
     for node in managed:
         name, one = node.name, known[node.name]
         if name in hand or out_of_service(node):
-            lines.append(NodePlan(node, rooms[name], one, None, None, name in hand))
+            lines.append(NodePlan(node, rooms[name], one, None, None, name in hand, stakes.get(name)))
             continue
         mine = ours[one.site]
         last = before.get(name)
         if last is None and node.weight != one.site and node.weight in mine:
             last = mine.index(node.weight)  # set by who ran before us
-        level = level_of(rooms[name], levels, largest, last)
+        level = level_of(rooms[name], scale, last)
         one = replace(one, ours=one.ours | set(mine))
-        lines.append(NodePlan(node, rooms[name], one, level, mine[level], is_by_hand=False))
+        lines.append(NodePlan(node, rooms[name], one, level, mine[level], False, stakes.get(name)))
     return lines
+
+
+def _judged(
+    managed: Sequence[SlurmNode], order_of: Callable[[Mapping[Kind, int]], Order | None]
+) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
+    """What is at stake on each node, what it has left, and how many ranks of whole nodes there are."""
+    found = [kind_and_room(node) for node in managed]
+    order = order_of(Counter(kind for kind, _ in found))
+    if order is None:
+        return {}, {node.name: room_of(node) for node in managed}, 1
+    stakes: dict[str, Stake] = {}
+    rooms: dict[str, NodeRoom] = {}
+    for node, (kind, room) in zip(managed, found, strict=True):
+        stake = stakes[node.name] = order.stake(kind, room)
+        rooms[node.name] = room_of(node, order.gpus_left(stake), order.whole_rank(kind))
+    return stakes, rooms, order.n_whole_ranks
 
 
 def _weights_beside(nodes: Iterable[SlurmNode], managed: Sequence[SlurmNode]) -> set[int]:

@@ -1,4 +1,4 @@
-"""Sets the weights of nodes so that Slurm fills the fullest that a job fits; puts the site's own back when
+"""Sets the weights of nodes so that Slurm fills those where least is at stake; puts the site's own back when
 it ends.
 
 slurmctld forgets weights when it is reconfigured (22.05 also when it is restarted), so each look compares
@@ -18,8 +18,9 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller import placementtable, weightmemory
 from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.jobmix import JobMix, MixedOrder
 from slurm_gpu.controller.nodelooks import NodeLooks
-from slurm_gpu.controller.placementtable import LastAct, PlacementTable, lines_of
+from slurm_gpu.controller.placementtable import LastAct, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known
 from slurm_gpu.controller.weightplan import Managed, NodePlan, plan, zone_names
 from slurm_gpu.errors import OutsideError, SlurmGpuError
@@ -58,12 +59,14 @@ class WeightKeeper:
         acts: Acts,
         cpu: Callable[[], float],
         host: str | None = None,
+        mix: JobMix | None = None,
     ) -> None:
         self.path = run_directory / placementtable.FILE_NAME
         self._mode = config.placement.mode
         self._managed, self._zones = Managed(config.placement), zone_names(config.zones)
         self._client, self._nodes, self._clock, self._acts, self._cpu = client, nodes, clock, acts, cpu
         self._host = this_host() if host is None else host
+        self._order = MixedOrder(JobMix(clock) if mix is None else mix)
         self._settings: tuple[float, SlurmSettings] | None = None
         self._memory: Memory | None = None
         """None until it was read, and while slurmctld is in charge on another host."""
@@ -119,6 +122,7 @@ class WeightKeeper:
                 error,
             )
         self.path.unlink(missing_ok=True)  # nobody looks any more
+        self._order.jobs.write()
         self._acts.close()
 
     def _look(self) -> None:
@@ -136,7 +140,7 @@ class WeightKeeper:
         if self._give_up_others(nodes, settings):
             nodes = self._nodes.within(0.0)
         managed = self._managed.of(nodes)
-        plans = plan(nodes, managed, self._memory, written_weights(settings), self._levels)
+        plans = plan(nodes, managed, self._memory, written_weights(settings), self._levels, self._order.of)
         self._levels = {one.node.name: one.level for one in plans if one.level is not None}
         self._notice_by_hand(plans)
         now = {node.name: node.weight for node in managed}
@@ -251,6 +255,7 @@ class WeightKeeper:
         table = PlacementTable(
             as_of_s=int(self._clock.wall()), host=self._host, mode=self._mode, in_charge=in_charge,
             cycle_s=round(self.cycle_s, 1), nodes=lines_of(plans, self._zones, now), last_act=self._last_act,
+            mix=mix_lines(self._order.jobs),
         )  # fmt: skip
         placementtable.write(self.path, table)
 

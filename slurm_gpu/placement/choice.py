@@ -67,7 +67,7 @@ class BestFit:
 
 
 class MostAllocated:
-    """The node of which least is free of its GPUs, whatever the job: as Slurm does with node weights."""
+    """The node of which least is free of its GPUs, whatever the job."""
 
     def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
@@ -77,12 +77,21 @@ class MostAllocated:
 
 
 class FirstNode:
-    """The first node that has room: as Slurm does without weights."""
+    """The first node that has room."""
 
     def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
         """In the order of the configuration."""
         fits = _fitting(nodes, request, among)
         return _first(nodes, request, fits, np.zeros(len(fits)), first_device)
+
+
+class FewestCPUs:
+    """The node with the fewest free CPUs that will do: as Slurm's select/cons_tres does without weights."""
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """Ties by index; a share goes to the first GPU that has enough."""
+        fits = _fitting(nodes, request, among)
+        return _first(nodes, request, fits, nodes.free_cpus[fits].astype(np.float64), first_device)
 
 
 class LeastFragmentation:

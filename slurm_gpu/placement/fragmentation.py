@@ -21,7 +21,8 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from slurm_gpu.placement.mix import Mix, Needs
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.needs import Needs
 from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.simulate.cluster import GPU_MGPU
 from slurm_gpu.simulate.jobs import Request

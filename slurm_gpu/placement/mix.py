@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+from slurm_gpu.simulate.request import Request
 
-from slurm_gpu.simulate.cluster import GPU_MGPU
-from slurm_gpu.simulate.jobs import Request
+if TYPE_CHECKING:  # numpy is there only where arrays are asked for
+    from slurm_gpu.placement.needs import Needs
+
+_TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -39,54 +41,36 @@ class Mix:
         total = sum(weights.values())
         return cls(tuple(weights), tuple(weight / total for weight in weights.values()))
 
-    def most_popular(self, share: float) -> Mix:
-        """The fewest classes that make up this share (0 to 1) of what is seen, the most popular first."""
-        if not self.requests:
-            return self
-        order = np.argsort(-np.array(self.popularity), kind="stable")
-        reached = np.cumsum(np.array(self.popularity)[order])
-        n = min(int(np.searchsorted(reached, share - 1e-12)) + 1, len(order))
-        return Mix.of((self.requests[index], self.popularity[index]) for index in order[:n].tolist())
+    def most_popular(self, share: float, at_most: int | None = None) -> Mix:
+        """The fewest classes that make up this share (0 to 1) of what is seen, the most popular first.
+
+        No more than `at_most` of them, if it is given.
+        """
+        ranked = sorted(zip(self.requests, self.popularity, strict=True), key=lambda one: -one[1])
+        chosen, reached = [], 0.0
+        for request, popularity in ranked[:at_most]:
+            chosen.append((request, popularity))
+            reached += popularity
+            if reached >= share - _TINY:
+                break
+        return Mix.of(chosen)
 
     @cached_property
     def needs(self) -> Needs:
         """The same as arrays."""
+        from slurm_gpu.placement.needs import Needs
+
         return Needs.of(self.requests, self.popularity)
 
 
-@dataclass(frozen=True, eq=False)
-class Needs:
-    """A mix as arrays: m classes, which ask for d different (type of GPU, part of each GPU)."""
+def coarse(request: Request) -> Request:
+    """The same with CPUs and memory on a grid of eight steps for each doubling, so that few classes differ.
 
-    gpu_types: tuple[str, ...]
-    """(d,): "" is any."""
-    per_gpu_mgpu: NDArray[np.int32]
-    """(d,): what each GPU has to have free."""
-    level: NDArray[np.intp]
-    """(m,): which of the d each class asks for."""
-    n_gpus: NDArray[np.int64]
-    """(m,): 1 for a share."""
-    mgpu: NDArray[np.float64]
-    """(m,): of all its GPUs together."""
-    cpus: NDArray[np.int64]
-    memory_mib: NDArray[np.int64]
-    popularity: NDArray[np.float64]
+    Rounded down: what fits an empty node as it was asked for still does.
+    """
+    return replace(request, cpus=_coarse(request.cpus), memory_mib=_coarse(request.memory_mib))
 
-    @classmethod
-    def of(cls, requests: Sequence[Request], popularity: Sequence[float]) -> Needs:
-        """Of requests for GPUs."""
-        levels: dict[tuple[str, int], int] = {}
-        level = [
-            levels.setdefault((request.gpu_type, request.share_mgpu or GPU_MGPU), len(levels))
-            for request in requests
-        ]
-        return cls(
-            gpu_types=tuple(gpu_type for gpu_type, _ in levels),
-            per_gpu_mgpu=np.array([mgpu for _, mgpu in levels], dtype=np.int32),
-            level=np.array(level, dtype=np.intp),
-            n_gpus=np.array([request.gpus or 1 for request in requests], dtype=np.int64),
-            mgpu=np.array([request.mgpu for request in requests], dtype=np.float64),
-            cpus=np.array([request.cpus for request in requests], dtype=np.int64),
-            memory_mib=np.array([request.memory_mib for request in requests], dtype=np.int64),
-            popularity=np.array(popularity, dtype=np.float64),
-        )
+
+def _coarse(number: int) -> int:
+    shift = max(0, number.bit_length() - 4)
+    return number >> shift << shift

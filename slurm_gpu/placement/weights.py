@@ -1,7 +1,8 @@
-"""Node weights that make Slurm fill the fullest node that a job fits, and keep whole nodes free.
+"""Node weights that make Slurm fill the node where least is at stake, and keep whole nodes free.
 
 Of the nodes that a job fits Slurm takes those with the least Weight. So a node has the less of it the fewer
-GPUs it has left; a job that does not fit there is passed on by Slurm itself, which makes that best fit.
+GPUs it has left that are of any use, by the mix of jobs (`order.Order`) or, where that is not known, by its
+share of cores and memory; a job that does not fit there is passed on by Slurm itself.
 There are few levels, as each costs a call, and a site's own order of nodes is kept: our weights of those
 that had one Weight lie between it and the next that another node has. Pure functions, without numpy: a
 login node runs them too.
@@ -36,8 +37,11 @@ class NodeRoom:
     cpus_free: int
     memory_mib: int
     memory_free_mib: int
-    score: float | None = None
-    """How much is lost by a job that goes there, from 0 (nothing) to 1; None: by how full it is."""
+    worth: float | None = None
+    """GPUs left that it is worth by the mix of jobs, 0 where none of them has room; None: the mix is not
+    known, so it is worth the GPUs that it has left."""
+    whole_rank: int = 0
+    """Its place among whole nodes, once it is one: 0 for those that are given away first."""
 
     @property
     def usable_gpus(self) -> float:
@@ -53,22 +57,43 @@ class NodeRoom:
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
 
-def n_levels(rooms: Iterable[NodeRoom]) -> int:
-    """One for each number of GPUs left of the largest node, up to a bound; at least 2."""
-    return min(max((room.gpus for room in rooms), default=1), _MOST_LEVELS - 1) + 1
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What levels there are: FULL, one for each number of GPUs left up to a bound, whole nodes."""
+
+    largest: int
+    """GPUs of the node that has most."""
+    whole_ranks: int = 1
+    """Levels of whole nodes, above all others."""
+
+    @classmethod
+    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1) -> Scale:
+        """The scale of these nodes."""
+        return cls(max((room.gpus for room in rooms), default=1), whole_ranks)
+
+    @property
+    def below_whole(self) -> int:
+        """Levels of nodes that are not whole; the first is FULL."""
+        return min(self.largest, _MOST_LEVELS - 1)
+
+    @property
+    def levels(self) -> int:
+        """All of them; at least 2."""
+        return self.below_whole + self.whole_ranks
 
 
-def level_of(room: NodeRoom, levels: int, largest: int, before: int | None = None) -> int:
-    """From FULL to levels − 1, which whole nodes have alone; `largest`: GPUs of the node with most.
+def level_of(room: NodeRoom, scale: Scale, before: int | None = None) -> int:
+    """From FULL to the last of the scale; whole nodes have those above `below_whole` to themselves.
 
     `before` is its level until now, which it keeps where it has hardly moved.
     """
     if room.is_whole:
-        return levels - 1
-    most = levels - 2  # below whole nodes
-    place = _place(room.usable_gpus, most, largest) if room.score is None else _clipped(room.score) * most
-    if room.usable_gpus == 0:
+        return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
+    worth = room.usable_gpus if room.worth is None else room.worth
+    if room.usable_gpus == 0 or worth == 0:
         return FULL
+    most = scale.below_whole - 1
+    place = _place(worth, most, scale.largest)
     if before is not None and before <= most and abs(place - before) < _DEAD_BAND:
         return before
     return min(math.floor(place + 0.5), most)
@@ -80,10 +105,6 @@ def _place(usable: float, most: int, largest: int) -> float:
         return min(usable, most)
     exact = min(_EXACT, most)
     return exact + (usable - exact) * (most - exact) / (largest - 1 - exact)
-
-
-def _clipped(score: float) -> float:
-    return min(1.0, max(0.0, score))
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:
@@ -120,7 +141,7 @@ def _between(classes: list[int], start: int, end: float, levels: int) -> dict[in
 
 
 def _squeezed(level: int, levels: int, weights: int) -> int:
-    """The place of a level among fewer weights; whole nodes keep one of their own while there are two."""
+    """The place of a level among fewer weights; the last keeps one of its own while there are two."""
     if weights >= levels:
         return level
     return weights - 1 if level == levels - 1 else level * (weights - 1) // (levels - 1)

@@ -10,6 +10,7 @@ import numpy as np
 from slurm_gpu.placement.choice import LeastFragmentation, MostAllocated
 from slurm_gpu.placement.placing import ByRule
 from slurm_gpu.placement.replay import Figures, figures, in_one_zone_where_possible, mix_of
+from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.policy.installed import PolicyInForce
 from slurm_gpu.reports.recommend.past import Past
 from slurm_gpu.reports.recommend.rules import count_by, counters, preemption_of
@@ -19,7 +20,9 @@ from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.placement import FirstFit, Placement
 from slurm_gpu.simulate.scheduler import Scheduling
 
-SLURM, MOST_ALLOCATED, OURS = "slurm", "mostallocated", "ours"
+SLURM, MOST_ALLOCATED, WEIGHTS, OURS = "slurm", "mostallocated", "weights", "ours"
+_WEIGHTS_EVERY = 10
+"""Decisions of Slurm's scheduler between two settings of weights: it starts several jobs at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ def compare_rules(
     rules: dict[str, tuple[Placement, Jobs]] = {
         SLURM: (FirstFit(), jobs),
         MOST_ALLOCATED: (ByRule(cluster, MostAllocated()), jobs),
+        WEIGHTS: (ByRule(cluster, NodeWeights(mix, every=_WEIGHTS_EVERY)), jobs),
         OURS: (
             ByRule(cluster, LeastFragmentation(mix)),
             in_one_zone_where_possible(cluster, jobs) if zones else jobs,

@@ -10,8 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-GPU_MGPU = 1000
-"""One whole GPU, in thousandths."""
+from slurm_gpu.simulate.request import GPU_MGPU as GPU_MGPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,9 @@ def test_all_rules_are_told_with_stable_keys(
     monkeypatch.setattr(sys, "argv", argv)
     placement.main()
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert list(answer["allocated_percent"]) == ["random", "bestfit", "mostallocated", "fgd", "ours"]
+    assert list(answer["allocated_percent"]) == [
+        "random", "bestfit", "mostallocated", "slurm", "weights_fullness", "weights", "fgd", "ours",
+    ]  # fmt: skip
     assert all(50 < value <= 100 for value in answer["allocated_percent"].values())
     times = answer["decision_ms"]["4"]
     assert 0 < times["all_nodes_anew"] <= times["all_nodes_anew_max"]

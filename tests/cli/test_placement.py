@@ -13,7 +13,7 @@ import pytest
 from slurm_gpu.cli.checks import weights
 from slurm_gpu.cli.checks.finding import Level
 from slurm_gpu.controller import placementtable, weightmemory
-from slurm_gpu.controller.placementtable import LastAct, NodeLine, PlacementTable
+from slurm_gpu.controller.placementtable import LastAct, MixLine, NodeLine, PlacementTable
 from slurm_gpu.controller.weightmemory import Known, Memory
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
 from slurm_gpu.slurm.commands import CommandClient
@@ -22,16 +22,22 @@ from tests.cli.installation import Installation, levels, worst
 from tests.slurm.recorded import NOW_S, RecordedSlurm
 
 OURS = frozenset({1, 2, 3, 4, 5})
-LINE = NodeLine("n1", "zone1", "mixed", 4, 1.25, 3, 3, 1, ours=True, whole=False, by_hand=False)
+LINE = NodeLine(
+    "n1", "zone1", "mixed", 4, 1.25, 3, 3, 1, ours=True, whole=False, by_hand=False, useful=2.5,
+    strands=-0.125,
+)  # fmt: skip
 TABLE = PlacementTable(
     as_of_s=NOW_S - 4, host="head", mode="enforce", in_charge=True, cycle_s=10.0,
     nodes=(
         LINE,
         dataclasses.replace(LINE, name="n2", weight=500, wanted=None, by_hand=True, zone=None),
-        dataclasses.replace(LINE, name="n3", state="down", wanted=None, busy=0, weight=1, ours=False),
-        dataclasses.replace(LINE, name="n4", state="idle", busy=0, weight=5, wanted=5, whole=True),
+        NodeLine("n3", "zone1", "down", 4, 0, 1, None, 1, ours=False, whole=False, by_hand=False),
+        NodeLine(
+            "n4", "zone1", "idle", 4, 0, 5, 5, 1, ours=True, whole=True, by_hand=False, useful=4, strands=0
+        ),
     ),
     last_act=LastAct(NOW_S - 60, "weights set", 2, 1, 0.021),
+    mix=(MixLine(1, 0, 8, 65536, "", 0.62), MixLine(0, 250, 1, 0, "a100", 0.38)),
 )  # fmt: skip
 
 
@@ -84,11 +90,12 @@ def test_the_table_of_slurm_gpuctld_is_shown_as_it_is(command: CommandLine, tmp_
     assert "slurm-gpuctld on head looked 4s ago\n" in command.out
     assert "Last act: weights set on 2 nodes in 1 call, 0.02 s, " in command.out
     assert "Whole nodes free: 1 of 4\n" in command.out
+    assert "Jobs of late: 62% 1 GPU, 8 CPUs, 64.0G; 38% 0.25 of a GPU a100, 1 CPU\n" in command.out
     assert command.rows()[-4:] == [
-        ["n1", "zone1", "mixed", "4", "1.25", "2.75", "3", "3", "1"],
-        ["n2", "–", "mixed", "4", "1.25", "2.75", "500", "by", "hand", "1"],
-        ["n3", "zone1", "down", "4", "0", "4", "1", "–", "1"],
-        ["n4", "zone1", "idle", "4", "0", "4", "5", "5", "1"],
+        ["n1", "zone1", "mixed", "4", "1.25", "2.75", "2.50", "-0.12", "3", "3", "1"],
+        ["n2", "–", "mixed", "4", "1.25", "2.75", "2.50", "-0.12", "500", "by", "hand", "1"],
+        ["n3", "zone1", "down", "4", "0", "4", "–", "–", "1", "–", "1"],
+        ["n4", "zone1", "idle", "4", "0", "4", "4.00", "0.00", "5", "5", "1"],
     ]
     assert "Weight of n2 is neither the site's nor slurm-gpuctld's" in command.err
 
@@ -100,6 +107,22 @@ def test_json_has_the_same_and_the_age(command: CommandLine, tmp_path: Path) -> 
     assert (found["from"], found["age_s"], found["whole_free"]) == ("slurm-gpuctld", 4, 1)
     assert found["by_hand"] == ["n2"]
     assert found["nodes"][0]["busy"] == 1.25
+    assert (found["nodes"][0]["useful"], found["nodes"][2]["useful"]) == (2.5, None)
+    assert found["mix"][1] == {
+        "gpus": 0, "share_mgpu": 250, "cpus": 1, "memory_mib": 0, "gpu_type": "a100", "popularity": 0.38,
+    }  # fmt: skip
+
+
+def test_a_table_of_the_release_before_is_read_too(tmp_path: Path) -> None:
+    plain = dataclasses.replace(TABLE, mix=()).to_json()
+    del plain["mix"]
+    for node in plain["nodes"]:
+        del node["useful"], node["strands"]
+    path = tmp_path / "placement.json"
+    path.write_text(json.dumps(plain))
+    found = placementtable.read(path)
+    assert found is not None
+    assert (found.mix, found.nodes[0].useful) == ((), None)
 
 
 @pytest.mark.parametrize(

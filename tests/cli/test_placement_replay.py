@@ -39,7 +39,7 @@ def replay(slurm_gpu: CommandLine) -> CommandLine:
 def test_the_same_jobs_under_each_rule(replay: CommandLine) -> None:
     assert replay("placement", "replay", "--since", "1d", "--json") == 0
     answer = json.loads(replay.out)
-    assert list(answer["rules"]) == ["slurm", "mostallocated", "ours"]
+    assert list(answer["rules"]) == ["slurm", "mostallocated", "weights", "ours"]
     for figures in answer["rules"].values():
         assert (figures["jobs"], figures["never_started"]) == (4, 0)
         assert figures["waits"]["1 GPU or less"]["jobs"] == 3
@@ -51,7 +51,7 @@ def test_the_same_jobs_under_each_rule(replay: CommandLine) -> None:
 def test_the_table_and_a_warning_where_the_model_is_not_to_be_believed(replay: CommandLine) -> None:
     assert replay("placement", "replay", "--since", "1d") == 0
     assert replay.rows()[0] == ["4", "jobs", "of", "the", "period"]
-    assert [row[0] for row in replay.rows()[2:5]] == ["slurm", "mostallocated", "ours"]
+    assert [row[0] for row in replay.rows()[2:6]] == ["slurm", "mostallocated", "weights", "ours"]
     assert (
         "with Slurm's own placement only 4 jobs to compare the model's waits by; 30 are needed" in replay.err
     )
@@ -67,7 +67,7 @@ def test_a_job_of_several_nodes_stays_in_one_zone_by_our_rule_alone(
     assert replay("placement", "replay", "--since", "1d", "--json") == 0
     rules = json.loads(replay.out)["rules"]
     assert {name: one["straddling"] for name, one in rules.items()} == {
-        "slurm": 1, "mostallocated": 1, "ours": 0,
+        "slurm": 1, "mostallocated": 1, "weights": 1, "ours": 0,
     }  # fmt: skip
 
 

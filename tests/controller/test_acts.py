@@ -93,3 +93,23 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
     acts.close()
     assert listener.subjects == ["a"]
     assert "is lost when slurm-gpuctld is killed" in caplog.text
+
+
+def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
+    clock, told = Clock(), list[Act]()
+    away = True
+
+    def send(acts: list[Act]) -> None:
+        if away:
+            raise DatabaseError("it is away")
+        told.extend(acts)
+
+    acts = Acts(clock, send)
+    acts.add("done", "n1", "because", "1", "2")
+    acts.close()
+    acts.close()
+    assert caplog.text.count("slurm-gpudbd could not be told what was done: it is away") == 1
+    assert "slurm-gpudbd was not told of 1 acts" in caplog.text
+    away = False
+    acts.close()
+    assert [act.subject for act in told] == ["n1"]

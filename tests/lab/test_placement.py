@@ -1,11 +1,14 @@
-"""Jobs fill the fullest node that they fit, on a real Slurm; what slurm-gpuctld set is gone when it is."""
+"""Jobs fill nodes whose GPUs are of the least use to others, of such the fullest, on a real Slurm.
+
+What slurm-gpuctld set is gone when it is.
+"""
 
 from __future__ import annotations
 
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +18,8 @@ from lab.cluster import Lab
 from lab.daemons import Daemon
 from lab.options import JobSubmit
 from lab.polling import wait_for
-from slurm_gpu.controller.placementtable import PlacementTable, read
+from slurm_gpu.controller import jobmix
+from slurm_gpu.controller.placementtable import NodeLine, PlacementTable, read
 from tests.lab.conftest import LabWith
 
 DEADLINE_S = 90.0
@@ -42,7 +46,17 @@ class Cluster:
     def run_in(self, mode: str) -> None:
         self.write_mode(mode)
         self.daemon.restart()
+        wait_for(
+            lambda: (table := self.table()) and table.mode == mode, DEADLINE_S, f"it looks in mode {mode}"
+        )
         self.wait_settled()
+
+    def forget_mix(self) -> None:
+        """Have slurm-gpuctld know nothing of what was asked for until now, in whatever test that was."""
+        self.daemon.stop()
+        nothing = {"version": 1, "at_s": int(time.time()), "classes": []}
+        (self.lab.layout.controller_run / jobmix.FILE_NAME).write_text(json.dumps(nothing))
+        self.daemon.start()
 
     def empty(self) -> None:
         self.lab.cancel_all_jobs()
@@ -97,6 +111,12 @@ class Cluster:
         rows = (line.split() for line in self.lab.output(["sinfo", "-hN", "-o", "%N %w"]).splitlines())
         return {name: int(weight) for name, weight in rows}
 
+    def lines(self) -> Sequence[NodeLine]:
+        """What slurm-gpuctld tells of each node."""
+        table = self.table()
+        assert table is not None
+        return table.nodes
+
     def table(self) -> PlacementTable | None:
         return read(self.lab.layout.controller_run / "placement.json")
 
@@ -133,6 +153,8 @@ def module_cluster(lab_with: LabWith) -> Iterator[Cluster]:
 def cluster(module_cluster: Cluster) -> Iterator[Cluster]:
     for daemon in module_cluster.lab.daemons.values():
         daemon.start()
+    module_cluster.lab.cancel_all_jobs()
+    module_cluster.forget_mix()
     module_cluster.empty()
     yield module_cluster
     module_cluster.lab.cancel_all_jobs()
@@ -152,8 +174,9 @@ def test_a_job_goes_to_the_fullest_node_where_stock_slurm_takes_the_first(cluste
     cluster.empty()
     cluster.run_in("enforce")
     fill()
-    # Of n1's three GPUs there are cores for two, at their share.
-    assert cluster.weights() == weights_of({"n1": 2, "n2": 3, "n3": 2, "n4": 0})
+    # Jobs of one GPU have asked for few cores so far: n1 is worth as much as a node with three GPUs left.
+    weights = cluster.weights()
+    assert weights["n2"] < weights["n3"] <= weights["n1"] < weights["n4"], weights
     assert cluster.start() == "n2"
     # One that does not fit there goes to the next, and one that needs a whole node finds it.
     assert cluster.start(gpus=3) == "n1"
@@ -270,6 +293,32 @@ def test_a_weight_typed_by_hand_stays_and_doctor_says_how_to_hand_it_over(cluste
     cluster.lab.run_as("root", ["scontrol", "update", "NodeName=n3", "Weight=1"])
     wait_for(lambda: cluster.weights()["n3"] == 5, DEADLINE_S, "it is ours again", interval_s=0.5)
     assert doctor(cluster) == "ok"
+
+
+@pytest.mark.long
+def test_a_job_goes_where_its_gpus_are_of_little_use_to_the_jobs_of_late(cluster: Cluster) -> None:
+    # Most jobs ask for a GPU with 16 of a node's 32 cores. n2 has three GPUs left, and 15 cores: of use to
+    # none of them. n3 is fuller, and its last GPU has the cores for one.
+    cluster.run_in("enforce")
+    wanted = ("--nodes=4", "--gpus-per-node=1", "--ntasks-per-node=1", "--cpus-per-task=16")
+    waiting = [cluster.submit("--hold", *wanted) for _ in range(20)]
+    wait_for(
+        lambda: (table := cluster.table()) and table.mix and table.mix[0].cpus == 16,
+        DEADLINE_S, "they are in the mix", lambda: str(cluster.table()), 0.2,
+    )  # fmt: skip
+    cluster.fill({"n1": 2, "n2": 0, "n3": 3, "n4": 0})
+    cluster.start("--nodelist=n2", cpus=17)
+    cluster.wait_settled()
+    useful = {line.name: line.useful for line in cluster.lines()}
+    assert useful["n2"] is not None
+    assert useful["n3"] is not None
+    assert useful["n2"] < 0.8 < useful["n3"], useful
+    weights = cluster.weights()
+    assert weights["n2"] < weights["n3"] < weights["n1"] < weights["n4"], (weights, useful)
+    assert cluster.start(cpus=8) == "n2"
+    cluster.lab.run_as("root", ["scancel", *map(str, waiting)])
+    # So the GPU of n3 is there for the next of the many, and no node is broken into for it.
+    assert cluster.start(cpus=16) == "n3"
 
 
 def fullest(busy: dict[str, int]) -> set[str]:

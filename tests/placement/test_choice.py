@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.placement.choice import (
     BestFit,
+    FewestCPUs,
     FirstNode,
     LeastFragmentation,
     MostAllocated,
@@ -19,13 +20,15 @@ from slurm_gpu.placement.choice import (
 from slurm_gpu.placement.fragmentation import Measure
 from slurm_gpu.placement.mix import Mix
 from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.simulate.jobs import Request
 from tests.placement.building import node, node_states, requests
 
 MIX = Mix.of([(Request(gpus=1, cpus=4), 6), (Request(gpus=4, cpus=16), 3), (Request(share_mgpu=250), 1)])
 RULES: list[Rule] = [
     Random(1), BestFit(), MostAllocated(), FirstNode(), LeastFragmentation(MIX),
-    LeastFragmentation(MIX, Measure.FGD), LeastFragmentation(Mix.of([])),
+    LeastFragmentation(MIX, Measure.FGD), LeastFragmentation(Mix.of([])), FewestCPUs(), NodeWeights(None),
+    NodeWeights(MIX, every=3),
 ]  # fmt: skip
 BUSY_1_3_2_0 = Nodes.of(
     [
@@ -45,6 +48,10 @@ def test_a_small_job_goes_to_the_fullest_node_that_has_room_and_by_slurm_alone_t
     for rule in (BestFit(), MostAllocated(), LeastFragmentation(MIX)):
         assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"], rule
         assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"], rule
+    for rule in (NodeWeights(None), NodeWeights(MIX)):
+        assert chosen(rule, BUSY_1_3_2_0, gpus=1, cpus=4) == ["n2"]
+        assert chosen(rule, BUSY_1_3_2_0, gpus=2, cpus=4) == ["n3"]
+        assert chosen(rule, BUSY_1_3_2_0, gpus=4, cpus=4) == ["n4"]
     assert chosen(FirstNode(), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
     # By FGD's measure all but the whole node are equal here, and it says nothing of equals.
     assert chosen(LeastFragmentation(MIX, Measure.FGD), BUSY_1_3_2_0, gpus=1, cpus=4) == ["n1"]
@@ -60,6 +67,28 @@ def test_a_hungry_job_leaves_the_node_alone_whose_gpus_need_the_last_cpus() -> N
     nodes = Nodes.of([node("n1", 0, 0, 1000, 1000, free_cpus=8), node("n2", 0, 1000, 1000, 1000)])
     assert chosen(MostAllocated(), nodes, gpus=1, cpus=8) == ["n1"]
     assert chosen(LeastFragmentation(MIX), nodes, gpus=1, cpus=8) == ["n2"]
+
+
+def test_without_weights_slurm_takes_the_node_with_the_fewest_cpus_left() -> None:
+    nodes = Nodes.of(
+        [node("n1", *[1000] * 4, free_cpus=9), node("n2", 0, 0, 0, 1000, free_cpus=8), node("n3", 1000)]
+    )
+    assert chosen(FewestCPUs(), nodes, gpus=1, cpus=4) == ["n2"]
+    assert chosen(FewestCPUs(), nodes, gpus=1, cpus=9) == ["n1"]
+    assert chosen(NodeWeights(None), nodes, gpus=1, cpus=9) == [
+        "n1"
+    ]  # its cores are for one GPU, at their share
+
+
+def test_weights_follow_what_happened_only_once_they_are_set_again() -> None:
+    rule = NodeWeights(None, every=2)
+    nodes = BUSY_1_3_2_0
+    for expected in ("n2", "n3"):  # the first job fills n2
+        (place,) = rule.choose(nodes, Request(gpus=1, cpus=4))
+        assert nodes.names[place.node] == expected
+        nodes = nodes.take(place.node, Request(gpus=1, cpus=4), place.devices)
+    # n3 has one GPU left by now, and is the fullest still.
+    assert chosen(rule, nodes, gpus=1, cpus=4) == ["n3"]
 
 
 def test_any_node_has_its_turn_at_random_and_a_seed_repeats_it() -> None:

@@ -1,58 +1,204 @@
-"""The order of nodes for whichever small job comes next."""
+"""The order of nodes for whichever job comes next."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
 
-from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.order import SmallJobOrder, fullest_first
-from slurm_gpu.placement.state import Nodes
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.placement.fragmentation import stranded_mgpu
+from slurm_gpu.placement.mix import Mix, coarse
+from slurm_gpu.placement.order import MOST_CLASSES, Kind, Order, Room, Stake
+from slurm_gpu.placement.state import Nodes, NodeState
 from slurm_gpu.simulate.jobs import Request
-from tests.placement.building import node
+from tests.placement.building import mixes, requests
 
+KIND = Kind(("a100",) * 4, 32, 64_000)
 ONE, TWO, FOUR = (Request(gpus=n, cpus=4 * n) for n in (1, 2, 4))
+MANY = 1e6
+"""Jobs seen: beside so many the one that nobody asked for counts for little."""
 
 
-def busy(name: str, n_busy: int, **other: int) -> object:
-    return node(name, *[0] * n_busy, *[1000] * (4 - n_busy), free_cpus=32 - 4 * n_busy, **other)
+def room(n_free: int, cpus: int | None = None, memory_mib: int = 64_000) -> Room:
+    """So many GPUs free, with their share of cores where nothing else is said."""
+    return Room((0,) * (4 - n_free) + (1000,) * n_free, 8 * n_free if cpus is None else cpus, memory_mib)
 
 
-NODES = Nodes.of([busy("n1", 1), busy("n3", 3), busy("n2", 2), busy("n0", 0), busy("n4", 4), busy("m3", 3)])  # type: ignore[misc]
+def left(order: Order, *rooms: Room) -> list[float]:
+    return [order.gpus_left(order.stake(KIND, one)) for one in rooms]
 
 
-def names(ranks: np.ndarray) -> list[list[str]]:
-    return [[NODES.names[i] for i in np.flatnonzero(ranks == rank)] for rank in range(int(ranks.max()) + 1)]
+def order(*seen: tuple[Request, float], n_seen: float = MANY) -> Order:
+    return Order(Mix.of(seen), n_seen, {KIND: 4})
 
 
-def test_the_fullest_first() -> None:
-    assert names(fullest_first(NODES)) == [["n4"], ["n3", "m3"], ["n2"], ["n1"], ["n0"]]
+def test_of_nodes_that_are_alike_the_fullest_comes_first() -> None:
+    for mix in ((ONE, 1.0),), ((ONE, 8.0), (FOUR, 2.0)), ((ONE, 5.0), (TWO, 5.0)), ((FOUR, 1.0),):
+        assert left(order(*mix), *map(room, range(5))) == [0, 1, 2, 3, 4]
 
 
-def test_what_strands_least_first_and_full_nodes_last() -> None:
-    order = SmallJobOrder(Mix.of([(ONE, 8), (FOUR, 2)]))
-    assert names(order.ranks(NODES)) == [["n3", "m3"], ["n2"], ["n1"], ["n0"], ["n4"]]
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from((1, 2, 3, 4)), st.integers(1, 9)), min_size=1, max_size=4))
+def test_so_it_does_whatever_nodes_of_four_gpus_are_asked_for(seen: list[tuple[int, int]]) -> None:
+    found = left(
+        order(*((Request(gpus=n, cpus=4 * n), times) for n, times in seen)),
+        *(room(n, cpus=32) for n in range(4)),  # with all four free it is whole, and comes last by that
+    )
+    assert found == sorted(found)
+    assert found[0] == 0.0
+    assert min(found[1:]) > 0.0
 
 
-def test_pairs_stay_whole_where_two_are_asked_for() -> None:
-    # The fullest after n3 is n2, but that would lose its pair; of n1's three GPUs one is odd, and nobody asks
-    # for all four of n0.
-    order = SmallJobOrder(Mix.of([(ONE, 5), (TWO, 5)]))
-    assert names(order.ranks(NODES)) == [["n3", "m3"], ["n1"], ["n0"], ["n2"], ["n4"]]
+def test_gpus_whose_cores_are_gone_come_before_fuller_nodes_that_others_can_use() -> None:
+    # Jobs take half a node's cores for a GPU. Three GPUs with 15 cores are of use to none of them; a last one
+    # with 24 is.
+    hungry = order((Request(gpus=1, cpus=16), 9), (Request(gpus=1, cpus=1), 1))
+    starved, fuller, fresh = left(hungry, room(3, cpus=15), room(1, cpus=24), room(2, cpus=30))
+    assert starved < fuller < fresh
 
 
-def test_a_mix_without_small_jobs_leaves_the_fullest_first() -> None:
-    assert names(SmallJobOrder(Mix.of([(FOUR, 1)])).ranks(NODES)) == [
-        ["n4"],
-        ["n3", "m3"],
-        ["n2"],
-        ["n1"],
-        ["n0"],
+def test_memory_counts_as_cores_do() -> None:
+    hungry = order((Request(gpus=1, cpus=1, memory_mib=32_000), 9), (Request(gpus=1, cpus=1), 1))
+    starved, fuller = left(hungry, room(3, memory_mib=28_000), room(1, memory_mib=40_000))
+    assert starved < fuller
+
+
+def test_cores_that_nobody_needs_cost_a_node_nothing() -> None:
+    modest = order((Request(gpus=1, cpus=1), 1))
+    assert [round(one) for one in left(modest, room(3, cpus=6), room(2, cpus=30))] == [3, 2]
+
+
+def test_on_large_nodes_what_many_ask_for_is_kept_together() -> None:
+    # Two in five ask for four GPUs: five are broken into before four are.
+    kind = Kind(("",) * 8, 64, 0)
+    eight = Order(Mix.of([(Request(gpus=1, cpus=4), 55), (Request(gpus=4, cpus=16), 45)]), MANY, {kind: 4})
+    stakes = [
+        eight.gpus_left(eight.stake(kind, Room((0,) * (8 - n) + (1000,) * n, 8 * n, 0))) for n in (3, 4, 5, 6)
     ]
+    assert sorted(stakes) == [stakes[0], stakes[2], stakes[1], stakes[3]]
 
 
-def test_nodes_that_changed_are_looked_at_again() -> None:
-    order = SmallJobOrder(Mix.of([(ONE, 8), (FOUR, 2)]))
-    order.ranks(NODES)
-    later = NODES.take(NODES.index["n3"], ONE, [3])
-    assert (order.ranks(later) == SmallJobOrder(Mix.of([(ONE, 8), (FOUR, 2)])).ranks(later)).all()
-    assert order.expected_mgpu(later)[NODES.index["n3"]] == np.inf
+def test_a_node_that_no_job_of_the_mix_fits_is_full() -> None:
+    assert left(order((ONE, 1)), room(3, cpus=3), room(0, cpus=32)) == [0, 0]
+    assert left(order((ONE, 1)), room(3, cpus=4)) > [0]
+
+
+def test_until_jobs_were_seen_a_gpu_with_its_share_is_what_counts() -> None:
+    nobody = Order(Mix.of([]), 0, {KIND: 1})
+    assert left(nobody, *map(room, range(5))) == [0, 1, 2, 3, 4]
+    assert left(nobody, room(3, cpus=16)) == left(nobody, room(2))
+    # One job of four does not make three GPUs worthless, as a thousand do.
+    few, many = (order((FOUR, 1), n_seen=n).stake(KIND, room(3)).useful for n in (1, 1000))
+    assert many < 0.2 < few
+
+
+def test_whole_nodes_of_less_use_are_given_away_first() -> None:
+    large, poor, small = Kind(("",) * 8, 96, 0), Kind(("",) * 2, 12, 0), Kind(("",) * 2, 96, 0)
+    found = Order(Mix.of([(Request(gpus=1, cpus=11), 1)]), MANY, {large: 5, poor: 1, small: 1})
+    assert [found.whole_rank(kind) for kind in (poor, small, large)] == [0, 1, 2]
+    assert found.n_whole_ranks == 3
+    alike = {Kind(("",) * n, 8 * n, 0): 1 for n in range(1, 9)}
+    ranks = Order(Mix.of([(Request(gpus=1, cpus=4), 1)]), MANY, alike)
+    assert ranks.n_whole_ranks == 4
+    assert [ranks.whole_rank(kind) for kind in alike] == sorted(ranks.whole_rank(kind) for kind in alike)
+
+
+def test_jobs_for_another_type_say_nothing_of_a_node() -> None:
+    other = Kind(("v100",) * 4, 32, 64_000)
+    typed = Order(
+        Mix.of([(Request(gpus=1, cpus=4, gpu_type="a100"), 9), (Request(gpus=4, gpu_type="v100"), 1)]),
+        MANY, {KIND: 4, other: 4},
+    )  # fmt: skip
+    assert typed.stake(KIND, room(3)).useful == pytest.approx(3)
+    assert typed.stake(other, room(3)).useful < 0.2
+
+
+@settings(max_examples=60)
+@given(mixes(), st.data())
+def test_what_is_of_use_is_what_the_measure_does_not_call_stranded(
+    seen: list[tuple[Request, int]], data: st.DataObject
+) -> None:
+    """As `fragmentation` reckons it of arrays, of the jobs that the empty node could take, and one more."""
+    types = tuple(sorted(data.draw(st.lists(st.sampled_from(("a100", "v100")), min_size=1, max_size=4))))
+    kind = Kind(types, 16, 100)
+    free_mgpu = tuple(data.draw(st.sampled_from((0, 250, 500, 1000))) for _ in types)
+    found = Room(free_mgpu, data.draw(st.integers(0, 16)), data.draw(st.integers(0, 100)))
+    mix = Mix.of((coarse(request), times) for request, times in seen)
+    n_seen = data.draw(st.sampled_from((1, 3, 1000)))
+    stake = Order(mix, n_seen, {kind: 1}).stake(kind, found)
+    empty = Nodes.of([state(kind, Room((1000,) * len(types), 16, 100))])
+    could = [
+        (request, times)
+        for request, times in zip(mix.requests, mix.popularity, strict=True)
+        if empty.fits(request).any()
+    ]
+    prior = max(0.05, 5 / (5 + n_seen)) if could else 1.0
+    share = Request(gpus=1, cpus=16 // len(types), memory_mib=100 // len(types))
+    judged = Mix.of(
+        [*((one, (1 - prior) * n / sum(n for _, n in could)) for one, n in could), (share, prior)]
+    )
+    nodes = Nodes.of([state(kind, found)])
+    free = sum(free_mgpu)
+    assert stake.useful * 1000 == pytest.approx(free - stranded_mgpu(nodes, judged)[0], abs=0.01)
+    assert stake.strands == pytest.approx(expected_increase(nodes, judged), abs=1e-5)
+    assert stake.fits == any(nodes.fits(request).any() for request in judged.requests)
+
+
+def state(kind: Kind, found: Room) -> NodeState:
+    return NodeState(
+        name="n", gpu_types=kind.gpu_types, free_mgpu=found.free_mgpu, cpus=kind.cpus, free_cpus=found.cpus,
+        memory_mib=kind.memory_mib, free_memory_mib=found.memory_mib,
+    )  # fmt: skip
+
+
+def expected_increase(nodes: Nodes, mix: Mix) -> float | None:
+    """What the next small job strands, on the GPU with the least room that is enough."""
+    total = weight = 0.0
+    for request, popularity in zip(mix.requests, mix.popularity, strict=True):
+        if request.mgpu <= 1000 and nodes.fits(request).any():
+            usable = nodes.usable_mgpu(request.gpu_type)[0]
+            enough = [(int(mgpu), device) for device, mgpu in enumerate(usable) if mgpu >= request.mgpu]
+            after = nodes.take(0, request, [min(enough)[1]])
+            total += popularity * float(stranded_mgpu(after, mix)[0] - stranded_mgpu(nodes, mix)[0])
+            weight += popularity
+    return total / weight / 1000 if weight else None
+
+
+@settings(max_examples=60)
+@given(mixes(), st.lists(st.tuples(st.integers(0, 4), st.integers(0, 32)), max_size=6), st.floats(0, 1e6))
+def test_every_stake_has_its_place_and_less_left_is_never_worth_more_gpus_than_there_are(
+    seen: list[tuple[Request, int]], rooms: list[tuple[int, int]], n_seen: float
+) -> None:
+    found = Order(Mix.of(seen), n_seen, {KIND: 1})
+    for n_free, cpus in rooms:
+        one = found.stake(KIND, room(n_free, cpus))
+        assert -1e-6 <= one.useful <= n_free + 1e-6
+        assert math.isfinite(one.place)
+        assert 0 <= found.gpus_left(one) <= 4
+        assert (found.gpus_left(one) == 0) == (not one.fits)
+
+
+def test_the_same_room_is_reckoned_once_and_a_long_mix_is_cut() -> None:
+    long = order(*((Request(gpus=1, cpus=n), 1) for n in range(1, 33)))
+    assert len(long.mix.requests) <= MOST_CLASSES
+    first: Stake = long.stake(KIND, room(2))
+    assert long.stake(KIND, room(2)) is first
+
+
+def test_a_node_of_a_kind_that_was_not_told_is_an_error() -> None:
+    with pytest.raises(KeyError):
+        order((ONE, 1)).stake(Kind(("",), 1, 1), Room((1000,), 1, 1))
+
+
+@given(requests())
+def test_a_coarse_request_asks_for_no_more_and_hardly_less(request_: Request) -> None:
+    found = coarse(request_)
+    assert (found.gpus, found.share_mgpu, found.gpu_type) == (
+        request_.gpus,
+        request_.share_mgpu,
+        request_.gpu_type,
+    )
+    for ours, asked in ((found.cpus, request_.cpus), (found.memory_mib, request_.memory_mib)):
+        assert ours <= asked <= ours * 1.125

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.state import Nodes, NodeState, gpus_by_type
+from slurm_gpu.placement.node import gpus_by_type
+from slurm_gpu.placement.state import Nodes, NodeState
 from slurm_gpu.simulate.jobs import Request
 from tests.placement.building import node
 

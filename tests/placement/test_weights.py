@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.placement.weights import FULL, NodeRoom, changes, layout, level_of, n_levels
+from slurm_gpu.placement.weights import FULL, NodeRoom, Scale, changes, layout, level_of
 
 
 def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
@@ -22,7 +22,7 @@ def room(used: float = 0, gpus: int = 4, **given: Any) -> NodeRoom:
 
 def level(node: NodeRoom, before: int | None = None, largest: int | None = None) -> int:
     largest = node.gpus if largest is None else largest
-    return level_of(node, n_levels([room(gpus=largest)]), largest, before)
+    return level_of(node, Scale(largest), before)
 
 
 def test_the_fewer_gpus_are_left_the_lower_and_whole_nodes_are_alone_at_the_top() -> None:
@@ -65,12 +65,22 @@ def test_shards_and_cores_that_come_and_go_do_not_move_a_node_but_a_gpu_does() -
     assert level(room(0), before=3) == 4
 
 
-def test_a_score_orders_what_is_neither_full_nor_whole() -> None:
-    assert [level(room(2, score=score)) for score in (0, 0.5, 1, 7)] == [0, 2, 3, 3]
-    assert level(room(0, score=0)) == 4
-    assert level(room(4, score=1)) == FULL
-    assert level(room(2, score=0.6), before=1) == 2
-    assert level(room(2, score=0.55), before=1) == 1
+def test_what_a_node_is_worth_by_the_mix_counts_in_place_of_what_it_has_left() -> None:
+    assert [level(room(2, worth=worth)) for worth in (0, 0.5, 1.4, 3.2, 7)] == [FULL, 1, 1, 3, 3]
+    # A whole node is whole, whatever it is worth, and one without cores can take nothing.
+    assert level(room(0, worth=0)) == 4
+    assert level(room(1, worth=3, cpus_free=0)) == FULL
+    assert level(room(2, worth=1.7), before=1) == 1
+    assert level(room(2, worth=1.8), before=1) == 2
+
+
+def test_whole_nodes_of_several_ranks_are_above_all_others_in_their_order() -> None:
+    scale = Scale(4, whole_ranks=3)
+    assert scale.levels == 7
+    assert [level_of(room(0, whole_rank=rank), scale) for rank in range(3)] == [4, 5, 6]
+    assert level_of(room(1, whole_rank=2), scale) == 3
+    assert Scale.of([room(gpus=4), room(gpus=16)], 2) == Scale(16, 2)
+    assert Scale(16, 2).levels == 10
 
 
 @given(st.integers(1, 16), st.data())

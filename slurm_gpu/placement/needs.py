@@ -1,0 +1,49 @@
+"""A mix as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.simulate.request import GPU_MGPU, Request
+
+
+@dataclass(frozen=True, eq=False)
+class Needs:
+    """A mix as arrays: m classes, which ask for d different (type of GPU, part of each GPU)."""
+
+    gpu_types: tuple[str, ...]
+    """(d,): "" is any."""
+    per_gpu_mgpu: NDArray[np.int32]
+    """(d,): what each GPU has to have free."""
+    level: NDArray[np.intp]
+    """(m,): which of the d each class asks for."""
+    n_gpus: NDArray[np.int64]
+    """(m,): 1 for a share."""
+    mgpu: NDArray[np.float64]
+    """(m,): of all its GPUs together."""
+    cpus: NDArray[np.int64]
+    memory_mib: NDArray[np.int64]
+    popularity: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, requests: Sequence[Request], popularity: Sequence[float]) -> Needs:
+        """Of requests for GPUs."""
+        levels: dict[tuple[str, int], int] = {}
+        level = [
+            levels.setdefault((request.gpu_type, request.share_mgpu or GPU_MGPU), len(levels))
+            for request in requests
+        ]
+        return cls(
+            gpu_types=tuple(gpu_type for gpu_type, _ in levels),
+            per_gpu_mgpu=np.array([mgpu for _, mgpu in levels], dtype=np.int32),
+            level=np.array(level, dtype=np.intp),
+            n_gpus=np.array([request.gpus or 1 for request in requests], dtype=np.int64),
+            mgpu=np.array([request.mgpu for request in requests], dtype=np.float64),
+            cpus=np.array([request.cpus for request in requests], dtype=np.int64),
+            memory_mib=np.array([request.memory_mib for request in requests], dtype=np.int64),
+            popularity=np.array(popularity, dtype=np.float64),
+        )

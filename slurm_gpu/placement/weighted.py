@@ -1,0 +1,114 @@
+"""Node weights as slurm-gpuctld applies them, as a rule of placement for models and benchmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.placement.choice import Place, first_device, first_whole
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.order import Kind, Order, Room
+from slurm_gpu.placement.state import Mask, Nodes
+from slurm_gpu.placement.weights import NodeRoom, Scale, level_of
+from slurm_gpu.simulate.request import GPU_MGPU, Request
+
+
+@dataclass(frozen=True, slots=True)
+class _Node:
+    """What does not change of a node."""
+
+    kind: Kind
+    order: tuple[int, ...]
+    """Its GPUs by their type, as a kind has them."""
+
+
+class NodeWeights:
+    """The lightest nodes that have room; of these, as Slurm does, the one with the fewest free CPUs.
+
+    Levels, their bands and their ranks are the daemon's own; with no mix they are by fullness alone. Weights
+    follow what happened only after `every` decisions: in between Slurm goes by those of before.
+    """
+
+    def __init__(self, mix: Mix | None, n_seen: float = 1000.0, every: int = 1) -> None:
+        self._mix, self._n_seen, self._every = mix, n_seen, every
+        self._order: Order | None = None
+        self._nodes: list[_Node] = []
+        self._seen: Nodes | None = None
+        self._level: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._decisions = 0
+
+    def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
+        """Ties by index; a share goes to the first GPU that has enough."""
+        if self._seen is None or not _same_cluster(self._seen, nodes):
+            self._begin(nodes)
+        if self._decisions >= self._every:
+            self._look(nodes)
+        mask = nodes.fits(request)
+        fits = np.flatnonzero(mask if among is None else mask & among)
+        if len(fits) < request.nodes:
+            return ()
+        self._decisions += 1
+        first = fits[np.lexsort((nodes.free_cpus[fits], self._level[fits]))[: request.nodes]]
+        return tuple(
+            Place(node, (first_device(nodes, node, request),))
+            if request.share_mgpu
+            else Place(node, first_whole(nodes, node, request))
+            for node in first.tolist()
+        )
+
+    def _look(self, nodes: Nodes) -> None:
+        last, self._seen, self._decisions = self._seen, nodes, 0
+        differs = np.ones(len(nodes), dtype=np.bool_)
+        if last is not None:
+            differs = (nodes.free_mgpu != last.free_mgpu).any(axis=1)
+            differs |= (nodes.free_cpus != last.free_cpus) | (nodes.free_memory_mib != last.free_memory_mib)
+        for index in np.flatnonzero(differs).tolist():
+            before = None if last is None else int(self._level[index])
+            self._level[index] = level_of(self._room(nodes, index), self._scale, before)
+
+    def _begin(self, nodes: Nodes) -> None:
+        self._seen, self._decisions = None, self._every
+        self._level = np.zeros(len(nodes), dtype=np.int64)
+        self._nodes, kinds = [], dict[Kind, int]()
+        for index, n_gpus in enumerate(nodes.n_gpus.tolist()):
+            types = [nodes.types[code] for code in nodes.gpu_type[index, :n_gpus].tolist()]
+            order = tuple(sorted(range(n_gpus), key=types.__getitem__))
+            kind = Kind(
+                tuple(types[at] for at in order), int(nodes.cpus[index]), int(nodes.memory_mib[index])
+            )
+            kinds[kind] = kinds.get(kind, 0) + 1
+            self._nodes.append(_Node(kind, order))
+        self._order = None if self._mix is None else Order(self._mix, self._n_seen, kinds)
+        largest = max((len(kind.gpu_types) for kind in kinds), default=1)
+        self._scale = Scale(max(largest, 1), 1 if self._order is None else self._order.n_whole_ranks)
+
+        self._look(nodes)
+
+    def _room(self, nodes: Nodes, index: int) -> NodeRoom:
+        one = self._nodes[index]
+        free_mgpu = nodes.free_mgpu[index].tolist()
+        cpus, memory_mib = int(nodes.free_cpus[index]), int(nodes.free_memory_mib[index])
+        worth, rank = None, 0
+        if self._order is not None and one.kind.gpu_types:
+            room = Room(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
+            worth = self._order.gpus_left(self._order.stake(one.kind, room))
+            rank = self._order.whole_rank(one.kind)
+        n_gpus = len(one.kind.gpu_types)
+        return NodeRoom(
+            name=nodes.names[index], gpus=n_gpus, gpus_used=n_gpus - sum(free_mgpu) / GPU_MGPU,
+            cpus=one.kind.cpus, cpus_free=cpus, memory_mib=one.kind.memory_mib, memory_free_mib=memory_mib,
+            worth=worth, whole_rank=rank,
+        )  # fmt: skip
+
+
+def _same_cluster(one: Nodes, other: Nodes) -> bool:
+    if one.gpu_type is other.gpu_type:
+        return True
+    return (one.names, one.types) == (other.names, other.types) and all(
+        np.array_equal(mine, theirs)
+        for mine, theirs in (
+            (one.gpu_type, other.gpu_type), (one.cpus, other.cpus), (one.memory_mib, other.memory_mib),
+        )
+    )  # fmt: skip

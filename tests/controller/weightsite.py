@@ -1,0 +1,91 @@
+"""A small cluster, and slurm-gpuctld as it sets weights of its nodes, is ended, killed and started again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from slurm_gpu.config import Placement, SiteConfig, Zone
+from slurm_gpu.controller import placementtable
+from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.jobmix import JobMix
+from slurm_gpu.controller.nodelooks import NodeLooks
+from slurm_gpu.controller.placementtable import PlacementTable
+from slurm_gpu.controller.weights import CYCLE_S, WeightKeeper
+from slurm_gpu.database.results import Act
+from slurm_gpu.slurm.client import SlurmctldHost
+
+from .fakes import Clock, Slurm, make_node
+
+CONF = "NodeName=n[1-4] Gres=gpu:a100:4\nNodeName=c1\nPartitionName=gpu Nodes=ALL\n"
+BUSY = {"n1": 1, "n2": 3, "n3": 2, "n4": 0}
+PACKED = {"n1": 5, "n2": 3, "n3": 4, "n4": 6, "c1": 1}
+"""What BUSY comes to: c1 keeps its 1, and nodes with GPUs come after it, the fullest first."""
+
+
+class Site:
+    """A cluster of four nodes of four GPUs and one without, and slurm-gpuctld as it is started and ended."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.clock = directory, Clock()
+        self.conf = directory / "slurm.conf"
+        self.conf.write_text(CONF)
+        self.slurm = Slurm(self.clock, str(self.conf))
+        self.slurm.hosts = [SlurmctldHost("head", is_up=True)]
+        self.slurm.node_list = [make_node("c1", gpus={}, gpus_allocated={}, shards=0)]
+        self.told: list[Act] = []
+        self.busy(BUSY)
+        self.running = 0
+        self.mix = JobMix(self.clock, directory / "jobmix.json")
+
+    def busy(self, gpus: dict[str, int], **more: Any) -> None:
+        """Have so many GPUs of each node in use, with their share of cores."""
+        weights = {node.name: node.weight for node in self.slurm.node_list}
+        self.slurm.node_list = [
+            *(node for node in self.slurm.node_list if node.name not in gpus),
+            *(
+                make_node(
+                    name,
+                    gpus_allocated={"a100": n},
+                    cpus_allocated=8 * n,
+                    weight=weights.get(name, 1),
+                    **more,
+                )
+                for name, n in gpus.items()
+            ),
+        ]
+
+    def start(self, mode: str = "enforce", host: str = "head", **placement: Any) -> WeightKeeper:
+        config = SiteConfig(
+            cluster="lab", placement=Placement(mode, **placement), zones={"zone1": Zone("n[1-2]", "small")}
+        )
+        self.keeper = WeightKeeper(
+            config, self.directory, self.slurm, NodeLooks(self.slurm, self.clock), self.clock,
+            Acts(self.clock, self.told.extend), lambda: 0.0, host, self.mix,
+        )  # fmt: skip
+        self.keeper.turn(self.running)
+        return self.keeper
+
+    def turn(self, after_s: float = CYCLE_S) -> None:
+        self.clock.advance(after_s)
+        self.keeper.turn(self.running)
+
+    @property
+    def weights(self) -> dict[str, int]:
+        return {node.name: node.weight for node in self.slurm.node_list}
+
+    @property
+    def memory(self) -> Path:
+        return self.directory / "slurm-gpu" / "weights.json"
+
+    def table(self) -> PlacementTable:
+        found = placementtable.read(self.directory / "placement.json")
+        assert found is not None
+        return found
+
+    def stop(self) -> list[str]:
+        self.keeper.stop()
+        return [act.act for act in self.told]
+
+
+ALL_ONE = dict.fromkeys(PACKED, 1)
