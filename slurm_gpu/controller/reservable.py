@@ -19,8 +19,8 @@ _MINUTE_S = 60
 _HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING"}
 )
-_MOST_TIMES = 1000
-"""Of a reservation that comes again, so many times are looked at."""
+_MOST_TIMES = 10_000
+"""Of a reservation that comes again, so many times are looked at: each hour of a year."""
 
 
 def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
@@ -33,8 +33,12 @@ def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None)
 
 
 def nodes_needed(nodes: Collection[SlurmNode], gpus: int, gpu_type: str | None) -> int:
-    """How few of these nodes may have so many GPUs."""
-    return math.ceil(gpus / max(_gpus(node, gpu_type) for node in nodes))
+    """How few of these nodes have so many GPUs, as many on each; more than there are, where they have not."""
+    having = sorted((_gpus(node, gpu_type) for node in nodes), reverse=True)
+    for n_nodes, least in enumerate(having, start=1):
+        if least * n_nodes >= gpus:
+            return n_nodes
+    return max(len(having) + 1, math.ceil(gpus / having[0]))
 
 
 def plan(
@@ -90,7 +94,7 @@ def _by_slurm(found: Iterable[SlurmReservation], until_s: int) -> Iterator[Taken
         every_s = one.repeated_each_s
         for number in range(1 if every_s is None else _MOST_TIMES):
             moved_s = number * (every_s or 0)
-            if one.start_s + moved_s > until_s:
+            if one.start_s + moved_s >= until_s:
                 break
             yield from (Taken(node, one.start_s + moved_s, one.end_s + moved_s) for node in expand(one.nodes))
 

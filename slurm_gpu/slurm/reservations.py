@@ -12,6 +12,9 @@ from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
 from slurm_gpu.slurm.scontrol import parse_time_limit
 
+_BEGIN = re.compile(r"^(?=ReservationName=)", re.MULTILINE)
+_RECORD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=.*)", re.DOTALL)
+"""Who may make one may call it anything, with spaces and line ends."""
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _COLUMNS = (
     "JobID", "State", "UserName", "Account", "Partition", "Reservation", "EligibleTime", "StartTime",
@@ -77,7 +80,9 @@ class ReservationClient:
     def all(self) -> list[SlurmReservation]:
         """All that slurmctld knows, those of the site too."""
         return [
-            _read(line) for line in self._ask("--oneliner", "show", "reservation").splitlines() if "=" in line
+            _read(record)
+            for record in _BEGIN.split(self._ask("--oneliner", "show", "reservation"))
+            if "=" in record
         ]
 
     def create(
@@ -134,18 +139,21 @@ class ReservationClient:
         return self._run(["scontrol", *words], self._environ, QUERY_TIMEOUT_S)
 
 
-def _read(line: str) -> SlurmReservation:
-    fields = dict(_FIELD.findall(line))
+def _read(record: str) -> SlurmReservation:
+    name, said = match.groups() if (match := _RECORD.match(record)) else ("", "")
+    fields = dict(reversed(_FIELD.findall(said)))  # the first of each counts: a comment comes last
     try:
         return SlurmReservation(
-            fields["ReservationName"],
+            name,
             int(fields["StartTime"]),
             int(fields["EndTime"]),
             "" if fields.get("Nodes", "") in _NOTHING else fields["Nodes"],
             *(_names(fields.get(key, "")) for key in ("Users", "Accounts", "Flags")),
         )
     except (KeyError, ValueError) as error:
-        raise SlurmError(f"scontrol printed a reservation that cannot be read ({error!r}): {line}") from None
+        raise SlurmError(
+            f"scontrol printed a reservation that cannot be read ({error!r}): {record}"
+        ) from None
 
 
 def _names(text: str) -> frozenset[str]:

@@ -46,6 +46,19 @@ def test_all_are_read_those_of_the_site_too() -> None:
     assert ReservationClient(Commands("No reservations in the system\n"), {}).all() == []
 
 
+def test_whatever_others_are_called_and_say_all_are_read() -> None:
+    """As Slurm 22.05 printed what was made with such names; later ones have comments."""
+    rest = "Duration=01:00:00 Nodes=n4 Flags=SPEC_NODES Users=bob Groups=(null) Accounts=(null)"
+    names = ("a b", "x=y", "q'\"u", "nl\nEndTime=5", "sg_99", "StartTime=x")
+    text = "".join(f"ReservationName={name} StartTime=7 EndTime=9 {rest}\n" for name in names)
+    text += (
+        f"ReservationName=last StartTime=7 EndTime=9 {rest} Comment=StartTime=1 Users=eve Nodes=\nn[1-4]\n"
+    )
+    found = ReservationClient(Commands(text), {}).all()
+    assert [one.name for one in found] == [*names, "last"]
+    assert {(one.start_s, one.end_s, one.nodes, *one.users) for one in found} == {(7, 9, "n4", "bob")}
+
+
 def test_what_cannot_be_read_is_said() -> None:
     with pytest.raises(SlurmError, match="scontrol printed a reservation that cannot be read"):
         ReservationClient(Commands("ReservationName=x StartTime=2026-11-23T11:00:00\n"), {}).all()

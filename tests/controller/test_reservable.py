@@ -1,0 +1,52 @@
+"""What a reservation is planned by: the nodes that there are, and all that takes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.reservable import nodes_needed, plan
+from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.placement.calendar import Window
+from slurm_gpu.slurm.reservations import SlurmReservation
+
+from .fakes import NOON_S, make_node
+
+HOUR_S, DAY_S = 3600, 86400
+ASKED = Reservation(
+    id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
+    duration_s=HOUR_S, earliest_s=NOON_S, why="paper", state=State.REQUESTED, requested_s=NOON_S,
+)  # fmt: skip
+NODES = [make_node(f"n{number}") for number in range(1, 5)]
+
+
+def planned(
+    in_slurm: list[SlurmReservation], earliest_s: int, latest_s: int, spare_s: float = 0
+) -> Window | None:
+    one = Reservation(**{**ASKED.to_json(), "earliest_s": earliest_s, "state": State.REQUESTED})
+    return plan(one, NODES, (), in_slurm, (), {}, NOON_S, latest_s, spare_s)
+
+
+@given(st.lists(st.integers(1, 16), min_size=1, max_size=12), st.integers(1, 200))
+def test_as_few_nodes_as_have_the_gpus_are_asked_for(having: list[int], gpus: int) -> None:
+    nodes = [make_node(f"n{number}", gpus={"a100": count}) for number, count in enumerate(having)]
+
+    def would_do(n_nodes: int) -> bool:
+        return sum(count * n_nodes >= gpus for count in having) >= n_nodes
+
+    found = nodes_needed(nodes, gpus, None)
+    assert found > len(having) or would_do(found)
+    assert not any(map(would_do, range(1, min(found, len(having) + 1))))
+
+
+@pytest.mark.parametrize("flag", ["HOURLY", "DAILY", "WEEKLY"])
+def test_what_comes_again_is_in_the_way_each_time(flag: str) -> None:
+    """An hour's work for the site each time, on all nodes but one: two nodes are never free then."""
+    every_s = {"HOURLY": HOUR_S, "DAILY": DAY_S, "WEEKLY": 7 * DAY_S}[flag]
+    site = SlurmReservation("backup", NOON_S, NOON_S + HOUR_S // 2, "n[1-3]", flags=frozenset({flag}))
+    for times in (0, 1, 50, 8000 if flag == "HOURLY" else 300):
+        at_s = NOON_S + times * every_s
+        assert planned([site], at_s + 60, at_s + 120) is None
+    free = planned([site], NOON_S + 60, NOON_S + 2 * DAY_S)
+    assert (free is None) == (flag == "HOURLY")
