@@ -14,7 +14,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.database.results import Act
-from slurm_gpu.errors import OutsideError, SlurmGpuError
+from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.policy.peers import this_host
 
 log = logging.getLogger("slurm-gpuctld")
@@ -26,6 +26,8 @@ _KEPT = 1000
 """Acts that wait to be told, at most."""
 _AT_ONCE = 100
 """As many as slurm-gpudbd takes."""
+_LONGEST_NAME, _LONGEST_TEXT = 255, 10_000
+"""Characters that slurm-gpudbd takes."""
 _AT_THE_END_S = 5.0
 
 Send = Callable[[list[Act]], None]
@@ -47,8 +49,9 @@ class Acts:
         """Log an act, and tell it as soon as may be."""
         log.info("%s: %s (%s)", act, subject, why)
         made = Act(
-            id=uuid.uuid4().hex, at_s=int(self._clock.wall()), host=this_host(), act=act, subject=subject,
-            why=why, old=old, new=new, evidence=evidence,
+            id=uuid.uuid4().hex, at_s=int(self._clock.wall()), host=this_host(), act=act,
+            subject=_short(subject, _LONGEST_NAME), why=_short(why, _LONGEST_TEXT),
+            old=_short(old, _LONGEST_TEXT), new=_short(new, _LONGEST_TEXT), evidence=evidence,
         )  # fmt: skip
         with self._lock:
             self._waiting.append(made)
@@ -81,7 +84,7 @@ class Acts:
         while self._waiting:
             acts = self._waiting[:_AT_ONCE]
             try:
-                self._send(acts)
+                self._send_all(acts)
             except SlurmGpuError as error:
                 if not self._is_away:
                     log.warning("slurm-gpudbd could not be told what was done: %s; it is tried again", error)
@@ -92,6 +95,19 @@ class Acts:
                 told = {act.id for act in acts}
                 self._waiting = [act for act in self._waiting if act.id not in told]
                 self._write()
+
+    def _send_all(self, acts: list[Act]) -> None:
+        """One that is refused for what it says keeps no other from being told."""
+        try:
+            self._send(acts)
+        except UsageError as error:
+            if len(acts) > 1:
+                for act in acts:
+                    self._send_all([act])
+            else:
+                log.warning(
+                    "slurm-gpudbd does not take an act: %s: %s: %s", acts[0].act, acts[0].subject, error
+                )
 
     def _write(self) -> None:
         if self._path is None:
@@ -109,6 +125,10 @@ def _read(path: Path) -> list[Act]:
     except (OSError, ValueError, TypeError, RecursionError, SlurmGpuError):
         return []
     return [act for act in found if isinstance(act.id, str) and isinstance(act.at_s, int)]
+
+
+def _short(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def sender(config: SiteConfig) -> Send:

@@ -220,11 +220,18 @@ class ReservationKeeper:
                 log.info(
                     "reservation %s is %s, and still in Slurm: %s", row.name, row.state, _words_of(error)
                 )
-                self._slurm.repel(row.name)  # or one job after the other would keep it
+                self._repel(row)
             return
         self._made.discard(row.id)
         self._in_use.discard(row.id)
         self._acts.add("reservation removed", row.name, f"it is {row.state}", f"{row.nodes}", "none")
+
+    def _repel(self, row: Reservation) -> None:
+        """Or one job after the other would keep it."""
+        try:
+            self._slurm.repel(row.name)
+        except SlurmError as error:
+            log.warning("reservation %s still draws jobs: %s", row.name, _words_of(error))
 
     def _uses(self, begun: Sequence[Reservation], now_s: int) -> Mapping[int, Use]:
         jobs = self._slurm.jobs_of(frozenset(row.user for row in begun)) if begun else ()

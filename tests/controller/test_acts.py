@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu.controller import acts as module
 from slurm_gpu.controller.acts import FILE_NAME, Acts
+from slurm_gpu.database.controllerbody import read_told
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import DatabaseError
 from tests.controller.fakes import Clock
@@ -24,6 +26,8 @@ class Listener:
         if self.is_away:
             raise DatabaseError("nobody is there")
         assert len(acts) <= 100
+        said = [{name: value for name, value in act.to_json().items() if name != "who"} for act in acts]
+        read_told(json.dumps({"audit": said}).encode())
         for act in acts:
             self.heard.setdefault(act.id, act)
 
@@ -95,6 +99,7 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
     assert "is lost when slurm-gpuctld is killed" in caplog.text
 
 
+<<<<<<< HEAD
 def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
     clock, told = Clock(), list[Act]()
     away = True
@@ -113,3 +118,32 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
     away = False
     acts.close()
     assert [act.subject for act in told] == ["n1"]
+=======
+def test_an_act_of_any_length_keeps_no_other_from_being_told(listener: Listener) -> None:
+    acts = Acts(Clock(), listener)
+    nodes = ",".join(f"n{number}" for number in range(0, 9000, 2))
+    acts.add("reservation made", "/a" * 400, "w" * 20_000, "none", nodes)
+    add(acts, "b")
+    acts.close()
+    first, second = listener.heard.values()
+    assert (first.act, first.subject[:4], second.subject) == ("reservation made", "/a/a", "b")
+    assert first.new is not None
+    assert first.new.endswith("…")
+
+
+def test_one_that_is_refused_keeps_no_other_from_being_told(
+    tmp_path: Path, listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener.is_away = True
+    killed = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(killed, "a", "b")
+    left = json.loads((tmp_path / FILE_NAME).read_text())
+    left[0]["id"] = "somebody changed it"
+    (tmp_path / FILE_NAME).write_text(json.dumps(left))
+    listener.is_away = False
+    following = Acts(Clock(), listener, tmp_path / FILE_NAME)
+    add(following, "c")
+    following.close()
+    assert listener.subjects == ["b", "c"]
+    assert "slurm-gpudbd does not take an act: done: a: id 'somebody changed it'" in caplog.text
+>>>>>>> 9e6a3fd (slurm-gpuctld: no act keeps the others from being told)

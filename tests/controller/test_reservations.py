@@ -274,17 +274,21 @@ def test_what_was_cancelled_is_deleted_once_no_job_is_in_it() -> None:
     assert "sg_3" not in site.slurm.there
 
 
+@pytest.mark.parametrize("refuses", [None, "Invalid flags specified"])
 def test_while_a_job_keeps_one_that_is_over_it_draws_no_others_and_that_is_said_once(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, refuses: str | None
 ) -> None:
     caplog.set_level("INFO")
     site = Site()
     site.turns(60)
+    site.slurm.refuses = refuses
     site.slurm.jobs = [JOB]
     site.rows[3] = replace(site.row, state=State.CANCELLED)
     site.turns(10 * EVERY_S)
     assert site.slurm.repelled == ["sg_3"]
     assert caplog.text.count("sg_3 is cancelled, and still in Slurm") == 1
+    assert caplog.text.count("sg_3 still draws jobs: ") == (refuses is not None)
+    assert "not looked after" not in caplog.text
 
 
 def test_the_sites_own_are_left_alone_even_by_our_name() -> None:
