@@ -99,7 +99,6 @@ def test_a_directory_that_cannot_be_written_costs_no_act(
     assert "is lost when slurm-gpuctld is killed" in caplog.text
 
 
-<<<<<<< HEAD
 def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
     clock, told = Clock(), list[Act]()
     away = True
@@ -118,7 +117,8 @@ def test_an_act_that_slurm_gpudbd_does_not_take_is_told_again(caplog: pytest.Log
     away = False
     acts.close()
     assert [act.subject for act in told] == ["n1"]
-=======
+
+
 def test_an_act_of_any_length_keeps_no_other_from_being_told(listener: Listener) -> None:
     acts = Acts(Clock(), listener)
     nodes = ",".join(f"n{number}" for number in range(0, 9000, 2))
@@ -146,4 +146,3 @@ def test_one_that_is_refused_keeps_no_other_from_being_told(
     following.close()
     assert listener.subjects == ["b", "c"]
     assert "slurm-gpudbd does not take an act: done: a: id 'somebody changed it'" in caplog.text
->>>>>>> 9e6a3fd (slurm-gpuctld: no act keeps the others from being told)
