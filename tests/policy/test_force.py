@@ -137,7 +137,7 @@ def test_a_script_that_cannot_be_installed_takes_the_limits_with_it(
 def test_slurmdbd_that_takes_less_than_it_says_is_found_out(host: Host) -> None:
     before = host.seen()
     missing = Step(of("qos:gone"), limit("MaxWall"), None, 5, "r3")
-    with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=5"):
+    with pytest.raises(SlurmError, match="did not take QOS gone: MaxWall=00:05:00"):
         host.apply(replace(CHANGE, steps=(*STEPS, missing)))
     assert host.seen() == before
 

@@ -24,9 +24,10 @@ class _Untouched:
         raise AssertionError(f"{name} was used before anybody said who asks")
 
 
+_PARAMETER = re.compile(r"\{[^}]*\}")
 _APP = make_app(_Untouched())  # type: ignore[arg-type]
 _ROUTES = [
-    (method, route.path.replace("{job}", "1"))
+    (method, _PARAMETER.sub("1", route.path))
     for route in _APP.routes
     if isinstance(route, Route)
     for method in sorted(route.methods or ())
