@@ -27,7 +27,7 @@ from slurm_gpu.units import format_duration
 log = logging.getLogger("slurm-gpuctld")
 
 EVERY_S = 10.0
-"""Between two looks."""
+"""So often slurm-gpudbd is asked; when it has answered Slurm is looked at, and so it is where it does not."""
 _MOST_BETWEEN_S = 60.0
 """So much of the time between two looks counts as idle: where it was more, slurmctld was away."""
 _LEAST_LEFT_S = 60
@@ -82,7 +82,7 @@ class ReservationKeeper:
     ) -> None:
         self._settings, self._slurm, self._table = settings, slurm, table
         self._clock, self._acts = clock, acts
-        self._next_s = 0.0
+        self._next_s = self._latest_s = 0.0
         self._looked_s: float | None = None
         self._idle_s: dict[int, float] = {}
         self._seen: frozenset[int] = frozenset()
@@ -101,10 +101,12 @@ class ReservationKeeper:
         """Look, and act, if it is time; only beside the slurmctld that is in charge."""
         now = self._clock.monotonic()
         due = now >= self._next_s
-        self._table.poll(self._seen, begin=due)
-        if not due:
+        if due:
+            self._next_s = now + EVERY_S
+        came = self._table.poll(self._seen, begin=due)
+        if not came and now < self._latest_s:
             return
-        self._next_s = now + EVERY_S
+        self._latest_s = now + 2 * EVERY_S
         if not in_charge or self._table.rows is None:
             self._looked_s = None
             return

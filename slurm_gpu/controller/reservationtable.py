@@ -45,15 +45,21 @@ class ReservationTable:
         """Have the table know, as soon as may be; a later word on the same one takes the place of this."""
         self._reports[report.id] = report
 
-    def poll(self, ids: Collection[int], *, begin: bool) -> None:
-        """Take in what came; where `begin`, ask again, unless an answer is under way."""
-        if self._asking is not None and self._asking.done():
+    def poll(self, ids: Collection[int], *, begin: bool) -> bool:
+        """Take in what came; where `begin`, ask again, unless an answer is under way.
+
+        Returns whether something came.
+        """
+        came = self._asking is not None and self._asking.done()
+        if came:
+            assert self._asking is not None
             asking, self._asking = self._asking, None
             self._take_in(asking)
         if begin and self._asking is None:
             self._sent = dict(self._reports)
             reports, wanted = list(self._sent.values()), sorted(ids)
             self._asking = self._submit(lambda: self._exchange(reports, wanted))
+        return came
 
     def _take_in(self, asking: Future[Sequence[Reservation]]) -> None:
         try:
