@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import pytest
 from lab import services
 from lab.cluster import Lab
 from lab.polling import wait_for
+from slurm_gpu.config import load_config
 from slurm_gpu.controller.placementtable import read
+from slurm_gpu.database.client import DatabaseClient
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long
@@ -199,6 +202,55 @@ def test_weights_of_nodes_go_on_when_the_backup_takes_over_and_end_as_they_were(
         lab.layout.site_file.write_text(before)
         first.restart()
     assert _check(lab.run_as("root", _doctor(), check=False), "weights")[0] == "ok"
+
+
+def test_reservations_go_on_when_the_backup_takes_over(backup: Backup) -> None:
+    lab = backup.lab
+    backup.run("slurm-gpu", "policy", "apply", str(lab.layout.policy_file))
+    before = lab.layout.site_file.read_text()
+    for etc in (lab.layout.etc, backup.root / "etc"):
+        (etc / lab.layout.site_file.name).write_text(before + "placement: {reservations: {}}\n")
+    first = lab.daemons["slurm-gpuctld"]
+    watcher = [str(lab.layout.bin / "slurm-gpuctld"), f"--run-dir={lab.layout.controller_run}"]
+    lab.daemons["slurm-gpudbd"].restart()
+    database = DatabaseClient(load_config(lab.layout.site_file))
+    start_s = int(time.time()) + 3600
+
+    def promise(later_s: int) -> int:
+        number = database.request_reservation(
+            user="alice", account="vision", partition="gpu", gpus=4, n_nodes=1, duration_s=300, why="paper"
+        ).id
+        at_s = start_s + later_s
+        database.decide_reservation(number, "approve", start_s=at_s, end_s=at_s + 300, nodes="n1")
+        return number
+
+    def ours() -> set[str]:
+        shown = lab.run_as("root", ["scontrol", "-o", "show", "reservation"], check=False).stdout
+        return {word.partition("=")[2] for word in shown.split() if word.startswith("ReservationName=")}
+
+    try:
+        backup.start("slurmctld", "-D", "-i")
+        wait_for(lambda: f"{NAME} is UP" in _ping(lab), 30, "the backup answers", backup.said, 0.2)
+        backup.start(*watcher, f"--config={lab.layout.site_file}", "--foreground")
+        first.restart()
+        kept, cancelled = promise(0), promise(1000)
+        wait_for(lambda: ours() == {f"sg_{kept}", f"sg_{cancelled}"}, 60, "both made", first.log_tail, 0.5)
+
+        lab.daemons["slurmctld"].kill9()
+        first.kill9()
+        database.decide_reservation(cancelled, "cancel")
+        later = promise(2000)
+        wait_for(lambda: ours() == {f"sg_{kept}", f"sg_{later}"}, 90, "the second goes on", backup.said, 0.5)
+        assert _check(backup.run(*_doctor(), check=False), "reservations")[0] == "ok"
+        for number in (kept, later):
+            database.decide_reservation(number, "cancel")
+        wait_for(lambda: not ours(), 60, "the second takes them away", backup.said, 0.5)
+    finally:
+        database.close()
+        lab.daemons["slurmctld"].start()
+        lab.layout.site_file.write_text(before)
+        lab.daemons["slurm-gpudbd"].restart()
+        first.restart()
 
 
 OWN, WHOLE = 1, 5

@@ -1,0 +1,222 @@
+"""A real Slurm has what operators promise, draws its jobs in, and has it no more when nobody uses it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import Act, DatabaseClient, Reservation
+from slurm_gpu.database.reservation import State
+from tests.lab.conftest import LabWith
+
+pytestmark = pytest.mark.long
+
+DEADLINE_S = 120.0
+"""For what Slurm and slurm-gpuctld do in their own time."""
+UNUSED_S = 20
+SITES_OWN = "ReservationName=maintenance StartTime=now+86400 Duration=60 Users=root Nodes=n4"
+
+
+class Cluster:
+    """The lab, its table of reservations, and what Slurm has of it."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.database = DatabaseClient(load_config(lab.layout.site_file))
+        self.controller = lab.daemons["slurm-gpuctld"]
+
+    def close(self) -> None:
+        for one in self.database.reservations():
+            self.database.decide_reservation(one.id, "cancel")
+        self.lab.cancel_all_jobs()
+        self.wait(lambda: not self.ours(), "none of ours is left in Slurm")
+        self.database.close()
+
+    def ask(self, *options: str) -> int:
+        argv = ["slurm-gpu", "reserve", "request", "--gpus=8", "--time=10m", "--why=paper", *options]
+        said = self.lab.run_as("alice", argv).stdout
+        assert said.startswith("Request "), said
+        return int(said.split()[1].rstrip(":"))
+
+    def promise(self, number: int, nodes: str, in_s: int = 1) -> Reservation:
+        """As `approve` does, but sooner than a minute from now."""
+        start_s = int(time.time()) + in_s
+        (one,) = [row for row in self.database.reservations() if row.id == number]
+        return self.database.decide_reservation(
+            number, "approve", start_s=start_s, end_s=start_s + one.duration_s + UNUSED_S, nodes=nodes
+        )
+
+    def row(self, number: int) -> Reservation:
+        (found,) = [row for row in self.database.reservations(ids=[number]) if row.id == number]
+        return found
+
+    def shown(self) -> str:
+        return self.lab.output(["scontrol", "-o", "show", "reservation"])
+
+    def ours(self) -> list[str]:
+        words = self.shown().split()
+        return [word.partition("=")[2] for word in words if word.startswith("ReservationName=sg_")]
+
+    def submit(self, user: str, *options: str) -> int:
+        return self.lab.submit(
+            user, "--time=5", "--output=/dev/null", *options, script="#!/bin/sh\nexec sleep 3600\n"
+        )
+
+    def show(self, job: int, field: str) -> str:
+        return self.lab.output(["squeue", "-h", "--states=all", "-j", str(job), "-O", f"{field}:200"]).strip()
+
+    def doctor(self) -> tuple[str, str]:
+        said = self.lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
+        (found,) = [check for check in json.loads(said)["checks"] if check["check"] == "reservations"]
+        return found["level"], found["message"]
+
+    def wait(self, holds: Callable[[], object], what: str) -> None:
+        wait_for(holds, DEADLINE_S, what, lambda: self.shown() + self.controller.log_tail(), 0.3)
+
+
+@pytest.fixture(scope="module")
+def own_lab(lab_with: LabWith) -> Iterator[Lab]:
+    lab = lab_with()
+    before = lab.layout.site_file.read_text()
+    site: dict[str, Any] = yaml.safe_load(before)
+    site["placement"] = {"reservations": {"release_unused": f"{UNUSED_S}s"}}
+    lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
+    for name in ("slurm-gpudbd", "slurm-gpuctld"):
+        lab.daemons[name].restart()
+    lab.run_as("root", ["scontrol", "create", "reservation", *SITES_OWN.split()])
+    yield lab
+    lab.run_as("root", ["scontrol", "delete", "ReservationName=maintenance"])
+    lab.layout.site_file.write_text(before)
+    for name in ("slurm-gpudbd", "slurm-gpuctld"):
+        lab.daemons[name].restart()
+
+
+@pytest.fixture
+def cluster(own_lab: Lab) -> Iterator[Cluster]:
+    own_lab.cancel_all_jobs()
+    cluster = Cluster(own_lab)
+    before = [line for line in cluster.shown().splitlines() if "maintenance" in line]
+    yield cluster
+    cluster.close()
+    assert [line for line in cluster.shown().splitlines() if "maintenance" in line] == before
+
+
+def test_what_an_operator_approves_is_in_slurm_and_what_its_user_cancels_is_not(cluster: Cluster) -> None:
+    lab, number = cluster.lab, cluster.ask()
+    refused = lab.run_as("alice", ["slurm-gpu", "reserve", "approve", str(number)], check=False)
+    assert refused.returncode != 0
+    assert "operators alone approve" in refused.stderr
+    said = lab.run_as("carol", ["slurm-gpu", "reserve", "approve", str(number)]).stdout
+    assert f"in Slurm it is sg_{number}.\n" in said
+    cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
+    (line,) = [line for line in cluster.shown().splitlines() if f"sg_{number} " in line]
+    assert "Flags=SPEC_NODES,MAGNETIC" in line
+    assert "Users=alice" in line
+    assert "Accounts=vision" in line
+    calendar = lab.run_as("bob", ["slurm-gpu", "reserve", "list"]).stdout
+    assert "approved" in calendar
+    assert "maintenance" in calendar
+    assert cluster.doctor() == ("ok", "Slurm has what is promised: 1 reservation")
+    lab.run_as("alice", ["slurm-gpu", "reserve", "cancel", str(number)])
+    cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
+    assert cluster.doctor()[0] == "ok"
+
+
+def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: Cluster) -> None:
+    number = cluster.ask()
+    cluster.promise(number, "n[1-2]")
+    cluster.wait(lambda: cluster.row(number).state is State.ACTIVE, "it has begun")
+    for user in ("carol", "bob"):  # of the same account, and of another
+        job = cluster.submit(user, "--nodelist=n1", "--gpus=1")
+        cluster.wait(
+            lambda job=job: "eserv" in cluster.show(job, "Reason"), "others wait for what is reserved"
+        )
+    training = cluster.submit("alice", "--nodes=2", "--gpus-per-node=4")
+    cluster.wait(lambda: cluster.show(training, "State") == "RUNNING", "the training runs")
+    assert cluster.show(training, "NodeList") == "n[1-2]"
+    assert cluster.show(training, "Reservation") == f"sg_{number}"
+    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "its start is told")
+    promised = cluster.row(number)
+    assert promised.first_job_id == training
+    assert promised.state is State.ACTIVE
+    cluster.lab.run_as("root", ["scancel", str(training)])
+    cluster.wait(lambda: cluster.row(number).state is State.RELEASED, "the rest is given up")
+    assert cluster.row(number).over_why == f"no job for {UNUSED_S}s: the training is over"
+    cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
+    past = cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "list", "--past"]).stdout
+    assert "the training is over" in past
+    assert "Promised and used: " in past
+
+
+def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: Cluster) -> None:
+    number = cluster.ask()
+    cluster.promise(number, "n[1-2]")
+    cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
+    job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
+    cluster.wait(lambda: cluster.row(number).state is State.RELEASED, "it is given up")
+    assert cluster.row(number).over_why == f"unused for {UNUSED_S}s"
+    cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "somebody else has the node")
+
+
+def test_kill_9_restarts_and_a_reconfiguration_leave_what_is_promised(cluster: Cluster) -> None:
+    first, second = cluster.ask(), cluster.ask()
+    cluster.promise(first, "n[1-2]", in_s=3600)
+    cluster.controller.kill9()
+    cluster.promise(second, "n[3-4]", in_s=3600)
+    cluster.controller.start()
+    names = {f"sg_{first}", f"sg_{second}"}
+    cluster.wait(lambda: set(cluster.ours()) == names, "both are made")
+    cluster.lab.run_as("root", ["scontrol", "reconfigure"])
+    cluster.controller.kill9()
+    try:
+        cluster.database.decide_reservation(first, "cancel")
+        # slurmctld saves its state now and then: killed so soon it may have forgotten both by itself.
+        cluster.lab.daemons["slurmctld"].kill9()
+        cluster.lab.daemons["slurmctld"].start()
+        cluster.lab.run_as("root", ["scontrol", "delete", f"ReservationName=sg_{second}"], check=False)
+    finally:
+        cluster.controller.start()
+    cluster.wait(
+        lambda: cluster.ours() == [f"sg_{second}"], "what is cancelled is gone, what was lost is back"
+    )
+    assert cluster.doctor() == ("ok", "Slurm has what is promised: 1 reservation")
+
+
+def test_where_jobs_are_in_the_way_it_is_made_all_the_same(cluster: Cluster) -> None:
+    job = cluster.submit("bob", "--nodelist=n1", "--gpus=1")
+    cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "a job runs there")
+    number = cluster.ask()
+    cluster.promise(number, "n[1-2]", in_s=5)
+    cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
+    assert "IGNORE_JOBS" in cluster.shown()
+
+    def acts() -> list[Act]:
+        return [act for act in cluster.database.acts() if act.subject == f"sg_{number}" and "made" in act.act]
+
+    cluster.wait(acts, "the audit has it")
+    assert "jobs may still be on its nodes" in acts()[0].why
+
+
+def test_the_sites_own_are_planned_around_and_never_touched(cluster: Cluster) -> None:
+    own = "ReservationName=sg_900 StartTime=now+3600 Duration=60 Users=root Nodes=n[1-2]"
+    cluster.lab.run_as("root", ["scontrol", "create", "reservation", *own.split()])
+    try:
+        number = cluster.ask("--earliest=1h")
+        said = cluster.lab.run_as("carol", ["slurm-gpu", "reserve", "approve", str(number)]).stdout
+        assert "on n[3-4], for 10m" in said
+        cluster.wait(lambda: set(cluster.ours()) == {"sg_900", f"sg_{number}"}, "both are there")
+        level, message = cluster.doctor()
+        assert level == "warn"
+        assert "sg_900 in Slurm is called as slurm-gpu's are, and is none of them" in message
+        cluster.database.decide_reservation(number, "cancel")
+        cluster.wait(lambda: cluster.ours() == ["sg_900"], "ours alone is gone")
+    finally:
+        cluster.lab.run_as("root", ["scontrol", "delete", "ReservationName=sg_900"])
