@@ -11,6 +11,8 @@ from slurm_gpu.units import counted
 
 _OPEN = ("PENDING", "RUNNING", "SUSPENDED")
 _NAMED = 5
+_PAGE = 1000
+"""Most that are told at once (docs/api.md)."""
 
 
 def ended(at: Surroundings) -> Iterator[Finding]:
@@ -20,7 +22,7 @@ def ended(at: Surroundings) -> Iterator[Finding]:
     out again. slurmdbd has been told of the first jobs, and nobody tells it of their end.
     """
     with at.site.database() as database:
-        going_on = list(database.all_runs(states=_OPEN))
+        going_on = list(database.all_runs(states=_OPEN, limit=_PAGE))
     # Asked in this order, what ends meanwhile is not taken for lost.
     known = {job.job_id: job.submit_s for job in at.site.slurm.jobs()}
     lost = {
