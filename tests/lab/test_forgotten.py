@@ -65,8 +65,8 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
     def over(job: int) -> bool:
         found = runs_of(lab, job)
         records = [record for run in found for record in run["devices"]]
-        ended = [run for run in found if run["state"] == "COMPLETED"]
-        return len(found) == 2 and bool(ended) and all(record["final"] for record in records)
+        seen = [run for run in found if run["state"] == "COMPLETED" and run["devices"]]
+        return len(found) == 2 and bool(seen) and all(record["final"] for record in records)
 
     for job, node in ((runs, "n2"), (waits, "n3")):
         wait_for(partial(over, job), 120, f"job {job} has its records", partial(told, job), 0.5)
