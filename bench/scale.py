@@ -7,9 +7,10 @@ of its own, as docs/contracts.md has it: live values each 10 s, records each 300
 At last all jobs end at once, and what slurm-gpudbd has of them is counted in the database. Stand-ins: nodes
 (scale_load.c), whose records slurm-gpud made (scale_records.py), and Slurm's commands (scale_slurm.py).
 
-DIR is to lie on the disk on which a database would lie: MariaDB waits for it at each commit. With --json the
-last line is {"live_posts_per_s": …, "records_per_s": …, "burst_records_per_s": …, "p99_ms": …,
-"growth_gb_per_million_job_gpus": …, …}. The exit code is 1 where something was lost.
+DIR is to lie on the disk on which a database would lie: MariaDB waits for it at each commit. Each half minute
+a line on stderr tells how it fares. With --json the last line is {"live_posts_per_s": …, "records_per_s": …,
+"burst_records_per_s": …, "p99_ms": …, "growth_gb_per_million_job_gpus": …, …}. The exit code is 1 where
+something was lost.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ import arguments
 import numpy as np
 import psutil
 from scale_bodies import FINAL_SEQ, address, name, write_plan
+from scale_progress import RESULT, progress_told
 from scale_records import patterns
 from scale_slurm import CLUSTER, GPUS, SimulatedJob, install, tell_jobs
 from sqlalchemy import create_engine, text
@@ -49,10 +51,6 @@ AFTER_S = 300.0
 """For so long the end of all jobs may take."""
 MATCHED_WITHIN_S = 600.0
 MARIADB = ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=512M")
-_RESULT = np.dtype(
-    [("due_s", "f8"), ("sent_s", "f8"), ("done_s", "f8")]
-    + [(field, "u4") for field in ("node", "n_records", "tries", "stored", "stale", "rejected")]
-)
 _TABLES = "run_device", "run_host", "run"
 
 
@@ -162,7 +160,10 @@ def measure(
     until_s = ramp_s + steady_s + AFTER_S
     command = [str(load), str(plan), str(results), str(bench.munge_socket), str(bench.port), str(until_s)]
     began = time.monotonic()
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with (
+        progress_told(results, bench.pids["slurm-gpudbd"]),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
         try:
             pids = bench.pids | {"the nodes": process.pid}
             _sleep_until(began + ramp_s, process)
@@ -180,7 +181,7 @@ def measure(
             raise
         if process.wait() != 0:
             raise SystemExit(f"the nodes could not post:\n{bench.log.read_text()[-3000:]}")
-    told = np.fromfile(results, _RESULT)
+    told = np.fromfile(results, RESULT)
     found = _stored(bench, len(jobs))
     return {
         **_of_steady(told, ramp_s, ramp_s + steady_s),

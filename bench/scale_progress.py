@@ -1,0 +1,73 @@
+"""A line each half minute on how a run of scale.py fares: a collapse is to be seen while it lasts."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+EACH_S = 30.0
+RESULT = np.dtype(
+    [("due_s", "f8"), ("sent_s", "f8"), ("done_s", "f8")]
+    + [(field, "u4") for field in ("node", "n_records", "tries", "stored", "stale", "rejected")]
+)
+"""struct result of scale_plan.h: a shipment that was answered with 200."""
+
+
+@contextlib.contextmanager
+def progress_told(results: Path, daemon_pid: int) -> Iterator[None]:
+    """Tell on stderr of what was answered in each half minute, and what slurm-gpudbd took for it."""
+    over = threading.Event()
+    daemon = psutil.Process(daemon_pid)
+
+    def tell() -> None:
+        began_s = since_s = time.monotonic()
+        before, n_told = _spent(daemon), 0
+        while not over.wait(EACH_S):
+            now_s, spent = time.monotonic(), _spent(daemon)
+            told = np.fromfile(results, RESULT)  # whole ones alone
+            line = _line(told[n_told:], now_s - since_s, *(spent - before))
+            print(f"{now_s - began_s:6.0f} s: {line}", file=sys.stderr, flush=True)
+            since_s, before, n_told = now_s, spent, len(told)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _spent(daemon: psutil.Process) -> Any:
+    """Seconds of processor time, and how often one of its threads gave way to another."""
+    times = daemon.cpu_times()
+    return np.array([times.user + times.system, _n_switches(daemon.pid)])
+
+
+def _n_switches(pid: int) -> int:
+    n_switches = 0
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):  # psutil counts the main thread's alone
+        with contextlib.suppress(OSError):  # it has ended
+            lines = (line.split() for line in status.read_text().splitlines())
+            n_switches += sum(int(line[1]) for line in lines if line[0].endswith("_ctxt_switches:"))
+    return n_switches
+
+
+def _line(told: Any, seconds: float, cpu_s: float, n_switches: float) -> str:
+    cost = f"slurm-gpudbd {100 * cpu_s / seconds:.0f} % of a core, {n_switches / seconds:.0f} switches/s"
+    if not len(told):
+        return f"nothing was answered; {cost}"
+    p50_s, p99_s = np.percentile(told["done_s"] - told["due_s"], (50, 99))
+    n_records = int(told["n_records"].sum())
+    return (
+        f"{len(told) / seconds:.0f} posts/s, {n_records / seconds:.0f} records/s, p50 {p50_s:.3f} s, "
+        f"p99 {p99_s:.3f} s; {cost}, {1000 * cpu_s / len(told):.2f} ms a post"
+    )
