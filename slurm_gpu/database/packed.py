@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import binascii
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import repeat
 from typing import Any
 
@@ -56,12 +56,19 @@ def pack_statistics(statistics: Mapping[str, Any]) -> bytes:
 def unpack_statistics(packed: bytes) -> dict[str, Any]:
     """The same again."""
     values: dict[str, Any] = _decode(_inflated(packed, _JSON))
-    for name in HISTOGRAMS:
-        row = values.get(name)
-        if isinstance(row, list):
-            first, *of_percents = row
-            values[name] = {str(percent): ms for percent, ms in enumerate(of_percents, first) if ms}
-    return values
+    return _with_histograms(values)
+
+
+def unpacker(names: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
+    """What unpacks these statistics alone, as far as they are there: all would take three times as long."""
+    only = msgspec.defstruct("_Only", [(name, Any, None) for name in sorted(names)])
+    decode = msgspec.json.Decoder(only).decode
+
+    def unpack(packed: bytes) -> dict[str, Any]:
+        told = msgspec.structs.asdict(decode(_inflated(packed, _JSON)))
+        return _with_histograms({name: value for name, value in told.items() if value is not None})
+
+    return unpack
 
 
 def pack_timeline(timeline: Mapping[str, Any]) -> bytes:
@@ -82,6 +89,15 @@ def unpack_timeline(packed: bytes) -> dict[str, Any]:
         for place, name in enumerate(names)
     }
     return {"width_s": width_s, "start_s": start_s, "series": series}
+
+
+def _with_histograms(values: dict[str, Any]) -> dict[str, Any]:
+    for name in HISTOGRAMS:
+        row = values.get(name)
+        if isinstance(row, list):
+            first, *of_percents = row
+            values[name] = {str(percent): ms for percent, ms in enumerate(of_percents, first) if ms}
+    return values
 
 
 def _in_a_row(histogram: dict[str, int]) -> list[int] | dict[str, int]:

@@ -27,6 +27,7 @@ from sqlalchemy import (
     select,
     true,
     tuple_,
+    type_coerce,
     update,
 )
 
@@ -43,9 +44,10 @@ from slurm_gpu.database.engine import REFUSED, Database, why_refused
 from slurm_gpu.database.heldtime import Part
 from slurm_gpu.database.match import RecordSpan, RunSpan, assign, node_set
 from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.packed import pack_statistics, unpacker
 from slurm_gpu.database.placed import Placed
 from slurm_gpu.database.resized import Row, began_s, part_s, runs_of
-from slurm_gpu.database.schema import run, run_device, run_host
+from slurm_gpu.database.schema import Packed, run, run_device, run_host
 from slurm_gpu.database.store import (
     RECORD_WITHOUT_TIMELINE,
     double_watch_event,
@@ -59,10 +61,15 @@ from slurm_gpu.records import Event, Host, Record
 log = logging.getLogger(__name__)
 
 DEFAULT_MIN_COVERAGE = Sampling().min_coverage
-_JOBS_PER_TRANSACTION = 500
+_JOBS_PER_TRANSACTION = 100
+"""Whoever ships a record of one of these waits until they are written."""
 _ROWS_PER_STATEMENT = 500
 _NO_DEVICE = ""
-_read_record = partial(read_record, statistics=DERIVED_FROM)
+_STATISTICS = Packed(pack_statistics, unpacker(DERIVED_FROM))
+_COLUMNS = [
+    type_coerce(column, _STATISTICS).label(column.name) if column.name == "statistics" else column
+    for column in RECORD_WITHOUT_TIMELINE
+]
 _NOTHING = dict.fromkeys(("app", "app_field", *(item.name for item in fields(Derived))))
 # What one job's values may bring about; a database that is away is none of it.
 _OF_ONE_JOB = *REFUSED, ArithmeticError, ValueError
@@ -123,7 +130,7 @@ def _reconcile_jobs(connection: Connection, jobs: Sequence[Job], min_coverage: f
     for row in connection.execute(select(run).where(_among(run, jobs))).mappings():
         runs[row["cluster"], row["job_id"]].append(row)
     records: dict[Job, list[RowMapping]] = defaultdict(list)
-    query = select(*RECORD_WITHOUT_TIMELINE).where(_among(run_device, jobs))
+    query = select(*_COLUMNS).where(_among(run_device, jobs))
     for row in connection.execute(query).mappings():
         records[row["cluster"], row["job_id"]].append(row)
     hosts: dict[Job, list[RowMapping]] = defaultdict(list)
@@ -225,7 +232,7 @@ def _reconcile_job(
     of_run: dict[int, list[Record]] = defaultdict(list)
     for row in rows:
         run_id = found[row["segment"], row["device"]]
-        if run_id is not None and (record := readable(_read_record, row)) is not None:
+        if run_id is not None and (record := readable(read_record, row)) is not None:
             of_run[run_id].append(record)
         if row["match_due"] or row["run_id"] != run_id:
             key = {name: row[name] for name in ("segment", "device", "seq")}

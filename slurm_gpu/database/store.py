@@ -239,16 +239,10 @@ def device_elsewhere_event(uuid: str, node: str, others: Collection[str], at_s: 
     )
 
 
-def read_record(row: RowMapping, statistics: Collection[str] | None = None) -> Record:
-    """The record that a row of `run_device` holds; without its timeline where that was not read.
-
-    With `statistics` it has these alone: to check all would take twice as long.
-    """
+def read_record(row: RowMapping) -> Record:
+    """The record that a row of `run_device` holds, as far as it was read."""
     columns = {name: row[name] for name in _RECORD_COLUMNS}
-    told = row["statistics"]
-    if statistics is not None:
-        told = {name: value for name, value in told.items() if name in statistics}
-    return Record.from_wire({**told, **columns, "timeline": row.get("timeline")})
+    return Record.from_wire({**row["statistics"], **columns, "timeline": row.get("timeline")})
 
 
 def read_host(row: RowMapping) -> Host:

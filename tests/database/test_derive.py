@@ -14,6 +14,7 @@ from slurm_gpu.database.derive import (
     resolve_double_watches,
 )
 from slurm_gpu.database.heldtime import SHIPPED_WITHIN_S, Part
+from slurm_gpu.database.packed import pack_statistics, unpacker
 from slurm_gpu.database.schema import run_device
 from slurm_gpu.database.store import read_record
 from slurm_gpu.records import Mean, Record, Total
@@ -32,7 +33,7 @@ def _derive(
 
 def test_what_is_derived_does_not_depend_on_statistics_that_are_not_read_for_it() -> None:
     """Whoever derives from another one has to name it in DERIVED_FROM."""
-    full, read = list[Record](), list[Record]()
+    full, read, unpack = list[Record](), list[Record](), unpacker(DERIVED_FROM)
     for n, device in enumerate(("GPU-1", "GPU-1", "GPU-2")):
         told = record(segment=segment(n), device=device, first_s=T0 + n, last_s=T0 + 10, uptime_s=50.5 + n)
         others: dict[str, Any] = {"mem_hist_ms": {7: 100}, "throttle_s": {"sw_power_cap": 1.0}}
@@ -41,7 +42,7 @@ def test_what_is_derived_does_not_depend_on_statistics_that_are_not_read_for_it(
         full.append(replace(told, no_process_s=1.0, **others))
         wire = full[-1].to_wire()
         row: Any = {c.name: wire.get(c.name) for c in run_device.columns}
-        read.append(read_record({**row, "statistics": wire}, DERIVED_FROM))  # type: ignore[arg-type]
+        read.append(read_record({**row, "statistics": unpack(pack_statistics(wire))}))  # type: ignore[arg-type]
     assert read != full
     assert all(getattr(told, name) is not None for told in read for name in DERIVED_FROM)
     kept, doubled = resolve_double_watches(full)

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.database.packed import pack_statistics, pack_timeline, unpack_statistics, unpack_timeline
+from slurm_gpu.database.packed import (
+    pack_statistics,
+    pack_timeline,
+    unpack_statistics,
+    unpack_timeline,
+    unpacker,
+)
 from slurm_gpu.errors import DatabaseError
 from slurm_gpu.records.timeline import FULL, SERIES
 
@@ -53,6 +59,16 @@ histograms = st.dictionaries(st.sampled_from(PERCENTS), st.integers(0, 2**63 - 1
 )
 def test_statistics_come_back_as_they_were(values: dict[str, Any], told: dict[str, Any]) -> None:
     assert unpack_statistics(pack_statistics({**values, **told})) == {**values, **told}
+
+
+@given(
+    st.dictionaries(st.sampled_from(("a", "b", "c")), st.lists(numbers, max_size=4) | numbers),
+    st.fixed_dictionaries({}, optional={"util_hist_ms": histograms, "mem_hist_ms": histograms}),
+)
+def test_some_statistics_come_back_alone(values: dict[str, Any], told: dict[str, Any]) -> None:
+    whole, names = {**values, **told}, {"a", "c", "util_hist_ms", "nowhere"}
+    some = {name: value for name, value in whole.items() if name in names}
+    assert unpacker(names)(pack_statistics(whole)) == some
 
 
 @given(st.data())
