@@ -48,9 +48,9 @@ def encode(payload: bytes, socket: str | None = None) -> str:
     """A fresh credential of the calling user over `payload`; `socket` is munged's if not the default."""
     lib = _library()
     credential = ctypes.c_char_p()
-    with _Context(lib, socket) as context:
+    with _Context(socket) as context:
         code = lib.munge_encode(ctypes.byref(credential), context, payload, len(payload))
-        _check(lib, code, context)
+        _check(code, context)
     try:
         return (credential.value or b"").decode("ascii")
     finally:
@@ -62,7 +62,7 @@ def decode(credential: str, socket: str | None = None) -> Credential:
     lib = _library()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
     uid, gid = ctypes.c_uint32(), ctypes.c_uint32()
-    with _Context(lib, socket) as context:
+    with _Context(socket) as context:
         code = lib.munge_decode(
             credential.encode("ascii", "replace"),
             context,
@@ -72,7 +72,7 @@ def decode(credential: str, socket: str | None = None) -> Credential:
             ctypes.byref(gid),
         )
         try:
-            _check(lib, code, context)
+            _check(code, context)
             data = ctypes.string_at(payload, length.value) if payload else b""
         finally:
             _free(payload)  # munge hands out the payload even with an error
@@ -82,19 +82,20 @@ def decode(credential: str, socket: str | None = None) -> Credential:
 class _Context:
     """A munge_ctx_t for the length of one call; NULL when the default socket will do."""
 
-    def __init__(self, lib: ctypes.CDLL, socket: str | None) -> None:
-        self._lib, self._socket = lib, socket
+    def __init__(self, socket: str | None) -> None:
+        self._socket = socket
         self._context: ctypes.c_void_p | None = None
 
     def __enter__(self) -> ctypes.c_void_p | None:
         if self._socket is not None:
-            self._context = ctypes.c_void_p(self._lib.munge_ctx_create())
-            self._lib.munge_ctx_set(self._context, _OPT_SOCKET, self._socket.encode())
+            lib = _at_once()
+            self._context = ctypes.c_void_p(lib.munge_ctx_create())
+            lib.munge_ctx_set(self._context, _OPT_SOCKET, self._socket.encode())
         return self._context
 
     def __exit__(self, *exc: object) -> None:
         if self._context is not None:
-            self._lib.munge_ctx_destroy(self._context)
+            _at_once().munge_ctx_destroy(self._context)
 
 
 @functools.cache
@@ -104,6 +105,18 @@ def _library() -> ctypes.CDLL:
         lib = ctypes.CDLL("libmunge.so.2")
     except OSError as error:
         raise MungeError(f"libmunge is missing ({error}); install the package munge") from None
+    lib.munge_encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
+    lib.munge_decode.argtypes = [ctypes.c_char_p] + [ctypes.c_void_p] * 5
+    return lib
+
+
+@functools.cache
+def _at_once() -> ctypes.PyDLL:
+    """What of libmunge and libc waits for nothing, called without giving up Python's lock.
+
+    Who gives it up among busy threads has to wait for it: once for a credential is enough.
+    """
+    lib = ctypes.PyDLL("libmunge.so.2")
     lib.munge_ctx_create.restype = ctypes.c_void_p
     lib.munge_ctx_destroy.argtypes = [ctypes.c_void_p]
     lib.munge_ctx_strerror.argtypes = [ctypes.c_void_p]
@@ -111,26 +124,19 @@ def _library() -> ctypes.CDLL:
     lib.munge_strerror.restype = ctypes.c_char_p
     # munge_ctx_set is variadic, so its fixed arguments alone are declared.
     lib.munge_ctx_set.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    lib.munge_encode.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]
-    lib.munge_decode.argtypes = [ctypes.c_char_p] + [ctypes.c_void_p] * 5
+    lib.free.argtypes = [ctypes.c_void_p]
+    lib.free.restype = None
     return lib
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None)
-    libc.free.argtypes = [ctypes.c_void_p]
-    libc.free.restype = None
-    return libc
-
-
 def _free(pointer: Any) -> None:
-    _libc().free(ctypes.cast(pointer, ctypes.c_void_p))
+    _at_once().free(ctypes.cast(pointer, ctypes.c_void_p))
 
 
-def _check(lib: ctypes.CDLL, code: int, context: ctypes.c_void_p | None) -> None:
+def _check(code: int, context: ctypes.c_void_p | None) -> None:
     if code == 0:
         return
+    lib = _at_once()
     detail = lib.munge_ctx_strerror(context) if context is not None else None
     text = (detail or lib.munge_strerror(code) or b"unknown error").decode("utf-8", "replace")
     if code in _AWAY:

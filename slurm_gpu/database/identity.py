@@ -49,7 +49,7 @@ class Authenticator:
         self._operators, self._slurm_uid = operators, slurm_uid
         self._clock, self._munge_socket = clock, munge_socket
         self._lock = threading.Lock()
-        self._operator_until: dict[int, tuple[float, bool]] = {}
+        self._kept: dict[int, tuple[float, tuple[str, bool]]] = {}
 
     def by_credential(self, authorization: str, method: str, target: str, body: bytes) -> Caller:
         """The sender of a request with this Authorization header.
@@ -72,30 +72,26 @@ class Authenticator:
     def by_uid(self, uid: int) -> Caller:
         """The rights of a local user."""
         slurm = uid == 0 or uid == self._slurm_uid()
+        user, is_operator = self._known(uid)
+        return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
+
+    def _known(self, uid: int) -> tuple[str | None, bool]:
+        """A user's name, and whether it is an operator's, as they were a minute ago at most."""
+        now = self._clock.monotonic()
+        until, known = self._kept.get(uid, (now, None))
+        if known is not None and until > now:
+            return known
         try:
             user = pwd.getpwuid(uid).pw_name
         except KeyError:
-            user = None
-        return Caller(uid, user, sees_all=slurm or self._is_operator(uid, user), writes=slurm)
-
-    def _is_operator(self, uid: int, user: str | None) -> bool:
-        if user is None:
-            return False
-        if user in self._operators.users:
-            return True
-        if not self._operators.unix_groups:
-            return False
-        now = self._clock.monotonic()
+            return None, False
+        groups = self._operators.unix_groups
+        known = user, user in self._operators.users or (bool(groups) and _in_groups(user, groups))
         with self._lock:
-            until, known = self._operator_until.get(uid, (now, False))
-        if until > now:
-            return known
-        found = _in_groups(user, self._operators.unix_groups)
-        with self._lock:
-            if len(self._operator_until) >= _MAX_KEPT:
-                self._operator_until.clear()
-            self._operator_until[uid] = now + _KEPT_S, found
-        return found
+            if len(self._kept) >= _MAX_KEPT:
+                self._kept.clear()
+            self._kept[uid] = now + _KEPT_S, known
+        return known
 
 
 def _in_groups(user: str, groups: tuple[str, ...]) -> bool:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import cache, partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
+from slurm_gpu.database.arrivals import Arrivals
+from slurm_gpu.database.crew import outcome_of
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, why_refused
 from slurm_gpu.database.goods import Goods
@@ -39,6 +41,8 @@ ENDS_AT_ONCE = 5
 """So many nodes at once are told by accounting which jobs are over: each takes one of the few connections."""
 
 T = TypeVar("T")
+Counts = tuple[int, int]
+Answer = dict[str, Any]
 
 
 class Intake:
@@ -52,10 +56,12 @@ class Intake:
         clock: Clock,
         board: LiveBoard | None = None,
         wants: Wants | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
         self._board = LiveBoard(clock) if board is None else board
         self._wants = Wants(clock) if wants is None else wants
+        self._arrivals = Arrivals(clock) if arrivals is None else arrivals
         self._allowances = Allowances(clock)
         self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
         self._unknown = UnknownLog()
@@ -69,13 +75,33 @@ class Intake:
         """Those that wait for it."""
         self.rejections = Rejections(clock)
 
-    def take(self, shipment: Shipment, address: str | None) -> dict[str, Any]:
+    def take(self, shipment: Shipment, address: str | None) -> Answer:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
 
         The answer comes after the commit. Raises DatabaseError when not all could be stored, SlurmError when
         only Slurm could tell whether the sender may say this, and it is away, and ShipmentError (429) when
         the sender has sent more than its allowance: it tries again.
         """
+        (answer,) = self.take_all([(shipment, address)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def take_all(self, some: Sequence[tuple[Shipment, str | None]]) -> list[Answer | Exception]:
+        """Of each the answer, or what `take` would raise; what they have to be stored is stored together."""
+        takings = [self._taking(shipment, address) for shipment, address in some]
+        steps = [_step(partial(next, taking)) for taking in takings]
+        waiting = {place: step for place, step in enumerate(steps) if isinstance(step, Goods)}
+        stored = self._stored(list(waiting.values())) if waiting else []
+        for place, outcome in zip(waiting, stored, strict=True):
+            if isinstance(outcome, Exception):
+                steps[place] = _step(partial(takings[place].throw, outcome))
+            else:
+                steps[place] = _step(partial(takings[place].send, outcome))
+        return [step for step in steps if not isinstance(step, Goods)]
+
+    def _taking(self, shipment: Shipment, address: str | None) -> Generator[Goods, Counts, Answer]:
+        """Yields what is to be stored, where there is something, and is told what became of it."""
         # Not by the node's name: whoever sends may write any there, another's too.
         sender = shipment.node if address is None else _plain(address)
         if (wait_s := self._allowances.wait_s(sender)) > 0:
@@ -84,14 +110,17 @@ class Intake:
             log.warning("%s; it has to wait for %.0f s", why, wait_s)
             raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
-        goods = self._admitted(shipment, address, queue)
+        foreign = cache(partial(self._foreign, address=address))
+        # Found out first of all: once it is stored, nothing may say that it was not.
+        is_its_own = foreign(shipment.node) is None
+        goods = self._admitted(shipment, foreign, queue)
         if goods.live is not None:
             # Whatever becomes of the rest: later nobody needs to know.
             self._board.put(shipment.node, goods.live)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
         if n_to_store:
-            stored, stale = self._stored(goods)
+            stored, stale = yield goods
             self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
         # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
         for window in windows:
@@ -106,6 +135,8 @@ class Intake:
         open_jobs = shipment.open_jobs if shipment.node in slurm_nodes else ()
         now_s = self._clock.wall()
         over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
+        if is_its_own:
+            self._arrivals.heard(shipment.node, shipment.version)
         return {
             "stored": stored,
             "stale": stale,
@@ -119,13 +150,10 @@ class Intake:
             "wire": list(WIRE_RANGE),
         }
 
-    def may_speak(self, node: str, address: str | None) -> bool:
-        """Whether what comes from `address` is the word of `node`; raises SlurmError as `take` does."""
-        return self._foreign(node, address=address) is None
-
-    def _admitted(self, shipment: Shipment, address: str | None, queue: Queue | None) -> Goods:
+    def _admitted(
+        self, shipment: Shipment, foreign: Callable[[str], str | None], queue: Queue | None
+    ) -> Goods:
         """What this sender may say; the rest is rejected."""
-        foreign = cache(partial(self._foreign, address=address))
         rejected, at_s = list(shipment.rejected), int(self._clock.wall())
         goods = Goods(node=shipment.node, at_s=at_s, queue=queue, rejected=rejected)
 
@@ -154,30 +182,41 @@ class Intake:
         goods.reject("events", _from_the_future(goods.events, goods.at_s))
         return goods
 
-    def _stored(self, goods: Goods) -> tuple[int, int]:
-        """How many records and host records were (stored, stale), once they are committed.
+    def _stored(self, some: Sequence[Goods]) -> list[Counts | Exception]:
+        """Of each how many records and host records were (stored, stale), once they are committed.
 
         What the database does not take, and never will, is rejected, and keeps out nothing else.
         """
-        try:
-            prepare(goods.records.values())
-            with self.storing:
-                counts = self._commits.do(goods)
-        except LockedError as error:
-            self._locked.failed(f"{goods.node}: {error}")
-            raise
-        except DatabaseError as error:
-            self._away.failed(str(error))
-            raise
-        except REFUSED as error:
-            if goods.n_to_store <= 1:
-                goods.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
-                return 0, 0
-            # By halves, until it stands alone.
-            first, second = map(self._stored, goods.halves())
-            return first[0] + second[0], first[1] + second[1]
-        self._away.worked()
-        return counts
+        unready = [outcome_of(prepare, goods.records.values()) for goods in some]
+        ready = [goods for goods, error in zip(some, unready, strict=True) if error is None]
+        with self.storing.waiting(len(ready)):
+            committed = iter(self._commits.do(ready))
+        outcomes = [next(committed) if error is None else error for error in unready]
+        return list(map(self._judged, some, outcomes))
+
+    def _judged(self, goods: Goods, outcome: Counts | Exception) -> Counts | Exception:
+        if isinstance(outcome, REFUSED):
+            return self._refused(goods, outcome)
+        if isinstance(outcome, LockedError):
+            self._locked.failed(f"{goods.node}: {outcome}")
+        elif isinstance(outcome, DatabaseError):
+            self._away.failed(str(outcome))
+        elif not isinstance(outcome, Exception):
+            self._away.worked()
+        return outcome
+
+    def _refused(self, goods: Goods, error: Exception) -> Counts | Exception:
+        if goods.n_to_store <= 1:
+            goods.reject_all(f"the database refuses it: {why_refused(error)}"[:_MOST_OF_A_REASON])
+            return 0, 0
+        # By halves, until it stands alone.
+        n_stored, n_stale = 0, 0
+        for half in goods.halves():
+            (outcome,) = self._stored([half])
+            if isinstance(outcome, Exception):
+                return outcome
+            n_stored, n_stale = n_stored + outcome[0], n_stale + outcome[1]
+        return n_stored, n_stale
 
     def _store_together(self, items: Sequence[Goods], waits: bool) -> Sequence[tuple[int, int]]:
         # All others wait meanwhile: for a lock no longer than need be.
@@ -207,6 +246,17 @@ class Intake:
         if not addresses:
             return f"{node} is no node of this cluster"
         return f"{address} is not an address of {node}, which has {', '.join(sorted(addresses))}"
+
+
+def _step(go_on: Callable[[], Goods]) -> Goods | Answer | Exception:
+    """What a generator yields, returns or raises."""
+    try:
+        return go_on()
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    except Exception as error:
+        return error
 
 
 def _from_the_future(items: Mapping[int, DeviceFacts] | Mapping[int, Event], now_s: int) -> dict[int, str]:

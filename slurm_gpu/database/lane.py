@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from slurm_gpu.clock import Clock
 
@@ -17,24 +19,27 @@ class Lane:
         self._waiting = 0
         self._since_s = 0.0
 
-    def begin(self) -> None:
-        """One more waits; who waits alone waits from now on."""
+    def begin(self, n: int = 1) -> None:
+        """So many more wait; who waits alone waits from now on."""
         with self._lock:
             if not self._waiting:
                 self._since_s = self._clock.monotonic()
-            self._waiting += 1
+            self._waiting += n
 
-    def end(self) -> None:
-        """One was done."""
+    def end(self, n: int = 1) -> None:
+        """So many were done."""
         with self._lock:
-            self._waiting -= 1
+            self._waiting -= n
             self._since_s = self._clock.monotonic()
 
-    def __enter__(self) -> None:
-        self.begin()
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    @contextmanager
+    def waiting(self, n: int) -> Iterator[None]:
+        """So many wait until it is left."""
+        self.begin(n)
+        try:
+            yield
+        finally:
+            self.end(n)
 
     def hangs(self, now_s: float, within_s: float) -> str | None:
         """In words, where some wait and none was done within that time."""

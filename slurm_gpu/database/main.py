@@ -128,15 +128,15 @@ def _services(
         settings = view.settings()
         return None if settings is None else settings.slurm_user_uid
 
-    board, wants = LiveBoard(clock), Wants(clock)
+    board, wants, arrivals = LiveBoard(clock), Wants(clock), Arrivals(clock)
     return Services(
         cluster=config.cluster,
         database=database,
         authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
-        intake=Intake(database, view, config.cluster, clock, board, wants),
+        intake=Intake(database, view, config.cluster, clock, board, wants, arrivals),
         importer=importer,
         view=view,
-        arrivals=Arrivals(clock),
+        arrivals=arrivals,
         board=board,
         wants=wants,
         clock=clock,

@@ -1,21 +1,24 @@
-"""POST /v1/node: what nodes ship, as many of them at once as there is room for."""
+"""POST /v1/node: what nodes ship, read and stored by a few threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from slurm_gpu.database.asking import CONNECTION, PEER_UID, RETRY_AFTER_S, asked
+from slurm_gpu.database.crew import Crew, outcome_of
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.intake import Answer
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.shipment import Shipment, ShipmentError, WireError, parse_shipment
 from slurm_gpu.database.trouble import TroubleLog
@@ -25,12 +28,14 @@ log = logging.getLogger(__name__)
 
 SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
-READING_AT_ONCE = 8
-"""More would only wait for Python's lock, and for each other."""
-STORING_AT_ONCE = 100
+READERS = 3
+"""More would only wait for Python's lock; and not all are to wait for one name that is hard to resolve."""
+STORERS = 2
+"""While one waits for the database, the other reads what is stored next."""
+STORED_AT_ONCE = 100
 """As many shipments go into one transaction at most."""
 SMALL_BYTES = 4096
-"""What is larger, as it was sent, has records in it: it is read in the thread that stores it, in its turn."""
+"""What is larger, as it was sent, has records in it: it is read by the thread that stores it, in its turn."""
 WAITING_BYTES = 64 << 20
 """Of shipments, inflated, that wait to be stored; read, they take several times as much."""
 WAITED_FOR_S = 20.0
@@ -38,16 +43,31 @@ WAITED_FOR_S = 20.0
 NODES_TOLD_OF = 20_000
 """Whose versions are not spoken here; more are not told of."""
 
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True, eq=False)
+class _Post:
+    """A request; `held` is let go of once it is answered."""
+
+    identify: Callable[[], Caller]
+    body: bytes
+    encoding: str
+    address: str | None
+    connection: asyncio.Transport | None
+    came_s: float
+    held: contextlib.ExitStack
+    shipment: Shipment | None = None
+
 
 class Posts:
     """The endpoint, and what is under way there."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        # Records wait for the database, and live values must not wait for them. Not anyio's threads, in
-        # which others are answered: to call these takes several times as long.
-        self._reading = ThreadPoolExecutor(READING_AT_ONCE, "read-posts")
-        self._storing = ThreadPoolExecutor(STORING_AT_ONCE, "store-posts")
+        # Records wait for the database, and live values must not wait for them.
+        self._reading = Crew[_Post, bytes | None](self._read, READERS, 1, "read-posts")
+        self._storing = Crew[_Post, bytes](self._store, STORERS, STORED_AT_ONCE, "store-posts")
         self._shipments: Counter[str] = Counter()
         self._waiting_bytes = 0
         self._counting = threading.Lock()
@@ -57,69 +77,63 @@ class Posts:
     async def post_node(self, request: Request) -> Response:
         """Take in a shipment."""
         identify, body = await asked(self._services.authenticator, request)
-        encoding = request.headers.get("content-encoding", "").strip().lower()
         over_unix = hasattr(request.state, PEER_UID)
-        address = None if over_unix or request.client is None else request.client.host
-        connection: asyncio.Transport | None = request.scope.get("state", {}).get(CONNECTION)
-        came_s = self._services.clock.monotonic()
-
-        def check_age() -> None:
-            if connection is not None and connection.is_closing():
-                raise ClientDisconnect
-            self._check_age(came_s)
-
         with contextlib.ExitStack() as held:
-
-            def read() -> Shipment | bytes:
-                """The answer, where that is a matter of this moment."""
-                check_age()
-                if not identify().writes:
-                    raise HTTPException(403, "only root and SlurmUser ship records")
-                held.enter_context(self._one_shipment_more(address))
-                try:
-                    shipment = parse_shipment(body, encoding)
-                except WireError as error:
-                    self._tell_of(error)
-                    raise
-                if not shipment.n_to_store:
-                    return self._take(shipment, address)
-                held.enter_context(self._room_for(shipment.n_bytes))
-                return shipment
-
-            def store(shipment: Shipment) -> bytes:
-                check_age()
-                return self._take(shipment, address)
-
-            def read_and_store() -> bytes:
-                shipment = read()
-                return store(shipment) if isinstance(shipment, Shipment) else shipment
-
-            in_thread = asyncio.get_running_loop().run_in_executor
-            answer: Shipment | bytes
+            post = _Post(
+                identify,
+                body,
+                encoding=request.headers.get("content-encoding", "").strip().lower(),
+                address=None if over_unix or request.client is None else request.client.host,
+                connection=request.scope.get("state", {}).get(CONNECTION),
+                came_s=self._services.clock.monotonic(),
+                held=held,
+            )
             try:
-                if len(body) > SMALL_BYTES:
-                    answer = await in_thread(self._storing, read_and_store)
-                else:
-                    answer = await in_thread(self._reading, read)
-                    if isinstance(answer, Shipment):
-                        answer = await in_thread(self._storing, store, answer)
+                answer = await self._reading.do(post) if len(body) <= SMALL_BYTES else None
+                if answer is None:
+                    answer = await self._storing.do(post)
             except (MungedAwayError, SlurmError) as error:
                 self._again.failed(str(error))
                 raise
         return Response(answer, media_type="application/json")
 
-    def _take(self, shipment: Shipment, address: str | None) -> bytes:
-        # First of all: once it is stored, nothing may say that it was not.
-        is_its_own = self._services.intake.may_speak(shipment.node, address)
-        answer = self._services.intake.take(shipment, address)
-        if is_its_own:
-            self._services.arrivals.heard(shipment.node, shipment.version)
-        return json.dumps(answer, separators=(",", ":")).encode()
+    def _read(self, posts: Sequence[_Post]) -> list[bytes | Exception | None]:
+        """The answers, where these are a matter of the moment; None where there is something to be stored."""
+        return [outcome_of(self._answered_now, post) for post in posts]
 
-    def _check_age(self, came_s: float) -> None:
-        waited_s = self._services.clock.monotonic() - came_s
+    def _answered_now(self, post: _Post) -> bytes | None:
+        shipment = self._opened(post)
+        return None if shipment.n_to_store else _encode(self._services.intake.take(shipment, post.address))
+
+    def _store(self, posts: Sequence[_Post]) -> list[bytes | Exception]:
+        """The answers, once all is stored."""
+        opened = [outcome_of(self._opened, post) for post in posts]
+        ready = [
+            (one, post.address) for one, post in zip(opened, posts, strict=True) if isinstance(one, Shipment)
+        ]
+        answers = map(_encoded, self._services.intake.take_all(ready))
+        return [next(answers) if isinstance(one, Shipment) else one for one in opened]
+
+    def _opened(self, post: _Post) -> Shipment:
+        """What is in it, as far as its node still waits for an answer, and it may send any."""
+        if post.connection is not None and post.connection.is_closing():
+            raise ClientDisconnect
+        waited_s = self._services.clock.monotonic() - post.came_s
         if waited_s > WAITED_FOR_S:
             raise self._come_again(f"a shipment waited for {waited_s:.0f} s, longer than its node does")
+        if post.shipment is not None:
+            return post.shipment
+        if not post.identify().writes:
+            raise HTTPException(403, "only root and SlurmUser ship records")
+        post.held.enter_context(self._one_shipment_more(post.address))
+        try:
+            post.shipment = parse_shipment(post.body, post.encoding)
+        except WireError as error:
+            self._tell_of(error)
+            raise
+        if post.shipment.n_to_store:
+            post.held.enter_context(self._room_for(post.shipment.n_bytes))
+        return post.shipment
 
     @contextlib.contextmanager
     def _room_for(self, n_bytes: int) -> Iterator[None]:
@@ -162,3 +176,7 @@ class Posts:
                 self._shipments[address] -= 1
                 if not self._shipments[address]:
                     del self._shipments[address]
+
+
+def _encoded(answer: Answer | Exception) -> bytes | Exception:
+    return answer if isinstance(answer, Exception) else _encode(answer)

@@ -99,7 +99,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
     slurm = MemorySlurm()
     slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
     view = SlurmView(slurm, clock)
-    board, wants = LiveBoard(clock), Wants(clock)
+    board, wants, arrivals = LiveBoard(clock), Wants(clock), Arrivals(clock)
     # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
     services = Services(
         cluster=CLUSTER,
@@ -107,10 +107,10 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         authenticator=Authenticator(
             Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
         ),
-        intake=Intake(database, view, CLUSTER, clock, board, wants),
+        intake=Intake(database, view, CLUSTER, clock, board, wants, arrivals),
         importer=Importer(database, view, clock, CLUSTER, 60.0),
         view=view,
-        arrivals=Arrivals(clock),
+        arrivals=arrivals,
         board=board,
         wants=wants,
         clock=clock,

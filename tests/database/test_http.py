@@ -18,8 +18,8 @@ from slurm_gpu.database import posts
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.identity import Authenticator, Caller
-from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
+from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.trouble import TOLD_EACH_S, TroubleLog
 from slurm_gpu.errors import SlurmError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
@@ -416,7 +416,7 @@ def test_a_request_whose_head_has_no_end_is_cut_off(server: Running) -> None:
 
 def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where many wait for long, work for those who have gone would leave none for the others."""
-    busy, go_on, read = threading.Barrier(posts.READING_AT_ONCE + 1), threading.Event(), list[bytes]()
+    busy, go_on, read = threading.Barrier(posts.READERS + 1), threading.Event(), list[bytes]()
 
     def vouch(authenticator: Authenticator, *request: Any) -> Caller:
         if not go_on.is_set():
@@ -438,11 +438,11 @@ def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch
 
     by_credential = Authenticator.by_credential
     monkeypatch.setattr(Authenticator, "by_credential", vouch)
-    monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 2 * posts.READING_AT_ONCE)
+    monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 2 * posts.READERS)
     monkeypatch.setattr(posts, "parse_shipment", parse)
     first, gone, last = (shipment(records=[], version=name) for name in ("first", "gone", "last"))
     with contextlib.ExitStack() as held:
-        for _ in range(posts.READING_AT_ONCE):
+        for _ in range(posts.READERS):
             held.enter_context(begin(first))
         busy.wait(20)
         begin(gone).close()
@@ -499,13 +499,13 @@ def test_nobody_is_told_to_come_again_once_all_is_stored(
 ) -> None:
     """Slurm goes away at any moment; whether it can tell who speaks is found out first."""
 
-    def unknown(*_: object) -> bool:
+    def unknown(*_: object) -> Any:
         raise SlurmError("slurmctld does not answer")
 
     body = shipment(records=[record(node="here", segment=segment(702)).to_wire()])
     before = server.contents()
     server.clock.now += TOLD_EACH_S
-    monkeypatch.setattr(Intake, "may_speak", unknown)
+    monkeypatch.setattr(SlurmView, "may_speak", unknown)
     assert post(server, body)[0] == 503
     assert server.contents() == before
     assert "nodes are told to come again: slurmctld does not answer" in caplog.text
