@@ -28,22 +28,48 @@ local function finding(key, says)
   return { rule = rule, key = key, mode = "enforce", label = "", says = says }
 end
 
-local function run(job)
-  if urgent == nil or rule == nil or job.qos ~= urgent.qos then
-    return {}
-  end
-  if job.record then
-    -- Only what changes is named: one that is urgent already may be renamed.
-    if type(job.desc.qos) ~= "string" or job.desc.qos == "" or string.lower(job.record.qos or "") == urgent.qos then
-      return {}
-    end
+-- Whether the QOS is among these: Slurm takes several, joined by commas, from 24.11 on.
+local function has_it(qos)
+  return ("," .. string.lower(qos) .. ","):find("," .. urgent.qos .. ",", 1, true) ~= nil
+end
+
+local function names(value)
+  return type(value) == "string" and value ~= ""
+end
+
+local function not_for()
+  local says = "Urgent jobs (--qos=%s) are for: %s. %.0f of them run at once, others wait."
+  return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
+end
+
+-- Only what changes is named: one that is urgent already may be renamed.
+local function update(job)
+  local was, is = has_it(job.record.qos or ""), has_it(job.qos)
+  if is and not was then
     return { finding("update", "A job becomes urgent when it is submitted: sbatch --qos=" .. urgent.qos .. " ...") }
+  elseif was and names(job.desc.qos) and job.qos ~= urgent.qos then
+    -- It would keep its points, and neither Slurm nor the audit would count it any more.
+    return { finding("update", "An urgent job stays in its QOS: cancel it, and submit it again without --qos.") }
+  elseif was and names(job.desc.account) and not may(job) then
+    return not_for()
+  end
+  return {}
+end
+
+local function run(job)
+  if urgent == nil or rule == nil then
+    return {}
+  elseif job.record then
+    return update(job)
+  elseif not has_it(job.qos) then
+    return {}
   end
   local reason = job.desc.comment
   job.urgent = type(reason) == "string" and reason:sub(1, LONGEST) or ""
   if not may(job) then
-    local says = "Urgent jobs (--qos=%s) are for: %s. %.0f of them run at once, others wait."
-    return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
+    return not_for()
+  elseif job.qos ~= urgent.qos then
+    return { finding("qos", "An urgent job names no other QOS: --qos=" .. urgent.qos) }
   elseif not job.urgent:find("%S") then
     return { finding("comment", "An urgent job says why, which is kept: add --comment='the reason'.") }
   end

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.results import Act
-from slurm_gpu.errors import SlurmError, SlurmGpuError
+from slurm_gpu.errors import SlurmGpuError
 from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.hostlist import expand
@@ -93,6 +93,8 @@ class UrgentAudit:
         self._overtook: dict[_Start, Overtaken] = {}
         self._tokens: dict[int, str] = {}
         self._told: set[_Start] = set()
+        self._hurried: set[_Start] = set()
+        """Those for which accounting was asked at once."""
         self._next_s = 0.0
         self._worker: threading.Thread | None = None
         self._trouble: str | None = None
@@ -115,8 +117,9 @@ class UrgentAudit:
             if key not in self._told and job.job_id in self._waited and key not in self._overtook:
                 self._overtook[key] = overtaken_by(job, jobs)
         self._waited = frozenset(job.job_id for job in urgent if job.phase is Phase.PENDING)
-        settled = any(key not in self._told and now_s - key[1] >= SETTLES_S for key in started)
-        if settled and self._trouble is None:
+        settled = {key for key in started if key not in self._told and now_s - key[1] >= SETTLES_S}
+        if settled - self._hurried and self._trouble is None:
+            self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
             self._next_s = min(self._next_s, self._clock.monotonic())
         if self._clock.monotonic() < self._next_s or (self._worker and self._worker.is_alive()):
             return
@@ -255,7 +258,7 @@ def gave_way_to(
 def _nodes(run: AccountingRun) -> frozenset[str]:
     try:
         return frozenset(expand(run.nodes))
-    except SlurmError:
+    except ValueError:  # Slurm's accounting has nodes that are no list
         return frozenset()
 
 

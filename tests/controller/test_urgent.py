@@ -28,6 +28,8 @@ class World:
         self.tells = 0
         self.is_away = self.slurm_is_away = False
         self.tells_acts = True
+        self.asked = 0
+        """How often accounting was."""
         self.start()
 
     def start(self) -> None:
@@ -35,6 +37,7 @@ class World:
         self.teller = UrgentAudit("lab", self, self, self.clock, in_thread=False)
 
     def of_qos(self, qos: str, since_s: int) -> Sequence[AccountingRun]:
+        self.asked += 1
         if self.slurm_is_away:
             raise SlurmError("slurmdbd does not answer")
         return [row for row in self.rows if row.qos == qos]
@@ -190,3 +193,22 @@ def test_without_urgent_jobs_in_the_policy_nobody_is_asked(world: World):
     world.clock.advance(3600)
     world.teller.turn(world.jobs, None)
     assert world.teller._trouble is None
+
+
+def test_one_whose_reason_is_not_known_does_not_have_slurmdbd_asked_each_second(world: World):
+    world.waits(7, "urgent", waited_s=60)
+    world.turn()
+    world.runs(7, token="unknown")
+    for _ in range(600):
+        world.turn(after_s=1)
+    assert [act.why for act in world.audit.values()] == ["no reason is known"]
+    assert world.asked <= 10
+
+
+def test_nodes_that_are_no_list_keep_no_other_from_being_told(world: World):
+    world.waits(7, "urgent", waited_s=60)
+    world.turn()
+    world.gave_way(9, nodes="n[1-")
+    world.runs(7)
+    (act,) = world.turn(after_s=60)
+    assert act.evidence["preempted"] == []

@@ -125,6 +125,35 @@ def test_a_waiting_job_does_not_become_urgent_but_an_urgent_one_may_be_renamed()
     assert renamed.accepted
 
 
+@pytest.mark.parametrize("lua", LUA_VERSIONS)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"qos": "normal"}, "An urgent job stays in its QOS"),
+        ({"qos": "urgent,normal"}, "An urgent job stays in its QOS"),
+        ({"account": "vision"}, "Urgent jobs (--qos=urgent) are for: "),
+        ({"account": "vision", "qos": "normal"}, "An urgent job stays in its QOS"),
+        ({"account": "nlp", "qos": "Urgent"}, None),
+    ],
+)
+def test_an_urgent_job_that_waits_takes_its_points_nowhere_else(
+    lua: str, changes: dict[str, str], told: str | None
+) -> None:
+    script = PolicyScript(build_bundle(compiled()), lua=lua)
+    job = {**record(7, Request(uid=BOB, account="nlp")), "qos": "urgent"}
+    nothing = dict.fromkeys(description(Request(BOB, "nlp")))
+    changed = script.modify({**nothing, **changes}, job, PARTITIONS, BOB)  # type: ignore[dict-item]
+    assert changed.accepted == (told is None)
+    assert told is None or told in " ".join(" ".join(changed.messages).split())
+
+
+@pytest.mark.parametrize("qos", ["normal,urgent", "urgent,normal", "URGENT,long"])
+def test_the_qos_is_found_among_several(qos: str) -> None:
+    assert "are for: alice" in " ".join(submit(BOB, qos=qos, comment=WHY).messages)
+    assert "names no other QOS: --qos=urgent" in " ".join(submit(ALICE, qos=qos, comment=WHY).messages)
+    assert submit(BOB, qos="urgently,normal", comment=WHY).accepted
+
+
 def test_the_log_has_the_reason_of_those_let_in_and_of_those_refused(tmp_path: Path) -> None:
     log = tmp_path / "decisions.log"
     log.touch()
