@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import fields
 from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.output import print_json, remark
+from slurm_gpu.cli.output import check_format, print_csv, print_json, remark
 from slurm_gpu.cli.reservecalendar import Calendar, day_and_time, late, print_calendar, print_past
 from slurm_gpu.cli.reserveplan import Cluster, default_account, default_partition
 from slurm_gpu.cli.site import Site, with_site
@@ -161,9 +162,11 @@ def cancel(site: Site, number: int, why: str | None) -> None:
     "--last", type=click.IntRange(1, 1000), default=_PAST, show_default=True, help="With --past: so many."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
 @with_site
-def list_reservations(site: Site, past: bool, last: int, as_json: bool) -> None:
+def list_reservations(site: Site, past: bool, last: int, as_json: bool, as_csv: bool) -> None:
     """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
+    check_format(as_json=as_json, as_csv=as_csv)
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
         rows = database.reservations(past=last if past else 0)
@@ -171,6 +174,10 @@ def list_reservations(site: Site, past: bool, last: int, as_json: bool) -> None:
     shown = over if past else [row for row in rows if not row.state.is_over]
     lateness = {row.id: late(row) for row in shown}
     promises = kept([lateness[row.id] for row in over if row.start_s is not None and row.state in _USED])
+    if as_csv:
+        columns = [*(f.name for f in fields(Reservation)), "late_s"]
+        print_csv(columns, [{**row.to_json(), "late_s": lateness[row.id]} for row in shown])
+        return
     others = () if past else _others(site, rows)
     if as_json:
         print_json(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pwd
@@ -220,6 +221,15 @@ def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
     assert ([row["id"] for row in found["reservations"]], found["others"], found["promises"]) == (
         [7], [], None,
     )  # fmt: skip
+
+
+def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None:
+    with_rows(command, ASKED, ENDED, UNUSED)
+    assert command("reserve", "list", "--past", "--csv") == 0
+    head, *rows = list(csv.DictReader(command.out.splitlines()))
+    assert (head["id"], head["state"], head["late_s"], head["first_job_id"]) == ("2", "ended", "90", "99")
+    assert [(row["id"], row["late_s"], row["first_start_s"]) for row in rows] == [("3", "", "")]
+    assert command("reserve", "list", "--json", "--csv") == 2
 
 
 def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:

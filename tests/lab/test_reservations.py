@@ -220,3 +220,30 @@ def test_the_sites_own_are_planned_around_and_never_touched(cluster: Cluster) ->
         cluster.wait(lambda: cluster.ours() == ["sg_900"], "ours alone is gone")
     finally:
         cluster.lab.run_as("root", ["scontrol", "delete", "ReservationName=sg_900"])
+
+
+def test_from_a_size_on_jobs_need_one_and_who_has_one_is_drawn_in(cluster: Cluster) -> None:
+    lab, asked = cluster.lab, ["--nodes=2", "--gpus-per-node=4", "--time=5"]
+    before = lab.layout.site_file.read_text()
+    site = yaml.safe_load(before)
+    site["placement"] |= {"mode": "enforce"}
+    site["placement"]["reservations"] |= {"required_gpus": 8}
+    lab.layout.site_file.write_text(yaml.safe_dump(site, sort_keys=False))
+    snapshot = lab.layout.controller_run / "snapshot.txt"
+    try:
+        cluster.controller.restart()
+        cluster.wait(lambda: "\nreserve enforce mgpu=8000\n" in snapshot.read_text(), "it is told")
+        refused = lab.run_as("alice", ["sbatch", *asked, "--wrap=true"], check=False)
+        assert refused.returncode != 0
+        assert "Refused by the rule on reservations: jobs of 8 GPUs and more" in refused.stderr
+        assert "slurm-gpu reserve request --gpus 8 --nodes 2 --time 0-00:05:00" in refused.stderr
+        number = cluster.ask()
+        cluster.promise(number, "n[2-3]")  # of two zones
+        cluster.wait(lambda: "\nreserved alice vision gpu 8000\n" in snapshot.read_text(), "it is promised")
+        cluster.wait(lambda: cluster.ours(), "Slurm has it")
+        training = cluster.submit("alice", *asked)
+        cluster.wait(lambda: cluster.show(training, "State") == "RUNNING", "the training runs")
+        assert cluster.show(training, "NodeList") == "n[2-3]"
+    finally:
+        lab.layout.site_file.write_text(before)
+        cluster.controller.restart()
