@@ -32,6 +32,8 @@ def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -
         return math.ceil(parse_duration(text))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+    except OverflowError:
+        raise click.BadParameter("it is longer than any number tells") from None
 
 
 @click.group()

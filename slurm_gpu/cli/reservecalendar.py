@@ -71,7 +71,7 @@ def print_calendar(shown: Calendar) -> None:
             for row in ordered
             if row.start_s is not None
         ),
-        *((one.name, one.start_s, one.end_s, _OTHERS) for one in shown.others),
+        *((text(one.name), one.start_s, one.end_s, _OTHERS) for one in shown.others),
     ]
     if lines:
         click.echo()
