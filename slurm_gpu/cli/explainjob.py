@@ -136,8 +136,13 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
     if decision.urgent is not None:
         yield f"  It is urgent: {text(decision.urgent)}"
     if decision.placed is None:
-        no_zones = "  Zones: none were looked for, as it fits one node or there are none"
-        yield no_zones if is_logged else f"{no_zones}; root on the host of slurmctld may know more."
+        if is_logged:
+            yield "  Zones: none were looked for, as it fits one node or there are none"
+        else:
+            yield (
+                "  Zones: Slurm's record of it names none; its owner, operators, and root on the host of "
+                "slurmctld may know more."
+            )
         return
     yield f"  Zones: {zones_in_words(decision.placed)}"
     if decision.placed.mode == "enforce" and decision.placed.zones and decision.constraint is not None:

@@ -29,11 +29,20 @@ _PAST = 30
 
 def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
     try:
-        return math.ceil(parse_duration(text))
+        seconds = math.ceil(parse_duration(text))
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     except OverflowError:
         raise click.BadParameter("it is longer than any number tells") from None
+    if seconds < 60:
+        raise click.BadParameter(f"{text!r} is less than a minute; write such as 36h or 3d")
+    return seconds
+
+
+def _not_empty(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not text.strip():
+        raise click.BadParameter("it is empty: say why in a few words")
+    return text
 
 
 @click.group()
@@ -47,8 +56,17 @@ def reserve() -> None:
 
 @reserve.command(short_help="Ask for one.")
 @click.option("--gpus", type=click.IntRange(1), required=True, metavar="N", help="GPUs in all.")
-@click.option("--time", "duration_s", required=True, callback=_duration, metavar="TIME", help="As 36h or 3d.")
-@click.option("--why", required=True, metavar="TEXT", help="For the operators who decide.")
+@click.option(
+    "--time",
+    "duration_s",
+    required=True,
+    callback=_duration,
+    metavar="TIME",
+    help="As 36h, 3d or 2-12:00:00.",
+)
+@click.option(
+    "--why", required=True, callback=_not_empty, metavar="TEXT", help="For the operators who decide."
+)
 @click.option("--nodes", type=click.IntRange(1), metavar="N", help="As few as may be, if not said.")
 @click.option("--gpu-type", metavar="TYPE", help="Any, if not said.")
 @click.option("--partition", metavar="NAME", help="Slurm's default, if not said.")
@@ -78,14 +96,20 @@ def request(
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     name = uid_and_name(user)[1]
     cluster = Cluster(site, settings)
+    earliest_s = parse_coming("--earliest", earliest, zone, site.wall()) or int(site.wall())
+    latest_s = parse_coming("--latest", latest, zone, site.wall())
+    if latest_s is not None and latest_s < earliest_s:
+        raise UsageError(
+            f"--latest {latest} is {day_and_time(latest_s, zone)}, and it may not begin before "
+            f"{day_and_time(earliest_s, zone)}: write a later one"
+        )
     wanted_in = partition if partition is not None else default_partition(site)
     asked = Reservation(
         id=0, cluster=site.config.cluster, user=name, partition=wanted_in, gpus=gpus, gpu_type=gpu_type,
         account=account if account is not None else default_account(site, name),
         n_nodes=cluster.nodes_for(gpus, gpu_type, wanted_in) if nodes is None else nodes,
         duration_s=duration_s, why=why, state=State.REQUESTED, requested_s=int(site.wall()),
-        earliest_s=parse_coming("--earliest", earliest, zone, site.wall()) or int(site.wall()),
-        latest_s=parse_coming("--latest", latest, zone, site.wall()),
+        earliest_s=earliest_s, latest_s=latest_s,
     )  # fmt: skip
     with site.database() as database:
         window = cluster.plan(asked, database.reservations())
@@ -135,7 +159,7 @@ def approve(site: Site, number: int, start: str | None, nodes: str | None) -> No
 
 @reserve.command(short_help="Refuse one, as an operator.")
 @click.argument("number", metavar="ID", type=click.IntRange(1))
-@click.option("--why", required=True, metavar="TEXT", help="What who asked is told.")
+@click.option("--why", required=True, callback=_not_empty, metavar="TEXT", help="What who asked is told.")
 @with_site
 def deny(site: Site, number: int, why: str) -> None:
     """Refuse a request, with the reason."""
@@ -161,17 +185,19 @@ def cancel(site: Site, number: int, why: str | None) -> None:
 @reserve.command("list", short_help="Show the calendar.")
 @click.option("--past", is_flag=True, help="Those that are over, and how promises were kept.")
 @click.option(
-    "--last", type=click.IntRange(1, 1000), default=_PAST, show_default=True, help="With --past: so many."
+    "--last", type=click.IntRange(1, 1000), metavar="N", help=f"With --past: so many.  [default: {_PAST}]"
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV, the same keys as columns.")
 @with_site
-def list_reservations(site: Site, past: bool, last: int, as_json: bool, as_csv: bool) -> None:
+def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, as_csv: bool) -> None:
     """Show what is reserved and asked for, with a calendar by day; Slurm's other reservations too."""
     check_format(as_json=as_json, as_csv=as_csv)
+    if last is not None and not past:
+        raise UsageError("--last says how many of those that are over: add --past")
     zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
-        rows = database.reservations(past=last if past else 0)
+        rows = database.reservations(past=(_PAST if last is None else last) if past else 0)
     over = [row for row in rows if row.state.is_over]
     shown = over if past else [row for row in rows if not row.state.is_over]
     lateness = {row.id: late(row) for row in shown}
@@ -241,8 +267,10 @@ def _long(one: Reservation) -> str:
 
 def _command(one: Reservation) -> str:
     kind = f"{one.gpu_type}:" if one.gpu_type else ""
-    per_node = math.ceil(one.gpus / one.n_nodes)
+    # As many on each node would be more than was asked for, where that does not come out even.
+    per_node, rest = divmod(one.gpus, one.n_nodes)
+    gpus = f"--gpus={kind}{one.gpus}" if rest else f"--gpus-per-node={kind}{per_node}"
     return (
         f"sbatch --account={one.account} --partition={one.partition} --nodes={one.n_nodes} "
-        f"--gpus-per-node={kind}{per_node} --time={format_slurm_time(one.duration_s)} …"
+        f"{gpus} --time={format_slurm_time(one.duration_s)} …"
     )

@@ -14,6 +14,7 @@ from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import SlurmReservation
+from slurm_gpu.units import counted
 
 _MINUTE_S = 60
 _HOLDING = frozenset(
@@ -69,8 +70,8 @@ def plan(
         kind = f"{one.gpu_type} GPUs" if one.gpu_type else "GPUs"
         where = f"partition {one.partition}" if only is None else "those named"
         raise UsageError(
-            f"{one.n_nodes} nodes with {per_node} {kind} each are needed, and {len(found)} of {where} "
-            "are in service"
+            f"it takes {counted(one.n_nodes, 'node')} with {per_node} {kind} each, and {len(found)} of "
+            f"{where} are in service"
         )
     now = math.ceil(now_s)
     duration_s = one.duration_s + math.ceil(spare_s)

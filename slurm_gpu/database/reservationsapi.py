@@ -101,7 +101,7 @@ class ReservationPages:
         if user is None:
             raise HTTPException(403, f"uid {caller.uid} is no user of this host")
         if user != caller.user and not caller.sees_all:
-            raise HTTPException(403, "operators alone ask for another user")
+            raise HTTPException(403, "only operators may ask for another user")
         accounts = self._services.places_of(user).accounts
         account = wanted.account.lower()  # as Slurm keeps all of them, and tells those of jobs
         if accounts is not None and account not in accounts:
@@ -111,7 +111,10 @@ class ReservationPages:
         earliest_s = now_s if wanted.earliest_s is None else max(now_s, wanted.earliest_s)
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:
-            raise UsageError(f"one begins within {horizon} from now and lasts that long, at most")
+            raise UsageError(
+                f"a reservation begins within {horizon} from now, and lasts {horizon} at most (asked for: "
+                f"{format_duration(wanted.duration_s)}); horizon: of slurm-gpu.yaml's reservations says so"
+            )
         if wanted.latest_s is not None and wanted.latest_s < earliest_s:
             raise UsageError("the latest start lies before the earliest")
         values = {
@@ -135,7 +138,7 @@ class ReservationPages:
             if one is None:
                 raise HTTPException(404, f"there is no reservation {number}")
             if not (caller.sees_all or (decision.act == "cancel" and one.user == caller.user)):
-                raise HTTPException(403, f"operators alone {decision.act} another user's reservation")
+                raise HTTPException(403, _may_not(decision.act))
             if decision.act == "approve":
                 start_s, end_s, nodes = _promise(decision, one, now_s, settings)
                 reservations.approve(connection, one, start_s, end_s, nodes, who, now_s)
@@ -160,6 +163,12 @@ class ReservationPages:
                 "slurm-gpu.yaml, on slurm-gpudbd's host too, and restarts slurm-gpudbd and slurm-gpuctld"
             )
         return self._services.reservations
+
+
+def _may_not(act: str) -> str:
+    if act == "cancel":
+        return "only its user and operators may cancel a reservation"
+    return f"only operators may {act} a reservation"
 
 
 def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settings) -> tuple[int, int, str]:

@@ -8,7 +8,7 @@ _REASONS = {
     "nodelist": "it names its nodes (--nodelist)",
     "exclude": "it leaves nodes out (--exclude)",
     "prefer": "it has --prefer, which Slurm puts in the place of every constraint",
-    "reservation": "it runs in a reservation",
+    "reservation": "it has a reservation",
     "batch": "it has --batch",
     "sockets": "it says something of sockets",
     "threads": "it says something of threads per core",

@@ -135,16 +135,22 @@ def test_a_request_says_when_it_could_begin(command: CommandLine) -> None:
             ("--gpus=8", "--partition=cpu"),
             "no node in service with GPUs is in partition cpu; there are: a100",
         ),
-        (("--gpus=16",), "4 nodes with 4 GPUs each are needed, and 3 of partition gpu are in service"),
-        (("--gpus=8", "--nodes=1"), "1 nodes with 8 GPUs each are needed, and 0 of partition gpu"),
+        (("--gpus=16",), "it takes 4 nodes with 4 GPUs each, and 3 of partition gpu are in service"),
+        (("--gpus=8", "--nodes=1"), "it takes 1 node with 8 GPUs each, and 0 of partition gpu"),
         (("--gpus=8", "--latest=2d"), "2 nodes are not free together for 3d by Mon 2026-11-23"),
         (("--gpus=8", "--earliest=soon"), "--earliest soon: write a day (2026-12-01), a time"),
+        (
+            ("--gpus=8", "--earliest=2d", "--latest=1d"),
+            "--latest 1d is Sun 2026-11-22 21:15, and it may not begin before Mon 2026-11-23 21:15",
+        ),
+        (("--gpus=8", "--time=30s"), "'30s' is less than a minute; write such as 36h or 3d"),
+        (("--gpus=8", "--why= "), "it is empty: say why in a few words"),
     ],
 )
 def test_what_cannot_be_had_is_not_asked_for(
     command: CommandLine, options: tuple[str, ...], told: str
 ) -> None:
-    assert command("reserve", "request", *options, "--time=3d", "--why=paper") == 2
+    assert command("reserve", "request", "--time=3d", "--why=paper", *options) == 2
     assert told in command.err
     assert table_of(command).said == {}
 
@@ -158,6 +164,15 @@ def test_an_operator_promises_the_first_window_and_says_what_to_type(command: Co
         "alice's job goes there by itself:\n"
         "  sbatch --account=vision --partition=gpu --nodes=2 --gpus-per-node=4 --time=3-00:00:00 …\n"
     )
+
+
+def test_what_is_to_be_typed_asks_for_no_more_gpus_than_were_promised(command: CommandLine) -> None:
+    """job_submit would refuse the job, for which there is no reservation of so many."""
+    with_rows(command, replace(ASKED, gpus=9, n_nodes=3), replace(ASKED, id=8, gpus=7))
+    assert command("reserve", "approve", "8") == 0
+    assert "--nodes=2 --gpus=7 --time=" in command.out
+    assert command("reserve", "approve", "7") == 0
+    assert "--nodes=3 --gpus-per-node=3 --time=" in command.out
 
 
 def test_what_is_promised_or_reserved_by_the_site_is_planned_around(command: CommandLine) -> None:
@@ -176,7 +191,7 @@ def test_an_operator_chooses_nodes_and_the_earliest_start(command: CommandLine) 
     assert command("reserve", "approve", "7", "--start=2026-12-24T09:00", "--nodes=n[2-3]") == 0
     assert "begins Thu 2026-12-24 09:00 on n[2-3]" in command.out
     assert command("reserve", "approve", "7", "--nodes=n2") == 2
-    assert "2 nodes with 4 GPUs each are needed, and 1 of those named" in command.err
+    assert "it takes 2 nodes with 4 GPUs each, and 1 of those named" in command.err
     assert command("reserve", "approve", "7", "--nodes=n[") == 2
     assert command.err.startswith("slurm-gpu: --nodes: ")
     assert command("reserve", "approve", "5") == 2
@@ -230,6 +245,11 @@ def test_csv_has_a_row_for_each_and_gaps_are_empty(command: CommandLine) -> None
     assert (head["id"], head["state"], head["late_s"], head["first_job_id"]) == ("2", "ended", "90", "99")
     assert [(row["id"], row["late_s"], row["first_start_s"]) for row in rows] == [("3", "", "")]
     assert command("reserve", "list", "--json", "--csv") == 2
+
+
+def test_how_many_of_the_past_goes_with_the_past_alone(command: CommandLine) -> None:
+    assert command("reserve", "list", "--last=3") == 2
+    assert command.err == "slurm-gpu: --last says how many of those that are over: add --past\n"
 
 
 def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:

@@ -224,7 +224,7 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
         ({"gpus": 0}, "`int` >= 1"),
         ({"gpus": 1.5}, "Expected `int`"),
         ({"duration_s": 59}, ">= 60"),
-        ({"duration_s": 61 * DAY_S}, "lasts that long, at most"),
+        ({"duration_s": 61 * DAY_S}, "lasts 60d at most (asked for: 61d)"),
         ({"earliest_s": NOW_S + 61 * DAY_S}, "begins within 60d from now"),
         ({"earliest_s": NOW_S + 100, "latest_s": NOW_S + 99}, "before the earliest"),
         ({"why": ""}, "length >= 1"),
