@@ -10,6 +10,7 @@ import hashlib
 import logging
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -32,6 +33,9 @@ _AT_ONCE = 1000
 """Of the shortest lines, so many come to less than the 1 MiB that slurm-gpudbd takes at once."""
 _LONGEST_TEXT = 2000
 """Characters of one value: a user may ask for a partition with a name of any length."""
+REFUSALS_OF_A_USER = 1000
+"""Shipped of one hour: a script that submits until it is let in must not fill the database for days."""
+_HOUR_S = 3600
 _NUMBER = re.compile(r"[0-9]{1,9}|[1-3][0-9]{9}")
 _TOKEN = re.compile(r"[0-9A-Za-z]{1,64}")
 _MOST_FIELDS = 32
@@ -39,6 +43,7 @@ _MOST_FIELDS = 32
 _HELD_IN = ("uid", "rules", "zone")
 
 Send = Callable[[Sequence[Decision]], None]
+_UserHour = tuple[int, int]
 
 
 class DecisionShipper:
@@ -51,6 +56,8 @@ class DecisionShipper:
         self._worker: threading.Thread | None = None
         self._next_s = 0.0
         self._trouble: str | None = None
+        self._refusals: Counter[_UserHour] = Counter()
+        """That slurm-gpudbd has, and those that were left out."""
 
     def poll(self) -> None:
         """Begin to ship, unless that is being done, or not due."""
@@ -65,10 +72,12 @@ class DecisionShipper:
         """Ship all that is there now."""
         try:
             while (piece := self._log.next(_AT_ONCE_BYTES, _AT_ONCE)) is not None:
-                decisions = list(self._decisions(piece.lines))
+                refusals = Counter(self._refusals)
+                decisions = list(self._decisions(piece.lines, refusals))
                 if decisions:
                     self._send(decisions)
                 self._log.done(piece)
+                self._tell_of(refusals)
                 if piece.lost:
                     self._acts.add(
                         "decisions lost", str(self._path),
@@ -83,16 +92,33 @@ class DecisionShipper:
             log.info("slurm-gpudbd has all decisions again")
         self._trouble = None
 
-    def _decisions(self, lines: Sequence[LogLine]) -> Iterator[Decision]:
+    def _decisions(self, lines: Sequence[LogLine], refusals: Counter[_UserHour]) -> Iterator[Decision]:
+        """Those to be shipped; counts refusals."""
         unreadable = 0
         for line in lines:
             decision = decision_of(line)
             if decision is None:
                 unreadable += 1
-            else:
-                yield decision
+                continue
+            if decision.verdict == "deny":
+                key = decision.uid, decision.at_s // _HOUR_S
+                refusals[key] += 1
+                if refusals[key] > REFUSALS_OF_A_USER:
+                    continue
+            yield decision
         if unreadable:
             log.warning("%s: %d lines are no decisions, and left out", self._path, unreadable)
+
+    def _tell_of(self, refusals: Counter[_UserHour]) -> None:
+        """Once of each user and hour; hours that are over are forgotten."""
+        for key, count in refusals.items():
+            if count > REFUSALS_OF_A_USER >= self._refusals[key]:
+                log.warning(
+                    "uid %d was refused more than %d times within an hour: the others stand in %s alone",
+                    key[0], REFUSALS_OF_A_USER, self._path,
+                )  # fmt: skip
+        last = max((hour for _, hour in refusals), default=0)
+        self._refusals = Counter({key: count for key, count in refusals.items() if key[1] >= last - 1})
 
 
 def decision_of(line: LogLine) -> Decision | None:

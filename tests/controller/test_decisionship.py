@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -149,6 +150,39 @@ def test_a_damaged_mark_costs_nothing_but_shipping_again(site: Site, damage: str
     assert (site.sent, site.seconds) == (4, [1, 2])
 
 
+def test_who_is_refused_again_and_again_does_not_fill_the_database(
+    site: Site, caplog: pytest.LogCaptureFixture
+):
+    most = decisionship.REFUSALS_OF_A_USER
+    at_s = 7 * 3600
+
+    def refuse(uid: int, at_s: int, count: int) -> None:
+        with site.log.open("a") as file:
+            for _ in range(count):
+                file.write(
+                    f"slurm-gpu/1 {at_s} submit deny - uid={uid} account=nlp rules=share:jobs:enforce\n"
+                )
+
+    refuse(1001, at_s, most + 500)
+    refuse(1002, at_s, 3)
+    site.is_away = True
+    site.shipper.ship()  # what is tried again is not counted twice
+    site.is_away = False
+    site.shipper.ship()
+    refuse(1001, at_s + 60, 100)
+    refuse(1001, at_s + 3600, 2)
+    site.decide()
+    site.shipper.ship()
+    kept = Counter((one.verdict, one.uid, one.at_s // 3600) for one in site.kept.values())
+    assert kept == {
+        ("deny", 1001, 7): most,
+        ("deny", 1002, 7): 3,
+        ("deny", 1001, 8): 2,
+        ("allow", 1001, 0): 1,
+    }
+    assert caplog.text.count("uid 1001 was refused more than 1000 times within an hour") == 1
+
+
 def test_trouble_is_told_once_and_when_it_is_over(site: Site, caplog: pytest.LogCaptureFixture):
     caplog.set_level("INFO")
     site.is_away = True
@@ -204,7 +238,7 @@ def test_each_decision_is_kept_once_or_its_loss_is_told(
             ):  # once the database had it, before that was written down
                 piece = site.shipper._log.next(4096, 10)
                 if piece is not None:
-                    site.send(list(site.shipper._decisions(piece.lines)))
+                    site.send(list(site.shipper._decisions(piece.lines, Counter())))
             site.acts.close()
             site.start()
     site.is_away = False
