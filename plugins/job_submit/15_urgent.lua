@@ -38,7 +38,7 @@ local function names(value)
 end
 
 local function not_for()
-  local says = "Urgent jobs (--qos=%s) are for: %s. %.0f of them run at once, others wait."
+  local says = "Urgent jobs (--qos=%s) are for: %s. %.0f may run at once, others wait."
   return { finding("who", string.format(says, urgent.qos, urgent.who, urgent.jobs_running)) }
 end
 

@@ -76,7 +76,9 @@ def check(site: Site, file: Path | None) -> None:
     )
     for warning in (*names.unknown, *doubts):
         click.echo(f"warning: {warning}", err=True)
-    click.echo(f"{path}: no mistakes; rules: {len(checked.rules)}, groups: {len(checked.groups)}")
+    stand_for_urgent = 0 if checked.urgent is None else 1
+    n_rules, n_groups = len(checked.rules) - stand_for_urgent, len(checked.groups) - stand_for_urgent
+    click.echo(f"{path}: no mistakes; rules: {n_rules}, groups: {n_groups}")
 
 
 @policy.command(short_help="Show the rules of FILE, with their reasons.")

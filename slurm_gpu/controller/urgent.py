@@ -23,6 +23,7 @@ from slurm_gpu.policy.peers import this_host
 from slurm_gpu.slurm.client import AccountingRun
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.queue import CountedJob, Phase
+from slurm_gpu.units import counted
 
 if TYPE_CHECKING:
     from slurm_gpu.database.client import DatabaseClient
@@ -93,6 +94,8 @@ class UrgentAudit:
         self._overtook: dict[_Start, Overtaken] = {}
         self._tokens: dict[int, str] = {}
         self._told: set[_Start] = set()
+        self._seen: set[_Start] = set()
+        """Those that ran when somebody looked, also when they ended before they were told."""
         self._hurried: set[_Start] = set()
         """Those for which accounting was asked at once."""
         self._next_s = 0.0
@@ -117,7 +120,12 @@ class UrgentAudit:
             if key not in self._told and job.job_id in self._waited and key not in self._overtook:
                 self._overtook[key] = overtaken_by(job, jobs)
         self._waited = frozenset(job.job_id for job in urgent if job.phase is Phase.PENDING)
-        settled = {key for key in started if key not in self._told and now_s - key[1] >= SETTLES_S}
+        self._seen = {
+            key
+            for key in self._seen | started.keys()
+            if key not in self._told and (key in started or key not in self._hurried)
+        }
+        settled = {key for key in self._seen if now_s - key[1] >= SETTLES_S}
         if settled - self._hurried and self._trouble is None:
             self._hurried = settled  # once: whose reason is not known yet would have sacct asked each second
             self._next_s = min(self._next_s, self._clock.monotonic())
@@ -263,7 +271,7 @@ def _nodes(run: AccountingRun) -> frozenset[str]:
 
 
 def _in_words(overtook: Overtaken | None, gave_way: Sequence[AccountingRun]) -> str:
-    before = "not known whom it overtook" if overtook is None else f"overtook {overtook.n} jobs"
+    before = "not known whom it overtook" if overtook is None else f"overtook {counted(overtook.n, 'job')}"
     names = ", ".join(str(one.job_id) for one in gave_way[:_NAMED])
     return f"{before}; requeued for it: {names or 'none'}"
 

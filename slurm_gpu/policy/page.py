@@ -182,7 +182,8 @@ def _urgent(urgent: Urgent, policy: Policy) -> Section:
         f"for {who_may(urgent, policy.groups)}",
         urgent.why,
         remarks=(
-            f"{counted(urgent.jobs_running, 'urgent job')} run at once, others wait; all other rules hold.",
+            f"{counted(urgent.jobs_running, 'urgent job')} may run at once, others wait; all other rules "
+            "hold.",
             *((requeued,) if urgent.preempts else ()),
             "Each is written down, with its reason and whom it overtook.",
         ),

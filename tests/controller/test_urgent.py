@@ -119,6 +119,24 @@ def test_all_that_is_known_is_told_once_things_have_settled(world: World):
     assert world.tells == 1
 
 
+def test_one_that_has_ended_by_then_is_told_as_soon(world: World):
+    world.waits(1)
+    world.waits(7, "urgent", waited_s=60)
+    world.turn(after_s=1)
+    world.runs(7)
+    world.turn(after_s=1)
+    world.rows[0] = world.rows[0]._replace(
+        state="COMPLETED", end_s=NOON_S + 6, admin_comment="slurm-gpu/1 t=u1"
+    )
+    world.jobs = [job for job in world.jobs if job.job_id != 7]
+    for _ in range(16):
+        told = world.turn(after_s=1)
+    assert [act.new for act in told] == ["overtook 1 job; requeued for it: none"]
+    for _ in range(600):
+        world.turn(after_s=1)
+    assert world.asked <= 5
+
+
 def test_what_started_and_ended_while_nobody_looked_is_told_later_and_whom_it_overtook_is_not_known(
     world: World,
 ):

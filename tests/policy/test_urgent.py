@@ -80,7 +80,7 @@ def test_who_may_not_is_told_who_may_and_how_many_run() -> None:
     assert opening == "Refused by rule urgent: Deadlines, and outages."
     assert " ".join(" ".join(numbers).split()) == (
         "Urgent jobs (--qos=urgent) are for: alice; members of undergrad in account nlp. "
-        "2 of them run at once, others wait."
+        "2 may run at once, others wait."
     )
     assert contact == "  Questions: gpu-help"
 
@@ -206,7 +206,7 @@ def test_users_read_who_may_and_how_many() -> None:
     page = render_text(make_page(check(POLICY)))
     told = " ".join(page.split())
     assert "alice; members of undergrad in account nlp" in told
-    assert "2 urgent jobs run at once, others wait" in told
+    assert "2 urgent jobs may run at once, others wait" in told
     assert "jobs in QOS normal are requeued for it" in told
     assert json.loads(json.dumps(to_json(check(POLICY))))["urgent"]["jobs_running"] == 2
 
