@@ -18,7 +18,7 @@ from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.reservationtable import ReservationTable
 from slurm_gpu.controller.reservationuse import Use, use_of
-from slurm_gpu.database.reservation import Report, Reservation, State, id_of
+from slurm_gpu.database.reservation import Report, Reservation, State, id_of, in_words
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
@@ -200,9 +200,10 @@ class ReservationKeeper:
         if ignores_jobs:
             why += "; jobs may still be on its nodes when it begins"
         self._made.add(row.id)
-        self._acts.add(
-            "reservation made", row.name, why, "none", f"{row.nodes} from {start_s} to {row.end_s}"
-        )
+        assert row.nodes is not None
+        assert row.end_s is not None
+        made = in_words(row.nodes, start_s, row.end_s)
+        self._acts.add("reservation made", row.name, why, "none", made)
         return None
 
     def _create(self, row: Reservation, start_s: int, *, ignores_jobs: bool) -> None:

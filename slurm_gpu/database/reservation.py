@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -118,6 +119,12 @@ def _checked(one: Reservation) -> Reservation:
         raise ValueError("it is promised, without a start, an end or nodes")
     expand("" if one.nodes is None else one.nodes)
     return one
+
+
+def in_words(nodes: str, start_s: int, end_s: int) -> str:
+    """For the audit, such as "n[1-2] from 2026-11-24T12:38Z to 2026-11-26T00:38Z"."""
+    start, end = (f"{dt.datetime.fromtimestamp(at_s, dt.UTC):%Y-%m-%dT%H:%MZ}" for at_s in (start_s, end_s))
+    return f"{nodes} from {start} to {end}"
 
 
 def id_of(name: str) -> int | None:

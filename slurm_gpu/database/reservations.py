@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, update
 
 from slurm_gpu.database.acts import note_act
-from slurm_gpu.database.reservation import Report, Reservation, State
+from slurm_gpu.database.reservation import Report, Reservation, State, in_words
 from slurm_gpu.database.schema import reservation
 from slurm_gpu.database.store import set_watermark
 from slurm_gpu.errors import UsageError
@@ -84,7 +84,7 @@ def approve(
             )
     changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
     _decide(connection, one, State.APPROVED, who, now_s, None, changed)
-    promise = f"{nodes} from {start_s}"
+    promise = in_words(nodes, start_s, end_s)
     note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
@@ -156,6 +157,7 @@ def test_what_is_approved_is_made_for_its_user_on_its_nodes() -> None:
     assert (made.start_s, made.end_s, made.nodes) == (ROW.start_s, ROW.end_s, "n[1-2]")
     assert (made.users, made.accounts) == ({"alice"}, {"vision"})
     assert site.acted() == ["reservation made"]
+    assert re.fullmatch(r"n\[1-2\] from 20\S+T\d\d:\d\dZ to 20\S+Z", site.told[0].new or "")
     assert site.row.state is State.APPROVED
     site.turns(60)
     assert site.row.state is State.ACTIVE

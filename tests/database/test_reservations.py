@@ -70,6 +70,7 @@ def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) 
     with database.reading() as connection:
         (act,) = find_acts(connection, 10)
     assert (act.act, act.subject, act.who) == ("reservation approved", one.name, "carol")
+    assert act.new == "n[1-2] from 2026-05-28T20:27Z to 2026-05-29T20:27Z"
 
 
 def test_nodes_are_promised_once_at_a_time(database: Database) -> None:
