@@ -36,8 +36,17 @@ class DaemonSettings:
 
 
 def default_is_meant() -> bool:
-    """Whether this is slurm-gpudbd's host without doubt: it has the default file, or the default database."""
-    return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
+    """Whether this is slurm-gpudbd's host without doubt: it has the default file, or the default database.
+
+    Raises UsageError where the caller may not look.
+    """
+    try:
+        return DEFAULT_PATH.exists() or DEFAULT_DATABASE.exists()
+    except PermissionError as error:
+        raise UsageError(
+            f"only root, or who runs slurm-gpudbd, may look into {Path(error.filename).parent}, where the "
+            "database is: run this as one of them"
+        ) from None
 
 
 def load_settings(path: Path | None) -> DaemonSettings:

@@ -1,9 +1,17 @@
+import os
+import pwd
 from pathlib import Path
 
 import pytest
 
 from slurm_gpu.database import settings
-from slurm_gpu.database.settings import Address, default_address, load_settings, parse_address
+from slurm_gpu.database.settings import (
+    Address,
+    default_address,
+    default_is_meant,
+    load_settings,
+    parse_address,
+)
 from slurm_gpu.errors import InputError, UsageError
 
 SECRET = "url: mysql+pymysql://slurm_gpu:pw@localhost/slurm_gpu\n"
@@ -82,3 +90,18 @@ def test_no_addresses(text: str) -> None:
 
 def test_the_default_port_is_the_one_that_nodes_are_told() -> None:
     assert default_address("http://dbhost:17004") == Address("0.0.0.0", 17004)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_who_may_not_look_where_the_database_is_reads_who_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr(settings, "DEFAULT_PATH", tmp_path / "there" / "no.yaml")
+    os.seteuid(pwd.getpwnam("nobody").pw_uid)
+    try:
+        with pytest.raises(UsageError, match=r"only root, or who runs slurm-gpudbd, may look into .*/there"):
+            default_is_meant()
+    finally:
+        os.seteuid(0)
+    assert not default_is_meant()
