@@ -79,6 +79,7 @@ PLACEMENT_MODES = ("observe", "advise", "enforce")
 SCALES = ("small", "medium", "large")
 """Of jobs: one node, up to half of the largest zone, more."""
 DEFAULT_MOST_POINTS, _MOST_POINTS = 1000, 1_000_000
+_LONGEST_S = 100 * 366 * 86400.0  # so far ahead there are dates
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ class _Check(YamlCheck):
     def duration(self, location: Location, value: Any) -> float:
         try:
             seconds = parse_duration(value)
-            if seconds > 0:
+            if 0 < seconds <= _LONGEST_S:
                 return seconds
         except (ValueError, AttributeError, TypeError):
             pass

@@ -114,6 +114,14 @@ def test_the_example_that_is_shipped_is_valid():
             "cluster: n\nplacement: {zone_wait: soon}\n",
             "2:24: zone_wait: 'soon' must be a duration such as 1s, 10m or 90d",
         ),
+        (
+            "cluster: n\nplacement: {reservations: {horizon: 99999999d}}\n",
+            "2:37: horizon: '99999999d' must be a duration",
+        ),
+        (
+            f"cluster: n\nplacement: {{zone_wait: {'9' * 400}d}}\n",
+            f"2:24: zone_wait: '{'9' * 400}d' must be a duration",
+        ),
         ("cluster: n\nplacement: {nodes: [n1]}\n", "2:20: nodes: ['n1'] must be a text such as n[1-4]"),
         ("cluster: n\nimport_interval: 60\n", "2:18: import_interval: 60 must be a duration such as 1s"),
         ("cluster: n\noperators: carol\n", "2:12: operators must hold `key: value` lines, not 'carol'"),
