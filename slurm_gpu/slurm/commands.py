@@ -181,6 +181,7 @@ class CommandClient:
         self.stream = stream or (stream_command if run is run_command else _in_one_piece(run))
         self.environ = query_environment(environ)
         self._columns: list[str] | None = None
+        self._reader = scontrol.JobReader()
 
     def version(self) -> str:
         """The version of the commands on this host, such as 22.05.8; asks no daemon."""
@@ -252,9 +253,9 @@ class CommandClient:
             labels = {job_id: labels[job_id] for job_id in wanted if job_id in labels}
             if len(labels) <= _SINGLY:
                 return self._singly(labels)
-        jobs, uncertain = scontrol.parse_jobs(
-            self._query("scontrol", "--all", "--details", "show", "job"), labels
-        )
+        text = self._query("scontrol", "--all", "--details", "show", "job")
+        parse = self._reader.parse_jobs if wanted is None else scontrol.parse_jobs
+        jobs, uncertain = parse(text, labels)
         return [*jobs, *self._singly({job_id: labels[job_id] for job_id in sorted(uncertain)})]
 
     def accounting(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_gpu.errors import SlurmError
@@ -77,13 +77,42 @@ def parse_nodes(text: str) -> list[SlurmNode]:
     return [_node(_Fields(text[a:b])) for a, b in itertools.pairwise([*starts, len(text)])]
 
 
-def parse_jobs(text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob], set[int]]:
+class JobReader:
+    """Reads jobs' texts, and those that say what they said the last time not again."""
+
+    def __init__(self) -> None:
+        # A hash of each text, by a key that no user knows: the texts of a long queue would take 100 MB.
+        self._read: dict[int, tuple[int, Label, QueuedJob]] = {}
+
+    def parse_jobs(self, text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob], set[int]]:
+        """As the function does; what is not there any more is forgotten."""
+        before, now = self._read, dict[int, tuple[int, Label, QueuedJob]]()
+
+        def read(job_id: int, label: Label, chunk: str) -> QueuedJob:
+            # For how long a job has run is all that changes while it runs, and nobody asks for it.
+            head, _, rest = chunk.partition("\n   RunTime=")
+            told = hash(head + rest[rest.find(" ") :])
+            last = before.get(job_id)
+            if last is None or last[:2] != (told, label):
+                last = told, label, _job(job_id, label, chunk)
+            now[job_id] = last
+            return last[2]
+
+        found = parse_jobs(text, labels, read)
+        self._read = now
+        return found
+
+
+def parse_jobs(
+    text: str, labels: Mapping[int, Label], read: Callable[[int, Label, str], QueuedJob] | None = None
+) -> tuple[list[QueuedJob], set[int]]:
     """Jobs from `scontrol show job -d`, and the ids that are not certain.
 
     `labels` are those of the jobs that exist, by raw id. A job whose text occurs twice or does not
     bear its name (changed meanwhile, or somebody forges jobs) is left out and its id returned, to be asked
-    for alone.
+    for alone. `read` reads the text of one, without its name.
     """
+    read = _job if read is None else read
     heads = [match for match in _JOB_HEAD.finditer(text) if int(match["id"]) in labels]
     jobs: dict[int, QueuedJob] = {}
     uncertain: set[int] = set()
@@ -94,7 +123,7 @@ def parse_jobs(text: str, labels: Mapping[int, Label]) -> tuple[list[QueuedJob],
         if job_id in jobs or chunk is None:
             uncertain.add(job_id)
         else:
-            jobs[job_id] = _job(job_id, labels[job_id], _Fields(chunk))
+            jobs[job_id] = read(job_id, labels[job_id], chunk)
     return [job for job_id, job in jobs.items() if job_id not in uncertain], uncertain
 
 
@@ -104,7 +133,7 @@ def parse_single_job(text: str, job_id: int, label: Label) -> QueuedJob | None:
         if int(head["id"]) == job_id:
             chunk = text[head.start() :]
             rest = _without_name(chunk, label.name)
-            return _job(job_id, label, _Fields(chunk if rest is None else rest))
+            return _job(job_id, label, chunk if rest is None else rest)
     return None
 
 
@@ -212,7 +241,8 @@ def _gpus_allocated(
     return {kind: max(n, int(allocated.get(f"gres/gpu:{kind}", 0))) for kind, n in held.items()}
 
 
-def _job(job_id: int, label: Label, fields: _Fields) -> QueuedJob:
+def _job(job_id: int, label: Label, text: str) -> QueuedJob:
+    fields = _Fields(text)
     user = _USER.fullmatch(fields.word("UserId"))
     if user is None:
         raise SlurmError(f"job {job_id}: scontrol printed no UserId")
