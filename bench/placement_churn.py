@@ -1,0 +1,151 @@
+"""Which jobs find no room where jobs come and go, by how Slurm is made to choose nodes.
+
+Alike nodes of 8 GPUs and 64 CPUs. Jobs come at random (Poisson) and stay for a random time (exponential, of
+1000 s in the mean); what finds no room is turned away, and does not come again. `slurm` is the node with the
+fewest free CPUs that will do, as without weights; `weights_fullness` and `weights` go by what slurm-gpuctld
+sets, by fullness alone and by the mix, anew after every `--every` jobs; `ours` chooses anew for each job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.arguments import number
+from slurm_gpu.placement.choice import FewestCPUs, LeastFragmentation, Place, Rule
+from slurm_gpu.placement.mix import Mix
+from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.placement.weighted import NodeWeights
+from slurm_gpu.simulate.jobs import Request
+
+GPUS, CPUS = 8, 64
+STAY_S = 1000.0
+WARM_UP = 0.1
+"""Of the events, before which nothing counts."""
+
+LOADS: Mapping[str, Mapping[tuple[int, int], int]] = {
+    "CPUs in proportion": {(1, 8): 60, (2, 16): 20, (4, 32): 12, (8, 64): 4},
+    "CPUs as they come": {
+        (1, 1): 20, (1, 4): 20, (1, 16): 20, (2, 8): 10, (2, 24): 10, (4, 16): 6, (4, 32): 6, (8, 48): 4,
+        (0, 8): 10, (0, 16): 5,
+    },
+    "half of them pairs": {(1, 4): 30, (1, 12): 10, (2, 16): 50, (4, 24): 10, (8, 32): 3},
+    "short of CPUs": {
+        (1, 4): 20, (1, 12): 30, (1, 24): 10, (2, 12): 10, (4, 32): 10, (8, 32): 5, (0, 16): 10,
+    },
+}  # fmt: skip
+"""GPUs and CPUs of a job, and how often it comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Of one run; parts are 0 to 1."""
+
+    turned_away: float
+    """Of the GPUs asked for."""
+    by_gpus: Mapping[int, float]
+    """Of the jobs of so many GPUs."""
+    used: float
+    """GPUs in use."""
+    whole: float
+    """Nodes of which no GPU is in use."""
+
+
+def rules(mix: Mix, every: int) -> dict[str, Callable[[], Rule]]:
+    """By name, one for each run."""
+    return {
+        "slurm": FewestCPUs,
+        "weights_fullness": lambda: NodeWeights(None, every=every),
+        "weights": lambda: NodeWeights(mix, every=every),
+        "ours": lambda: LeastFragmentation(mix),
+    }
+
+
+def empty_nodes(n: int) -> Nodes:
+    return Nodes.of(
+        NodeState(
+            name=f"n{index}", gpu_types=("",) * GPUS, free_mgpu=(1000,) * GPUS,
+            cpus=CPUS, free_cpus=CPUS, memory_mib=1, free_memory_mib=1,
+        )
+        for index in range(n)
+    )  # fmt: skip
+
+
+def run(rule: Rule, asked: Mapping[Request, int], nodes: Nodes, load: float, seed: int, events: int) -> Found:
+    """`load`: GPUs asked for over those there are; the same jobs come for every rule."""
+    rng = random.Random(seed)
+    requests, times = list(asked), list(asked.values())
+    gpus_each = sum(one.gpus * n for one, n in asked.items()) / sum(times)
+    rate = load * len(nodes) * GPUS / (gpus_each * STAY_S)
+    now_s, running = 0.0, list[tuple[float, int, Request, Place]]()
+    came, away = Counter[int](), Counter[int]()
+    used, whole = [], []
+    for event in range(events):
+        now_s += rng.expovariate(rate)
+        request, stay_s = rng.choices(requests, times)[0], rng.expovariate(1 / STAY_S)
+        while running and running[0][0] <= now_s:
+            _, _, ended, place = heapq.heappop(running)
+            nodes = nodes.give_back(place.node, ended, place.devices)
+        places = rule.choose(nodes, request)
+        if event >= WARM_UP * events:
+            came[request.gpus] += 1
+            away[request.gpus] += not places
+            used.append(1 - nodes.free_gpus.sum() / (len(nodes) * GPUS))
+            whole.append(np.count_nonzero(nodes.free_gpus == GPUS))
+        for place in places:
+            nodes = nodes.take(place.node, request, place.devices)
+            heapq.heappush(running, (now_s + stay_s, event, request, place))
+    return Found(
+        sum(gpus * n for gpus, n in away.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
+        {gpus: away[gpus] / n for gpus, n in sorted(came.items())},
+        float(np.mean(used)), float(np.mean(whole)),
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=number(1), default=8)
+    parser.add_argument("--events", type=number(10), default=6000, help="jobs that come, of each run")
+    parser.add_argument("--nodes", type=number(1), default=32)
+    parser.add_argument("--load", type=float, default=0.9, help="GPUs asked for over those there are")
+    parser.add_argument("--every", type=number(1), default=1, help="jobs until weights follow what happened")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON")
+    options = parser.parse_args()
+    nodes, answer = empty_nodes(options.nodes), dict[str, dict[str, dict[str, float]]]()
+    for name, classes in LOADS.items():
+        asked = {Request(gpus=gpus, cpus=cpus): n for (gpus, cpus), n in classes.items()}
+        print(f"{name}: {options.load:.0%} of the GPUs of {options.nodes} nodes asked for")
+        print(f"  {'rule':17} {'turned away':>11} {'+-':>5} {'of 8 GPUs':>9} {'used':>6} {'whole':>6}")
+        answer[name] = {}
+        for rule, make in rules(Mix.of(asked.items()), options.every).items():
+            found = [
+                run(make(), asked, nodes, options.load, seed, options.events) for seed in range(options.seeds)
+            ]
+            away = [one.turned_away for one in found]
+            figures = answer[name][rule] = {
+                "turned_away": round(float(np.mean(away)), 4),
+                "standard_error": round(float(np.std(away)) / options.seeds**0.5, 4),
+                "turned_away_8_gpus": round(float(np.mean([one.by_gpus.get(8, 0.0) for one in found])), 4),
+                "used": round(float(np.mean([one.used for one in found])), 4),
+                "whole": round(float(np.mean([one.whole for one in found])), 2),
+            }
+            print(
+                f"  {rule:17} {figures['turned_away']:11.1%} {figures['standard_error']:5.1%} "
+                f"{figures['turned_away_8_gpus']:9.1%} {figures['used']:6.1%} {figures['whole']:6.2f}",
+                flush=True,
+            )
+    if options.json:
+        print(json.dumps({"seeds": options.seeds, "load": options.load, "rules": answer}))
+
+
+if __name__ == "__main__":
+    main()
