@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_gpu.database.reservation import Reservation
-from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import JobAround
 
 _WAITING = "PENDING"
@@ -49,7 +48,10 @@ def use_of(row: Reservation, jobs: Sequence[JobAround], now_s: int) -> Use:
 
 
 def _could_start(row: Reservation, job: JobAround, now_s: int) -> bool:
-    """Whether it waits for nothing but nodes, fits the reserved ones, and would end within the window."""
+    """Whether it waits for nothing but nodes, and would end within the window.
+
+    How few nodes would do is not known: squeue tells 4 of a job that waits with --nodes=1-4.
+    """
     return (
         job.state == _WAITING
         and job.reservation in ("", row.name)
@@ -59,8 +61,6 @@ def _could_start(row: Reservation, job: JobAround, now_s: int) -> bool:
         and job.eligible_s is not None
         and job.eligible_s <= now_s
         and not job.reason.lstrip("(").startswith(_NOT_FOR_NODES)
-        and row.nodes is not None
-        and job.n_nodes <= len(expand(row.nodes))
         and row.end_s is not None
         and job.time_limit_s is not None
         and now_s + job.time_limit_s <= row.end_s

@@ -18,7 +18,7 @@ _RECORD = re.compile(r"ReservationName=(.*?) (StartTime=\S+ EndTime=.*)", re.DOT
 _FIELD = re.compile(r"(\w+)=(\S*)")
 _COLUMNS = (
     "JobID", "State", "UserName", "Account", "Partition", "Reservation", "EligibleTime", "StartTime",
-    "TimeLimit", "Reason", "NumNodes", "NodeList",
+    "TimeLimit", "Reason", "NodeList",
 )  # fmt: skip
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
@@ -65,8 +65,6 @@ class JobAround:
     """Of a pending job, when Slurm expects it to start."""
     time_limit_s: int | None
     reason: str
-    n_nodes: int
-    """Of a pending job, how many it needs at least; 0 where Slurm does not say."""
     nodes: str
     """That it has or had; "" of one that never started: cancelled, it has a start_s all the same."""
 
@@ -173,15 +171,8 @@ def _job(words: Sequence[str]) -> JobAround:
         start_s=_epoch(row["StartTime"]),
         time_limit_s=parse_time_limit(row["TimeLimit"]),
         reason=row["Reason"],
-        n_nodes=_least(row["NumNodes"]),
         nodes="" if row["NodeList"] in _NOTHING else row["NodeList"],
     )
-
-
-def _least(text: str) -> int:
-    """The lower end of "2-4"."""
-    number = text.partition("-")[0]
-    return int(number) if number.isdecimal() else 0
 
 
 def _epoch(text: str) -> int | None:

@@ -32,7 +32,7 @@ ROW = Reservation(
 JOB = JobAround(
     job_id=17, state="RUNNING", user="alice", account="vision", partitions=frozenset({"gpu"}),
     reservation="sg_3", eligible_s=NOON_S + 10, start_s=NOON_S + 70, time_limit_s=1800, reason="None",
-    n_nodes=2, nodes="n[1-2]",
+    nodes="n[1-2]",
 )  # fmt: skip
 SITES_OWN = SlurmReservation("maint", NOON_S, NOON_S + 9, "n[1-4]", frozenset({"root"}))
 
@@ -209,7 +209,6 @@ def test_the_first_job_is_kept_with_its_start_and_a_used_one_is_not_released() -
         ({"reason": "Priority"}, True),
         ({"reason": "(QOSMaxGRESPerUser)"}, False),
         ({"reason": "AssocGrpGRES"}, False),
-        ({"n_nodes": 3}, False),  # more than are reserved
     ],
 )
 def test_a_job_that_could_start_in_it_keeps_it(changes: dict[str, object], keeps: bool) -> None:

@@ -102,7 +102,7 @@ def test_jobs_of_its_users_are_read_with_what_drew_them() -> None:
     )
     assert (waiting.reservation, waiting.eligible_s, waiting.start_s) == ("", None, None)
     assert (waiting.partitions, waiting.time_limit_s) == ({"gpu", "long"}, None)
-    assert (running.n_nodes, running.nodes, waiting.n_nodes, waiting.nodes) == (2, "n[1-2]", 1, "")
+    assert (running.nodes, waiting.nodes) == ("n[1-2]", "")
     assert client.jobs_of(()) == []
 
 
@@ -113,7 +113,7 @@ class _Squeue(Commands):
         assert "--user=alice,bob" in argv
         mark = argv[-1].rpartition(":0")[2]
         rows = (
-            ("7", "RUNNING", "alice", "vision", "gpu", "sg_3", "10", "50", "5:00", "None", "2", "n[1-2]"),
+            ("7", "RUNNING", "alice", "vision", "gpu", "sg_3", "10", "50", "5:00", "None", "n[1-2]"),
             (
                 "8",
                 "PENDING",
@@ -125,7 +125,6 @@ class _Squeue(Commands):
                 "N/A",
                 "UNLIMITED",
                 "Dependency",
-                "1-4",
                 "",
             ),
         )
