@@ -37,8 +37,8 @@ log = logging.getLogger(__name__)
 # would be kept for ever.
 _AHEAD_S = 86400
 _MOST_OF_A_REASON = 500
-ENDS_AT_ONCE = 5
-"""So many nodes at once are told by accounting which jobs are over: each takes one of the few connections."""
+ENDS_AT_ONCE = 2
+"""So many nodes at once are told by accounting which jobs are over: not all threads are to wait for it."""
 
 T = TypeVar("T")
 Counts = tuple[int, int]
