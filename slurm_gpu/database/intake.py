@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -110,7 +110,13 @@ class Intake:
             log.warning("%s; it has to wait for %.0f s", why, wait_s)
             raise ShipmentError(429, f"{why}; it has to wait", math.ceil(wait_s))
         queue = self._view.queue()
-        foreign = cache(partial(self._foreign, address=address))
+        known: dict[str, str | None] = {}
+
+        def foreign(node: str) -> str | None:
+            if node not in known:
+                known[node] = self._foreign(node, address)
+            return known[node]
+
         # Found out first of all: once it is stored, nothing may say that it was not.
         is_its_own = foreign(shipment.node) is None
         goods = self._admitted(shipment, foreign, queue)
@@ -236,7 +242,7 @@ class Intake:
         finally:
             self._asking_ends.release()
 
-    def _foreign(self, node: str, *, address: str | None) -> str | None:
+    def _foreign(self, node: str, address: str | None) -> str | None:
         """Why this sender may not speak for `node`; None where it may, or where Slurm cannot tell."""
         if address is None:
             return None
