@@ -145,7 +145,7 @@ class JobMix:
             if plain["version"] != _VERSION:
                 return
             classes = dict(map(_class_of, plain["classes"][:MOST_CLASSES]))
-            at_s = int(plain["at_s"])
+            at_s = float(int(plain["at_s"]))
         except FileNotFoundError:
             return
         except (
@@ -160,7 +160,7 @@ class JobMix:
             log.warning("%s cannot be read (%r): the mix of jobs begins with those of the queue", path, error)
             return
         self._classes = classes
-        self._at_s = min(float(at_s), self._clock.wall())
+        self._at_s = min(at_s, self._clock.wall())
         self._counted_until_s = self._at_s
         self.counted = self.n_seen
 

@@ -139,6 +139,7 @@ def test_killed_at_any_time_it_has_lost_a_minute_at_most(clock: Clock, tmp_path:
 @pytest.mark.parametrize(
     "damaged",
     [
+        '{"version": 1, "at_s": 1' + "0" * 400 + ', "classes": []}',
         "", "{", "[" * 100_000, "[]", '{"version": 1}', '{"version": 1, "at_s": 1e999, "classes": []}',
         '{"version": 1, "at_s": 1, "classes": [{"gpus": -1, "share_mgpu": 0, "cpus": 1, "memory_mib": 1, '
         '"gpu_type": "", "times": 1}]}',
