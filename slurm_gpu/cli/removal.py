@@ -10,12 +10,14 @@ from pathlib import Path
 from slurm_gpu.cli.checks.boot import DATABASE_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
 from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
+from slurm_gpu.database.reservation import id_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.installed import read_chain
 from slurm_gpu.policy.journal import Journal
 from slurm_gpu.policy.peers import shared_file_system
 from slurm_gpu.slurm.conffile import ConfLine, read_conf, settings_named
+from slurm_gpu.slurm.reservations import ReservationClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ def steps(at: Surroundings) -> list[Step]:
         packages.append("slurm-gpu-report")
     if units:
         found.append(Step("Stop what runs here.", (f"systemctl disable --now {' '.join(units)}",)))
+    if at.is_controller:
+        found += _reservations(at)
     what = "Remove the packages." if packages else "Remove the command, as nothing else of slurm-gpu is here."
     if at.is_gpu_node or at.is_controller:
         what += " Stubs that do nothing stay in place of the hooks and of job_submit.lua."
@@ -124,6 +128,18 @@ def _job_submit(at: Surroundings, conf: Sequence[ConfLine]) -> Iterator[str]:
     for line in settings_named(conf, "JobSubmitPlugins"):
         plugins = [part for part in line.value.split(",") if part]
         yield from _without(line, plugins, [part for part in plugins if part.rpartition("/")[2] != "lua"])
+
+
+def _reservations(at: Surroundings) -> Iterator[Step]:
+    """Once slurm-gpuctld has stopped nobody gives up what is not used, or makes again what was deleted."""
+    if at.site.config.placement.reservations is None:
+        return
+    names = sorted(one.name for one in ReservationClient(at.site.run).all() if id_of(one.name) is not None)
+    if names:
+        yield Step(
+            "Reservations stay in Slurm until they end. To part with one, once no job is in it:",
+            tuple(f"scontrol delete ReservationName={name}" for name in names),
+        )
 
 
 def _shared(at: Surroundings) -> Iterator[Step]:

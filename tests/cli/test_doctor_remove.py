@@ -59,6 +59,23 @@ def test_slurm_conf_comes_first_then_slurm_reads_it_then_the_packages_go(install
     ]
 
 
+def test_reservations_that_are_still_in_slurm_are_named_once_nobody_makes_them_again(
+    installed: Installation, conf: Path
+):
+    installed.site_file.write_text("cluster: neuron\nplacement: {reservations: {}}\n")
+    rest = "StartTime=1 EndTime=2 Nodes=n3 Users=bob Accounts=nlp Flags=MAGNETIC\n"
+    installed.said["scontrol --oneliner show reservation"] = "".join(
+        f"ReservationName={name} {rest}" for name in ("sg_5", "maint", "sg_3")
+    )
+    typed = lines(installed)
+    stop = typed.index("systemctl disable --now slurm-gpud slurm-gpuctld")
+    assert typed[stop + 1 : stop + 3] == [
+        "scontrol delete ReservationName=sg_3",
+        "scontrol delete ReservationName=sg_5",
+    ]
+    assert not any("maint" in line for line in typed)
+
+
 def test_a_directory_with_hooks_of_the_sites_stays_in_slurm_conf(installed: Installation, conf: Path):
     own = installed.root / "prolog.d" / "50-site"
     own.write_text("#!/bin/sh\n")
