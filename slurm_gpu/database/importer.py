@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterator, Mapping, Sequence, Set
+from collections.abc import Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -29,9 +29,9 @@ from slurm_gpu.database.schema import run, run_device, run_host
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import (
     IMPORTED,
+    AtOnce,
     Job,
     RunKey,
-    Unrecorded,
     get_watermark,
     run_key,
     set_watermark,
@@ -267,9 +267,9 @@ def store_changed_runs(connection: Connection, rows: Sequence[RunRow], placed: P
     With `placed` what is derived of new runs is stored at once, where nothing was recorded of their job.
     The growing elapsed_s of a run that goes on is no change, or each pass would derive all running jobs anew.
     """
-    jobs = {row.job for row in rows}
+    n_of = Counter(row.job for row in rows)
     stored: dict[RunKey, RowMapping] = {}
-    for query in _of_jobs(select(run), run, _up_to_the_last(connection, jobs)):
+    for query in _of_jobs(select(run), run, _up_to_the_last(connection, n_of.keys())):
         for held in connection.execute(query).mappings():
             stored[run_key(held)] = held
     # At a first import nothing is there yet.
@@ -277,7 +277,10 @@ def store_changed_runs(connection: Connection, rows: Sequence[RunRow], placed: P
     if placed is None:
         store_runs(connection, changed)
     else:
-        store_runs(connection, changed, Unrecorded(_first_submits(connection, changed, stored), placed))
+        several = {job for job, n in n_of.items() if n > 1} | set(map(_job_of, stored.values()))
+        recorded = _with_records(connection, {row.job for row in changed})
+        firsts = _first_submits([row for row in changed if row.job in several], stored.values())
+        store_runs(connection, changed, AtOnce(recorded, firsts, placed))
     return len(changed)
 
 
@@ -296,32 +299,26 @@ def _changed(fresh: RunRow, old: Row | None) -> RunRow | None:
     return row if any(getattr(row, name) != old[name] for name in told) else None
 
 
-def _first_submits(
-    connection: Connection, changed: Sequence[RunRow], stored: Mapping[RunKey, Row]
-) -> dict[RunKey, int]:
-    """Of those of these runs that follow upon all that is stored of their job, and that has no record."""
-    n_coming = Counter(row.job for row in changed)
-    recorded = _with_records(connection, n_coming.keys())
+def _first_submits(changed: Iterable[RunRow], stored: Iterable[Row]) -> dict[RunKey, int | None]:
+    """The first submit of each of these runs, where those that are stored of its job came before; else None.
+
+    What is stored may be derived otherwise then.
+    """
     before: dict[Job, list[Row]] = defaultdict(list)
-    for old in stored.values():
+    for old in stored:
         before[_job_of(old)].append(old)
-    found: dict[RunKey, int] = {}
-    others: dict[Job, list[Row]] = defaultdict(list)
+    coming: dict[Job, list[Row]] = defaultdict(list)
     for row in changed:
-        job = row.job
-        if job in recorded:
-            continue
-        if n_coming[job] == 1 and job not in before:  # so are nearly all at a first import
-            found[row.key] = row.submit_s
-        else:
-            others[job].append(row._asdict())
-    for job, rows in others.items():
+        coming[row.job].append(row._asdict())
+    found: dict[RunKey, int | None] = {}
+    for job, rows in coming.items():
         known = before.get(job, ())
         if not known or max(map(in_time, known)) < min(map(in_time, rows)):
             in_order = sorted([*known, *rows], key=in_time)
             firsts = first_submits([(one["submit_s"], one["state"]) for one in in_order])
             found.update(zip(map(run_key, in_order), firsts, strict=True))
-        # Else what is stored may be derived otherwise now.
+        else:
+            found.update(dict.fromkeys(map(run_key, rows)))
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -168,34 +168,37 @@ def store_events(connection: Connection, events: Iterable[Event]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecorded:
-    """New runs of jobs that have no record: what is derived of these follows from accounting alone.
+class AtOnce:
+    """What is derived of new runs as they are stored: of jobs without a record all of it is accounting's.
 
     So it is with nearly all at a first import.
     """
 
-    first_submits: Mapping[RunKey, int]
+    recorded: Set[Job]
+    """Jobs that have a record."""
+    first_submits: Mapping[RunKey, int | None]
+    """Of jobs with several runs; None where those that are stored may be derived otherwise now."""
     placed: Placed
 
     def derived(self, row: RunRow) -> tuple[Any, ...]:
         """_DERIVED_AT_ONCE of a row: what there is to know, or that it is due."""
-        first_submit_s = self.first_submits.get(row.key)
-        if first_submit_s is None:
+        first_submit_s = self.first_submits.get(row.key, row.submit_s)
+        if first_submit_s is None or row.job in self.recorded:
             return _DUE
         server_type, zone = self.placed.of(row.nodes, row.submit_s, row.start_s)
         return first_submit_s, row.allocated_mgpu, server_type, zone, False
 
 
-def store_runs(connection: Connection, rows: Sequence[RunRow], unrecorded: Unrecorded | None = None) -> None:
+def store_runs(connection: Connection, rows: Sequence[RunRow], at_once: AtOnce | None = None) -> None:
     """Insert or overwrite imported columns by (cluster, job_id, submit_s), and mark the runs as due.
 
-    Not so what is inserted of `unrecorded` runs.
+    Not so those that are new and of which everything is known `at_once`.
     """
     if rows:
         dialect = connection.dialect.name
         if dialect not in _RUN_UPSERTS:
             _RUN_UPSERTS[dialect] = upsert(connection, run, RUN_KEY, IMPORTED, {"derive_due": true()})
-        values = (row + (_DUE if unrecorded is None else unrecorded.derived(row)) for row in rows)
+        values = (row + (_DUE if at_once is None else at_once.derived(row)) for row in rows)
         names = (*RunRow._fields, *_DERIVED_AT_ONCE)
         insert(connection, _RUN_UPSERTS[dialect], names, values, many=True)
 
