@@ -40,6 +40,10 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
         (IN_SLURM, (OLD, ASKED), "ok", "1 reservation; 1 request for an operator to decide"),
         ("", (PROMISED,), "ok", "1 reservation"),  # approved just now
         ("", (OLD,), "fail", "and Slurm does not have it → systemctl start slurm-gpuctld"),
+        (
+            IN_SLURM.replace("n3", "n9"), (OLD,), "fail",
+            "promised to bob on n3, and Slurm has another one called so (bob on n9) → scontrol delete",
+        ),
         ("", (replace(OLD, trouble="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
         (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
         (IN_SLURM, (replace(OVER, over_s=NOW_S - 5),), "ok", "0 reservations"),

@@ -50,6 +50,13 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> F
             )
         decided_s = 0 if row.decided_s is None else row.decided_s
         is_due = decided_s + _WITHIN_S < now_s and row.end_s is not None and now_s + _WITHIN_S < row.end_s
+        if is_due and found is not None and not mine:
+            return fail(
+                f"{row.name} is promised to {row.user} on {row.nodes}, and Slurm has another one called so "
+                f"({', '.join(sorted(found.users))} on {found.nodes})",
+                f"scontrol delete ReservationName={row.name}, and slurm-gpuctld makes the promised one; or "
+                f"slurm-gpu reserve cancel {row.id}",
+            )
         if is_due and not mine:
             return fail(f"{row.name} is promised to {row.user}, and Slurm does not have it", _START)
     elif mine and row.over_s is not None and row.over_s + _WITHIN_S < now_s:
