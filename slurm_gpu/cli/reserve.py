@@ -91,7 +91,7 @@ def request(
     """Ask for whole nodes, for a time. An operator decides; until then nothing is promised.
 
     Says when it could begin if it was approved now. Your job has to name the same account and partition, and
-    a time limit of at most TIME.
+    a time limit of at most TIME: when the reservation ends, Slurm ends what runs in it.
     """
     settings, zone = _settings(site), ZoneInfo(site.config.timezone)
     name = uid_and_name(user)[1]
