@@ -156,6 +156,28 @@ def test_its_job_is_drawn_in_others_stay_out_and_the_rest_is_given_up(cluster: C
     assert "Promised and used: " in past
 
 
+def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no_more(
+    cluster: Cluster,
+) -> None:
+    number = cluster.ask()
+    cluster.promise(number, "n[1-2]")
+    cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
+    gone = cluster.submit("alice", f"--reservation=sg_{number}", "--begin=now+600", "--gpus=1")
+    cluster.lab.run_as("root", ["scancel", str(gone)])
+    cluster.wait(lambda: cluster.row(number).state is State.ACTIVE, "it has begun")
+    training = cluster.submit("alice", "--nodes=1", "--gpus-per-node=4")
+    cluster.wait(lambda: cluster.row(number).first_start_s is not None, "a start is told")
+    assert cluster.row(number).first_job_id == training
+    cluster.lab.run_as("alice", ["slurm-gpu", "reserve", "cancel", str(number)])
+    cluster.wait(lambda: "MAGNETIC" not in cluster.shown(), "it draws no more jobs")
+    assert cluster.ours() == [f"sg_{number}"]  # while a job is in it
+    following = cluster.submit("alice", "--nodes=1", "--gpus-per-node=4")
+    cluster.wait(lambda: cluster.show(following, "State") == "RUNNING", "the next job runs")
+    assert cluster.show(following, "Reservation") == "(null)"
+    cluster.lab.run_as("root", ["scancel", str(training)])
+    cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
+
+
 def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: Cluster) -> None:
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
