@@ -32,6 +32,11 @@ def runs_of(lab: Lab, job: int) -> list[Mapping[str, Any]]:
     return list(json.loads(told.stdout)["runs"]) if told.returncode == 0 else []
 
 
+def nodes_of(run: Mapping[str, Any]) -> set[str]:
+    """Those that recorded it."""
+    return {record["node"] for record in run["devices"]}
+
+
 def runaways(lab: Lab) -> tuple[str, str]:
     """What doctor says of them."""
     told = lab.run_as("root", ["slurm-gpu", "doctor", "--json"], check=False).stdout
@@ -62,18 +67,16 @@ def test_a_number_that_is_given_again_is_two_jobs_and_the_forgotten_are_named(la
     def told(job: int) -> str:
         return f"{accounted(lab, job)}\n{json.dumps(runs_of(lab, job), indent=1)[:1000]}"
 
-    def over(job: int) -> bool:
+    def are_on(job: int, nodes: list[set[str]]) -> bool:
         found = runs_of(lab, job)
-        records = [record for run in found for record in run["devices"]]
-        seen = [run for run in found if run["state"] == "COMPLETED" and run["devices"]]
-        return len(found) == 2 and bool(seen) and all(record["final"] for record in records)
+        final = all(record["final"] for run in found for record in run["devices"])
+        ends = [run["state"] == "COMPLETED" for run in found]
+        return final and ends == [True, False] and [nodes_of(run) for run in found] == nodes
 
-    for job, node in ((runs, "n2"), (waits, "n3")):
-        wait_for(partial(over, job), 120, f"job {job} has its records", partial(told, job), 0.5)
-        new, old = runs_of(lab, job)
-        assert {record["node"] for record in new["devices"]} == {node}
-        assert {record["node"] for record in old["devices"]} == ({"n1"} if job == runs else set())
-        assert (new["state"], old["end_s"]) == ("COMPLETED", None)
+    for job, nodes in ((runs, [{"n2"}, {"n1"}]), (waits, [{"n3"}, set[str]()])):
+        recorded = f"records of both jobs with the number {job} are where each ran"
+        wait_for(partial(are_on, job, nodes), 120, recorded, partial(told, job), 0.5)
+        assert runs_of(lab, job)[1]["end_s"] is None
 
     level, message = runaways(lab)
     assert level == "warn"
