@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -31,6 +32,7 @@ _LATE_S = 300
 _IDS = re.compile(r"\d{1,18}(,\d{1,18})*")
 _NAME = r"^[\w.@][\w.@+-]*\Z"
 """Slurm takes a - or + in front as an order: all but this one, or this one besides."""
+_NODE = re.compile(r"[\w.-]+")
 _HIGHEST = 10**18
 """No reservation has such a number."""
 
@@ -176,17 +178,19 @@ def _promise(decision: _Decision, one: Reservation, now_s: int, settings: Settin
     if decision.start_s is None or decision.end_s is None or decision.nodes is None:
         raise UsageError("approving takes start_s, end_s and nodes")
     try:
-        nodes = compress(expand(decision.nodes))
+        names = expand(decision.nodes)
     except ValueError as error:
         raise UsageError(f"nodes: {error}") from None
+    if wrong := next((name for name in names if not _NODE.fullmatch(name) or name.upper() == "ALL"), None):
+        raise UsageError(f"nodes: {wrong!r} is not a node's name; write such as n[1-4]")
     if not now_s - _LATE_S <= decision.start_s <= now_s + settings.horizon_s:
         raise UsageError(f"it has to begin within {format_duration(settings.horizon_s)} from now")
-    longest_s = one.duration_s + settings.release_unused_s
+    longest_s = one.duration_s + math.ceil(settings.release_unused_s)
     if not one.duration_s <= decision.end_s - decision.start_s <= longest_s:
         raise UsageError(
             f"it has to last {one.duration_s} s as asked, and {settings.release_unused_s:.0f} s more at most"
         )
-    return decision.start_s, decision.end_s, nodes
+    return decision.start_s, decision.end_s, compress(names)
 
 
 def _shown(one: Reservation, caller: Caller) -> dict[str, Any]:

@@ -275,3 +275,20 @@ def test_an_answer_that_cannot_be_true_is_an_error_of_slurm_gpudbd(changes: dict
     answer = {name: value for name, value in {**promised.to_json(), **changes}.items() if value is not ...}
     with pytest.raises(DatabaseError, match="a reservation that cannot be read"):
         Reservation.from_json(answer)
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+@pytest.mark.parametrize("nodes", ["ALL", "n1,all", "n1 Flags=MAINT", "n[1-2", "n1\n", ","])
+def test_nodes_are_named_one_by_one(server: Running, nodes: str) -> None:
+    """Slurm takes ALL for the whole cluster."""
+
+    def ask(uid: int, path: str, **body: Any) -> tuple[int, Any]:
+        return server.asked_by(uid, "POST", f"/v1/reservations{path}", json.dumps(body).encode())
+
+    now_s = int(server.clock.wall())
+    number = ask(NOBODY, "", **{**ASKED, "n_nodes": 1})[1]["reservation"]["id"]
+    window = {"start_s": now_s, "end_s": now_s + DAY_S}
+    status, answer = ask(OPERATOR, f"/{number}", act="approve", nodes=nodes, **window)
+    assert ask(NOBODY, f"/{number}", act="cancel")[0] == 200
+    assert status == 400
+    assert "nodes: " in answer["error"]
