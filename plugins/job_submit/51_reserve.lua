@@ -41,8 +41,8 @@ local function run(job, state)
   job.reserve_key = key
   if found == nil or job.mgpu < found.mgpu or names_one(job.desc) then
     return {}
-  elseif job.record and job.mgpu <= job.was.mgpu then
-    return {} -- an update that does not ask for more
+  elseif job.record and job.mgpu <= job.was.mgpu and job.desc.reservation ~= "" then
+    return {} -- an update that does not ask for more, nor takes it out of the reservation that it named
   end
   local user = job.user or lib.snapshot.user_name(state.snapshot, job.uid)
   if user == nil or lib.reserved.holds(found, job, user) then

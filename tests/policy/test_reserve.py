@@ -14,6 +14,7 @@ from slurm_gpu.controller.reservetable import reserve_table
 from slurm_gpu.database.reservation import Reservation, State
 
 from .model import Request
+from .render import PARTITIONS, description, record
 from .test_place import Site, two_zones
 from .users import NAMES
 
@@ -97,6 +98,23 @@ def test_one_that_is_named_is_slurms_to_judge(site: Reserving) -> None:
     site.tell()
     assert site.submit(gpus(8), reservation="maint").accepted
     assert not site.submit(gpus(8), reservation="").accepted
+
+
+def test_who_takes_a_large_job_out_of_the_reservation_that_it_named_needs_one_after_all(
+    site: Reserving,
+) -> None:
+    site.tell()
+    job = record(7, gpus(8))
+    nothing = dict.fromkeys(description(gpus(8)))
+
+    def update(**changes: str) -> bool:
+        return site.script.modify({**nothing, **changes}, job, PARTITIONS, 1001).accepted
+
+    assert update(name="x")
+    assert not update(reservation="")
+    assert update(reservation="sg_4")
+    site.tell(HELD)
+    assert update(reservation="")
 
 
 def test_a_reservation_counts_from_the_next_snapshot_on_also_for_jobs_alike(site: Reserving) -> None:
