@@ -65,7 +65,7 @@ class Cluster:
 
     def start(self, *options: str, gpus: int = 1, cpus: int = 1) -> str:
         """Start a job on one node, and say on which."""
-        job = self.submit(f"--gpus={gpus}", "--nodes=1", f"--cpus-per-task={cpus}", *options)
+        job = self.submit(f"--gpus-per-node={gpus}", "--nodes=1", f"--cpus-per-task={cpus}", *options)
         node = self.wait_until_runs(job)
         self.jobs[job] = node, gpus
         return node
