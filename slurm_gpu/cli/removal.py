@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_gpu.cli.checks.boot import DATABASE_FILE, timers
 from slurm_gpu.cli.checks.finding import Surroundings, may_read
 from slurm_gpu.cli.checks.hooks import KINDS, PACKAGED, hook_file, matched
-from slurm_gpu.database.reservation import id_of
+from slurm_gpu.database.reserve.reservation import id_of
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.install import SCRIPT_NAME, put_aside
 from slurm_gpu.policy.installed import read_chain

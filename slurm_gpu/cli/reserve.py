@@ -16,8 +16,8 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_coming
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.config import Reservations
-from slurm_gpu.controller.reservable import sites_own
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.controller.reserve.windows import sites_own
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.errors import SlurmError, UsageError
 from slurm_gpu.placement.promises import kept
 from slurm_gpu.slurm.hostlist import compress, expand

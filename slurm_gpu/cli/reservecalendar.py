@@ -13,7 +13,7 @@ from rich.text import Text
 
 from slurm_gpu.cli.cells import GAP, span, text
 from slurm_gpu.cli.output import console, print_table
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.placement.promises import Kept, lateness_s
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.units import counted, format_duration

@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 
 from slurm_gpu.cli.site import Site
 from slurm_gpu.config import Reservations
-from slurm_gpu.controller.reservable import nodes_needed, nodes_with, plan
-from slurm_gpu.database.reservation import Reservation
+from slurm_gpu.controller.reserve.windows import nodes_needed, nodes_with, plan
+from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.calendar import Window
 from slurm_gpu.slurm.client import SlurmNode

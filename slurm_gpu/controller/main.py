@@ -28,9 +28,9 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
-from slurm_gpu.controller.reservations import ReservationKeeper
-from slurm_gpu.controller.reservationtable import ReservationTable, exchange_with
-from slurm_gpu.controller.reservetable import reserve_table
+from slurm_gpu.controller.reserve.keeper import ReservationKeeper
+from slurm_gpu.controller.reserve.rows import ReservationTable, exchange_with
+from slurm_gpu.controller.reserve.told import reserve_table
 from slurm_gpu.controller.urgent import DatabaseAudit, UrgentAudit
 from slurm_gpu.controller.watcher import Watcher, cpu_seconds
 from slurm_gpu.controller.weights import WeightKeeper

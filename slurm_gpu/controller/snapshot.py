@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from slurm_gpu.controller.gpuhours import Period
-from slurm_gpu.controller.reservetable import ReserveTable
+from slurm_gpu.controller.reserve.told import ReserveTable
 from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
 from slurm_gpu.controller.zones import ZoneRoom
 from slurm_gpu.controller.zonetable import ZoneTable

@@ -22,7 +22,7 @@ from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.pace import Pace
-from slurm_gpu.controller.reservetable import ReserveTable
+from slurm_gpu.controller.reserve.told import ReserveTable
 from slurm_gpu.controller.snapshot import Looked, Snapshot
 from slurm_gpu.controller.usage import Subject, UsageCounter, owner_of
 from slurm_gpu.controller.zones import ZoneMap

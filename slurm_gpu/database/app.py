@@ -18,7 +18,7 @@ from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads
-from slurm_gpu.database.reservationsapi import ReservationPages
+from slurm_gpu.database.reserve.api import ReservationPages
 from slurm_gpu.database.services import Services
 from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError

@@ -15,7 +15,7 @@ import httpx
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.forecasts.answer import Forecast
-from slurm_gpu.database.reservation import Report, Reservation
+from slurm_gpu.database.reserve.reservation import Report, Reservation
 from slurm_gpu.database.results import (
     Act,
     Decision,

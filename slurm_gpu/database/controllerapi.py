@@ -14,7 +14,7 @@ from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
 from slurm_gpu.database.asking import asked, authenticated, parameters
 from slurm_gpu.database.controllerbody import read_told
 from slurm_gpu.database.decisions import find_decisions, store_decisions
-from slurm_gpu.database.reservations import store_reports
+from slurm_gpu.database.reserve.store import store_reports
 from slurm_gpu.database.results import Decision
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError

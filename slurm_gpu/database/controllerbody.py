@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from slurm_gpu.database.reservation import MOST_REPORTS, Report, State
+from slurm_gpu.database.reserve.reservation import MOST_REPORTS, Report, State
 from slurm_gpu.database.schema import NAME_LENGTH, TOKEN_LENGTH
 from slurm_gpu.errors import UsageError
 

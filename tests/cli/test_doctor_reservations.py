@@ -8,7 +8,7 @@ import pytest
 
 from slurm_gpu.cli.checks.finding import Surroundings
 from slurm_gpu.cli.checks.reservations import reservations
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from tests.cli.conftest import CommandLine
 from tests.cli.test_reserve import ASKED, PROMISED, Commands, with_rows
 from tests.slurm.recorded import NOW_S

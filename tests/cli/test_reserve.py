@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.errors import UsageError
 from tests.cli.conftest import CommandLine, Database
 from tests.slurm.recorded import NOW_S, RecordedSlurm

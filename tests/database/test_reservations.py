@@ -16,8 +16,8 @@ import pytest
 from slurm_gpu.database.acts import find_acts
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.reservation import Report, Reservation, State, id_of
-from slurm_gpu.database.reservations import approve, end, find, find_one, store_reports, store_request
+from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of
+from slurm_gpu.database.reserve.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.errors import DatabaseError, UsageError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running
 from tests.database.samples import CLUSTER, T0

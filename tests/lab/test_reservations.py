@@ -14,7 +14,7 @@ from lab.cluster import Lab
 from lab.polling import wait_for
 from slurm_gpu.config import load_config
 from slurm_gpu.database.client import Act, DatabaseClient, Reservation
-from slurm_gpu.database.reservation import State
+from slurm_gpu.database.reserve.reservation import State
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long

@@ -10,8 +10,8 @@ import pytest
 
 from slurm_gpu.cli.reserve import request as ask
 from slurm_gpu.config import Placement, Reservations
-from slurm_gpu.controller.reservetable import reserve_table
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.controller.reserve.told import reserve_table
+from slurm_gpu.database.reserve.reservation import Reservation, State
 
 from .model import Request
 from .render import PARTITIONS, description, record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
-from slurm_gpu.controller.reservations import is_ours
-from slurm_gpu.database.reservation import Reservation, id_of
+from slurm_gpu.controller.reserve.keeper import is_ours
+from slurm_gpu.database.reserve.reservation import Reservation, id_of
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.units import counted
 

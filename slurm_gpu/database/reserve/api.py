@@ -14,10 +14,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.config import Reservations as Settings
-from slurm_gpu.database import reservations
 from slurm_gpu.database.asking import asked, authenticated, parameters
 from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.reservation import MOST_IDS, Reservation, State
+from slurm_gpu.database.reserve import store
+from slurm_gpu.database.reserve.reservation import MOST_IDS, Reservation, State
 from slurm_gpu.database.schema import NAME_LENGTH
 from slurm_gpu.database.services import Services
 from slurm_gpu.errors import UsageError
@@ -79,7 +79,7 @@ class ReservationPages:
 
         def find() -> list[dict[str, Any]]:
             with self._services.database.reading() as connection:
-                found = reservations.find(connection, self._services.cluster, past, ids)
+                found = store.find(connection, self._services.cluster, past, ids)
             return [_shown(one, caller) for one in found]
 
         return JSONResponse({"reservations": await run_in_threadpool(find)})
@@ -126,7 +126,7 @@ class ReservationPages:
             "latest_s": wanted.latest_s, "why": wanted.why, "requested_s": now_s,
         }  # fmt: skip
         number = self._services.database.write(
-            lambda connection: reservations.store_request(connection, values, settings.open_per_user)
+            lambda connection: store.store_request(connection, values, settings.open_per_user)
         )
         return self._one(number, caller)
 
@@ -136,25 +136,25 @@ class ReservationPages:
         cluster, why = self._services.cluster, decision.why or ""
 
         def act(connection: Any) -> None:
-            one = reservations.find_one(connection, cluster, number) if number < _HIGHEST else None
+            one = store.find_one(connection, cluster, number) if number < _HIGHEST else None
             if one is None:
                 raise HTTPException(404, f"there is no reservation {number}")
             if not (caller.sees_all or (decision.act == "cancel" and one.user == caller.user)):
                 raise HTTPException(403, _may_not(decision.act))
             if decision.act == "approve":
                 start_s, end_s, nodes = _promise(decision, one, now_s, settings)
-                reservations.approve(connection, one, start_s, end_s, nodes, who, now_s)
+                store.approve(connection, one, start_s, end_s, nodes, who, now_s)
             elif decision.act == "deny":
-                reservations.end(connection, one, State.DENIED, who, now_s, why or "an operator denied it")
+                store.end(connection, one, State.DENIED, who, now_s, why or "an operator denied it")
             else:
-                reservations.end(connection, one, State.CANCELLED, who, now_s, why or f"{who} cancelled it")
+                store.end(connection, one, State.CANCELLED, who, now_s, why or f"{who} cancelled it")
 
         self._services.database.write(act)
         return self._one(number, caller)
 
     def _one(self, number: int, caller: Caller) -> dict[str, Any]:
         with self._services.database.reading() as connection:
-            one = reservations.find_one(connection, self._services.cluster, number)
+            one = store.find_one(connection, self._services.cluster, number)
         assert one is not None
         return _shown(one, caller)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.database.reservation import Reservation
+from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.slurm.reservations import JobAround
 
 _WAITING = "PENDING"

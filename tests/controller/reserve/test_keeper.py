@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.reservations import EVERY_S, ReservationKeeper
-from slurm_gpu.controller.reservationtable import ReservationTable, exchanged
-from slurm_gpu.database.reservation import Report, Reservation, State
+from slurm_gpu.controller.reserve.keeper import EVERY_S, ReservationKeeper
+from slurm_gpu.controller.reserve.rows import ReservationTable, exchanged
+from slurm_gpu.database.reserve.reservation import Report, Reservation, State
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
-
-from .fakes import NOON_S, Clock
+from tests.controller.fakes import NOON_S, Clock
 
 UNUSED_S = 600.0
 WINDOW_S = 3600

@@ -16,9 +16,9 @@ from typing import Protocol
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.reservationtable import ReservationTable
-from slurm_gpu.controller.reservationuse import Use, use_of
-from slurm_gpu.database.reservation import Report, Reservation, State, id_of, in_words
+from slurm_gpu.controller.reserve.rows import ReservationTable
+from slurm_gpu.controller.reserve.use import Use, use_of
+from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of, in_words
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.controller.reservable import nodes_needed, plan
-from slurm_gpu.database.reservation import Reservation, State
+from slurm_gpu.controller.reserve.windows import nodes_needed, plan
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.placement.calendar import Window
 from slurm_gpu.slurm.reservations import SlurmReservation
-
-from .fakes import NOON_S, make_node
+from tests.controller.fakes import NOON_S, make_node
 
 HOUR_S, DAY_S = 3600, 86400
 ASKED = Reservation(

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, select, update
 
 from slurm_gpu.database.acts import note_act
-from slurm_gpu.database.reservation import Report, Reservation, State, in_words
+from slurm_gpu.database.reserve.reservation import Report, Reservation, State, in_words
 from slurm_gpu.database.schema import reservation
 from slurm_gpu.database.store import set_watermark
 from slurm_gpu.errors import UsageError

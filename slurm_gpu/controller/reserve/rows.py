@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from slurm_gpu.config import SiteConfig
-from slurm_gpu.database.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
+from slurm_gpu.database.reserve.reservation import MOST_IDS, MOST_REPORTS, Report, Reservation
 from slurm_gpu.errors import SlurmGpuError
 
 log = logging.getLogger("slurm-gpuctld")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from slurm_gpu.config import Placement
-from slurm_gpu.database.reservation import Reservation
+from slurm_gpu.database.reserve.reservation import Reservation
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from slurm_gpu.config import Zone
 from slurm_gpu.controller.weightplan import zone_names
-from slurm_gpu.database.reservation import Reservation, id_of
+from slurm_gpu.database.reserve.reservation import Reservation, id_of
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.calendar import FOREVER, Candidate, Taken, Window, earliest_window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode

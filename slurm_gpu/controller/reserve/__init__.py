@@ -1,0 +1,1 @@
+"""Reservations in Slurm: where and when they can be, made, watched, and given up."""
