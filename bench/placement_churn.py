@@ -12,11 +12,15 @@ import argparse
 import heapq
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number
 from slurm_gpu.placement.choice import FewestCPUs, LeastFragmentation, Place, Rule
