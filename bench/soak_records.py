@@ -59,8 +59,8 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
 
     A slurmctld that is killed goes on from what it saved seconds before. Of a job that it had begun since
     then it knows nothing: it may begin it anew on another node, or give its number to another job. Of those
-    it cannot be told what would be right. One that it forgot before it had begun stays pending for ever in
-    Slurm's accounting, and so in ours, beside the next job with that number: it is counted, and no run.
+    it cannot be told what would be right. One that it forgot before it told accounting of its start stays
+    pending there for ever, and so with us, beside the next job with that number: it is counted, and no run.
     """
     expected = accounted(lab, jobs)
     forgotten: list[int] = []
@@ -83,6 +83,8 @@ def judge(lab: Lab, jobs: Mapping[int, int], history: History = ()) -> dict[str,
         n_expected = len(expected.get(job, ()))
         if n_expected and n_pending:
             never_begun.append(job)
+        if forgotten_once_begun(runs):
+            forgotten.append(job)
         wrong = found_wrong(n_expected, held.keys(), runs)
         if wrong is not None:
             {Wrong.LOST: lost, Wrong.TWICE: twice}[wrong].append(job)
@@ -129,11 +131,18 @@ class Wrong(Enum):
 def found_wrong(n_expected: int, held: Set[Place], runs: Sequence[Run]) -> Wrong | None:
     """Compare what began by Slurm's accounting (0: unknown) and the hooks' stamps with what was recorded."""
     told = {(record.node, record.device) for run in runs for record in run.devices or ()}
-    if n_expected and len(runs) != n_expected:
-        return Wrong.LOST if len(runs) < n_expected else Wrong.TWICE
+    n_told = len(runs) - len(forgotten_once_begun(runs))
+    if n_expected and n_told != n_expected:
+        return Wrong.LOST if n_told < n_expected else Wrong.TWICE
     if held and told != held:
         return Wrong.LOST if told < held else Wrong.TWICE
     return None
+
+
+def forgotten_once_begun(runs: Sequence[Run]) -> Sequence[Run]:
+    """Those that nodes saw begin and accounting did not, before another job was given their number."""
+    newest_s = max((run.submit_s for run in runs), default=0)
+    return [run for run in runs if run.state == "PENDING" and run.submit_s < newest_s]
 
 
 def _tell_all(

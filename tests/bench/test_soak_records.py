@@ -44,6 +44,15 @@ def test_nobody_waits_for_the_end_of_a_run_that_slurmctld_forgot() -> None:
     assert (list(runs), n_never_begun, client.asked) == ([forgotten, RUN], 0, 1)
 
 
+def test_a_job_that_slurmctld_forgot_once_it_had_begun_is_no_second_record_either() -> None:
+    # Its node shipped a record of it; Slurm's accounting knows of the submission alone.
+    begun = make_run(state="PENDING", end_s=None, submit_s=RUN.submit_s - 60, devices=(make_record("GPU-b"),))
+    held = {("n1", "GPU-a"), ("n1", "GPU-b")}
+    assert found_wrong(1, held, [begun, RUN]) is None
+    assert found_wrong(1, HELD, [begun, RUN]) is Wrong.TWICE  # no stamp tells of it
+    assert found_wrong(1, held, [begun]) is Wrong.LOST  # it is the only one, and counts: GPU-a is missing
+
+
 def test_what_is_missing_or_too_much_is_told() -> None:
     elsewhere = make_run(devices=(make_record("GPU-a"), make_record("GPU-b")))
     assert found_wrong(1, HELD, [RUN, RUN]) is Wrong.TWICE
