@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -54,6 +54,8 @@ _JOBS_PER_QUERY = 900
 _JOBS_PER_QUESTION = 1000
 _MAX_UNMATCHED = 10_000
 _MAX_WAIT_S = 3600.0
+_REST_PER_WORK, _MOST_REST_S = 4.0, 2.0
+"""What is imported and matched late harms nobody; a node that has no answer sends the same again."""
 _NODES_WITHIN_S = 15.0
 # What slurmctld's nodes tell. What they told before stays while it is away, and of runs that ended: these
 # held what the nodes had then, and nobody tells how they were configured.
@@ -92,11 +94,15 @@ class Importer:
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
         self.status = ImportStatus()
+        self._stop = threading.Event()
+        self.gives_way: Callable[[], bool] = lambda: False
+        """Whether so many wait for an answer that most of the processor should be theirs."""
         self.stepped_s = clock.monotonic()
         """When it last got on, by Clock.monotonic()."""
 
     def run_until(self, stop: threading.Event) -> None:
         """A pass each interval until `stop`; tells of trouble when it begins and when it ends."""
+        self._stop = stop
         while not stop.is_set():
             self._step()
             began = self.stepped_s
@@ -114,7 +120,10 @@ class Importer:
             stop.wait(max(0.0, began + self.interval_s - self._clock.monotonic()))
 
     def _step(self) -> None:
-        self.stepped_s = self._clock.monotonic()
+        before_s, self.stepped_s = self.stepped_s, self._clock.monotonic()
+        if self.gives_way():
+            self._stop.wait(min((self.stepped_s - before_s) * _REST_PER_WORK, _MOST_REST_S))
+            self.stepped_s = self._clock.monotonic()
 
     def _tell(self, error: str) -> None:
         if self.status.error is None:

@@ -41,6 +41,11 @@ class Lane:
         finally:
             self.end(n)
 
+    @property
+    def n_waiting(self) -> int:
+        """How many wait now."""
+        return self._waiting
+
     def hangs(self, now_s: float, within_s: float) -> str | None:
         """In words, where some wait and none was done within that time."""
         with self._lock:

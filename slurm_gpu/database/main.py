@@ -106,6 +106,7 @@ def _run(options: argparse.Namespace) -> None:
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     answering = Answering(make_app(services), clock)
+    importer.gives_way = answering.is_behind
     pulse = Pulse(notifier, clock, (*answering.lanes, services.intake.storing), importer, worker.is_alive)
 
     def stopping() -> None:

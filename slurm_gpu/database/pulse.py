@@ -20,6 +20,8 @@ from slurm_gpu.notify import STATUS_EACH_S, Notifier
 
 log = logging.getLogger(__name__)
 
+MANY_SHIPMENTS = 200
+"""A thousand nodes a second that are answered within a tenth of one are half as many at once."""
 ANSWERED_WITHIN_S = 600.0
 """Well over what one request waits for a database that does not answer."""
 IMPORT_STEP_WITHIN_S = 3600.0
@@ -52,6 +54,10 @@ class Answering:
     def lanes(self) -> tuple[Lane, ...]:
         """Requests that wait for the first word of their answer."""
         return self._records, self._questions
+
+    def is_behind(self) -> bool:
+        """Whether so many shipments wait that what nobody waits for should give way."""
+        return self._records.n_waiting > MANY_SHIPMENTS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""

@@ -1,5 +1,6 @@
 """However much there is to do, the import shows all along that it gets on: else the watchdog ends it."""
 
+import threading
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from tests.database.samples import CLUSTER, T0, FakeClock, MemorySlurm, record, 
 
 PIECE_S = 600.0
 """What takes an hour in all is done in pieces that take so long each."""
+_AT_MOST_S = 2.0
 
 
 class SlowSlurm(MemorySlurm):
@@ -130,3 +132,40 @@ def test_years_of_timelines(database: Database, clock: FakeClock, monkeypatch: p
     making = Importer(database, view, clock, CLUSTER, 60.0, upkeep=upkeep)
     assert longest_s(clock, making) <= PIECE_S
     assert clock.now >= T0 + 9 * PIECE_S
+
+
+def test_it_rests_most_of_the_time_while_many_wait_for_an_answer(
+    database: Database, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = reconciling._reconcile_jobs
+
+    def slowly(*given: Any, **more: Any) -> None:
+        clock.now += 0.25
+        right(*given, **more)
+
+    class Stop(threading.Event):
+        """Ends after so many rests, which take no time."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rests: list[float] = []
+
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            self.rests.append(timeout)
+            clock.now += timeout
+            if timeout > _AT_MOST_S:  # the pause between two passes
+                self.set()
+            return self.is_set()
+
+    monkeypatch.setattr(reconciling, "_JOBS_PER_TRANSACTION", 1)
+    monkeypatch.setattr(reconciling, "_reconcile_jobs", slowly)
+    making = Importer(database, SlurmView(MemorySlurm(), clock), clock, CLUSTER, 60.0)
+    ship(database, *range(1, 10))
+    making.run_until(stop := Stop())
+    assert len(stop.rests) == 1
+    making.gives_way = lambda: True
+    ship(database, *range(11, 20))
+    making.run_until(stop := Stop())
+    assert stop.rests.count(1.0) == 9  # for each quarter of a second of work
+    assert sorted(stop.rests)[-2] <= _AT_MOST_S

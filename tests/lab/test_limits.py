@@ -301,6 +301,7 @@ def test_a_broken_policy_is_not_installed_and_the_running_one_stays(lab: Lab, tm
     assert sbatch(lab, "--gpus=4", *PENDING).returncode == 1
 
 
+@pytest.mark.long
 def test_tries_are_forgotten_even_on_a_silent_cluster(lab: Lab) -> None:
     """What slurmctld saved shows that they led to no job, though no job changes meanwhile."""
 
