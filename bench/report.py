@@ -224,7 +224,11 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=arguments.numbers, default=[39_470, 1_000_000], help="default 39470,1000000"
     )
-    parser.add_argument("--directory", type=Path, help="where to write (default: a temporary one)")
+    parser.add_argument(
+        "--directory",
+        type=lambda text: Path(text).resolve(),
+        help="where to write (default: a temporary one)",
+    )
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
     if options.directory is not None:
