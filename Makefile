@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= $(firstword $(shell command -v python3.13 python3.12 python3.11 python3 2>/dev/null) python3)
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := node,client,db,controller,web,report,learn,dev
+EXTRAS := node,client,db,controller,web,report,learn,colocation,dev
 
 .PHONY: demo test test-long test-versions check soak fuzz man completion rpm setup compiled packages browser clean
 
@@ -32,7 +32,7 @@ test-versions-%:
 
 # Everything that needs no cluster. The import rules are tests; mypy goes beside them. Files that take long come
 # first (tests/conftest.py), which xdist is not to order otherwise.
-check: compiled browser
+check: compiled browser $(VENV)/torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@types=$$(mktemp); $(BIN)/mypy >$$types 2>&1 & mypy=$$!; \
@@ -84,6 +84,11 @@ audit: $(VENV)/audit
 
 $(VENV)/docs $(VENV)/audit: $(VENV)/%: setup.cfg | $(VENV)/ready
 	@packaging/make-venv $(VENV) $*
+	@touch $@
+
+# For the tests of training; the build without CUDA, a tenth of the size, where pip's indexes have it.
+$(VENV)/torch: setup.cfg | $(VENV)/ready
+	@packaging/install-torch $(VENV)
 	@touch $@
 
 setup: packages compiled

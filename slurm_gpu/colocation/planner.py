@@ -1,0 +1,86 @@
+"""The one protocol of all planners: what they see, what they believe, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A job as a planner sees it."""
+
+    job: int
+    application: int
+    """Index into the profiles."""
+    left_s: float
+    """Work left, in seconds alone, as far as anybody knows."""
+    done_s: float = 0.0
+    """Work done, which tells its phase."""
+    submit_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU and who runs on it."""
+
+    running: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All that a planner may know at a moment; nothing of the future but what waits."""
+
+    now_s: float
+    waiting: tuple[Member, ...]
+    """In the order of submission."""
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """These jobs start now on this GPU, together, beside whoever runs there."""
+
+    gpu: int
+    jobs: tuple[int, ...]
+
+
+class Belief(Protocol):
+    """What a planner takes for true of applications: recorded, predicted, or (known) the truth."""
+
+    most_together: int
+    """So many jobs share a GPU at most."""
+    cap: float
+    """Nobody may be slowed down by more than this factor, 1.10 in mode `considerate`; math.inf: no cap."""
+
+    def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+        """As Speeds.together, over their whole runs."""
+        ...
+
+    def fits(self, members: Sequence[Member]) -> bool:
+        """Whether they run together to the end without running out of memory, headroom included.
+
+        Pointwise in time: as they go on from where each is now, phase by phase.
+        """
+        ...
+
+    def may_share(self, members: Sequence[Member]) -> bool:
+        """Whether they fit, are few enough, and nobody's slowdown (1/speed) is beyond the cap.
+
+        One alone always may.
+        """
+        ...
+
+
+class Planner(Protocol):
+    """Decides who starts; called after every arrival and every end, until it answers with nothing.
+
+    Deterministic: what is random in it comes from a seed that it was made with.
+    """
+
+    name: str
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """Who starts now. Nothing: all wait until the next event (never while every GPU is idle)."""
+        ...

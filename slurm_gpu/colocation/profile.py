@@ -1,0 +1,111 @@
+"""What an application does to a GPU that it has for itself, phase by phase."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch in which use is even. Fractions of the whole GPU, from 0 to 1; None is not known."""
+
+    seconds: float
+    """Of the application alone on its GPU."""
+    util: float | None = None
+    """Time in which any kernel ran: NVML's utilisation."""
+    memory_mib: float | None = None
+    sm: float | None = None
+    """Multiprocessors that had work."""
+    pcie: float | None = None
+    """Of the link's maximum, both directions together."""
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ValueError(f"a phase lasts more than 0 seconds, not {self.seconds}")
+        for name in ("util", "sm", "pcie"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, not {value}")
+        if self.memory_mib is not None and not self.memory_mib >= 0:
+            raise ValueError(f"memory_mib must be 0 or more, not {self.memory_mib}")
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One application with one input on one model of GPU (table 2 of the DqnGPU thesis)."""
+
+    application: str
+    """Its name, as `/etc/slurm-gpu/applications.yaml` gives it."""
+    gpu_model: str
+    phases: tuple[Phase, ...]
+    kind: str = ""
+    """As "training", "molecular dynamics"."""
+    input_size: float | None = None
+    """In whatever unit the application has: batch size, atoms."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Others that are known, by name."""
+    runs: int = 1
+    """From how many runs it was made."""
+
+    def __post_init__(self) -> None:
+        if not self.phases:
+            raise ValueError(f"the profile of {self.application} has no phases")
+
+    @property
+    def key(self) -> tuple[str, str, str, float | None, tuple[tuple[str, str], ...]]:
+        """What tells it from others."""
+        return self.application, self.gpu_model, self.kind, self.input_size, self.parameters
+
+    @cached_property
+    def seconds(self) -> float:
+        """How long it runs alone."""
+        return sum(phase.seconds for phase in self.phases)
+
+    @cached_property
+    def ends_s(self) -> tuple[float, ...]:
+        """When each phase is over, from the start on, alone."""
+        return tuple(accumulate(phase.seconds for phase in self.phases))
+
+    def phase_at(self, done_s: float) -> int:
+        """The phase it is in after so many seconds of work; the last one beyond its end."""
+        return min(bisect_right(self.ends_s, done_s), len(self.phases) - 1)
+
+    def mean(self, name: str) -> float | None:
+        """A use over its whole time; None where no phase has it, gaps left out."""
+        known = [(getattr(one, name), one.seconds) for one in self.phases if getattr(one, name) is not None]
+        return sum(value * seconds for value, seconds in known) / sum(s for _, s in known) if known else None
+
+    def peak(self, name: str) -> float | None:
+        """The greatest use of any phase."""
+        return max((v for phase in self.phases if (v := getattr(phase, name)) is not None), default=None)
+
+
+def sampled(profile: Profile, name: str, width_s: float, n: int) -> NDArray[np.float64]:
+    """(n) a use in steps of `width_s`: the greatest of each step, 0 after the end, NaN for gaps."""
+    out = np.zeros(n)
+    begin_s = 0.0
+    for phase, end_s in zip(profile.phases, profile.ends_s, strict=True):
+        value = getattr(phase, name)
+        first, last = int(begin_s // width_s), int(-(-end_s // width_s))
+        if first < n:
+            out[first:last] = np.nan if value is None else np.fmax(out[first:last], value)
+        begin_s = end_s
+    return out
+
+
+def scaled(phases: Sequence[Phase], seconds: float) -> tuple[Phase, ...]:
+    """The same phases, stretched evenly to so many seconds together."""
+    factor = seconds / sum(phase.seconds for phase in phases)
+    return tuple(
+        Phase(
+            seconds=one.seconds * factor, util=one.util, memory_mib=one.memory_mib, sm=one.sm, pcie=one.pcie
+        )
+        for one in phases
+    )
