@@ -19,6 +19,8 @@ class Member:
     done_s: float = 0.0
     """Work done, which tells its phase."""
     submit_s: float = 0.0
+    killed: int = 0
+    """How often it ran out of memory beside others, and began anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Belief(Protocol):
 
 
 class Planner(Protocol):
-    """Decides who starts; called after every arrival and every end, until it answers with nothing.
+    """Decides who starts; called after every arrival, end and kill, until it answers with nothing.
 
     Deterministic: what is random in it comes from a seed that it was made with.
     """

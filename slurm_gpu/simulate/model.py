@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.simulate.cluster import Cluster
+from slurm_gpu.simulate.fluid import Work
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import Counter, Limits
 from slurm_gpu.simulate.outcome import Event, Outcome, What
@@ -129,8 +130,8 @@ class _Model:
         self._requeued = False
         fits_never = [not self._fits_empty(shape) for shape in self._queue.shapes]
         self._fits_never = [fits_never[kind.shape] for kind in self._queue.kinds]
-        self._work: dict[int, list[float]] = {}
-        """Running jobs whose speed may change: work left, speed, since when."""
+        self._work: dict[int, Work] = {}
+        """Of running jobs whose speed may change."""
 
     def _qos_of(self, job: int) -> str:
         return self._jobs.qos_names[int(self._jobs.qos[job])]
@@ -275,7 +276,7 @@ class _Model:
         self._write(What.START, job, nodes, devices)
         run_s = float(jobs.run_s[job])
         if self._speed is not None and request.share_mgpu:
-            self._work[job] = [run_s, 1.0, now]
+            self._work[job] = Work(run_s, now)
             self._change_speeds({job, *sharers(self._state, job)})
         else:
             self._plan_end(job, now + min(run_s, limit_s))
@@ -317,14 +318,11 @@ class _Model:
             return
         now = self._now_s
         for job in sorted(jobs):
-            work = self._work[job]
-            work[0] -= work[1] * (now - work[2])
-            work[1] = self._speed.of(job, tuple(sorted(set(sharers(self._state, job)))))
-            work[2] = now
-            if not work[1] > 0:
-                raise ValueError(f"the speed of job {job} must be above 0, not {work[1]}")
+            speed = self._speed.of(job, tuple(sorted(set(sharers(self._state, job)))))
+            if not speed > 0:
+                raise ValueError(f"the speed of job {job} must be above 0, not {speed}")
             limit_at = self._state.running[job].until_s
-            self._plan_end(job, min(now + max(work[0], 0.0) / work[1], limit_at))
+            self._plan_end(job, min(self._work[job].change(now, speed), limit_at))
 
     def _write(
         self,

@@ -1,0 +1,82 @@
+"""The belief of a planner that knows the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.sharing import look_ahead
+from slurm_gpu.colocation.world import World
+
+
+class Known:
+    """See planner.Belief. `headroom` is a fraction of each one's memory that is left free beside it."""
+
+    def __init__(
+        self, world: World, *, most_together: int = 2, cap: float = math.inf, headroom: float = 0.0
+    ) -> None:
+        self.world, self.most_together, self.cap, self.headroom = world, most_together, cap, headroom
+        self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
+
+    def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
+        """As if each went through its phases many times while the others are in one: any beside any."""
+        known = self._speeds.get(applications)
+        if known is None:
+            known = self._speeds[applications] = over_phases(self.world, applications)
+        return known
+
+    def fits(self, members: Sequence[Member]) -> bool:
+        """Exact, as long as nobody else joins them."""
+        key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
+        known = self._fit.get(key)
+        if known is None:
+            known = self._fit[key] = self._peaks_fit(members) or (
+                len(members) > 1 and look_ahead(self.world, members, 1 + self.headroom) is not None
+            )
+        return known
+
+    def _peaks_fit(self, members: Sequence[Member]) -> bool:
+        """Whether nobody's greatest memory at any time is too much, which is quick to see."""
+        peaks = (self.world.profiles[one.application].peak("memory_mib") for one in members)
+        return sum(peak for peak in peaks if peak is not None) * (1 + self.headroom) <= (
+            self.world.capacity_mib
+        )
+
+    def may_share(self, members: Sequence[Member]) -> bool:
+        """See planner.Belief."""
+        if len(members) < 2:
+            return True
+        if len(members) > self.most_together:
+            return False
+        speeds = self.speeds(tuple(one.application for one in members))
+        return all(speed > 0 and 1 / speed <= self.cap for speed in speeds) and self.fits(members)
+
+
+def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:
+    """Each one's speed beside the others over its whole run, wherever these are in theirs.
+
+    A phase's work is done at the mean of its speeds beside the others' phases, weighed by their time alone.
+    All 0 where any phases cannot run together.
+    """
+    if len(applications) == 1:
+        return (1.0,)
+    profiles = [world.profiles[one] for one in applications]
+    n = len(applications)
+    mean = [[0.0] * len(profile.phases) for profile in profiles]
+    for phases in product(*(range(len(profile.phases)) for profile in profiles)):
+        speeds = world.speeds(tuple(zip(applications, phases, strict=True)))
+        if any(speed == 0 for speed in speeds):
+            return (0.0,) * n
+        parts = [
+            profile.phases[at].seconds / profile.seconds for profile, at in zip(profiles, phases, strict=True)
+        ]
+        for i in range(n):
+            others = math.prod(part for j, part in enumerate(parts) if j != i)
+            mean[i][phases[i]] += others * min(speeds[i], 1.0)
+    return tuple(
+        profile.seconds / sum(phase.seconds / speed for phase, speed in zip(profile.phases, row, strict=True))
+        for profile, row in zip(profiles, mean, strict=True)
+    )

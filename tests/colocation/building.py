@@ -1,0 +1,118 @@
+"""Small worlds and simple planners, and any world at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.planner import Belief, Start, View
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.simulator import Job
+from slurm_gpu.colocation.speeds import PairTable
+from slurm_gpu.colocation.world import TableWorld, World
+
+CAPACITY_MIB = 12000.0
+
+
+def profile(name: str, *phases: tuple[float, float]) -> Profile:
+    """Of phases (seconds, memory in MiB), with half of the GPU used."""
+    return Profile(name, "card", tuple(Phase(seconds=s, memory_mib=mib, util=0.5) for s, mib in phases))
+
+
+def pairs(speeds: Sequence[Sequence[float]], *profiles: Profile) -> TableWorld:
+    names = [one.application for one in profiles]
+    return TableWorld(profiles, PairTable(names, np.array(speeds, dtype=float)), CAPACITY_MIB)
+
+
+class PhaseWorld:
+    """Speeds that depend on phases: two in their odd phases get in each other's way."""
+
+    def __init__(self, profiles: Sequence[Profile], table: PairTable) -> None:
+        self.profiles, self.capacity_mib, self._table = profiles, CAPACITY_MIB, table
+
+    def speeds(self, running: tuple[tuple[int, int], ...]) -> tuple[float, ...]:
+        speeds = self._table.together(tuple(application for application, _ in running))
+        odd = sum(phase % 2 for _, phase in running)
+        return tuple(speed / max(odd, 1) for speed in speeds)
+
+
+class OneAtATime:
+    """Every job has a GPU for itself, first come first served."""
+
+    name = "one at a time"
+
+    def choose(self, view: View) -> list[Start]:
+        free = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
+        return [Start(gpu, (one.job,)) for gpu, one in zip(free, view.waiting, strict=False)]
+
+
+class Reckless:
+    """Starts whom it likes, in groups, beside anybody, memory or not; may hold jobs back."""
+
+    name = "reckless"
+
+    def __init__(self, seed: int, most_together: int) -> None:
+        self._random, self._most = np.random.default_rng(seed), most_together
+
+    def choose(self, view: View) -> list[Start]:
+        gpu = int(self._random.integers(len(view.gpus)))
+        room = self._most - len(view.gpus[gpu].running)
+        idle = not any(one.running for one in view.gpus)
+        if not idle and (room < 1 or self._random.random() < 0.3):
+            return []
+        n = int(self._random.integers(1, min(room, len(view.waiting)) + 1))
+        chosen = self._random.choice(len(view.waiting), size=n, replace=False)
+        return [Start(gpu, tuple(view.waiting[int(one)].job for one in chosen))]
+
+
+class Trusting:
+    """First come first served, beside whoever its belief lets it."""
+
+    name = "trusting"
+
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
+
+    def choose(self, view: View) -> list[Start]:
+        for index, gpu in enumerate(view.gpus):
+            for one in view.waiting:
+                if self._belief.may_share((*gpu.running, one)):
+                    return [Start(index, (one.job,))]
+        return []
+
+
+@st.composite
+def profiles(draw: st.DrawFn, name: str) -> Profile:
+    phase = st.tuples(
+        st.floats(0.5, 60.0), st.sampled_from((0.0, 300.0, 3000.0, 5999.0, 6000.0, 6001.0, CAPACITY_MIB))
+    )
+    return profile(name, *draw(st.lists(phase, min_size=1, max_size=4)))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Any applications, any speeds beside each other, pairs that cannot run together among them."""
+    n = draw(st.integers(1, 4))
+    some = [draw(profiles(f"app{i}")) for i in range(n)]
+    speeds = np.array(
+        draw(st.lists(st.lists(st.floats(0.05, 1.0), min_size=n, max_size=n), min_size=n, max_size=n))
+    )
+    for i, j in draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=2)):
+        speeds[i, j] = speeds[j, i] = 0.0
+    table = PairTable([one.application for one in some], speeds)
+    return draw(st.sampled_from((PhaseWorld(some, table), TableWorld(some, table, CAPACITY_MIB))))
+
+
+@st.composite
+def jobs(draw: st.DrawFn, world: World, max_size: int = 8) -> list[Job]:
+    """Any jobs that fit into an empty GPU."""
+    one = st.builds(
+        Job,
+        application=st.integers(0, len(world.profiles) - 1),
+        work_s=st.floats(0.1, 200.0),
+        submit_s=st.sampled_from((0.0, 0.0, 3.0, 50.0)),
+        memory_factor=st.sampled_from((0.8, 1.0)),
+    )
+    return draw(st.lists(one, min_size=1, max_size=max_size))
