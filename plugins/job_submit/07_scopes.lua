@@ -22,7 +22,21 @@ function scopes.holds(group, uid, account)
     and (group.accounts == nil or group.accounts[account])
 end
 
--- Indexes of the scopes that a job of this owner and kind in this place belongs to.
+-- Whether any of these names, joined by commas, is in a set; in no set (nil) are all.
+local function any_in(set, names)
+  if set == nil then
+    return true
+  end
+  for name in string.gmatch(names, "[^,]+") do
+    if set[name] then
+      return true
+    end
+  end
+  return false
+end
+
+-- Indexes of the scopes that a job of this owner and kind in this place belongs to. A job that names several
+-- partitions, or (from Slurm 24.11 on) several QOS, may start in any, and so belongs to each.
 function scopes.matching(uid, account, qos, partition, kind)
   local found = {}
   for index, scope in ipairs(scopes.list) do
@@ -31,13 +45,8 @@ function scopes.matching(uid, account, qos, partition, kind)
       and (group.uids == nil or group.uids[uid])
       and (group.member_uids == nil or group.member_uids[uid])
       and (group.accounts == nil or group.accounts[account])
-      and (group.qos == nil or group.qos[qos])
-    if matches and group.partitions ~= nil then
-      matches = false
-      for name in string.gmatch(partition, "[^,]+") do
-        matches = matches or group.partitions[name]
-      end
-    end
+      and any_in(group.qos, qos)
+      and any_in(group.partitions, partition)
     if matches then
       found[#found + 1] = index
     end

@@ -23,10 +23,22 @@ function queue.has_whole_nodes(record)
   return comment ~= nil and string.find(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? w=1") ~= nil
 end
 
+-- The QOS in which a job may start, or is. Of several that a pending one names its record tells but the one that
+-- Slurm looked at last: its submission noted them all. They hold while that one is among them, as after an update to
+-- another QOS it is not.
+function queue.qos_of(record, base)
+  local qos, comment = string.lower(record.qos or ""), record.admin_comment
+  local noted = base == 0 and comment and string.match(comment, "^slurm%-gpu/1 t=%w+ ?k?=?i? ?w?=?1? q=(%S+)")
+  if noted and string.find("," .. noted .. ",", "," .. qos .. ",", 1, true) then
+    return noted
+  end
+  return qos
+end
+
 -- What a job record says that does not change while its state does not. `each` is what one task counts for.
 function queue.describe(state, record, base)
   local tasks = amounts.u32(record.array_task_cnt)
-  local account, qos = string.lower(record.account or ""), string.lower(record.qos or "")
+  local account, qos = string.lower(record.account or ""), queue.qos_of(record, base)
   local kind = queue.kind_of(record)
   return {
     base = base,

@@ -1,6 +1,6 @@
 -- Which GPUs a job runs on: its group's own, those that nobody owns, or on loan. Says it by the job's QOS, which
--- Slurm counts by; nothing here depends on what is in use. Adds to job: loan = {owners, qos, within_s, own_mgpu =
--- where it was not asked for, cancelled = a sentence or nil}.
+-- Slurm counts by; nothing here depends on what is in use. Adds to job: loan = {owners, qos, within_s, always = whether
+-- it can run nowhere else, own_mgpu = where it was not asked for, cancelled = a sentence or nil}.
 --
 -- A job that names a QOS has it. Any other with GPUs gets the first of the three that could ever hold it: whether
 -- to wait for safe GPUs, or to borrow and perhaps be requeued, is the user's choice wherever there is one.
@@ -38,6 +38,29 @@ local function qos_for(job)
   return first_loans, home and home.mgpu or 0
 end
 
+-- What a job may borrow in the QOS that it names, or in several, joined by commas (from Slurm 24.11 on): it runs in the
+-- first that lets it. Nil where none of them lends.
+local function loan_in(names)
+  local found, seen, always = nil, {}, true
+  for name in names:gmatch("[^,]+") do
+    local loan = loans[name]
+    always = always and loan ~= nil
+    if loan and not seen[name] then
+      found = found or { owners = {}, within_s = 0, qos = {} }
+      found.qos[#found.qos + 1] = name
+      found.within_s = math.max(found.within_s, loan.within_s)
+      for _, owner in ipairs(loan.owners) do
+        found.owners[#found.owners + 1] = owner
+      end
+    end
+    seen[name] = true
+  end
+  if found then
+    found.qos, found.always = table.concat(found.qos, ","), always
+  end
+  return found
+end
+
 -- Why the job is cancelled, and not requeued, when its GPUs go back; nil where it is requeued.
 local function cancelled(job)
   local command = job.command()
@@ -64,11 +87,11 @@ return function(job)
       job.writes.qos = qos
     end
   end
-  local loan = loans[job.qos]
-  if loan and job.mgpu > 0 then
-    job.loan = { owners = loan.owners, qos = job.qos, within_s = loan.within_s, own_mgpu = own_mgpu }
+  local loan = job.mgpu > 0 and loan_in(job.qos) or nil
+  if loan then
+    job.loan, loan.own_mgpu = loan, own_mgpu
     if not job.quiet then
-      job.loan.cancelled = cancelled(job)
+      loan.cancelled = cancelled(job)
     end
   end
   return {}

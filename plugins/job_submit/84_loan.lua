@@ -3,7 +3,8 @@ local policy, lib = ...
 local amounts = lib.amounts
 
 return function(lines, loan)
-  local borrows = "borrows idle GPUs of " .. table.concat(loan.owners, ", ") .. " (QOS " .. loan.qos .. ")."
+  local borrows = loan.always and "borrows" or "may borrow"
+  borrows = borrows .. " idle GPUs of " .. table.concat(loan.owners, ", ") .. " (QOS " .. loan.qos .. ")."
   if loan.own_mgpu then
     local own, unowned = amounts.format_mgpu(loan.own_mgpu), amounts.format_mgpu(policy.lending.unowned_mgpu)
     local asks = "This job asks for more GPUs than its account owns (%s) or nobody does (%s), so it %s"

@@ -84,13 +84,14 @@ function decide.accept(job, state)
   end
   local kind = job.kind == "interactive" and " k=i" or ""
   local whole = job.notes_whole_nodes and " w=1" or ""
-  local loan = job.loan and " l=" .. table.concat(job.loan.owners, ",") or ""
+  local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
+  local loan = job.loan and job.loan.always and " l=" .. table.concat(job.loan.owners, ",") or ""
   local nearest = job.nearest_rule and " r=" .. job.nearest_rule or ""
   -- Only of a constraint that was written: slurm-gpuctld goes by it.
   local zones = job.writes.features and " z=" .. job.place.text or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
-  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. loan .. nearest .. zones .. foreign
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. nearest .. zones .. foreign
   job.claim = job.claim or ledger.claim(job, job.sum)
   ledger.admit(state, token, job, job.claim)
   decisions.record(job, state, "allow", token, job.sum)

@@ -42,11 +42,14 @@ class GroupInForce:
         )
 
     def matches(self, uid: int, account: str, qos: str, partition: str) -> bool:
-        """Whether a job is in the group, as the Lua decides it; `partition` may be several, with commas."""
+        """Whether a job is in the group, as the Lua decides it.
+
+        `partition`, and from Slurm 24.11 on `qos`, may be several, with commas: the job may start in any.
+        """
         return (
             self.may_have(uid)
             and (self.accounts is None or account.lower() in self.accounts)
-            and (self.qos is None or qos.lower() in self.qos)
+            and (self.qos is None or not self.qos.isdisjoint(qos.lower().split(",")))
             and (self.partitions is None or not self.partitions.isdisjoint(partition.split(",")))
         )
 

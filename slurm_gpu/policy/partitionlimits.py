@@ -97,7 +97,7 @@ def _other_groups(part: Partition, submitter: Submitter) -> Iterator[str]:
 def _beyond(part: Partition, asked: Asked, submitter: Submitter, version: tuple[int, ...]) -> Iterator[str]:
     """Why Slurm refuses where it enforces limits, and lets the job wait where it does not."""
     where = f"partition {part.name}"
-    account, qos = submitter.account, submitter.qos
+    account = submitter.account
     if version >= _GROUPS_ARE_A_LIMIT:
         yield from _other_groups(part, submitter)
     if account is not None and submitter.ancestors is not None:
@@ -106,7 +106,8 @@ def _beyond(part: Partition, asked: Asked, submitter: Submitter, version: tuple[
             yield f"{where} is for {_any_of('account', part.allow_accounts)} only, not for {account}"
         if account in (part.deny_accounts or ()):
             yield f"{where} is not for account {account}"
-    if qos is not None:
+    # Slurm looks at each of several QOS, and takes none of a partition's rules as kept while one breaks it.
+    for qos in () if submitter.qos is None else submitter.qos.split(","):
         if part.allow_qos is not None and qos not in part.allow_qos:
             yield f"{where} is for QOS {' or '.join(sorted(part.allow_qos))} only, not for {qos}"
         if qos in (part.deny_qos or ()):

@@ -23,6 +23,8 @@ from slurm_gpu.units import counted
 _MOST_NAMED = 12
 """So many names are told; more help nobody."""
 _GRES = re.compile(r"gres/(?P<name>\w+)(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_SEVERAL_QOS = (24, 11)
+"""From there on --qos takes several, joined by commas: the job runs in the first that lets it."""
 _FORMS = {
     "tres_per_job": "--gpus",
     "tres_per_node": "GPUs per node",
@@ -48,6 +50,11 @@ class Cluster:
     def enforced(self) -> set[str]:
         """What AccountingStorageEnforce names; limits and QOS enforce associations, too."""
         return set(self.settings.raw.get("AccountingStorageEnforce", "").split(","))
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """Of Slurm, such as (24, 11)."""
+        return tuple(int(number) for number in re.findall(r"\d+", self.settings.version)[:2])
 
 
 def refusals_of_slurm(
@@ -88,8 +95,8 @@ def _barred(request: SbatchRequest, description: Mapping[str, object], cluster: 
     enforced = cluster.settings.raw.get("EnforcePartLimits", "NO").upper()
     # YES is how ALL was spelt once.
     enforced = {"YES": "ALL"}.get(enforced, enforced)
-    version = tuple(int(number) for number in re.findall(r"\d+", cluster.settings.version)[:2])
-    return barred(partitions, _asked(request, description), cluster.submitter, enforced, version)
+    asked_for = _asked(request, description)
+    return barred(partitions, asked_for, cluster.submitter, enforced, cluster.version)
 
 
 def _asked(request: SbatchRequest, description: Mapping[str, object]) -> Asked:
@@ -135,8 +142,10 @@ def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
         ("qos", cluster.places.qos, {"qos", "all"}),
     ):
         value = get(option)
-        if value and allowed and value.lower() not in allowed and cluster.enforced & enforcing:
-            yield f"--{option}: {value!r} is not for {cluster.user}; {_there_are(value, sorted(allowed))}"
+        several = option == "qos" and cluster.version >= _SEVERAL_QOS
+        for name in value.split(",") if value and several else filter(None, (value,)):
+            if allowed and name.lower() not in allowed and cluster.enforced & enforcing:
+                yield f"--{option}: {name!r} is not for {cluster.user}; {_there_are(name, sorted(allowed))}"
     features = list(dict.fromkeys(feature for node in cluster.nodes for feature in node.features))
     for name in names_in(get("constraint", "")):
         if cluster.nodes and name not in features:

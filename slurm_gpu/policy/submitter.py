@@ -25,8 +25,9 @@ class Submitter:
     ancestors: Collection[str] | None = None
     """Accounts that the account is part of: whether they count for it depends on Slurm's version."""
     qos: str | None = None
+    """Several, joined by commas, from Slurm 24.11 on."""
     passes: Collection[str] = ()
-    """Flags of the QOS by which limits of partitions do not bind its jobs, such as PartitionTimeLimit."""
+    """Flags of the QOS (of each of several) by which partitions do not bind, such as PartitionTimeLimit."""
     is_root: bool = False
 
 
@@ -98,7 +99,8 @@ def _has_flagged_limit(part: Partition) -> bool:
 
 def _passes(store: LimitStore, qos: str) -> Collection[str]:
     try:
-        limits = next((one.limits for one in store.qos() if one.name == qos), {})
+        known = {one.name: one.limits for one in store.qos()}
     except SlurmError:
         return ()
-    return [flag for flag in _PASSES if LimitField("Flags", flag) in limits]
+    asked = [known.get(name, {}) for name in qos.split(",")]
+    return [flag for flag in _PASSES if all(LimitField("Flags", flag) in limits for limits in asked)]

@@ -41,6 +41,13 @@ def test_each_job_counts_for_its_user_and_in_each_group_that_it_is_in() -> None:
     assert usage.uids == {"alice": 1001, "bob": 1002}
 
 
+def test_a_job_that_waits_in_several_qos_counts_in_the_groups_of_each() -> None:
+    jobs = [make_job(1, phase=Phase.PENDING, qos="high,Normal", partition="long")]
+    assert usage_of(jobs, [LONG], FACTS).of("alice", "long").pending.jobs == 1
+    jobs = [make_job(1, phase=Phase.PENDING, qos="high,abnormal", partition="long")]
+    assert usage_of(jobs, [LONG], FACTS).of("alice", "long").pending.jobs == 0
+
+
 def test_every_task_of_an_array_that_waits_is_a_job() -> None:
     use = usage_of([make_job(phase=Phase.PENDING, n_tasks=5)], [GRADS], FACTS).of("alice", "grads").pending
     assert (use.jobs, use.mgpu, use.cpus, use.mib, use.nodes) == (5, 10_000, 40, 5 * 65536, 5)

@@ -227,5 +227,6 @@ def test_what_slurmctld_refuses_is_tried_again(tmp_path: Path) -> None:
 def test_zones_are_read_from_the_comment_only_where_the_script_writes_them() -> None:
     assert written_zones(COMMENT) == {"zone1", "zone2"}
     assert written_zones("slurm-gpu/1 t=a k=i w=1 z=zone1:700") == {"zone1"}
+    assert written_zones("slurm-gpu/1 t=a q=normal,high r=x z=zone1:700") == {"zone1"}
     assert written_zones("z=zone1:700") == frozenset()
     assert written_zones("slurm-gpu/1 t=a r=x by hand z=zone1:700") == frozenset()

@@ -80,7 +80,7 @@ def binds(rule: RuleModel, job: Request) -> bool:
         (rule.users is None or job.uid in rule.users)
         and (rule.unix_group is None or job.uid in MEMBERS[rule.unix_group])
         and (rule.accounts is None or job.account in rule.accounts)
-        and (rule.qos is None or job.qos in rule.qos)
+        and (rule.qos is None or not rule.qos.isdisjoint(job.qos.split(",")))
         and (rule.partitions is None or not rule.partitions.isdisjoint(job.partitions))
         and (rule.kind is None or (rule.kind == "interactive") == job.interactive)
     )

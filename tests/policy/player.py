@@ -72,9 +72,10 @@ class _Job:
 
     @property
     def row(self) -> dict[str, Any]:
-        """No field of it tells that a job wants its nodes to itself, but the comment."""
+        """No field of it tells that a job wants its nodes to itself, and all its QOS, but the comment."""
         more = {} if self.comment is None else {"admin_comment": self.comment}
-        return record(self.id, replace(self.request, exclusive=False), running=self.running, **more)
+        seen = replace(self.request, exclusive=False, qos=self.request.qos.split(",")[-1])
+        return record(self.id, seen, running=self.running, **more)
 
     @property
     def token(self) -> str | None:
@@ -133,9 +134,11 @@ class Player:
 
     def _initial_queue(self) -> list[tuple[Request, bool]]:
         """That of long ago: it is noted who came without a script only where some rule asks."""
-        if any(rule.kind for rule in self.policy.rules):
-            return list(self.scenario.queue)
-        return [(replace(job, interactive=False), running) for job, running in self.scenario.queue]
+        noted = any(rule.kind for rule in self.policy.rules)
+        return [
+            (replace(job, interactive=job.interactive and noted, qos=job.qos.split(",")[-1]), running)
+            for job, running in self.scenario.queue
+        ]
 
     @property
     def _hours(self) -> Hours | None:
@@ -188,6 +191,8 @@ class Player:
             return False
         job = pending[deed.which % len(pending)]
         after = changed(job.request, deed.fields)
+        if "," in job.request.qos and after.qos != job.request.qos:
+            return False  # its comment still names all that it named: it may count where it is no more
         desc = changes(job.request, after, self.scenario.mark)
         by = {"owner": job.request.uid, "root": 0, "SlurmUser": _SLURM_USER, "stranger": 1009}[deed.by]
         verdict = self.script.modify(desc, job.row, PARTITIONS, by)

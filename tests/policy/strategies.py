@@ -86,7 +86,7 @@ _FULL_REQUESTS = full_requests()
 def every_request(draw: st.DrawFn) -> Request:
     """All of that, and sockets, MPS, tasks by the node or the GPU, QOS and whole nodes."""
     request = draw(_FULL_REQUESTS)
-    qos = draw(some_of("normal", "normal", "sg-long"))
+    qos = draw(some_of("normal", "normal", "sg-long", "normal,sg-long", "other,normal"))
     request = replace(request, qos=qos, minutes=0 if draw(whole(0, 19)) == 0 else request.minutes)
     match draw(some_of("", "", "", "socket", "by task", "mps", "per node", "exclusive", "both")):
         case "socket" if request.per_job is not None:

@@ -160,6 +160,17 @@ def test_a_job_that_names_a_qos_has_it() -> None:
     assert "l=" not in str(other.desc["admin_comment"])
 
 
+def test_a_job_that_names_several_qos_is_told_that_it_may_borrow() -> None:
+    """Slurm takes several from 24.11 on; who lent, if anybody did, its AdminComment cannot say."""
+    asked = submit(Request(uid=1001, account="vision", per_job=2), qos="sg-vision,SG-loans")
+    assert said(asked).startswith("This job may borrow idle GPUs of vision, nlp (QOS sg-loans). When their")
+    assert "l=" not in str(asked.desc["admin_comment"])
+    only_loans = submit(replace(BOB, per_job=1), qos="sg-loans,sg-loans")
+    assert said(only_loans).startswith("This job borrows idle GPUs of vision, nlp (QOS sg-loans).")
+    assert " l=vision,nlp " in f"{only_loans.desc['admin_comment']} "
+    assert said(submit(replace(BOB, per_job=1), qos="normal,long")) == ""
+
+
 @pytest.mark.parametrize(
     ("fields", "facts", "end"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_gpu.policy.native.difference import Owned, commands, difference, drift
+from slurm_gpu.policy.native.difference import Owned, Step, commands, difference, drift
 from slurm_gpu.policy.native.plan import plan_native
 from slurm_gpu.policy.native.stranded import stranded
 from slurm_gpu.policy.native.wanted import Accounting, lua_only
@@ -172,6 +172,24 @@ def test_no_jobs_may_run_at_all() -> None:
         difference(wish(rules("for: grads, per: group, limits: {jobs_running: 0}")), found(), ()).steps,
     )
     assert str(one) == "job 1 of alice could not run: account vision, GrpJobs=0"
+
+
+def test_a_job_that_waits_in_several_qos_is_listed_only_where_it_can_start_in_none() -> None:
+    found_now = {of("qos:normal"): {}, of("qos:high"): {}}
+    limit_ = LimitField("MaxTRES", "gres/gpu")
+    steps = [Step(of("qos:high"), limit_, None, 2, "r1")]
+    assert not stranded([job(1, qos="normal,high")], found_now, steps)
+    steps.append(Step(of("qos:normal"), limit_, None, 3, "r1"))
+    assert [str(one) for one in stranded([job(1, qos="normal,high")], found_now, steps)] == [
+        "job 1 of alice asks for 4 gres/gpu: QOS high, MaxTRES=gres/gpu=2",
+        "job 1 of alice asks for 4 gres/gpu: QOS normal, MaxTRES=gres/gpu=3",
+    ]
+    mine = LimitField("QOS", "high")
+    taken = [Step(of("vision"), mine, 1, None, "r1")]
+    both = {of("vision"): {mine: 1, LimitField("QOS", "normal"): 1}}
+    assert not stranded([job(1, qos="normal,high")], both, taken)
+    only = {of("vision"): {mine: 1}}
+    assert len(stranded([job(1, qos="other,high")], only, taken)) == 1
 
 
 # Without any native layer.

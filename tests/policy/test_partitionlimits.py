@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,17 @@ def test_time(minutes: int, fits: bool) -> None:
 def test_a_qos_may_go_beyond_the_time_of_partitions() -> None:
     over = Submitter(qos="long", passes={"PartitionTimeLimit"})
     assert barred([SHORT], HOUR, over, "ALL") == Barred()
+
+
+def test_each_of_several_qos_has_to_be_one_of_the_partitions() -> None:
+    both = replace(ALICE, qos="high,normal")
+    high = partition("p", allow_qos={"high"})
+    told = "partition p is for QOS high only, not for normal"
+    assert barred([high], Asked(), both, "ALL") == Barred(refused=(told,))
+    assert barred([partition("p", deny_qos={"low"})], Asked(), both, "ALL") == Barred()
+    store = MemoryStore((), (qos("normal"), qos("long", Flags_PartitionTimeLimit=1)))
+    found = read_submitter(store, "c", "root", None, "long,normal", [SHORT])
+    assert found.passes == []
 
 
 def test_what_is_not_known_is_not_judged() -> None:

@@ -9,7 +9,7 @@ from slurm_gpu.policy.script import PolicyScript
 
 from .compile import compiled
 from .model import Request, RuleModel
-from .render import PARTITIONS, description
+from .render import PARTITIONS, description, record
 
 SOLO = RuleModel("solo", "job", qos=frozenset({"solo"}), limits={"gpus": 1000})
 NORMAL = RuleModel("normal", "job", qos=frozenset({"normal"}), limits={"gpus": 3000})
@@ -39,3 +39,71 @@ def test_the_qos_is_the_one_named_else_the_default_else_the_only_one(
 
     assert accepted(most)
     assert not accepted(most + 1)
+
+
+# Several QOS, joined by commas, as Slurm takes them from 24.11 on: the job runs in the first that lets it.
+
+FEW_SOLO = RuleModel("few", "group", qos=frozenset({"solo"}), limits={"gpus_total": 4000})
+ALICE = Request(uid=1001, account="vision", per_job=3)
+
+
+def script() -> PolicyScript:
+    return PolicyScript(build_bundle(compiled([FEW_SOLO], "/nonexistent/decisions.log")))
+
+
+def ask(policy: PolicyScript, qos: str, gpus: int = 3) -> str | None:
+    """The AdminComment of a job that is let in, None of one that is refused."""
+    desc = description(Request(uid=1001, account="vision", per_job=gpus)) | {"qos": qos}
+    verdict = policy.submit(desc, PARTITIONS)
+    return str(verdict.desc["admin_comment"]) if verdict.accepted else None
+
+
+@pytest.mark.parametrize("qos", ["normal,solo", "solo,normal", "Long,SOLO,normal", ",solo,"])
+def test_a_job_that_may_run_in_several_is_held_by_the_rules_of_each(qos: str) -> None:
+    assert ask(script(), qos, 4)
+    assert not ask(script(), qos, 5)
+    assert ask(script(), "long,normal", 5)
+
+
+def test_a_waiting_one_counts_in_each_though_its_record_tells_but_one() -> None:
+    """slurm.jobs has the QOS at which slurmctld looked last; what was asked for is in the AdminComment."""
+    comment = ask(script(), "normal,Solo")
+    assert " q=normal,solo" in str(comment)
+    for qos in ("normal", "solo"):
+        policy = script()
+        policy.set_jobs([record(1, ALICE, qos=qos, admin_comment=comment)])
+        assert ask(policy, "solo", 1)
+        assert not ask(policy, "solo", 2)
+
+
+def test_a_running_one_counts_where_it_runs() -> None:
+    comment = ask(script(), "normal,solo")
+    for qos, more_solo in (("normal", 4), ("solo", 1)):
+        policy = script()
+        policy.set_jobs([record(1, ALICE, running=True, qos=qos, admin_comment=comment)])
+        assert ask(policy, "solo", more_solo)
+        assert not ask(policy, "solo", more_solo + 1)
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "slurm-gpu/1 t=abc q=normal,solo r=few",
+        "slurm-gpu/1 t=abc r=few q=long,solo",  # by hand: behind what the script writes
+        "slurm-gpu/1 t=abc r=few",
+    ],
+)
+def test_one_that_was_moved_to_another_counts_there(comment: str) -> None:
+    policy = script()
+    policy.set_jobs([record(1, ALICE, qos="long", admin_comment=comment)])
+    assert ask(policy, "solo", 4)
+
+
+def test_where_one_is_moved_to_several_the_rules_of_each_hold() -> None:
+    policy = script()
+    others = record(2, ALICE, qos="solo")
+    mine = record(1, ALICE, qos="normal")
+    policy.set_jobs([mine, others])
+    nothing = dict.fromkeys(description(ALICE))
+    assert not policy.modify({**nothing, "qos": "normal,solo"}, mine, PARTITIONS, 1001).accepted
+    assert policy.modify({**nothing, "qos": "normal,long"}, mine, PARTITIONS, 1001).accepted

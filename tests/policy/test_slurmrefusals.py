@@ -85,6 +85,19 @@ def test_what_slurm_would_refuse_is_told_with_what_would_be_right(words: str, re
     assert refusals(words) == [refusal]
 
 
+@pytest.mark.parametrize(
+    ("version", "words", "refused"),
+    [
+        ("24.11.5", "-q HIGH,normal", []),
+        ("26.05.5", "-q high,hihg", ["'hihg' is not for alice; did you mean high?"]),
+        ("22.05.8", "-q high,normal", ["'high,normal' is not for alice; did you mean normal?"]),
+    ],
+)
+def test_several_qos_are_taken_from_24_11_on(version: str, words: str, refused: list[str]) -> None:
+    there = replace(CLUSTER, settings=replace(SETTINGS, version=version))
+    assert refusals(words, there) == [f"--qos: {text} there are high, normal" for text in refused]
+
+
 FEATURES = replace(
     CLUSTER,
     nodes=[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -74,12 +75,18 @@ def _shut_out(
 ) -> Stranded | None:
     """A job whose QOS is taken from its user or account: Slurm lets it wait for ever, as InvalidQOS."""
     names = {entity: _qos_of(entity, after) for entity in _associations(job)}
-    lost = [entity for entity in names if job.qos in _qos_of(entity, found) - names[entity]]
-    if not lost or any(job.qos in those for those in names.values()):
+    mine = _named(job)
+    lost = [entity for entity in names if mine & (_qos_of(entity, found) - names[entity])]
+    if not lost or any(mine & those for those in names.values()):
         return None
     others = [_NORMAL] if job.qos != _NORMAL else sorted(set().union(*names.values()))
     remedy = f"scontrol update jobid={job.job_id} qos={others[0]}" if others else None
     return Stranded(job, lost[0], LimitField(_QOS, job.qos), None, None, remedy)
+
+
+def _named(job: QueuedJob) -> set[str]:
+    """The QOS in which it may start: several, from Slurm 24.11 on."""
+    return set(job.qos.split(","))
 
 
 def _qos_of(entity: Entity, limits: Mapping[Entity, Limits]) -> set[str]:
@@ -95,13 +102,22 @@ def _exceeded(
 ) -> Iterator[tuple[Entity, LimitField, int, int]]:
     user, account = _associations(job)
     of_user = limits.get(user, {})
-    for entity in (Entity(EntityKind.QOS, job.qos), user, account):
-        for limit, value in limits.get(entity, {}).items():
-            if entity == account and limit.name in INHERITED and limit in of_user:
-                continue  # the user's own counts in its place
-            asked = _asked(job, limit)
-            if asked is not None and asked > value:
-                yield entity, limit, value, asked
+    in_qos = [list(_over(job, Entity(EntityKind.QOS, name), limits)) for name in sorted(_named(job))]
+    if all(in_qos):
+        yield from itertools.chain(*in_qos)
+    yield from _over(job, user, limits)
+    for one in _over(job, account, limits):
+        if one[1].name not in INHERITED or one[1] not in of_user:  # else the user's own counts in its place
+            yield one
+
+
+def _over(
+    job: QueuedJob, entity: Entity, limits: Mapping[Entity, Limits]
+) -> Iterator[tuple[Entity, LimitField, int, int]]:
+    for limit, value in limits.get(entity, {}).items():
+        asked = _asked(job, limit)
+        if asked is not None and asked > value:
+            yield entity, limit, value, asked
 
 
 def _asked(job: QueuedJob, limit: LimitField) -> int | None:
