@@ -1,17 +1,30 @@
-"""`slurm-gpu audit`: what was done to the cluster, by whom and why."""
+"""`slurm-gpu audit`: what was done to the cluster, by whom and why; and what was refused."""
 
 from __future__ import annotations
 
+import pwd
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import moment, text
+from slurm_gpu.cli.cells import GAP, count, moment, text
 from slurm_gpu.cli.output import print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.database.reserve.reservation import MOST_IDS
+from slurm_gpu.database.results import Act, Decision
+from slurm_gpu.errors import DatabaseError, UsageError
+from slurm_gpu.simulate.request import GPU_MGPU
+
+if TYPE_CHECKING:  # httpx takes its time
+    from slurm_gpu.database.client import DatabaseClient
 
 _MOST = 1000
 _COLUMNS = ("when", "act", "of", "before", "after", "why", "told by")
+_REFUSED_COLUMNS = ("when", "user", "account", "GPUs", "to", "rules", "reason given")
+_RESERVATION = re.compile(r"sg_(\d{1,18})")
 
 
 @click.command()
@@ -19,29 +32,100 @@ _COLUMNS = ("when", "act", "of", "before", "after", "why", "told by")
     "--last", type=click.IntRange(1, _MOST), default=20, show_default=True, metavar="N", help="So many acts."
 )
 @click.option("--act", metavar="WORDS", help="Of the last 1000 those that begin so, such as urgent.")
+@click.option(
+    "--refused", metavar="RULE", help="Jobs that this rule refused, such as urgent, in place of acts."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the evidence of each act.")
 @with_site
-def audit(site: Site, last: int, act: str | None, as_json: bool) -> None:
+def audit(site: Site, last: int, act: str | None, refused: str | None, as_json: bool) -> None:
     """What was done to the cluster: urgent jobs that started, limits that moved, weights, reservations.
 
     The last one comes last. For operators, root and SlurmUser.
     """
+    if refused is not None and act is not None:
+        raise UsageError("--act is of what was done, --refused of what was not: name one of them")
+    zone = ZoneInfo(site.config.timezone)
     with site.database() as database:
-        found = database.acts(_MOST if act is not None else last)
-    chosen = [one for one in found if act is None or one.act.startswith(act)][:last]
-    acts = chosen[::-1]
+        if refused is not None:
+            decisions = database.refusals(refused, min(last + 1, _MOST))
+            _print_refused(decisions[:last][::-1], refused, zone, as_json=as_json)
+            _tell_of_more(len(decisions), last, len(decisions))
+            return
+        found = database.acts(_MOST if act is not None else min(last + 1, _MOST))
+        chosen = [one for one in found if act is None or one.act.startswith(act)]
+        acts = chosen[:last][::-1]
+        owners = {} if as_json else _owners(database, acts)
     if as_json:
         print_json({"audit": [one.to_json() for one in acts]})
-        return
-    if not acts:
+    elif not acts:
         remark("no such act is on record" if act is not None else "no act is on record")
-        return
-    zone = ZoneInfo(site.config.timezone)
+    else:
+        _print_acts(acts, owners, zone)
+    _tell_of_more(len(chosen), last, len(found))
+
+
+def _print_acts(acts: Sequence[Act], owners: Mapping[str, str], zone: ZoneInfo) -> None:
     rows = [
         (
-            moment(one.at_s, zone), text(one.act), text(one.subject), text(one.old), text(one.new),
-            text(one.why), text(one.who),
+            moment(one.at_s, zone), text(one.act), text(one.subject + owners.get(one.subject, "")),
+            text(one.old), text(one.new), text(one.why), text(one.who),
         )
         for one in acts
     ]  # fmt: skip
     print_table(_COLUMNS, rows, whole=("when",), spare=("told by", "before", "after"))
+
+
+def _owners(database: DatabaseClient, acts: Sequence[Act]) -> dict[str, str]:
+    """By the name of a reservation: " of USER"; of none that slurm-gpudbd does not know."""
+    numbers = {int(match[1]) for one in acts if (match := _RESERVATION.fullmatch(one.subject))}
+    if not numbers:
+        return {}
+    try:
+        known = database.reservations(ids=sorted(numbers)[-MOST_IDS:])
+    except DatabaseError:
+        return {}  # an older one has none
+    return {one.name: f" of {one.user}" for one in known}
+
+
+def _print_refused(decisions: Sequence[Decision], rule: str, zone: ZoneInfo, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"refused": [one.to_json() for one in decisions]})
+        return
+    if not decisions:
+        remark(f"nothing that rule {rule} refused is on record")
+        return
+    rows = [
+        (
+            moment(one.at_s, zone), _user(one.uid), text(one.job.get("account")), _gpus(one),
+            text(one.asked), text(_rules(one)), text(one.job.get("urgent")),
+        )
+        for one in decisions
+    ]  # fmt: skip
+    print_table(_REFUSED_COLUMNS, rows, right=("GPUs",), whole=("when",), spare=("to", "account"))
+
+
+def _user(uid: int) -> str:
+    try:
+        return text(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _gpus(one: Decision) -> str:
+    """In all; a new version of job_submit.lua may say it otherwise."""
+    mgpu = one.job.get("mgpu", "")
+    return count(int(mgpu) / GPU_MGPU) if mgpu.isascii() and mgpu.isdigit() else GAP
+
+
+def _rules(one: Decision) -> str | None:
+    """Those that refused it."""
+    objections = (item.split(":") for item in (one.rules or "").split(","))
+    return ", ".join(dict.fromkeys(parts[0] for parts in objections if parts[-1] == "enforce")) or None
+
+
+def _tell_of_more(n_chosen: int, last: int, n_found: int) -> None:
+    """So that nobody takes a part for all."""
+    if n_chosen > last:
+        remark(f"there are more: these are the last {last}, --last {min(10 * last, _MOST)} shows others")
+    elif n_found == _MOST:
+        remark(f"there may be more: no command looks further back than the last {_MOST}")

@@ -40,6 +40,7 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
         Route("/v1/audit", words.get_audit, methods=["GET"]),
+        Route("/v1/decisions", words.get_refusals, methods=["GET"]),
         Route("/v1/decisions/{token}", words.get_decisions, methods=["GET"]),
         Route("/v1/controller", words.post_controller, methods=["POST"]),
         Route("/v1/reservations", reservations.get, methods=["GET"]),

@@ -230,6 +230,12 @@ class DatabaseClient:
         answer = self._get(_job_path(token, of="decisions"), {}, missing={"decisions": []})
         return tuple(Decision.from_json(item) for item in _list(answer, "decisions"))
 
+    def refusals(self, rule: str | None = None, limit: int = 100) -> Sequence[Decision]:
+        """The last jobs and updates refused, those by this rule; the newest first; for operators."""
+        query = {"limit": str(limit), **({} if rule is None else {"rule": rule})}
+        found = _list(self._get("/v1/decisions", query), "decisions")
+        return tuple(Decision.from_json(item) for item in found)
+
     def tell_decisions(self, decisions: Sequence[Decision]) -> None:
         """Have decisions kept; only root and SlurmUser may, and telling them again is harmless."""
         told = [decision.to_json() for decision in decisions]

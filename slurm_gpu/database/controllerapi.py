@@ -1,4 +1,4 @@
-"""POST /v1/controller, and what it brought: GET /v1/audit and GET /v1/decisions/TOKEN."""
+"""POST /v1/controller, and what it brought: GET /v1/audit and GET /v1/decisions[/TOKEN]."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from slurm_gpu.database.acts import MOST_SHOWN, find_acts, store_acts
 from slurm_gpu.database.asking import asked, authenticated, parameters
 from slurm_gpu.database.controllerbody import read_told
-from slurm_gpu.database.decisions import find_decisions, store_decisions
+from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
 from slurm_gpu.database.reserve.store import store_reports
 from slurm_gpu.database.results import Decision
 from slurm_gpu.database.services import Services
@@ -38,6 +38,22 @@ class ControllerWords:
                 return [act.to_json() for act in find_acts(connection, limit)]
 
         return JSONResponse({"audit": await run_in_threadpool(find)})
+
+    async def get_refusals(self, request: Request) -> Response:
+        """GET /v1/decisions."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.sees_all:
+            raise HTTPException(403, "refusals are shown to operators")
+        query = parameters(request)
+        rule = query.pop("rule", None)
+        limit = _limit(query, "rule, limit")
+
+        def find() -> list[dict[str, Any]]:
+            with self._services.database.reading() as connection:
+                refused = find_refusals(connection, self._services.cluster, rule, limit)
+                return [decision.to_json() for decision in refused]
+
+        return JSONResponse({"decisions": await run_in_threadpool(find)})
 
     async def get_decisions(self, request: Request) -> Response:
         """GET /v1/decisions/{token}."""
@@ -76,10 +92,10 @@ class ControllerWords:
         return JSONResponse({"stored": await run_in_threadpool(store)})
 
 
-def _limit(query: dict[str, str]) -> int:
+def _limit(query: dict[str, str], allowed: str = "limit") -> int:
     text = query.pop("limit", "100")
     if query:
-        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: limit")
+        raise UsageError(f"{next(iter(query))!r} is no parameter here; allowed: {allowed}")
     if not text.isdecimal() or not 1 <= int(text) <= MOST_SHOWN:
         raise UsageError(f"limit={text!r} must be a whole number from 1 to {MOST_SHOWN}")
     return int(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, RowMapping, or_, select
 
 from slurm_gpu.database.controllerbody import ToldDecision
 from slurm_gpu.database.results import Decision
@@ -31,13 +31,26 @@ def find_decisions(connection: Connection, cluster: str, token: str) -> list[Dec
     """What was decided with this token, the first first."""
     ours = select(decision).where(decision.c.cluster == cluster, decision.c.token == token)
     ordered = ours.order_by(decision.c.at_s, decision.c.decision_id).limit(_MOST_FOUND)
-    return [
-        Decision(
-            **{
-                "id" if name == "decision_id" else name: value
-                for name, value in row.items()
-                if name != "cluster"
-            }
+    return [_decision(row) for row in connection.execute(ordered).mappings()]
+
+
+def find_refusals(connection: Connection, cluster: str, rule: str | None, limit: int) -> list[Decision]:
+    """What was refused last, the newest first; only that to which `rule` objected, if it is given."""
+    found = select(decision).where(decision.c.cluster == cluster, decision.c.verdict == "deny")
+    if rule is not None:
+        named, rules = f"{rule}:", decision.c.rules
+        found = found.where(
+            or_(rules.startswith(named, autoescape=True), rules.contains(f",{named}", autoescape=True))
         )
-        for row in connection.execute(ordered).mappings()
-    ]
+    newest = found.order_by(decision.c.at_s.desc(), decision.c.decision_id).limit(limit)
+    return [_decision(row) for row in connection.execute(newest).mappings()]
+
+
+def _decision(row: RowMapping) -> Decision:
+    return Decision(
+        **{
+            "id" if name == "decision_id" else str(name): value
+            for name, value in row.items()
+            if name != "cluster"
+        }
+    )

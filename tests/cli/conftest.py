@@ -1,5 +1,5 @@
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,7 +9,8 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Act, Health, NodeReport, Run, RunTimeline
+from slurm_gpu.database.client import Act, Decision, Health, NodeReport, Run, RunTimeline
+from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
@@ -65,6 +66,10 @@ class Database:
         self.asked: dict[str, Any] = {}
         self.act_list: list[Act] = []
         """The newest first."""
+        self.refused: list[Decision] = []
+        """The newest first."""
+        self.reserved: list[Reservation] | None = []
+        """None of a slurm-gpudbd that knows none."""
 
     def __enter__(self) -> Self:
         return self
@@ -81,6 +86,15 @@ class Database:
 
     def acts(self, limit: int = 100) -> list[Act]:
         return self.act_list[:limit]
+
+    def refusals(self, rule: str | None = None, limit: int = 100) -> list[Decision]:
+        self.asked = {"rule": rule}
+        return self.refused[:limit]
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> list[Reservation]:
+        if self.reserved is None:
+            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/reservations")
+        return [one for one in self.reserved if one.id in ids]
 
     def timelines(self, job: str) -> list[RunTimeline]:
         return self.courses

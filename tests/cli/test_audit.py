@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
-from slurm_gpu.database.client import Act
+from slurm_gpu.database.client import Act, Decision
+from slurm_gpu.database.reserve.reservation import Reservation, State
 from tests.cli.conftest import CommandLine
 from tests.slurm.recorded import NOW_S
 
@@ -15,6 +17,10 @@ URGENT = Act(
 MOVED = Act(
     id="2" * 32, at_s=NOW_S, host="head", act="limit moved", subject="share", why="w", old="1", new="2"
 )
+ASKED = Reservation(
+    id=7, cluster="neuron", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
+    duration_s=86400, earliest_s=NOW_S, why="the paper", state=State.REQUESTED, requested_s=NOW_S,
+)  # fmt: skip
 
 
 def test_the_last_comes_last_and_nothing_steers_the_terminal(slurm_gpu: CommandLine):
@@ -38,3 +44,58 @@ def test_nothing_is_said_to_be_nothing(slurm_gpu: CommandLine):
     assert slurm_gpu("audit") == 0
     assert slurm_gpu("audit", "--act", "urgent") == 0
     assert (slurm_gpu.out, "no such act is on record" in slurm_gpu.err) == ("", True)
+
+
+def test_a_reservation_is_told_with_its_user(slurm_gpu: CommandLine):
+    made = replace(MOVED, act="reservation made", subject="sg_7")
+    slurm_gpu.database.act_list = [made, replace(made, subject="sg_8"), replace(made, subject="sg_7a")]
+    slurm_gpu.database.reserved = [ASKED]
+    assert slurm_gpu("audit") == 0
+    *others, named = (line.split("reservation made")[1].split() for line in slurm_gpu.out.splitlines()[1:])
+    assert [words[:2] for words in others] == [["sg_7a", "1"], ["sg_8", "1"]]
+    assert named[:3] == ["sg_7", "of", "alice"]
+    slurm_gpu.database.reserved = None
+    assert slurm_gpu("audit") == 0
+    assert "of alice" not in slurm_gpu.out
+
+
+def test_a_part_is_not_taken_for_all(slurm_gpu: CommandLine):
+    slurm_gpu.database.act_list = [replace(MOVED, id=f"{n:032x}", at_s=NOW_S - n) for n in range(21)]
+    assert slurm_gpu("audit") == 0
+    assert len(slurm_gpu.rows()) == 21
+    assert "there are more: these are the last 20, --last 200 shows others" in slurm_gpu.err
+    assert slurm_gpu("audit", "--last", "21") == 0
+    assert (len(slurm_gpu.rows()), slurm_gpu.err) == (22, "")
+    assert slurm_gpu("audit", "--act", "limit", "--last", "3", "--json") == 0
+    assert len(json.loads(slurm_gpu.out)["audit"]) == 3
+    assert "--last 30 shows others" in slurm_gpu.err
+    slurm_gpu.database.act_list *= 50
+    assert slurm_gpu("audit", "--act", "urgent") == 0
+    assert "no command looks further back than the last 1000" in slurm_gpu.err
+
+
+REFUSED = Decision(
+    id="3" * 32, at_s=NOW_S, host="head", asked="submit", verdict="deny", uid=0,
+    rules="share:gpus_total:observe,urgent:who:enforce",
+    job={"account": "nlp", "mgpu": "2500", "urgent": "please"},
+)  # fmt: skip
+
+
+def test_who_was_refused_an_urgent_job_and_with_what_reason(slurm_gpu: CommandLine):
+    nobody = replace(REFUSED, at_s=NOW_S - 5, uid=4_000_000_000, job={"urgent": "\x1b[1m"}, rules=None)
+    slurm_gpu.database.refused = [REFUSED, nobody]
+    assert slurm_gpu("audit", "--refused", "urgent") == 0
+    first, last = slurm_gpu.rows()[1:]
+    assert last[2:] == ["root", "nlp", "2.5", "submit", "urgent", "please"]
+    assert first[2:7] == ["uid", "4000000000", "–", "–", "submit"]
+    assert "\x1b" not in slurm_gpu.out
+    assert slurm_gpu.database.asked == {"rule": "urgent"}
+    assert slurm_gpu("audit", "--refused", "urgent", "--json", "--last", "1") == 0
+    assert [one["id"] for one in json.loads(slurm_gpu.out)["refused"]] == [REFUSED.id]
+    assert "there are more" in slurm_gpu.err
+
+
+def test_nothing_refused_is_said_to_be_nothing(slurm_gpu: CommandLine):
+    assert slurm_gpu("audit", "--refused", "urgent") == 0
+    assert "nothing that rule urgent refused is on record" in slurm_gpu.err
+    assert slurm_gpu("audit", "--refused", "urgent", "--act", "limit") == 2

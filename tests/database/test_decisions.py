@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from slurm_gpu.config import Retention
 from slurm_gpu.database.client import DatabaseClient, Decision
 from slurm_gpu.database.controllerbody import MOST_DECISIONS, read_told
-from slurm_gpu.database.decisions import find_decisions, store_decisions
+from slurm_gpu.database.decisions import find_decisions, find_refusals, store_decisions
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.pruning import Pruning
 from slurm_gpu.errors import UsageError
@@ -49,6 +50,25 @@ def test_refusals_have_no_token_and_are_kept_too(database: Database) -> None:
     keep(database, body(verdict="deny", token=None, scores=None, rules="x" * 10_000))
     assert found(database) == []
     assert Pruning(database, Retention()).count(MADE.at_s + 15 * 86400).decisions == 1
+
+
+def test_refusals_are_found_by_the_rule_the_newest_first(database: Database) -> None:
+    both = "a:gpus:a100:enforce,urgent:qos:enforce"
+    for number, rules in enumerate(
+        ("urgent:who:enforce", both, "not_urgent:gpus:enforce", None, "urgen_:x:enforce")
+    ):
+        keep(database, body(id=f"{number:032x}", at_s=number, verdict="deny", token=None, rules=rules))
+    keep(database, body(id="f" * 32, rules="urgent:who:advise"))  # let in all the same
+
+    def refusals(rule: str | None, limit: int = 10) -> list[int]:
+        with database.reading() as connection:
+            return [one.at_s for one in find_refusals(connection, CLUSTER, rule, limit)]
+
+    assert refusals("urgent") == [1, 0]
+    assert refusals("urgent", 1) == [1]
+    assert refusals("urgen_") == [4]  # no sign of a pattern
+    assert refusals("%") == []
+    assert refusals(None) == [4, 3, 2, 1, 0]
 
 
 def test_what_is_older_than_retention_says_is_dropped(database: Database) -> None:
@@ -90,3 +110,19 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
     status, answer = ask(2, "GET", "/v1/decisions/k3x1")
     assert (status, "another user's" in answer["error"]) == (403, True)
     assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_operators_see_who_was_refused(server: Running) -> None:
+    refused = replace(MADE, id="c" * 32, verdict="deny", token=None, rules="urgent:who:enforce")
+    with DatabaseClient(server.config) as client:
+        client.tell_decisions([refused])
+        assert client.refusals("urgent", 5) == (refused,)
+        assert client.refusals() == (refused,)
+        assert client.refusals("other") == ()
+    ask = server.asked_by
+    status, answer = ask(NOBODY, "GET", "/v1/decisions?rule=urgent")
+    assert (status, answer["error"]) == (403, "refusals are shown to operators")
+    assert ask(OPERATOR, "GET", "/v1/decisions?rule=urgent")[1] == {"decisions": [refused.to_json()]}
+    for wrong in ("limit=0", "limit=1001", "user=bob"):
+        assert ask(OPERATOR, "GET", f"/v1/decisions?{wrong}")[0] == 400
