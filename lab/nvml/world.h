@@ -29,7 +29,7 @@
 #include <stdint.h>
 
 #define WORLD_MAGIC 0x444c524f57555047ull /* "GPUWORLD" */
-#define WORLD_VERSION 5u
+#define WORLD_VERSION 6u
 
 enum {
     MAX_DEVICES = 16,
@@ -40,7 +40,8 @@ enum {
     MAX_FUNCTIONS = 128,
     MAX_FIELDS = 512,
     MAX_PROCESSES = 1024, /* process slots: one per process and target */
-    MAX_POINTS = 512
+    MAX_POINTS = 512,
+    APPLICATION_BYTES = 36
 };
 
 enum slot_state { SLOT_FREE = 0, SLOT_ACTIVE = 1 };
@@ -137,7 +138,7 @@ struct world_process {
     uint32_t pid;
     uint32_t n_points;
     uint32_t flags;
-    uint32_t unused;
+    char application[APPLICATION_BYTES]; /* by which others slow it down and it them; "": it is in nobody's way */
     uint64_t start_ticks; /* /proc/PID/stat, field 22; 0 = no such process, never looked for */
     uint64_t end_ns;      /* when it ended or was found gone; 0 = not yet */
     double factors[N_TOTALS]; /* of its share of the utilisation; that of TOTAL_BUSY is 1 */
@@ -196,7 +197,7 @@ static_assert(sizeof(struct world_point) == 24, "world_point");
 static_assert(sizeof(struct world_faults) == 200, "world_faults");
 static_assert(sizeof(struct world_device) == 496, "world_device");
 static_assert(sizeof(struct world_instance) == 120, "world_instance");
-static_assert(sizeof(struct world_process) == 80 + 24 * MAX_POINTS, "world_process");
+static_assert(sizeof(struct world_process) == 112 + 24 * MAX_POINTS, "world_process");
 static_assert(sizeof(struct world_history) == 8 + 8 * MAX_TARGETS * N_TOTALS, "world_history");
 static_assert(sizeof(struct world_xid) == 24, "world_xid");
 static_assert(sizeof(struct world_call) == 88, "world_call");

@@ -30,10 +30,11 @@ from .schedule import (
     parse_seconds,
     to_points,
 )
+from .sharing import LOOK_S, OUT_OF_MEMORY, Course, SpeedTable, Work, Worker
 from .truth import ProcessTruth, default_directory, job_of_environment, lab_directory
 from .world import Device, World
 
-DONE, WRONG_USAGE, FAILED = 0, 2, 3
+DONE, NO_MEMORY, WRONG_USAGE, FAILED = 0, 1, 2, 3
 
 _DEFAULT_SECONDS = "10"
 # From the making of a schedule to its begin: it has to be there for readers first, on a busy host too.
@@ -41,7 +42,7 @@ _LEAD_NS = 100_000_000
 _ENDING = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-class _Work(NamedTuple):
+class _Plan(NamedTuple):
     phases: list[Phase]
     activity: Activity
     mps: bool
@@ -52,22 +53,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
-        work = _Work(_phases(options), parse_activity(options.activity), options.mps)
+        plan = _Plan(_phases(options), parse_activity(options.activity), options.mps)
+        work = _work(options, plan)
         world = World(_world_path())
         devices = selected(_seen(world), options.gpus)
-        _check_memory(work.phases, devices)
-        stopped_by = _run(world, devices, work)
+        _check_memory(plan.phases, devices)
+        if work is not None:
+            return _end_as(_do(world, devices, work))
+        stopped_by = _run(world, devices, plan)
     except RequestError as error:
         print(f"simgpu: {error}", file=sys.stderr)
         return WRONG_USAGE
     except (WorldError, OSError) as error:
         print(f"simgpu: {error}", file=sys.stderr)
         return FAILED
-    if stopped_by is not None:
-        signal.signal(stopped_by, signal.SIG_DFL)
+    return _end_as(stopped_by)
+
+
+def _end_as(how: signal.Signals | int | None) -> int:
+    """The exit status; where it was a signal that ended the work, it ends the process."""
+    if isinstance(how, signal.Signals):
+        signal.signal(how, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-        os.kill(os.getpid(), stopped_by)
-    return DONE
+        os.kill(os.getpid(), how)
+    return DONE if how is None else how
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,6 +100,16 @@ def _parser() -> argparse.ArgumentParser:
         help="what GPM tells, as factors of the utilisation: "
         + ",".join(f"{name}={factor:g}" for name, factor in USUAL._asdict().items()),
     )
+    parser.add_argument(
+        "--application",
+        metavar="NAME",
+        help="do work: seconds are those alone, and others with a NAME on the same GPU slow it down",
+    )
+    parser.add_argument(
+        "--speeds",
+        metavar="FILE",
+        help='JSON, speeds beside one other as {"bert": {"resnet50": 0.8}} (default $SIMGPU_SPEEDS)',
+    )
     parser.add_argument("--mps", action="store_true", help="as a client of the Multi-Process Service")
     parser.add_argument("--gpus", metavar="LIST", default="all", help="CUDA ordinals, as 0,1 (default all)")
     return parser
@@ -109,6 +128,17 @@ def _phases(options: argparse.Namespace) -> list[Phase]:
     util = parse_ramp("0" if options.util is None else options.util, "--util", highest=100)
     memory = parse_ramp("0" if options.mem_mib is None else options.mem_mib, "--mem-mib")
     return [Phase(seconds, util, memory)]
+
+
+def _work(options: argparse.Namespace, plan: _Plan) -> Work | None:
+    if options.application is None:
+        if options.speeds is not None:
+            raise RequestError("--speeds: means nothing without --application")
+        return None
+    path = options.speeds or os.environ.get("SIMGPU_SPEEDS")
+    if path is None:
+        raise RequestError("--application: name the file of speeds, --speeds or SIMGPU_SPEEDS")
+    return Work(options.application, tuple(plan.phases), SpeedTable.read(Path(path)), plan.activity, plan.mps)
 
 
 def _node() -> str:
@@ -139,7 +169,47 @@ def _check_memory(phases: Sequence[Phase], devices: Sequence[Device]) -> None:
             raise RequestError(f"out of memory: {wanted:g} MiB wanted, {device.uuid} has {free}")
 
 
-def _run(world: World, devices: Sequence[Device], work: _Work) -> signal.Signals | None:
+def _do(world: World, devices: Sequence[Device], work: Work) -> signal.Signals | int | None:
+    """Work until all is done, and return None; the signal that came first; or the exit status."""
+    if len(devices) != 1:
+        raise RequestError(f"--application: works on one GPU, and {len(devices)} are visible; see --gpus")
+    (device,) = devices
+    worker = Worker(
+        world,
+        device,
+        work,
+        os.getpid(),
+        _LEAD_NS,
+        lambda points: _truth(device, points, work.activity),
+        lambda truth: _write([truth]),
+    )
+    job_id, restart = job_of_environment(dict(os.environ))
+    course = Course(
+        job_id=job_id,
+        restart=restart,
+        application=work.application,
+        alone_s=work.seconds,
+        uuid=device.uuid,
+        pid=os.getpid(),
+        began_s=worker.stretches[0][0],
+        stretches=worker.stretches,
+    )
+    _write([course])
+    while True:
+        received = signal.sigtimedwait(_ENDING, min(LOOK_S, worker.left_s()))
+        how = worker.turn() if received is None else signal.Signals(received.si_signo).name
+        if received is not None:
+            worker.end(time.time_ns(), str(how))
+        if how is not None:
+            course.ended_s, course.ended_by = worker.ended_ns / 1e9, how
+            _write([course])
+            if how == OUT_OF_MEMORY:
+                print(f"simgpu: {OUT_OF_MEMORY}: {device.uuid} has no more to give", file=sys.stderr)
+                return NO_MEMORY
+            return None if received is None else signal.Signals(received.si_signo)
+
+
+def _run(world: World, devices: Sequence[Device], work: _Plan) -> signal.Signals | None:
     """Be what the schedule says until it is over, and return None; or the signal that came first."""
     slots, points = world.begin(
         [device.target for device in devices],
@@ -175,7 +245,7 @@ def _truth(device: Device, points: tuple[Point, ...], activity: Activity) -> Pro
     )
 
 
-def _write(truths: Sequence[ProcessTruth]) -> None:
+def _write(truths: Sequence[ProcessTruth | Course]) -> None:
     directory = default_directory()
     if directory.is_dir():
         for truth in truths:

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_char, c_double, c_int64, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"GPUWORLD", "little")
-VERSION = 5
+VERSION = 6
 MAX_DEVICES = 16
 MAX_INSTANCES = 56
 MAX_TARGETS = MAX_DEVICES + MAX_INSTANCES
@@ -16,6 +16,7 @@ MAX_FUNCTIONS = 128
 MAX_FIELDS = 512
 MAX_PROCESSES = 1024
 MAX_POINTS = 512
+APPLICATION_BYTES = 36
 
 SLOT_FREE = 0
 SLOT_ACTIVE = 1
@@ -131,7 +132,7 @@ class ProcessStruct(ctypes.Structure):
         ("pid", c_uint32),
         ("n_points", c_uint32),
         ("flags", c_uint32),
-        ("unused", c_uint32),
+        ("application", c_char * APPLICATION_BYTES),
         ("start_ticks", c_uint64),
         ("end_ns", c_uint64),
         ("factors", c_double * len(TOTALS)),

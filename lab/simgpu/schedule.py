@@ -30,6 +30,12 @@ class Phase:
         x = seconds / self.seconds
         return Phase(seconds, _cut(self.util_pct, x), _cut(self.memory_mib, x))
 
+    def last(self, seconds: float) -> Phase:
+        """Return the last ``seconds`` of this phase."""
+        x = 1 - seconds / self.seconds
+        util, memory = _cut(self.util_pct, x)[1], _cut(self.memory_mib, x)[1]
+        return Phase(seconds, (util, self.util_pct[1]), (memory, self.memory_mib[1]))
+
 
 @dataclass(frozen=True)
 class Profile:

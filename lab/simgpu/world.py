@@ -182,6 +182,7 @@ class World:
         *,
         activity: Activity = USUAL,
         mps: bool = False,
+        application: str = "",
     ) -> tuple[list[int], Points]:
         """Put a process on several targets at once; return its slots, and the schedule that it was given.
 
@@ -200,6 +201,7 @@ class World:
             for slot, target in zip(slots, targets, strict=True):
                 slot.target, slot.pid = target, pid
                 slot.flags = layout.PROCESS_MPS if mps else 0
+                slot.application = application.encode()
                 slot.start_ticks, slot.end_ns = started, 0
                 slot.factors = (1.0, *activity)
             self.content.slots_used = max(self.content.slots_used, *(number + 1 for number in numbers))
@@ -217,6 +219,40 @@ class World:
     def end(self, slot: int, at_ns: int) -> None:
         """Note when the process in ``slot`` ended."""
         self.content.processes[slot].end_ns = at_ns
+
+    def beside(self, target: int, slot: int | None) -> tuple[str, ...]:
+        """The applications of all processes on a target but the one in ``slot``, of those that have one.
+
+        Those count that have begun or are about to, and have not been seen to end.
+        """
+        with self.locked():
+            self._end_vanished()
+            now_ns = self.now_ns()
+            return tuple(
+                sorted(
+                    other.application.decode()
+                    for number, other in enumerate(self.content.processes[: self.content.slots_used])
+                    if other.state == layout.SLOT_ACTIVE
+                    and number != slot
+                    and other.target == target
+                    and other.application
+                    and _ended_ns(other) > now_ns
+                )
+            )
+
+    def end_where_memory_is_out(self, target: int, slot: int, available_mib: float) -> bool:
+        """Whether a target's processes use more memory than there is; then the one in ``slot`` ends now."""
+        with self.locked():
+            now_ns = self.now_ns()
+            parts = [
+                Part(_points(one))
+                for one in self._active()
+                if one.target == target and _ended_ns(one) > now_ns
+            ]
+            is_out = sum(part.line(now_ns, now_ns)[0].memory_mib for part in parts) > available_mib
+            if is_out:
+                self.end(slot, now_ns)
+            return is_out
 
     def set_instances(self, device: int, specs: Sequence[MigSpec]) -> None:
         """Cut a device anew: its MIG instances vanish, with whatever ran on them, and these are there."""

@@ -1,0 +1,232 @@
+"""Work that is done more slowly beside others on one GPU, by a table that nothing but simgpu knows.
+
+A job has so many seconds of work, as it would take alone. While others are on its GPU it does less of it in
+a second, by its application and theirs; its utilisation falls with its speed, and its phases take longer. It
+is over when the work is done, or when memory is asked for that the GPU does not have.
+
+What was done stands in the truth: besides the schedules, which are cut where the speed changes, one file for
+each job with its course.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+
+from .errors import RequestError
+from .layout import APPLICATION_BYTES
+from .load import USUAL, Activity, Part, Point
+from .schedule import Phase, to_points
+from .truth import ProcessTruth
+from .world import Device, World
+
+LOOK_S = 0.1
+"""How often a job looks who is on its GPU, and whether its memory still fits."""
+PREFIX = "work-"
+OUT_OF_MEMORY = "out of memory"
+
+
+class SpeedTable:
+    """Speeds beside one other, relative to alone: ``speeds["bert"]["resnet50"]`` is that of bert.
+
+    Beside several the time that each of them adds to a second of work is added up, as under time slicing.
+    """
+
+    def __init__(self, speeds: dict[str, dict[str, float]]) -> None:
+        for name, row in speeds.items():
+            if not 0 < len(name.encode()) <= APPLICATION_BYTES:
+                raise RequestError(f"application {name!r}: must have 1 to {APPLICATION_BYTES} bytes")
+            for other, speed in row.items():
+                if not 0 < speed <= 1:
+                    raise RequestError(f"speed {speed!r} of {name} beside {other}: must be from above 0 to 1")
+        self.speeds = speeds
+
+    @classmethod
+    def read(cls, path: Path) -> SpeedTable:
+        """That of a JSON file."""
+        try:
+            content = json.loads(path.read_text())
+            return cls({name: {**row} for name, row in content.items()})
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(f"--speeds {path}: {error}") from error
+
+    def speed(self, application: str, others: Sequence[str]) -> float:
+        """How fast it is beside these; 1 alone."""
+        return 1 / (1 + sum(1 / self._beside(application, other) - 1 for other in others))
+
+    def _beside(self, application: str, other: str) -> float:
+        try:
+            return self.speeds[application][other]
+        except KeyError:
+            raise RequestError(f"speeds: there is none of {application} beside {other}") from None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a job has to do. The seconds of its phases are those that it takes alone."""
+
+    application: str
+    phases: tuple[Phase, ...]
+    table: SpeedTable
+    activity: Activity = USUAL
+    mps: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(phase.seconds for phase in self.phases)
+
+    def left(self, done_s: float, speed: float) -> list[Phase]:
+        """The phases that are left once so much is done, as long as they take at this speed."""
+        ends = list(accumulate(phase.seconds for phase in self.phases))
+        first = min(bisect_right(ends, done_s), len(ends) - 1)
+        phases = [self.phases[first].last(max(ends[first] - done_s, 1e-9)), *self.phases[first + 1 :]]
+        return [
+            Phase(
+                phase.seconds / speed,
+                (phase.util_pct[0] * speed, phase.util_pct[1] * speed),
+                phase.memory_mib,
+            )
+            for phase in phases
+        ]
+
+
+@dataclass
+class Course:
+    """How a job went, as the truth keeps it. Times are epoch seconds."""
+
+    job_id: int | None
+    restart: int
+    application: str
+    alone_s: float
+    uuid: str
+    pid: int
+    began_s: float
+    stretches: list[tuple[float, list[str], float]] = field(default_factory=list)
+    """(from when on, beside whom, at which speed)."""
+    ended_s: float | None = None
+    ended_by: str | None = None
+    """``done``, ``out of memory``, or the name of a signal; None after SIGKILL."""
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as alone it took; None unless it was done."""
+        if self.ended_s is None or self.ended_by != "done":
+            return None
+        return (self.ended_s - self.began_s) / self.alone_s
+
+    def write(self, directory: Path) -> None:
+        """Write the file, or write it anew."""
+        name = f"{PREFIX}{self.job_id}-{self.restart}-{self.pid}.json"
+        new = directory / f".{name}"
+        new.write_text(json.dumps(asdict(self)) + "\n")
+        new.replace(directory / name)
+
+
+def courses(directory: Path) -> list[Course]:
+    """All jobs with work of a lab, by when they began."""
+    found = [Course(**json.loads(path.read_text())) for path in directory.glob(f"{PREFIX}*.json")]
+    return sorted(found, key=lambda course: course.began_s)
+
+
+@dataclass
+class _Stretch:
+    """While nothing changes."""
+
+    slot: int
+    points: tuple[Point, ...]
+    done_s: float
+    """Of the work, when it begins."""
+    others: tuple[str, ...]
+    speed: float
+
+    def done_at(self, now_ns: int) -> float:
+        return self.done_s + max(0, now_ns - self.points[0].time_ns) / 1e9 * self.speed
+
+
+class Worker:
+    """One job at work on one GPU: `turn` is called again and again until it says how the job ended."""
+
+    def __init__(
+        self,
+        world: World,
+        device: Device,
+        work: Work,
+        pid: int,
+        lead_ns: int,
+        truth_of: Callable[[tuple[Point, ...]], ProcessTruth],
+        keep: Callable[[ProcessTruth], None],
+        started: int | None = None,
+    ) -> None:
+        """Begin.
+
+        A schedule begins ``lead_ns`` after it is made; ``truth_of`` makes its truth, ``keep`` keeps it.
+        """
+        self._world, self._device, self._work, self._pid, self._lead_ns = world, device, work, pid, lead_ns
+        self._keep, self._truth_of, self._started = keep, truth_of, started
+        self._memory_mib = 0.0
+        self.ended_ns = 0
+        """When the last stretch that is over ended."""
+        self.stretches: list[tuple[float, list[str], float]] = []
+        self._now = self._begin(0.0, world.beside(device.target, None))
+
+    def turn(self) -> str | None:
+        """Look; returns how the job ended, or None while it goes on."""
+        now_ns, stretch = self._world.now_ns(), self._now
+        if now_ns >= stretch.points[-1].time_ns:
+            self.end(stretch.points[-1].time_ns, "done")
+            return "done"
+        memory_mib = Part(stretch.points).line(now_ns, now_ns)[0].memory_mib
+        grew, self._memory_mib = memory_mib > self._memory_mib, memory_mib
+        available_mib = self._device.memory_mib - self._device.reserved_mib
+        if grew and self._world.end_where_memory_is_out(self._device.target, stretch.slot, available_mib):
+            self.end(self._world.now_ns(), OUT_OF_MEMORY)
+            return OUT_OF_MEMORY
+        others = self._world.beside(self._device.target, stretch.slot)
+        if others != stretch.others and now_ns >= stretch.points[0].time_ns:
+            self._change(others)
+        return None
+
+    def end(self, at_ns: int, how: str) -> None:
+        """Be over."""
+        stretch = self._now
+        self.ended_ns = at_ns
+        self._world.end(stretch.slot, at_ns)
+        self._keep(replace(self._truth_of(stretch.points), end_ns=at_ns, ended_by=how))
+
+    def left_s(self) -> float:
+        """Until it is done if nothing changes."""
+        return max(0.0, (self._now.points[-1].time_ns - self._world.now_ns()) / 1e9)
+
+    def _change(self, others: tuple[str, ...]) -> None:
+        """Go on at another speed from the moment at which the old schedule is cut."""
+        before = self._now
+        cut_ns = self._world.now_ns() + self._lead_ns
+        if before.points[-1].time_ns <= cut_ns:
+            return
+        self.end(cut_ns, "others")
+        self._now = self._begin(before.done_at(cut_ns), others, at_ns=cut_ns)
+
+    def _begin(self, done_s: float, others: tuple[str, ...], at_ns: int | None = None) -> _Stretch:
+        work = self._work
+        speed = work.table.speed(work.application, others)
+        slots, points = self._world.begin(
+            [self._device.target],
+            lambda: to_points(
+                work.left(done_s, speed), self._world.now_ns() + self._lead_ns if at_ns is None else at_ns
+            ),
+            self._pid,
+            self._started,
+            activity=work.activity,
+            mps=work.mps,
+            application=work.application,
+        )
+        self._keep(self._truth_of(points))
+        self.stretches.append((points[0].time_ns / 1e9, list(others), speed))
+        return _Stretch(slots[0], points, done_s, others, speed)

@@ -1,0 +1,191 @@
+"""Jobs on one simulated GPU slow each other down by a hidden table, and run out of its memory."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import START
+
+from lab.nvml import SOURCES
+from lab.simgpu.creation import create
+from lab.simgpu.errors import RequestError
+from lab.simgpu.schedule import Phase, parse_phases
+from lab.simgpu.sharing import OUT_OF_MEMORY, SpeedTable, Work, Worker, courses
+from lab.simgpu.specs import GpuSpec
+from lab.simgpu.truth import ProcessTruth, load, usage
+from lab.simgpu.world import World
+
+TABLE = SpeedTable({"a": {"a": 0.5, "b": 0.8}, "b": {"a": 0.5, "b": 1.0}})
+SIMGPU = SOURCES.parent / "simgpu" / "simgpu"
+
+
+class Gpu:
+    """A GPU of 10,000 MiB whose clock the test moves, and jobs that look at it every tenth of a second."""
+
+    def __init__(self, path: Path) -> None:
+        create(path, [GpuSpec("GPU-a", memory_mib=10_500, reserved_mib=500)], boot=START)
+        self.world = World(path)
+        self.world.stop_clock(START * 10**9)
+        self.jobs: dict[str, Worker] = {}
+        self.over: dict[str, tuple[str, float]] = {}
+        self.truth: dict[str, ProcessTruth] = {}
+
+    def begin(self, name: str, application: str, phases: str, pid: int) -> None:
+        device = self.world.devices[0]
+
+        def truth_of(points):
+            return ProcessTruth(pid, 0, "n1", "GPU-a", device.memory_mib, pid, points)
+
+        def keep(truth):
+            self.truth[truth.path_name] = truth
+
+        work = Work(application, tuple(parse_phases(phases)), TABLE)
+        self.jobs[name] = Worker(self.world, device, work, pid, 0, truth_of, keep, started=0)
+
+    def pass_s(self, seconds: float) -> None:
+        for _ in range(round(seconds * 10)):
+            self.world.stop_clock(self.world.now_ns() + 10**8)
+            for name, worker in list(self.jobs.items()):
+                how = worker.turn()
+                if how is not None:
+                    self.over[name] = how, round((self.world.now_ns() - START * 10**9) / 1e9, 3)
+                    del self.jobs[name]
+
+
+@pytest.fixture
+def gpu(tmp_path):
+    return Gpu(tmp_path / "gpus.world")
+
+
+def test_alone_work_takes_as_long_as_it_says(gpu):
+    gpu.begin("one", "a", "util=50,mem=1000,s=10", pid=1)
+    gpu.pass_s(11)
+    assert gpu.over == {"one": ("done", 10.0)}
+
+
+def test_beside_another_each_is_as_fast_as_the_table_says_and_alone_again_afterwards(gpu):
+    gpu.begin("a", "a", "util=50,s=10", pid=1)
+    gpu.begin("b", "b", "util=50,s=3", pid=2)
+    gpu.pass_s(20)
+    # b does its 3 s at 0.5 in 6 s; a 4.8 s of its 10 s meanwhile, and the rest alone. Looks are 0.1 s late.
+    assert gpu.over == {
+        "b": ("done", pytest.approx(6.0, abs=0.2)),
+        "a": ("done", pytest.approx(11.2, abs=0.3)),
+    }
+
+
+def test_beside_two_the_time_that_each_adds_is_added_up():
+    assert TABLE.speed("a", []) == 1
+    assert TABLE.speed("a", ["b"]) == 0.8
+    assert TABLE.speed("a", ["b", "a"]) == pytest.approx(1 / (1 + 0.25 + 1))
+
+
+def test_utilisation_falls_with_speed_and_nvml_and_the_truth_agree(gpu):
+    gpu.begin("a", "a", "util=60,mem=2000,s=100", pid=1)
+    gpu.pass_s(10)
+    gpu.begin("b", "b", "util=40,mem=1000,s=100", pid=2)
+    gpu.pass_s(10)
+    found = list(gpu.truth.values())
+    alone = usage(found, job_id=1, uuid="GPU-a", start_s=START + 1, end_s=START + 10)
+    beside = usage(found, job_id=1, uuid="GPU-a", start_s=START + 12, end_s=START + 19)
+    assert (alone.util_pct, beside.util_pct) == (pytest.approx(60), pytest.approx(48))
+    assert beside.device_util_pct == pytest.approx(48 + 20)
+    assert beside.mem_used_frac == pytest.approx(2000 / 10_500)  # memory does not fall
+
+
+def test_what_asks_for_memory_that_is_not_there_ends_and_the_other_goes_on(gpu):
+    gpu.begin("first", "a", "mem=6000,s=30", pid=1)
+    gpu.pass_s(1)
+    gpu.begin("late", "b", "mem=1000,s=5; mem=5000,s=5", pid=2)
+    gpu.pass_s(40)
+    # At half its speed its first 5 s take 10 s.
+    assert gpu.over["late"] == (OUT_OF_MEMORY, pytest.approx(11.2, abs=0.3))
+    assert gpu.over["first"][0] == "done"
+
+
+def test_a_job_that_was_there_dies_if_it_is_the_one_that_grows(gpu):
+    gpu.begin("grows", "a", "mem=1000:9000,s=20", pid=1)
+    gpu.pass_s(1)
+    gpu.begin("steady", "b", "mem=5000,s=15", pid=2)
+    gpu.pass_s(40)
+    assert gpu.over["grows"][0] == OUT_OF_MEMORY
+    assert gpu.over["steady"][0] == "done"
+
+
+def test_phases_go_on_where_they_were_when_the_speed_changes():
+    work = Work("a", (Phase(4, (0, 80), (0, 400)), Phase(6, (50, 50), (400, 400))), TABLE)
+    assert work.left(2, 0.5) == [Phase(4, (20, 40), (200, 400)), Phase(12, (25, 25), (400, 400))]
+    assert work.left(4, 1) == [Phase(6, (50, 50), (400, 400))]
+    assert work.seconds == 10
+
+
+@pytest.mark.parametrize(
+    ("speeds", "complaint"),
+    [
+        ({"a": {"b": 1.2}}, "speed 1.2 of a beside b: must be from above 0 to 1"),
+        ({"a": {"b": 0}}, "speed 0 of a beside b"),
+        ({"x" * 40: {}}, "must have 1 to 36 bytes"),
+    ],
+)
+def test_a_table_that_cannot_be_is_refused(speeds, complaint):
+    with pytest.raises(RequestError, match=complaint):
+        SpeedTable(speeds)
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, tmp_path):
+        (tmp_path / "truth").mkdir()
+        (tmp_path / "nodes" / "n1").mkdir(parents=True)
+        create(tmp_path / "nodes" / "n1" / "gpus.world", [GpuSpec("GPU-a"), GpuSpec("GPU-b", minor=1)])
+        (tmp_path / "speeds.json").write_text(json.dumps(TABLE.speeds))
+
+        def start(*arguments, **environment):
+            given = {
+                "PATH": os.environ["PATH"],
+                "SLURM_GPU_LAB_DIR": str(tmp_path),
+                "SLURMD_NODENAME": "n1",
+                "SIMGPU_DEVICES": "/nowhere",
+                "SIMGPU_SPEEDS": str(tmp_path / "speeds.json"),
+                "CUDA_VISIBLE_DEVICES": "0",
+                **environment,
+            }
+            return subprocess.Popen([SIMGPU, *arguments], stderr=subprocess.PIPE, text=True, env=given)
+
+        return start
+
+    def test_two_slow_each_other_down_and_the_truth_tells_their_course(self, run, tmp_path):
+        both = [
+            run("--application", name, "--util", "50", "--seconds", "0.6", SLURM_JOB_ID=job)
+            for name, job in (("a", "1"), ("a", "2"))
+        ]
+        assert [(one.communicate(timeout=20), one.returncode) for one in both] == [((None, ""), 0)] * 2
+        found = courses(tmp_path / "truth")
+        assert [course.ended_by for course in found] == ["done", "done"]
+        assert max(course.slowdown for course in found) > 1.2
+        assert any(others == ["a"] and speed == 0.5 for _, others, speed in found[0].stretches)
+        assert {truth.ended_by for truth in load(tmp_path / "truth")} <= {"done", "others"}
+
+    def test_out_of_memory_is_a_failure_of_the_job(self, run):
+        first = run("--application", "a", "--mem-mib", "30000", "--seconds", "20", SLURM_JOB_ID="1")
+        second = run("--application", "b", "--phases", "mem=100,s=0.3;mem=20000,s=5", SLURM_JOB_ID="2")
+        _, told = second.communicate(timeout=20)
+        first.terminate()
+        first.communicate(timeout=20)
+        assert (second.returncode, told) == (1, "simgpu: out of memory: GPU-a has no more to give\n")
+
+    @pytest.mark.parametrize(
+        ("arguments", "environment", "complaint"),
+        [
+            (["--application", "a"], {"CUDA_VISIBLE_DEVICES": "0,1"}, "works on one GPU, and 2 are visible"),
+            (["--application", "a"], {"SIMGPU_SPEEDS": "/nowhere"}, "--speeds /nowhere"),
+            (["--speeds", "x"], {}, "means nothing without --application"),
+        ],
+    )
+    def test_a_wrong_request_is_told(self, run, arguments, environment, complaint):
+        process = run(*arguments, **environment)
+        _, told = process.communicate(timeout=20)
+        assert process.returncode == 2
+        assert complaint in told
