@@ -120,6 +120,8 @@ class PolicyInForce:
     lending: LendingInForce | None = None
     urgent_qos: str | None = None
     """Of urgent jobs; None where there are none."""
+    urgent_preempts: frozenset[str] = frozenset()
+    """QOS whose jobs are requeued for them; none of an older bundle."""
 
     @property
     def counts_gpu_hours(self) -> bool:
@@ -211,6 +213,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
         lending=_lending(table["lending"]) if "lending" in table else None,
         urgent_qos=table["urgent"]["qos"] if "urgent" in table else None,
+        urgent_preempts=frozenset(table.get("urgent", {}).get("preempts", {}).values()),
     )
 
 

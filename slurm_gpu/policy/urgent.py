@@ -16,12 +16,14 @@ def compile_urgent(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain]
     if policy.urgent is None:
         return None
     groups: list[Plain] = [index[name] for name in policy.urgent.groups]
+    preempts: list[Plain] = list(policy.urgent.preempts)
     return {
         "qos": policy.urgent.qos,
         "groups": groups,
         "who": who_may(policy.urgent, policy.groups),
         "jobs_running": policy.urgent.jobs_running,
         "points": POINTS,
+        "preempts": preempts,
     }
 
 

@@ -13,7 +13,7 @@ from slurm_gpu.placement.replay import Figures, figures, in_one_zone_where_possi
 from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.policy.installed import PolicyInForce
 from slurm_gpu.reports.recommend.past import Past
-from slurm_gpu.reports.recommend.rules import count_by, counters, preemption_of
+from slurm_gpu.reports.recommend.rules import count_by, counters, jobs_under, preemption_of
 from slurm_gpu.reports.recommend.waits import Reproduction, compare
 from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.model import simulate
@@ -57,7 +57,7 @@ def compare_rules(
     )
     cluster = replace(past.cluster, nodes=nodes)
     counted = count_by(policy, past.runs)
-    jobs = Jobs.of(replace(job, counters=mine) for job, mine in zip(past.jobs, counted.of_job, strict=True))
+    jobs = jobs_under(policy, past, counted)
     mix = mix_of(jobs)
     rules: dict[str, tuple[Placement, Jobs]] = {
         SLURM: (FirstFit(), jobs),

@@ -11,9 +11,8 @@ from slurm_gpu.policy.check import check_policy
 from slurm_gpu.policy.installed import PolicyInForce, policy_of
 from slurm_gpu.policy.names import resolve_names
 from slurm_gpu.reports.recommend.past import PastRun, rebuild
-from slurm_gpu.reports.recommend.rules import count_by, counters, held_rules, preemption_of
+from slurm_gpu.reports.recommend.rules import count_by, counters, held_rules, jobs_under, preemption_of
 from slurm_gpu.reports.recommend.search import Search
-from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.scheduler import Scheduling
 from slurm_gpu.slurm.client import SlurmNode
@@ -62,11 +61,8 @@ def recorded(runs: Sequence[PastRun], under: PolicyInForce) -> list[PastRun]:
     """These runs, begun when a cluster with these limits would have begun them."""
     past = rebuild(runs, nodes(), T0, T0 + 10**9)
     counted = count_by(under, past.runs)
-    jobs = [
-        dataclasses.replace(job, counters=mine) for job, mine in zip(past.jobs, counted.of_job, strict=True)
-    ]
     outcome = simulate(
-        past.cluster, Jobs.of(jobs), scheduling=Scheduling(backfill_every_s=30),
+        past.cluster, jobs_under(under, past, counted), scheduling=Scheduling(backfill_every_s=30),
         counters=counters(under, counted, T0), preemption=preemption_of(under),
     )  # fmt: skip
     assert not any(math.isnan(start) for start in outcome.start_s)

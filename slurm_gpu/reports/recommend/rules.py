@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from slurm_gpu.policy.installed import LendingInForce, PolicyInForce, RuleInForce
-from slurm_gpu.reports.recommend.past import PastRun
+from slurm_gpu.reports.recommend.past import Past, PastRun
+from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import Counter, Resource
 from slurm_gpu.simulate.preemption import Preemption
 
@@ -19,6 +20,9 @@ RESOURCES: Mapping[str, Resource] = {
     "nodes_running": Resource.NODES,
 }
 """Limits on what runs, by their keys in policy.yaml."""
+_FIRST = 1.0
+"""A priority above that of all jobs but those that run when the model begins."""
+_NORMAL = "normal"
 
 
 class RuleLimit(NamedTuple):
@@ -107,14 +111,26 @@ def with_limit(policy: PolicyInForce, limit: RuleLimit, value: int) -> PolicyInF
     return replace(policy, rules=rules)
 
 
-def preemption_of(policy: PolicyInForce) -> Preemption:
-    """Owners and whoever has nobody's GPUs requeue what is on loan."""
-    if policy.lending is None:
-        return Preemption()
-    loans = _loans(policy.lending)
-    return Preemption(
-        {**dict.fromkeys((owner.qos for owner in policy.lending.owners), loans), "normal": loans}
+def jobs_under(policy: PolicyInForce, past: Past, counted: Counted) -> Jobs:
+    """The past's jobs with their counters; urgent ones come before all others that wait."""
+    return Jobs.of(
+        replace(
+            job,
+            counters=mine,
+            priority=max(job.priority, _FIRST) if job.qos == policy.urgent_qos else job.priority,
+        )
+        for job, mine in zip(past.jobs, counted.of_job, strict=True)
     )
+
+
+def preemption_of(policy: PolicyInForce) -> Preemption:
+    """Owners and whoever has nobody's GPUs requeue what is on loan, urgent jobs what they may."""
+    lending = policy.lending
+    loans = frozenset() if lending is None else _loans(lending)
+    of = {} if lending is None else dict.fromkeys((*(one.qos for one in lending.owners), _NORMAL), loans)
+    if policy.urgent_qos is not None:
+        of[policy.urgent_qos] = loans | policy.urgent_preempts
+    return Preemption(of)
 
 
 def _places_of(rule: RuleInForce, run: PastRun) -> list[_Place]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -19,6 +19,7 @@ from slurm_gpu.reports.recommend.rules import (
     RuleLimit,
     count_by,
     counters,
+    jobs_under,
     preemption_of,
     with_limit,
 )
@@ -31,7 +32,6 @@ from slurm_gpu.reports.recommend.waits import (
     groups_of,
     waits_of,
 )
-from slurm_gpu.simulate.jobs import Jobs
 from slurm_gpu.simulate.limits import Resource
 from slurm_gpu.simulate.model import simulate
 from slurm_gpu.simulate.outcome import Outcome
@@ -115,8 +115,7 @@ class Search:
     def __init__(self, past: Past, policy: PolicyInForce, scheduling: Scheduling, at_s: float) -> None:
         self._past, self._policy, self._scheduling, self._at_s = past, policy, scheduling, at_s
         self._counted: Counted = count_by(policy, past.runs)
-        jobs = zip(past.jobs, self._counted.of_job, strict=True)
-        self._jobs = Jobs.of(replace(job, counters=mine) for job, mine in jobs)
+        self._jobs = jobs_under(policy, past, self._counted)
         self._groups = groups_of(past, policy)
         self._uid = np.array([run.uid for run in past.runs], dtype=np.int64)
 

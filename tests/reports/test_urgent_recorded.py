@@ -1,0 +1,67 @@
+"""Urgent jobs in the model of the queue: before all others, so many at once, and whom they may requeue."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from slurm_gpu.reports.recommend.past import PastRun, rebuild
+from slurm_gpu.reports.recommend.rules import count_by, jobs_under, preemption_of
+from tests.reports.recommending import HOUR, T0, nodes, past_run, policy, recorded
+
+POLICY = """\
+version: 1
+manages: {qos: [urgent, normal, sg-*], accounts: [vision]}
+groups: {leads: {users: [alice]}, vision: {accounts: [vision]}}
+urgent: {for: [leads], jobs_running: 1, why: "Deadlines."}
+rules: []
+"""
+REQUEUES = POLICY.replace("jobs_running: 1,", "jobs_running: 1, preempts: [normal],")
+
+
+def urgent(at_h: float, **changes: object) -> PastRun:
+    return past_run(at_h, "alice", gpus=4, qos="urgent", **changes)
+
+
+def starts_h(runs: list[PastRun], text: str) -> list[float]:
+    """Of each, the last time, in hours from T0, in the order in which they came."""
+    found = recorded(runs, policy(text))
+    return [round((run.start_s - T0) / HOUR, 2) for run in found if run.start_s is not None]
+
+
+def test_an_urgent_job_passes_all_that_wait_but_nobody_who_runs() -> None:
+    runs = [past_run(0, "bob", gpus=4, run_h=2) for _ in range(2)]  # all there is
+    runs += [past_run(0.1, "carol", gpus=4), past_run(0.2, "carol", gpus=4), urgent(0.3)]
+    assert starts_h(runs, POLICY) == [0, 0, 2, 3, 2]
+    others = [dataclasses.replace(run, qos="normal") for run in runs]
+    assert starts_h(others, POLICY) == [0, 0, 2, 2, 3]
+
+
+def test_so_many_run_at_once_and_the_others_wait() -> None:
+    assert starts_h([urgent(0), urgent(0), past_run(0.5, "bob", gpus=4)], POLICY) == [0, 1, 0.5]
+
+
+def test_jobs_give_way_whose_qos_may_be_requeued_for_it() -> None:
+    runs = [past_run(0, "bob", gpus=4, run_h=2), past_run(0.25, "bob", gpus=4, run_h=2), urgent(0.5)]
+    stays, gives_way, comes = recorded(runs, policy(REQUEUES))
+    assert comes.start_s == pytest.approx(T0 + 0.5 * HOUR, abs=60)
+    assert stays.end_s == T0 + 2 * HOUR
+    # It ran for the shorter time; when the urgent job is over it begins anew.
+    assert gives_way.end_s == pytest.approx(T0 + 3.5 * HOUR, abs=60)
+
+
+def test_what_ran_when_the_period_began_is_there_before_an_urgent_job() -> None:
+    runs = [past_run(-1, "bob", gpus=4, run_h=3), urgent(0)]
+    under = policy(POLICY)
+    past = rebuild(runs, nodes(), T0, T0 + HOUR)
+    jobs = jobs_under(under, past, count_by(under, past.runs))
+    assert jobs.priority[0] > jobs.priority[1] > 0
+
+
+def test_where_gpus_are_lent_an_urgent_job_takes_back_loans_as_well() -> None:
+    lent = REQUEUES + "owners: {vision: {gpus: 4, lend_in: sg-loans, return_within: 10m}}\n"
+    assert preemption_of(policy(lent)).of == {
+        "sg-vision": {"sg-loans"}, "normal": {"sg-loans"}, "urgent": {"sg-loans", "normal"},
+    }  # fmt: skip
+    assert preemption_of(policy(POLICY)).of == {"urgent": frozenset()}
