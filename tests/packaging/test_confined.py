@@ -182,6 +182,6 @@ def test_slurm_gpudbd_makes_its_tables_and_asks_for_accounting(open_path: Path) 
         f"--config={site}",
         f"--database-config={database}",
     ]
-    done = confined(DATABASE, "/usr/bin/env", "PATH=/nowhere", *command, "--once")
+    done = confined(DATABASE, "/usr/bin/env", "-u", "SLURM_CONF", "PATH=/nowhere", *command, "--once")
     assert done.returncode == 3
     assert "is not on the PATH" in done.stderr
