@@ -126,6 +126,18 @@ function snapshot.seen(found)
   end
 end
 
+-- Whether slurm-gpuctld has places for jobs that share, as the shards of one GPU (nil: it has none), and the shards
+-- that a job of this key gets (nil: nobody knows).
+function snapshot.shares(found, key)
+  local of = found and found.body:match("\ncolocation (%d+)\n")
+  if of == nil then
+    return nil, nil
+  end
+  local at = found.body:find("\nshare " .. key .. " ", 1, true)
+  local shards = at and found.body:match("^%d+", at + 8 + #key)
+  return tonumber(of), tonumber(shards)
+end
+
 -- The name of a user, which an update does not tell; nil where the user has no jobs.
 function snapshot.user_name(found, uid)
   local name = found.body:match(string.format("\nuser (%%S+) %.0f\n", uid))

@@ -35,6 +35,11 @@ local function any_in(set, names)
   return false
 end
 
+-- Whether a job is of a group, by all of its conditions.
+function scopes.holds_all(group, job)
+  return scopes.holds(group, job.uid, job.account) and any_in(group.qos, job.qos) and any_in(group.partitions, job.partition)
+end
+
 -- Indexes of the scopes that a job of this owner and kind in this place belongs to. A job that names several
 -- partitions, or (from Slurm 24.11 on) several QOS, may start in any, and so belongs to each.
 function scopes.matching(uid, account, qos, partition, kind)

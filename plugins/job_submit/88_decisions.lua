@@ -120,6 +120,9 @@ local function text_of(job, sum)
   if job.urgent then
     fields[#fields + 1] = "urgent=" .. encode(job.urgent)
   end
+  if job.share then
+    fields[#fields + 1] = "share=" .. encode(job.share.mode .. ":" .. job.share.text)
+  end
   if #errors > 0 then
     fields[#fields + 1] = "error=" .. encode(table.concat(errors, "; "))
   end

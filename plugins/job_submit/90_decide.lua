@@ -64,6 +64,24 @@ local function growth_of(job)
   return growth
 end
 
+-- Tells a job that agrees to share what becomes of it, and returns what its AdminComment says of that.
+function decide.share(job)
+  local share, lines = job.share, {}
+  lib.shared(lines, share)
+  if #lines > 0 then
+    say(table.concat(lines, "\n"))
+  end
+  if share.environment then
+    for _, name in ipairs(share.environment) do
+      if job.desc.environment and job.desc.environment[name] then
+        job.desc.environment[name] = ""
+      end
+    end
+    return " c=" .. share.text
+  end
+  return share.key and " c=-:" .. share.key or ""
+end
+
 -- Lets a new job in: writes into its job_desc, counts it, and logs it.
 function decide.accept(job, state)
   local token = ledger.next_token(state)
@@ -82,6 +100,10 @@ function decide.accept(job, state)
   for field, value in pairs(job.writes) do
     job.desc[field] = value
   end
+  local shared = ""
+  if job.share then
+    shared = decide.share(job)
+  end
   local kind = job.kind == "interactive" and " k=i" or ""
   local whole = job.notes_whole_nodes and " w=1" or ""
   local qos = job.qos:find(",", 1, true) and not job.qos:find("%s") and " q=" .. job.qos or ""
@@ -91,7 +113,7 @@ function decide.accept(job, state)
   local zones = job.writes.features and " z=" .. job.place.text or ""
   local foreign = job.desc.admin_comment
   foreign = type(foreign) == "string" and foreign ~= "" and " " .. foreign or ""
-  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. nearest .. zones .. foreign
+  job.desc.admin_comment = "slurm-gpu/1 t=" .. token .. kind .. whole .. qos .. loan .. shared .. nearest .. zones .. foreign
   job.claim = job.claim or ledger.claim(job, job.sum)
   ledger.admit(state, token, job, job.claim)
   decisions.record(job, state, "allow", token, job.sum)

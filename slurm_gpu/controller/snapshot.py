@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from slurm_gpu.controller.colocation.told import ShareTable
 from slurm_gpu.controller.gpuhours import Period
 from slurm_gpu.controller.reserve.told import ReserveTable
 from slurm_gpu.controller.usage import RunningAndPending, Subject, Usage, Use
@@ -55,7 +56,8 @@ class Snapshot:
     """Tokens of jobs let in lately that are counted, with when slurmctld put them in; the last first."""
     zones: tuple[ZoneRoom, ...] = ()
     placement: ZoneTable | None = None
-    """What job_submit.lua alone reads, as `reserve`: `parse` leaves them out."""
+    """What job_submit.lua alone reads, as `shares` and `reserve`: `parse` leaves them out."""
+    shares: ShareTable | None = None
     reserve: ReserveTable | None = None
     looked: Looked | None = None
 
@@ -171,6 +173,8 @@ def _lines(snapshot: Snapshot) -> Iterator[str]:
     for zone in snapshot.zones:
         role = "-" if zone.role is None else _encode(zone.role)
         yield f"zone {_encode(zone.name)} {role} {zone.free_mgpu} {zone.free_nodes}"
+    if snapshot.shares is not None:
+        yield from snapshot.shares.lines()
     if snapshot.reserve is not None:
         yield from snapshot.reserve.lines()
     if snapshot.placement is not None:

@@ -37,7 +37,7 @@ _MOST_BETWEEN_S = 60.0
 MARGIN = 100
 """By so many points another zone has to be better before a job's alternatives are put in another order."""
 
-_ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlr]=\S+)* z=(\S+)")
+_ZONES = re.compile(r"slurm-gpu/1 t=\w+(?: [kwqlcr]=\S+)* z=(\S+)")
 _FOR_NODES = ("Resources", "ReqNodeNotAvail", "Nodes_required_for_job", "Nodes required for job", "NodeDown")
 _WRONG = "BadConstraints"
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from slurm_gpu.errors import InvalidFileError
 from slurm_gpu.policy.checkadjust import AdjustCheck
 from slurm_gpu.policy.checkbundles import BundlesCheck
+from slurm_gpu.policy.checkcolocation import ColocationCheck
 from slurm_gpu.policy.checkhours import HoursCheck
 from slurm_gpu.policy.checkowners import OwnersCheck
 from slurm_gpu.policy.checkurgent import UrgentCheck
@@ -37,8 +38,8 @@ FILE_NAME = "policy.yaml"
 """It lies beside the site file: /etc/slurm-gpu/policy.yaml."""
 
 _TOP = (
-    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "urgent", "groups",
-    "rules", "exceptions",
+    "version", "contact", "manages", "chain", "on_error", "mode", "bundles", "owners", "urgent",
+    "colocation", "groups", "rules", "exceptions",
 )  # fmt: skip
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
@@ -72,7 +73,7 @@ class _Defaults(NamedTuple):
     on_error: OnError
 
 
-class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck):
+class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, ColocationCheck):
     def policy(self) -> Policy:
         if self.source.value is None:
             raise InvalidFileError(
@@ -98,6 +99,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck):
         manages = self.manages(top["manages"]) if "manages" in top else Manages()
         owners = self.owners(top.get("owners", {}), groups, manages)
         urgent = self.urgent(top["urgent"], groups, manages) if "urgent" in top else None
+        colocation = self.colocation(top["colocation"], groups) if "colocation" in top else None
         if urgent is not None:
             groups, rules = self.with_urgent(urgent, groups, rules)
         policy = Policy(
@@ -108,6 +110,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck):
             bundles=self.bundles(top.get("bundles", {})),
             owners=owners,
             urgent=urgent,
+            colocation=colocation,
             groups=groups,
             rules=rules,
             exceptions=self.exceptions(top.get("exceptions", []), rules),

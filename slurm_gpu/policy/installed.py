@@ -98,6 +98,19 @@ class LendingInForce:
 
 
 @dataclass(frozen=True, slots=True)
+class ColocationInForce:
+    """For what, and how far, jobs share GPUs."""
+
+    mode: str
+    goal: str
+    slowdown: float | None
+    """By which nobody is slowed down beyond; None: no such promise is made."""
+    together: int
+    largest: float
+    hold_s: int
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyInForce:
     """What of an installed bundle is needed to count, and to say what the limits are."""
 
@@ -118,6 +131,8 @@ class PolicyInForce:
     decisions_log: Path | None = None
     """Where the script writes what it decided."""
     lending: LendingInForce | None = None
+    colocation: ColocationInForce | None = None
+    """None where no jobs share."""
     urgent_qos: str | None = None
     """Of urgent jobs; None where there are none."""
     urgent_preempts: frozenset[str] = frozenset()
@@ -212,6 +227,7 @@ def _policy(table: Mapping[Any, Any]) -> PolicyInForce:
         snapshot=Path(table["snapshot"]) if "snapshot" in table else None,
         decisions_log=Path(table["decisions_log"]) if "decisions_log" in table else None,
         lending=_lending(table["lending"]) if "lending" in table else None,
+        colocation=_colocation(table["colocation"]) if "colocation" in table else None,
         urgent_qos=table["urgent"]["qos"] if "urgent" in table else None,
         urgent_preempts=frozenset(table.get("urgent", {}).get("preempts", {}).values()),
     )
@@ -221,6 +237,11 @@ def _lending(table: Mapping[str, Any]) -> LendingInForce:
     keys = ("name", "mgpu", "qos", "lend_in", "return_within_s")
     owners = tuple(OwnerInForce(**{key: item[key] for key in keys}) for item in _list(table["owners"]))
     return LendingInForce(owners, table["unowned_mgpu"])
+
+
+def _colocation(table: Mapping[str, Any]) -> ColocationInForce:
+    keys = ("mode", "goal", "together", "largest", "hold_s")
+    return ColocationInForce(**{key: table[key] for key in keys}, slowdown=table.get("slowdown"))
 
 
 def _list(table: Mapping[Any, Any]) -> list[Any]:

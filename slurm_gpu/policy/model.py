@@ -232,6 +232,34 @@ class Urgent:
     why: str
 
 
+class Goal(StrEnum):
+    """For what jobs are put on one GPU together."""
+
+    THROUGHPUT = "throughput"
+    CONSIDERATE = "considerate"
+
+
+@dataclass(frozen=True, slots=True)
+class Colocation:
+    """Jobs of one GPU that share it with others."""
+
+    may: tuple[str, ...] | None = None
+    """Groups whose jobs share where they ask for it; None for all jobs."""
+    must: tuple[str, ...] = ()
+    """Groups whose jobs share unasked."""
+    mode: Mode = Mode.OBSERVE
+    goal: Goal = Goal.THROUGHPUT
+    slowdown: float | None = None
+    """By which factor nobody is slowed down beyond; None where the goal is throughput."""
+    together: int = 2
+    """So many on one GPU at most."""
+    largest: float = 0.75
+    """Who needs more than this part of a GPU runs alone."""
+    hold_s: int = 300
+    """So long a job waits for its place at most."""
+    why: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Manages:
     """What the native backstop may write to."""
@@ -261,6 +289,8 @@ class Policy:
     owners: tuple[Owner, ...] = ()
     urgent: Urgent | None = None
     """Its group and its rule stand among the others."""
+    colocation: Colocation | None = None
+    """None: every job has its GPU for itself."""
     groups: Mapping[str, Group] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     exceptions: tuple[RuleException, ...] = ()

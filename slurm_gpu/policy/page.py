@@ -11,6 +11,7 @@ from slurm_gpu.policy.limitvalue import value_text
 from slurm_gpu.policy.model import (
     Bundle,
     BundleMode,
+    Colocation,
     Group,
     Hours,
     Kind,
@@ -82,7 +83,7 @@ class Page:
 
     rules: tuple[Section, ...]
     others: tuple[Part, ...]
-    """What is no rule: owners, urgent jobs and bundles, where there are any."""
+    """What is no rule: owners, urgent jobs, jobs that share and bundles, where there are any."""
     contact: str | None
 
 
@@ -101,6 +102,12 @@ def make_page(policy: Policy) -> Page:
         "An urgent job starts before all others, and says why.",
         () if policy.urgent is None else (_urgent(policy.urgent, policy),),
     )
+    sharing = Part(
+        "colocation",
+        "Sharing a GPU",
+        "A job that needs part of a GPU leaves the rest of it to others.",
+        () if policy.colocation is None else (_colocation(policy.colocation),),
+    )
     bundles = Part(
         "bundle",
         "What a job may take along",
@@ -109,7 +116,7 @@ def make_page(policy: Policy) -> Page:
     )
     return Page(
         rules=(*(_rule(rule, policy) for rule in policy.rules), built_in),
-        others=tuple(part for part in (owners, urgent, bundles) if part.sections),
+        others=tuple(part for part in (owners, urgent, sharing, bundles) if part.sections),
         contact=policy.contact,
     )
 
@@ -248,3 +255,23 @@ def _days(days: list[int]) -> str:
 
 def _clock(minutes: int) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
+
+
+def _colocation(said: Colocation) -> Section:
+    who = "for every job" if said.may is None else f"for jobs of {', '.join(said.may)}"
+    slowed = "Who shares how fast is chosen so that all are done soonest."
+    if said.slowdown is not None:
+        slowed = f"Nobody is to be slowed down beside others by more than a factor of {said.slowdown:g}."
+    remarks = [
+        f"{said.together} jobs share a GPU at most; a job waits for its place "
+        f"{format_duration(said.hold_s)} at most.",
+        slowed,
+        "Only batch jobs of one GPU share; what nobody knows yet has its GPU for itself.",
+    ]
+    if said.must:
+        remarks.insert(0, f"Jobs of {', '.join(said.must)} share unasked.")
+    if said.mode is Mode.ADVISE:
+        remarks.append("On trial: who would share is told, and has a GPU all the same.")
+    elif said.mode is Mode.OBSERVE:
+        remarks.append("On trial: who would share is only counted.")
+    return Section("sbatch --comment=share", who, said.why, remarks=tuple(remarks))

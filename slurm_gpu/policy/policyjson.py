@@ -7,7 +7,7 @@ from typing import Any
 from slurm_gpu.policy.bundle import bundle_reason
 from slurm_gpu.policy.limits import LIMITS, Measure
 from slurm_gpu.policy.limittext import limits_json
-from slurm_gpu.policy.model import Adjust, Bundle, Hours, Owner, Policy, Urgent
+from slurm_gpu.policy.model import Adjust, Bundle, Colocation, Hours, Owner, Policy, Urgent
 from slurm_gpu.policy.page import conditions
 
 
@@ -19,6 +19,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
         "bundles": {bundle.name: _bundle(bundle) for bundle in policy.bundles.values()},
         "owners": {owner.group: _owner(owner) for owner in policy.owners},
         "urgent": None if policy.urgent is None else _urgent(policy.urgent),
+        "colocation": None if policy.colocation is None else _colocation(policy.colocation),
         "groups": {
             group.name: {
                 **{key: list(names) for key, names in conditions(group)},
@@ -83,6 +84,20 @@ def _urgent(urgent: Urgent) -> dict[str, Any]:
         "jobs_running": urgent.jobs_running,
         "preempts": list(urgent.preempts),
         "why": urgent.why,
+    }
+
+
+def _colocation(said: Colocation) -> dict[str, Any]:
+    return {
+        "may": None if said.may is None else list(said.may),
+        "must": list(said.must),
+        "mode": str(said.mode),
+        "goal": str(said.goal),
+        "slowdown": said.slowdown,
+        "together": said.together,
+        "largest": said.largest,
+        "hold_s": said.hold_s,
+        "why": said.why,
     }
 
 

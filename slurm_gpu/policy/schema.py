@@ -13,10 +13,11 @@ from typing import Any
 
 from slurm_gpu.policy.check import CONDITIONS
 from slurm_gpu.policy.checkadjust import ADJUSTABLE
+from slurm_gpu.policy.checkcolocation import MOST_SLOWDOWN, MOST_TOGETHER
 from slurm_gpu.policy.checkhours import DAYS
 from slurm_gpu.policy.checkvalues import ID, MOST_COUNT, MOST_GPUS
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
-from slurm_gpu.policy.model import BundleMode, Kind, Mode, OnError, Per, Period
+from slurm_gpu.policy.model import BundleMode, Goal, Kind, Mode, OnError, Per, Period
 
 Schema = dict[str, Any]
 
@@ -53,6 +54,7 @@ def policy_schema() -> Schema:
                 "bundles": _by_name(_bundle(), "What so many GPUs may take along."),
                 "owners": _by_name(_owner(), "Groups whose idle GPUs are lent, and return when they ask."),
                 "urgent": _urgent(),
+                "colocation": _colocation(),
                 "groups": _by_name(_group(), "Jobs that rules are for: all conditions that are given match."),
                 "rules": {"type": "array", "items": _rule(), "description": "All that match a job apply."},
                 "exceptions": {
@@ -225,6 +227,24 @@ def _urgent() -> Schema:
         required=("for", "jobs_running", "why"),
     )
     return table | {"description": "Jobs that start before all others."}
+
+
+def _colocation() -> Schema:
+    table = _table(
+        {
+            "may": _told(_ref("names"), "Groups whose jobs share if they ask; all where it is not said."),
+            "must": _told(_ref("names"), "Groups whose jobs share unasked."),
+            "mode": _told(_choice(Mode), "Write it down (the default), tell the user, or do it."),
+            "goal": _told(_choice(Goal), "considerate: nobody is slowed down by more than `slowdown`."),
+            "slowdown": {"type": "number", "minimum": 1, "maximum": MOST_SLOWDOWN},
+            "together": {"type": "integer", "minimum": 2, "maximum": MOST_TOGETHER},
+            "largest": {"type": "number", "minimum": 0, "maximum": 1},
+            "hold": _told(_ref("duration"), "So long a job waits for its place at most."),
+            "why": _ref("text"),
+        },
+        required=("why",),
+    )
+    return table | {"description": "Jobs of one GPU that share it with others."}
 
 
 def _table(properties: Schema, required: tuple[str, ...] = ()) -> Schema:

@@ -1,0 +1,94 @@
+"""Checks `colocation:`, which jobs share a GPU with others, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from slurm_gpu.policy.checkvalues import ValueCheck, name_of
+from slurm_gpu.policy.model import Colocation, Goal, Group, Mode
+from slurm_gpu.units import parse_duration
+from slurm_gpu.yamlcheck import did_you_mean, shown
+from slurm_gpu.yamlsource import Location
+
+SLOWDOWN = 1.10
+"""Of goal: considerate, where the file says nothing."""
+MOST_SLOWDOWN = 10.0
+MOST_TOGETHER = 8
+LEAST_HOLD_S, MOST_HOLD_S = 10, 3600
+"""Less than slurm-gpuctld needs to look and to act, and more than anybody should wait for a guess."""
+
+_PLACE: Location = ("colocation",)
+_KEYS = ("may", "must", "mode", "goal", "slowdown", "together", "largest", "hold", "why")
+
+
+class ColocationCheck(ValueCheck):
+    """The one table."""
+
+    def colocation(self, value: Any, groups: Mapping[str, Group]) -> Colocation:
+        """All of it."""
+        table = self.table(_PLACE, value, _KEYS)
+        self.require(_PLACE, value, ("why",))
+        usual = Colocation()
+        goal = self.choice((*_PLACE, "goal"), table.get("goal", usual.goal), Goal)
+        slowdown = self._number("slowdown", table, SLOWDOWN, 1.0, MOST_SLOWDOWN, "1.10")
+        if "slowdown" in table and goal is not Goal.CONSIDERATE:
+            self.fail(
+                (*_PLACE, "slowdown"),
+                "slowdown: only goal: considerate keeps to it; add that",
+            )
+        return Colocation(
+            may=self._groups("may", table, groups) if "may" in table else None,
+            must=self._groups("must", table, groups) if "must" in table else (),
+            mode=self.choice((*_PLACE, "mode"), table.get("mode", usual.mode), Mode),
+            goal=goal,
+            slowdown=slowdown if goal is Goal.CONSIDERATE else None,
+            together=int(self._number("together", table, usual.together, 2, MOST_TOGETHER, "2", whole=True)),
+            largest=self._number("largest", table, usual.largest, 0.0, 1.0, "0.75"),
+            hold_s=self._hold(table["hold"]) if "hold" in table else usual.hold_s,
+            why=self.text((*_PLACE, "why"), table["why"]) if "why" in table else "",
+        )
+
+    def _groups(self, key: str, table: dict[str, Any], groups: Mapping[str, Group]) -> tuple[str, ...]:
+        names = self.names((*_PLACE, key), table[key], "[grads]")
+        for index, name in enumerate(names):
+            if name not in groups:
+                hint = did_you_mean(name, groups)
+                self.fail((*_PLACE, key, index), f"{key}: {shown(name)} is not a group; {hint}")
+        return names
+
+    def _number(
+        self,
+        key: str,
+        table: dict[str, Any],
+        default: float,
+        least: float,
+        most: float,
+        example: str,
+        *,
+        whole: bool = False,
+    ) -> float:
+        value = table.get(key, default)
+        is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+        if is_number and (least <= value <= most):
+            return float(value)
+        bounds = f"{'a whole number' if whole else 'a number'} from {least:g} to {most:g}"
+        self.fail(
+            (*_PLACE, key),
+            f"{key}: {shown(value)} must be {bounds}, such as {example}",
+        )
+        return default
+
+    def _hold(self, value: Any) -> int:
+        location = (*_PLACE, "hold")
+        try:
+            seconds = parse_duration(value)
+        except (TypeError, ValueError):
+            seconds = -1
+        if not LEAST_HOLD_S <= seconds <= MOST_HOLD_S:
+            bounds = f"from {LEAST_HOLD_S}s to {MOST_HOLD_S // 60}m"
+            self.fail(
+                location,
+                f"{name_of(location)}: {shown(value)} must be {bounds}, such as 5m",
+            )
+        return int(seconds)

@@ -1,0 +1,289 @@
+"""`colocation:` in policy.yaml: which jobs share a GPU, what is written into them, and what they are told."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.colocation.told import ShareTable
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.installed import policy_of
+from slurm_gpu.policy.luadata import Plain
+from slurm_gpu.policy.names import resolve_names
+from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.policyjson import to_json
+from slurm_gpu.policy.script import LUA_VERSIONS, PolicyScript, Verdict
+from slurm_gpu.policy.textpage import render_text
+from slurm_gpu.yamlsource import parse_yaml
+
+from .checking import check, mistakes
+from .model import Request
+from .render import PARTITIONS, description, record
+from .strategies import every_request
+from .users import UIDS, Directory
+
+POLICY = """\
+version: 1
+groups:
+  vision: {accounts: [vision]}
+  course: {partitions: [long]}
+colocation: {mode: enforce, may: [vision], must: [course], hold: 2m, why: "Two small ones fit one GPU."}
+"""
+NOW_S = 1_800_000_000
+SHARES = {"resnet50": 2, "alice/train": 1, "bob/": 3, "huge": 4, "bob/train": 2}
+ALICE, BOB = UIDS["alice"], UIDS["bob"]
+ONE = Request(uid=ALICE, account="vision", per_job=1)
+KINDS = {"gpu": frozenset({"a100"}), "long": frozenset({"a100", "v100"})}
+
+
+def compiled(text: str, directory: Path, **facts: object) -> dict[str, Plain]:
+    source = parse_yaml(text, "p.yaml")
+    policy = check_policy(source)
+    names = resolve_names(policy, source, Directory())
+    known = SiteFacts(
+        n_gpus=16, shards_per_gpu=4, run_directory=directory, partition_gpu_types=KINDS,
+        default_mib={"per_gpu": 16384, "per_cpu": 1024},
+    )  # fmt: skip
+    return compile_policy(policy, names, replace(known, **facts))  # type: ignore[arg-type]
+
+
+class Site:
+    """A script beside slurm-gpuctld's snapshot."""
+
+    def __init__(self, directory: Path, text: str = POLICY, lua: str = "5.1", **facts: object) -> None:
+        table = compiled(text, directory, **facts)
+        self.snapshot, self.log = directory / "snapshot.txt", directory / "decisions.log"
+        self.log.write_text("")
+        self.groups = str(table["groups_id"])
+        self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: NOW_S)
+        self.tell(ShareTable(4, SHARES))
+
+    def tell(self, shares: ShareTable | None) -> None:
+        lines = "".join(f"{line}\n" for line in (shares.lines() if shares else ()))
+        self.snapshot.write_text(f"slurm-gpu-snapshot 1 1 {NOW_S}\ngroups {self.groups}\n{lines}end 1\n")
+
+    def submit(self, job: Request = ONE, **fields: object) -> Verdict:
+        asked = description(job, ":") | {"comment": "share", "name": "train", **fields}
+        return self.script.submit(asked, PARTITIONS)
+
+    @property
+    def logged(self) -> str | None:
+        """What the last decision says of sharing."""
+        match = re.search(r" share=(\S+)", self.log.read_text().splitlines()[-1])
+        return match and match[1]
+
+
+@pytest.fixture(params=LUA_VERSIONS)
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    return Site(tmp_path, lua=request.param)
+
+
+def test_a_job_that_asks_gets_shards_of_one_gpu_and_waits_for_its_place_so_long_at_most(site: Site) -> None:
+    verdict = site.submit()
+    assert verdict.accepted
+    wanted = {"tres_per_node": "gres:shard:1", "tres_per_job": "", "begin_time": NOW_S + 120}
+    assert {field: verdict.desc[field] for field in wanted} == wanted
+    assert re.match(r"slurm-gpu/1 t=\w+ c=1/4:alice/train", str(verdict.desc["admin_comment"]))
+    assert site.logged == "enforce:1/4:alice/train"
+    assert " ".join(" ".join(verdict.messages).split()) == (
+        "This job shares a GPU, of which it gets 1 of 4 parts: Two small ones fit one GPU. "
+        "It starts where it suits others, or within 120 s, once there is room."
+    )
+
+
+def test_it_keeps_the_memory_that_its_gpu_would_have_brought_along(site: Site) -> None:
+    assert site.submit().desc["min_mem_per_node"] == 16384
+    assert site.submit(replace(ONE, mib_per_node=5000)).desc["min_mem_per_node"] == 5000
+    assert site.submit(replace(ONE, mib_per_cpu=2000)).desc.get("min_mem_per_node") is None
+
+
+def test_who_says_what_the_job_runs_is_known_by_that(site: Site) -> None:
+    assert site.submit(comment="share=resnet50 the small one").desc["tres_per_node"] == "gres:shard:2"
+    assert site.logged == "enforce:2/4:resnet50"
+
+
+def test_names_hold_no_surprise(site: Site) -> None:
+    verdict = site.submit(name="my job\nend 1 ü")
+    assert site.logged == "enforce:-:unknown"
+    assert "c=-:alice/my%20job%0Aend%201%20%C3%BC" in str(verdict.desc["admin_comment"])
+
+
+def test_what_nobody_knows_yet_keeps_its_gpu_and_is_noted_to_be_learned_from(site: Site) -> None:
+    verdict = site.submit(name="new")
+    assert not rewritten(verdict)
+    assert " c=-:alice/new" in str(verdict.desc["admin_comment"])
+    assert "nobody knows yet what such jobs need" in " ".join(verdict.messages)
+
+
+@pytest.mark.parametrize("comment", [None, "", "sharepoint", "please share", "unshared"])
+def test_who_does_not_ask_keeps_a_gpu_and_hears_nothing(site: Site, comment: str | None) -> None:
+    verdict = site.submit(comment=comment)
+    assert (verdict.messages, site.logged, rewritten(verdict)) == ((), None, False)
+
+
+def test_whose_jobs_must_share_need_not_ask(site: Site) -> None:
+    verdict = site.submit(Request(uid=BOB, account="nlp", partition="long", per_job=1), comment=None)
+    assert verdict.desc["tres_per_node"] == "gres:shard:2"
+
+
+def test_who_may_not_is_told_and_keeps_a_gpu(site: Site) -> None:
+    verdict = site.submit(Request(uid=BOB, account="nlp", per_job=1))
+    assert (site.logged, rewritten(verdict)) == ("enforce:-:may", False)
+
+
+LEFT_ALONE = {
+    "array": (replace(ONE, array_tasks=5), {}),
+    "interactive": (replace(ONE, interactive=True), {}),
+    "het": (ONE, {"het_job_offset": 0}),
+    "gpus": (replace(ONE, per_job=2), {}),
+    "nodes": (replace(ONE, nodes=1, most_nodes=2), {}),
+    "type": (replace(ONE, partition="long", gpu_type="v100"), {}),
+    "per-gpu": (replace(ONE, cpus_per_gpu=4), {}),
+    "bind": (ONE, {"tres_bind": "gpu:closest"}),
+    "begin": (ONE, {"begin_time": NOW_S + 5}),
+    "dependency": (ONE, {"dependency": "afterok:3"}),
+    "large": (ONE, {"comment": "share=huge"}),
+}
+
+
+@pytest.mark.parametrize("why", LEFT_ALONE)
+def test_what_stock_slurm_could_not_do_right_is_left_alone_and_the_user_is_told_why(
+    site: Site, why: str
+) -> None:
+    job, fields = LEFT_ALONE[why]
+    verdict = site.submit(job, **fields)
+    assert (verdict.accepted, site.logged, rewritten(verdict)) == (True, f"enforce:-:{why}", False)
+    assert "does not share its GPU: " in " ".join(verdict.messages)
+
+
+def test_while_slurm_gpuctld_finds_no_places_every_job_has_a_gpu(site: Site) -> None:
+    site.tell(None)
+    assert (rewritten(site.submit()), site.logged) == (False, "enforce:-:off")
+    site.snapshot.unlink()
+    assert (rewritten(site.submit()), site.logged) == (False, "enforce:-:off")
+
+
+@pytest.mark.parametrize(("mode", "told"), [("observe", False), ("advise", True)])
+def test_on_trial_nothing_is_changed(tmp_path: Path, mode: str, told: bool) -> None:
+    site = Site(tmp_path, POLICY.replace("mode: enforce", f"mode: {mode}"))
+    verdict = site.submit()
+    assert (rewritten(verdict), site.logged) == (False, f"{mode}:1/4:alice/train")
+    assert bool(verdict.messages) == told
+    assert " c=-:alice/train" in str(verdict.desc["admin_comment"])  # to be learned from
+
+
+def test_what_a_bundle_gives_by_the_gpu_is_given_by_the_task(tmp_path: Path) -> None:
+    site = Site(tmp_path, POLICY + "bundles: {train: {gpus: 1, cpus: 8, memory: 64G, mode: fit}}\n")
+    desc = site.submit().desc
+    assert (desc["cpus_per_task"], desc["min_cpus"], desc["min_mem_per_node"]) == (8, 8, 65536)
+    assert not desc.get("cpus_per_tres")
+    assert not desc.get("mem_per_tres")
+
+
+def test_an_update_is_none_of_its_business(site: Site) -> None:
+    verdict = site.script.modify(
+        dict.fromkeys(description(ONE)) | {"user_id": ALICE, "comment": "share"}, record(7, ONE), PARTITIONS
+    )
+    assert (verdict.accepted, verdict.desc.get("tres_per_node")) == (True, None)
+
+
+# What docs/policy.md and docs/contracts.md say, in the plainest Python.
+def shards_of(job: Request, comment: str | None) -> int | None:
+    """Shards that a job gets; None where it keeps what it asks for."""
+    asks = comment is not None and (comment == "share" or comment.startswith("share="))
+    must = "long" in job.partition.split(",")
+    if not (asks and job.account == "vision") and not must:
+        return None
+    forms = [one for one in (job.per_job, job.per_node, job.per_task, job.per_socket) if one is not None]
+    other = job.shards_per_node or job.mps_per_node or job.per_task or job.per_socket
+    if forms != [1] or other or job.asked_mgpu != 1000 or job.exclusive or job.interactive:
+        return None
+    if job.array_tasks is not None or job.counted_nodes != 1 or (job.most_nodes or 1) != 1:
+        return None
+    if job.cpus_per_gpu or job.mib_per_gpu or job.tasks_per_gpu:
+        return None
+    kind = "a100" if job.per_node is not None and job.gpu_type is None else job.gpu_type
+    if kind is not None and any(KINDS[name] != {kind} for name in job.partition.split(",")):
+        return None
+    key = comment.removeprefix("share=") if asks and comment != "share" and comment else None
+    shards = SHARES.get(key or f"{ {ALICE: 'alice', BOB: 'bob'}.get(job.uid) }/train")
+    return shards if shards is not None and shards <= 3 else None
+
+
+@settings(deadline=None)
+@given(job=every_request(), comment=st.sampled_from([None, "share", "share=resnet50", "share=huge", "fine"]))
+def test_the_script_and_the_plain_words_agree(job: Request, comment: str | None) -> None:
+    site = _KEPT[0]
+    verdict = site.submit(job, comment=comment)
+    if not verdict.accepted:  # by a rule that is none of this
+        return
+    shards = shards_of(job, comment)
+    assert verdict.desc.get("tres_per_node") == (
+        description(job, ":").get("tres_per_node") if shards is None else f"gres:shard:{shards}"
+    )
+
+
+_KEPT: list[Site] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _kept(tmp_path_factory: pytest.TempPathFactory) -> None:
+    _KEPT[:] = [Site(tmp_path_factory.mktemp("share"))]
+
+
+def rewritten(verdict: Verdict) -> bool:
+    """Whether the job's GPU became shards, or its begin was put off."""
+    return str(verdict.desc.get("tres_per_node") or "").startswith("gres:shard") or (
+        verdict.desc.get("begin_time") == NOW_S + 120
+    )
+
+
+class TestFile:
+    def test_it_is_read_shown_and_compiled(self, tmp_path: Path) -> None:
+        text = POLICY.replace("hold: 2m", "goal: considerate")
+        policy = check_policy(parse_yaml(text, "p.yaml"))
+        said = to_json(policy)["colocation"]
+        assert (said["goal"], said["slowdown"], said["together"], said["hold_s"]) == (
+            "considerate",
+            1.1,
+            2,
+            300,
+        )
+        page = render_text(make_page(policy))
+        assert "Nobody is to be slowed down beside others by more than a factor of 1.1." in " ".join(
+            page.split()
+        )
+        installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
+        assert installed is not None
+        assert (installed.mode, installed.slowdown, installed.hold_s) == ("enforce", 1.1, 300)
+        assert json.dumps(said)
+
+    @pytest.mark.parametrize(
+        ("line", "complaint"),
+        [
+            ("{may: [vision]}", "colocation lacks why"),
+            ("{why: x, may: [visoin]}", "may: 'visoin' is not a group; did you mean vision"),
+            ("{why: x, slowdown: 1.2}", "slowdown: only goal: considerate keeps to it"),
+            ("{why: x, goal: considerate, slowdown: 0.9}", "slowdown: 0.9 must be a number from 1 to 10"),
+            ("{why: x, together: 2.5}", "together: 2.5 must be a whole number from 2 to 8"),
+            ("{why: x, hold: 2h}", "hold: '2h' must be from 10s to 60m"),
+            ("{why: x, largest: 75}", "largest: 75 must be a number from 0 to 1"),
+            ("{why: x, mode: on}", "mode"),
+            ("{why: x, who: y}", "who"),
+        ],
+    )
+    def test_mistakes_are_named(self, line: str, complaint: str) -> None:
+        text = f"version: 1\ngroups: {{vision: {{accounts: [vision]}}}}\ncolocation: {line}\n"
+        assert any(complaint in mistake for mistake in mistakes(text))
+
+    def test_the_least_that_can_be_said(self) -> None:
+        policy = check("version: 1\ncolocation: {why: Small ones.}\n")
+        assert policy.colocation is not None
+        assert policy.colocation.mode == "observe"
