@@ -92,8 +92,11 @@ def profiles(draw: st.DrawFn, name: str) -> Profile:
 
 
 @st.composite
-def worlds(draw: st.DrawFn) -> World:
-    """Any applications, any speeds beside each other, pairs that cannot run together among them."""
+def worlds(draw: st.DrawFn, *, phases: bool = True) -> World:
+    """Any applications, any speeds beside each other, pairs that cannot run together among them.
+
+    `phases`: that may depend on their phases, too.
+    """
     n = draw(st.integers(1, 4))
     some = [draw(profiles(f"app{i}")) for i in range(n)]
     speeds = np.array(
@@ -102,7 +105,8 @@ def worlds(draw: st.DrawFn) -> World:
     for i, j in draw(st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=2)):
         speeds[i, j] = speeds[j, i] = 0.0
     table = PairTable([one.application for one in some], speeds)
-    return draw(st.sampled_from((PhaseWorld(some, table), TableWorld(some, table, CAPACITY_MIB))))
+    even = TableWorld(some, table, CAPACITY_MIB)
+    return draw(st.sampled_from((PhaseWorld(some, table), even))) if phases else even
 
 
 @st.composite

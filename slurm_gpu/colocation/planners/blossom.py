@@ -1,0 +1,84 @@
+"""Pairs by maximum weight matching on the time that each saves, as Muri groups jobs, anew at each event.
+
+After Zhao et al., "Multi-Resource Interleaving for Deep Learning Training" (SIGCOMM 2022), where matching
+(Edmonds' blossom algorithm) is repeated for larger groups; here a pair that runs is a vertex like any job
+that runs alone, and takes in a third where that is believed to save time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+
+import networkx as nx
+
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planners.decision import Decision
+from slurm_gpu.colocation.planners.rollout import Rollout
+
+_MOST_WAITING = 128
+"""So many are matched at a time, by submission: it takes the cube of that."""
+_UNIT_S = 1e-3
+"""Savings are whole numbers of it, with which matching is exact."""
+
+
+class Blossom:
+    """See Planner."""
+
+    name = "blossom"
+
+    def __init__(self, belief: Belief, *, least_gain: float = 0.0) -> None:
+        """`least_gain`: sharing pays where this much more is done in a second, of what one job does alone."""
+        self._belief, self._least_gain = belief, least_gain
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """Partners of those that run; on idle GPUs the longest of what was matched or is left alone."""
+        decision = Decision(view, self._belief)
+        if not decision.waiting or not (decision.idle or decision.shareable):
+            return []
+        waiting = view.waiting[:_MOST_WAITING]
+        savings = self._savings(decision, waiting)
+        matched = {frozenset(edge) for edge in nx.max_weight_matching(_graph(savings))}
+        pairs = sorted((saved, pair) for pair, saved in savings.items() if frozenset(pair) in matched)
+        for _, (one, two) in pairs:
+            if one < 0:
+                decision.start(-one - 1, waiting[two])
+        self._fill(decision, waiting, [(one, two) for _, (one, two) in pairs if one >= 0])
+        return decision.starts
+
+    def _savings(self, decision: Decision, waiting: Sequence[Member]) -> dict[tuple[int, int], int]:
+        """Of pairs that save time: two that wait, or those on a GPU (-1: the first) and one that waits."""
+        empty = len(decision.running)
+        running = [*decision.running, ()]
+        elapsed_s = [[0.0] * len(gpu) for gpu in running]
+        rollout = Rollout(self._belief, waiting, running, elapsed_s, self._least_gain)
+        savings = {}
+        for gpu in decision.shareable:
+            alone_s = rollout.end_s(gpu, [])
+            for one, member in enumerate(waiting):
+                savings[-gpu - 1, one] = alone_s + member.left_s - rollout.end_s(gpu, [one])
+        for one, two in combinations(range(len(waiting)), 2):
+            alone_s = waiting[one].left_s + waiting[two].left_s
+            savings[one, two] = alone_s - rollout.end_s(empty, [one, two])
+        return {pair: units for pair, saved_s in savings.items() if (units := round(saved_s / _UNIT_S)) > 0}
+
+    def _fill(self, decision: Decision, waiting: Sequence[Member], pairs: list[tuple[int, int]]) -> None:
+        """Idle GPUs get pairs and those without one, the longest first. `pairs`: by what they save."""
+        paired = {one for pair in pairs for one in pair}
+        groups = [
+            [one] for one in range(len(waiting)) if one not in paired and waiting[one].job in decision.waiting
+        ]
+        for at, (one, two) in enumerate(pairs):
+            if len(groups) + len(pairs) - at < len(decision.idle):
+                groups += [[one], [two]]
+            else:
+                groups.append([one, two])
+        groups.sort(key=lambda group: -sum(waiting[one].left_s for one in group))
+        for gpu, group in zip(decision.idle, groups, strict=False):
+            decision.start(gpu, *(waiting[one] for one in group))
+
+
+def _graph(savings: Mapping[tuple[int, int], int]) -> nx.Graph:
+    graph: nx.Graph = nx.Graph()
+    graph.add_weighted_edges_from((one, two, saved) for (one, two), saved in savings.items())
+    return graph

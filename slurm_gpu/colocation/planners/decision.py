@@ -1,0 +1,51 @@
+"""What a planner has decided so far at one moment, and what it may still do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
+
+
+class Decision:
+    """Starts only what waits, each once, and only where `belief` lets it share."""
+
+    def __init__(self, view: View, belief: Belief) -> None:
+        self.belief = belief
+        self.running: list[tuple[Member, ...]] = [gpu.running for gpu in view.gpus]
+        """By GPU, with those that start now."""
+        self.waiting: dict[int, Member] = {member.job: member for member in view.waiting}
+        """By job, in the order of submission."""
+        self.starts: list[Start] = []
+
+    @property
+    def idle(self) -> list[int]:
+        """GPUs that have nobody."""
+        return [gpu for gpu, running in enumerate(self.running) if not running]
+
+    @property
+    def shareable(self) -> list[int]:
+        """GPUs that have somebody, and room for one more."""
+        most = self.belief.most_together
+        return [gpu for gpu, running in enumerate(self.running) if 0 < len(running) < most]
+
+    def may_join(self, gpu: int, *members: Member) -> bool:
+        """Whether they may run beside those that are there."""
+        return self.belief.may_share([*self.running[gpu], *members])
+
+    def start(self, gpu: int, *members: Member) -> None:
+        """Let them start there."""
+        for member in members:
+            del self.waiting[member.job]
+        self.running[gpu] += members
+        self.starts.append(Start(gpu, tuple(member.job for member in members)))
+
+
+def speed_sum(belief: Belief, members: Iterable[Member]) -> float:
+    """How much work is done in a second by all together: 1 alone."""
+    return sum(belief.speeds(tuple(member.application for member in members)))
+
+
+def gain(belief: Belief, running: Sequence[Member], joining: Sequence[Member]) -> float:
+    """How much more is done in a second once these have joined. Below 0 where sharing cannot pay."""
+    return speed_sum(belief, [*running, *joining]) - (speed_sum(belief, running) if running else 0.0)

@@ -1,0 +1,29 @@
+"""What jobs ask of a GPU, as packing by use sees it: parts of the whole, the speeds of pairs unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.profile import Profile
+
+Floats = NDArray[np.float64]
+
+USES = ("util", "sm", "pcie")
+
+
+def demands(profiles: Sequence[Profile], capacity_mib: float) -> Floats:
+    """(applications, 4): mean utilisation, multiprocessors and link, and peak memory, from 0 to 1.
+
+    Who has no value where others have one may take everything; a column that nobody has is 0.
+    """
+    rows = [[*(profile.mean(use) for use in USES), profile.peak("memory_mib")] for profile in profiles]
+    known = np.array(rows, dtype=np.float64)
+    if np.isfinite(capacity_mib):
+        known[:, -1] /= capacity_mib
+    else:
+        known[:, -1] = 0.0
+    nobody = np.isnan(known).all(axis=0)
+    return np.where(np.isnan(known), np.where(nobody, 0.0, 1.0), known).clip(0.0, 1.0)

@@ -1,0 +1,158 @@
+"""What comes of an order of starts on each GPU, by what is believed alone.
+
+A GPU takes the jobs of its order one after the other: the next one joins as soon as it may share with those
+that run there and sharing pays, that is, more work is done in a second with it than without; until then it
+holds those behind it back. Any schedule in which jobs start when others end has such an order. As every
+sharing pays, no order is longer than its jobs one after the other.
+
+Speeds are those of whole runs, and whether jobs fit together is asked from where each is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu.colocation.planner import Belief, Member
+from slurm_gpu.colocation.planners.decision import gain
+
+_SLOWEST = 0.01
+"""Of jobs that run together although they are believed not to be able to."""
+
+
+class Rollout:
+    """Jobs are indices here: those that wait in their order, then those that run, GPU by GPU."""
+
+    def __init__(
+        self,
+        belief: Belief,
+        waiting: Sequence[Member],
+        running: Sequence[Sequence[Member]],
+        elapsed_s: Sequence[Sequence[float]],
+        least_gain: float,
+    ) -> None:
+        """`elapsed_s`: how long those that run have run; sharing pays that gains more than `least_gain`."""
+        self._belief, self._least_gain = belief, least_gain
+        self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
+        self.left_s = [member.left_s for member in self.members]
+        self.took_s = [0.0] * len(self.members)
+        """How long each one will have run in the end, of the orders that were rolled out last."""
+        n = len(waiting)
+        self.here: list[tuple[int, ...]] = []
+        """Who runs, by GPU."""
+        self._began_s: list[float] = [0.0] * len(self.members)
+        for gpu, elapsed in zip(running, elapsed_s, strict=True):
+            self.here.append(tuple(range(n, n + len(gpu))))
+            self._began_s[n : n + len(gpu)] = [-one for one in elapsed]
+            n += len(gpu)
+        self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._joins: dict[tuple[int, ...], bool] = {}
+        self._pairs = belief.most_together <= 2 and all(len(gpu) <= 2 for gpu in running)
+        if self._pairs:
+            self._beside, self._with = self._tables(len(waiting))
+
+    def end_s(self, gpu: int, order: Sequence[int]) -> float:
+        """When a GPU is idle that has this order, in seconds from now; fills in `took_s` of all its jobs."""
+        return self._end_of_pairs(gpu, order) if self._pairs else self._end_of_groups(gpu, order)
+
+    def starts(self, gpu: int, order: Sequence[int]) -> int:
+        """How many of this order join those that run there now, at once."""
+        present = self.here[gpu]
+        at = 0
+        while at < len(order) and self.joins(present, order[at]):
+            present += (order[at],)
+            at += 1
+        return at
+
+    def joins(self, running: tuple[int, ...], job: int) -> bool:
+        """Whether it may start beside these, and sharing pays."""
+        if not running:
+            return True
+        key = (*running, job)
+        known = self._joins.get(key)
+        if known is None:
+            members = [self.members[one] for one in running]
+            joining = self.members[job]
+            known = self._joins[key] = gain(
+                self._belief, members, [joining]
+            ) > self._least_gain and self._belief.may_share([*members, joining])
+        return known
+
+    def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
+        """[a][b]: the speed of a beside b, and whether they may run together, for all that can meet."""
+        n = len(self.members)
+        beside = [[1.0] * n for _ in range(n)]
+        joins = [[False] * n for _ in range(n)]
+        meet = {(a, b) for gpu in self.here for a in gpu for b in gpu if a < b}
+        meet.update((a, b) for a in range(n_waiting) for b in range(a + 1, n))
+        for a, b in meet:
+            beside[a][b], beside[b][a] = self._speeds_of((a, b))
+            joins[a][b] = joins[b][a] = a < n_waiting and self.joins((b,), a)
+        return beside, joins
+
+    def _speeds_of(self, jobs: tuple[int, ...]) -> tuple[float, ...]:
+        key = tuple(self.members[one].application for one in jobs)
+        known = self._speeds.get(key)
+        if known is None:
+            known = self._speeds[key] = tuple(max(one, _SLOWEST) for one in self._belief.speeds(key))
+        return known
+
+    def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
+        """As `_end_of_groups`, where two run together at most: most of a search's time is spent here."""
+        left_s, took_s, beside, joins = self.left_s, self.took_s, self._beside, self._with
+        here = self.here[gpu]
+        a, b = (*here, -1, -1)[:2]
+        a_left = left_s[a] if a >= 0 else 0.0
+        b_left = left_s[b] if b >= 0 else 0.0
+        a_began = self._began_s[a] if a >= 0 else 0.0
+        b_began = self._began_s[b] if b >= 0 else 0.0
+        now_s, at, n = 0.0, 0, len(order)
+        while True:
+            if a < 0:
+                if at == n:
+                    return now_s
+                a = order[at]
+                a_left, a_began = left_s[a], now_s
+                at += 1
+            if b < 0:
+                if at < n and joins[a][order[at]]:
+                    b = order[at]
+                    b_left, b_began = left_s[b], now_s
+                    at += 1
+                else:
+                    now_s += a_left
+                    took_s[a] = now_s - a_began
+                    a = -1
+                    continue
+            a_speed, b_speed = beside[a][b], beside[b][a]
+            a_s, b_s = a_left / a_speed, b_left / b_speed
+            if a_s < b_s:
+                now_s += a_s
+                took_s[a] = now_s - a_began
+                a, a_left, a_began = b, b_left - a_s * b_speed, b_began
+            else:
+                now_s += b_s
+                took_s[b] = now_s - b_began
+                a_left -= b_s * a_speed
+            b = -1
+
+    def _end_of_groups(self, gpu: int, order: Sequence[int]) -> float:
+        present = self.here[gpu]
+        left_s = [self.left_s[one] for one in present]
+        began_s = [self._began_s[one] for one in present]
+        now_s, at, n = 0.0, 0, len(order)
+        while present or at < n:
+            while at < n and self.joins(present, order[at]):
+                job = order[at]
+                present += (job,)
+                left_s.append(self.left_s[job])
+                began_s.append(now_s)
+                at += 1
+            speeds = self._speeds_of(present)
+            step_s = min(left / speed for left, speed in zip(left_s, speeds, strict=True))
+            now_s += step_s
+            left_s = [left - step_s * speed for left, speed in zip(left_s, speeds, strict=True)]
+            first = min(range(len(present)), key=left_s.__getitem__)
+            self.took_s[present[first]] = now_s - began_s[first]
+            present = (*present[:first], *present[first + 1 :])
+            del left_s[first], began_s[first]
+        return now_s

@@ -1,0 +1,19 @@
+"""Shortest job first, one job to a GPU: what sharing is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu.colocation.planner import Start, View
+
+
+class ShortestFirst:
+    """See Planner."""
+
+    name = "sjf"
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """The shortest that wait, one on each idle GPU."""
+        idle = (index for index, gpu in enumerate(view.gpus) if not gpu.running)
+        shortest = sorted(view.waiting, key=lambda one: one.left_s)
+        return [Start(gpu, (member.job,)) for gpu, member in zip(idle, shortest, strict=False)]

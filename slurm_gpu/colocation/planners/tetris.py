@@ -1,0 +1,59 @@
+"""Packs by what jobs use: Tetris, on the resources of one GPU.
+
+After Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (SIGCOMM 2014): of the jobs whose demand
+fits into what is free, the one whose demand is most aligned with it (the dot product), and sooner the less
+work is left, both on one scale. Memory is asked for pointwise in time. It knows nothing of interference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planners.decision import Decision
+from slurm_gpu.colocation.planners.demand import Floats, demands
+from slurm_gpu.colocation.profile import Profile
+
+_ROUNDING = 1e-9
+
+
+class Tetris:
+    """See Planner."""
+
+    name = "tetris"
+
+    def __init__(self, belief: Belief, profiles: Sequence[Profile], capacity_mib: float) -> None:
+        self._belief, self._demands = belief, demands(profiles, capacity_mib)
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """One after the other, the best of all jobs on all GPUs."""
+        decision = Decision(view, self._belief)
+        while (found := self._best(decision)) is not None:
+            decision.start(*found)
+        return decision.starts
+
+    def _best(self, decision: Decision) -> tuple[int, Member] | None:
+        waiting = list(decision.waiting.values())
+        places = [*decision.idle, *decision.shareable]
+        if not waiting or not places:
+            return None
+        asked = self._demands[[one.application for one in waiting]]
+        free = np.array([1.0 - self._used(decision.running[gpu]) for gpu in places]).clip(0.0)
+        aligned = free @ asked.T
+        work = np.array([one.left_s for one in waiting]) * asked.sum(axis=1)
+        mean_work = work.mean()
+        score = aligned - (aligned.mean() / mean_work * work if mean_work > 0 else 0.0)
+        uses = asked[:, :-1]
+        room = np.all(uses[None] <= free[:, None, :-1] + _ROUNDING, axis=2)
+        for flat in np.argsort(-score, axis=None, kind="stable"):
+            at, one = divmod(int(flat), len(waiting))
+            gpu, member = places[at], waiting[one]
+            if not decision.running[gpu] or (room[at, one] and decision.may_join(gpu, member)):
+                return gpu, member
+        return None
+
+    def _used(self, running: Sequence[Member]) -> Floats:
+        used: Floats = self._demands[[one.application for one in running]].sum(axis=0)
+        return used

@@ -1,0 +1,42 @@
+"""All planners that are not learned, and one that looks over another's shoulder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_gpu.colocation.planner import Belief, Planner, Start, View
+from slurm_gpu.colocation.planners import PLANNERS, Setting
+from slurm_gpu.colocation.planners.annealing import Annealing
+from slurm_gpu.colocation.world import World
+
+NOT_LEARNED = ("sjf", "tetris", "fgd", "greedy", "blossom", "lp", "annealing")
+
+
+def planners(world: World, belief: Belief, seed: int = 0) -> list[Planner]:
+    """Each of them, with a search that is short."""
+    return [made(name, world, belief, seed) for name in NOT_LEARNED]
+
+
+def made(name: str, world: World, belief: Belief, seed: int = 0) -> Planner:
+    if name == "annealing":
+        return Annealing(belief, seed=seed, evaluations=100)
+    setting = Setting(belief=belief, profiles=world.profiles, capacity_mib=world.capacity_mib, seed=seed)
+    return PLANNERS[name](setting)
+
+
+class Watched:
+    """Answers as another does; fails where that breaks the protocol."""
+
+    def __init__(self, planner: Planner, belief: Belief) -> None:
+        self._planner, self._belief, self.name = planner, belief, planner.name
+
+    def choose(self, view: View) -> Sequence[Start]:
+        starts = self._planner.choose(view)
+        waiting = {member.job: member for member in view.waiting}
+        running = [list(gpu.running) for gpu in view.gpus]
+        for start in starts:
+            assert start.jobs
+            running[start.gpu] += [waiting.pop(job) for job in start.jobs]
+            assert self._belief.may_share(running[start.gpu]), (self.name, start)
+        assert any(running) or not waiting, f"{self.name} holds {waiting} while all GPUs are idle"
+        return starts

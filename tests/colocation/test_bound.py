@@ -1,0 +1,151 @@
+"""No schedule is shorter than the bound, and where one can be told by hand the bound is exact."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.planners import Setting, planner
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.speeds import PairTable
+from slurm_gpu.colocation.tables import read_table
+from slurm_gpu.colocation.world import TableWorld
+from tests.colocation.building import CAPACITY_MIB, PhaseWorld, Reckless, jobs, pairs, profile, worlds
+from tests.colocation.planning import planners
+from tests.examples import examples
+
+least_makespan = pytest.importorskip(
+    "slurm_gpu.colocation.bound", reason="needs the extra colocation"
+).least_makespan
+
+A, B = profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0))
+ALONE = pairs([[1.0]], A)
+EVEN = pairs([[0.8]], A)
+
+
+def test_one_job_takes_as_long_as_alone_and_none_takes_nothing() -> None:
+    assert least_makespan(ALONE, [Job(0, 100.0)], n_gpus=3).makespan_s == pytest.approx(100)
+    assert least_makespan(ALONE, []).makespan_s == 0
+
+
+def test_two_of_a_kind_run_together_from_end_to_end() -> None:
+    found = least_makespan(EVEN, [Job(0, 100.0), Job(0, 100.0)])
+    assert found.makespan_s == pytest.approx(125)
+    assert found.together_s == {(0, 1): pytest.approx(125)}
+
+
+def test_who_is_left_runs_on_alone() -> None:
+    world = pairs([[0.0, 1.0], [0.5, 0.0]], A, B)  # b at half speed beside a
+    found = least_makespan(world, [Job(0, 100.0), Job(1, 100.0)])
+    assert found.makespan_s == pytest.approx(150)
+    assert found.together_s == {(0, 1): pytest.approx(100), (1,): pytest.approx(50)}
+
+
+def test_sharing_that_cannot_pay_is_none() -> None:
+    found = least_makespan(pairs([[0.5]], A), [Job(0, 100.0), Job(0, 60.0)])
+    assert found.makespan_s == pytest.approx(160)
+    assert found.together_s == {(0,): pytest.approx(100), (1,): pytest.approx(60)}
+
+
+def test_three_that_share_in_turn_end_together() -> None:
+    # Each pair has 75 s: every job runs for 150 s at 0.8, and no time is anybody's alone.
+    found = least_makespan(EVEN, [Job(0, 120.0)] * 3)
+    assert found.makespan_s == pytest.approx(225)
+    assert least_makespan(EVEN, [Job(0, 120.0)] * 3, most_together=1).makespan_s == pytest.approx(360)
+
+
+def test_on_several_gpus_no_job_is_shorter_than_alone_and_no_gpu_does_the_work_of_two() -> None:
+    assert least_makespan(EVEN, [Job(0, 100.0)] * 2, n_gpus=2).makespan_s == pytest.approx(100)
+    assert least_makespan(EVEN, [Job(0, 100.0)] * 4, n_gpus=2).makespan_s == pytest.approx(125)
+    assert least_makespan(EVEN, [Job(0, 300.0), Job(0, 10.0)], n_gpus=2).makespan_s == pytest.approx(300)
+
+
+def test_nobody_ends_sooner_than_submitted_and_run() -> None:
+    assert least_makespan(ALONE, [Job(0, 10.0, 5.0), Job(0, 10.0, 95.0)]).makespan_s == pytest.approx(100)
+
+
+def test_pairs_beyond_a_cap_are_left_out() -> None:
+    world = pairs([[0.8, 0.95], [0.95, 0.8]], A, B)
+    some = [Job(0, 95.0), Job(1, 95.0), Job(0, 80.0), Job(0, 80.0)]
+    assert least_makespan(world, some).makespan_s < 275
+    mixed = least_makespan(world, some, may_meet=lambda apps: len(set(apps)) == len(apps))
+    assert mixed.makespan_s == pytest.approx(100 + 160)
+
+
+def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> None:
+    half = profile("half", (50.0, 1000.0), (50.0, CAPACITY_MIB / 2 + 1))
+    found = least_makespan(pairs([[1.0]], half), [Job(0, 100.0)] * 2)
+    assert found.makespan_s == pytest.approx(100)  # the second half of each beside the first of the other
+    always = profile("always", (100.0, CAPACITY_MIB / 2 + 1))
+    assert least_makespan(pairs([[1.0]], always), [Job(0, 100.0)] * 2).makespan_s == pytest.approx(200)
+
+
+def test_speeds_are_those_of_phases() -> None:
+    two = profile("two", (40.0, 0.0), (60.0, 0.0))
+    world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
+    # Odd beside odd halves both: no gain. Odd beside even is free, 40 s each way; 20 s of each are left.
+    assert least_makespan(world, [Job(0, 100.0)] * 2).makespan_s == pytest.approx(120)
+
+
+def test_a_job_that_fits_into_no_gpu_is_told() -> None:
+    with pytest.raises(ValueError, match=r"job 1 takes 18000 MiB, more than a GPU has: 12000"):
+        least_makespan(
+            pairs([[1.0]], profile("big", (1.0, CAPACITY_MIB))), [Job(0, 1.0), Job(0, 1.0, memory_factor=1.5)]
+        )
+
+
+@settings(max_examples=examples(10))
+@given(st.data(), st.integers(0, 99), st.integers(1, 3), st.integers(1, 3))
+def test_no_schedule_is_shorter(data: st.DataObject, seed: int, n_gpus: int, most: int) -> None:
+    world = data.draw(worlds())
+    some = data.draw(jobs(world, max_size=6))
+    least_s = least_makespan(world, some, n_gpus=n_gpus, most_together=most).makespan_s
+    for one in [Reckless(seed, most), *planners(world, Known(world, most_together=most), seed)]:
+        assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
+
+
+@settings(max_examples=examples(10))
+@given(st.data(), st.integers(1, 3), st.sampled_from((1.1, 1.5)))
+def test_no_schedule_that_keeps_a_cap_is_shorter_than_the_bound_under_it(
+    data: st.DataObject, n_gpus: int, cap: float
+) -> None:
+    world = data.draw(worlds())
+    some = data.draw(jobs(world, max_size=6))
+    belief = Known(world, cap=cap)
+    least_s = least_makespan(
+        world, some, n_gpus=n_gpus, may_meet=lambda apps: all(s * cap >= 1 for s in belief.speeds(apps))
+    ).makespan_s
+    for one in planners(world, belief):
+        assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
+
+
+V100 = Path(os.environ.get("SLURM_GPU_DATA", "")) / "gavel" / "throughputs_v100.json"
+
+
+@pytest.mark.skipif(
+    not V100.exists(), reason="SLURM_GPU_DATA names no folder with gavel/throughputs_v100.json"
+)
+def test_on_measured_pairs_annealing_comes_within_two_per_cent_and_greedy_within_ten() -> None:
+    table = read_table(V100).table()
+    world = TableWorld([Profile(name, "v100", (Phase(seconds=1.0),)) for name in table.names], table)
+    ratios: dict[str, list[float]] = {"lp": [], "annealing": [], "greedy": []}
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        some = [Job(int(rng.integers(len(table.names))), float(rng.uniform(60, 600))) for _ in range(30)]
+        alone_s = sum(job.work_s for job in some)
+        ratios["lp"].append(least_makespan(world, some).makespan_s / alone_s)
+        for name in ("annealing", "greedy"):
+            setting = Setting(belief=Known(world), profiles=world.profiles, capacity_mib=math.inf, seed=seed)
+            ratios[name].append(simulate(world, some, planner(name, setting)).makespan_s / alone_s)
+    least, annealed, greedy = (float(np.mean(values)) for values in ratios.values())
+    assert 0.60 < least < 0.70
+    assert annealed < 1.02 * least
+    assert annealed < greedy < 1.10 * least
