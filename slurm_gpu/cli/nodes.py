@@ -12,7 +12,6 @@ from slurm_gpu.cli.nodelive import LIVE_COLUMNS, NodeLive, node_lives
 from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.errors import UsageError
-from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
@@ -107,16 +106,7 @@ def _used_by(holder: Holder, now_s: float) -> str:
         until = job.state.lower()  # what is suspended or completing has no time that runs
     else:
         until = "no limit" if job.end_s is None else span(max(0.0, job.end_s - now_s))
-    return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job_label(job)} ({until})"
-
-
-def job_label(job: QueuedJob) -> str:
-    """The job id as users know it: 17, 17_3 for an array task, 17+1 for a het component."""
-    if job.het_job_id is not None and job.het_offset is not None:
-        return f"{job.het_job_id}+{job.het_offset}"
-    if job.array_job_id is not None and job.array_task is not None:
-        return f"{job.array_job_id}_{job.array_task}"
-    return str(job.job_id)
+    return f"{', '.join(parts) or 'CPUs'} {text(job.user)} {job.label} ({until})"
 
 
 def _to_json(entry: Occupancy) -> dict[str, Any]:
@@ -139,7 +129,7 @@ def _to_json(entry: Occupancy) -> dict[str, Any]:
         "memory_free_mib": _memory_free(entry),
         "jobs": [
             {
-                "id": job_label(holder.job),
+                "id": holder.job.label,
                 "job_id": holder.job.job_id,
                 "user": holder.job.user,
                 "account": holder.job.account,
@@ -165,7 +155,7 @@ def _to_csv(entry: Occupancy) -> dict[str, Any]:
         "features": joined(entry.node.features),
         "gpus": entry.node.n_gpus,
         "gpus_allocated": sum(entry.node.gpus_allocated.values()),
-        "jobs": joined(job_label(holder.job) for holder in entry.holders),
+        "jobs": joined(holder.job.label for holder in entry.holders),
     }
 
 

@@ -37,6 +37,7 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/runs/{job}/window", reads.get_window, methods=["GET"]),
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
+        Route("/v1/cluster", reads.get_cluster, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),
         Route("/v1/audit", words.get_audit, methods=["GET"]),

@@ -14,6 +14,7 @@ import httpx
 
 from slurm_gpu import munge
 from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.database.reserve.reservation import Report, Reservation
 from slurm_gpu.database.results import (
@@ -180,6 +181,10 @@ class DatabaseClient:
     def nodes(self) -> Sequence[NodeReport]:
         """The nodes that run slurm-gpud: when they were heard, and which devices they have."""
         return tuple(NodeReport.from_json(item) for item in _list(self._get("/v1/nodes", {}), "nodes"))
+
+    def cluster(self) -> ClusterState:
+        """All nodes, the jobs on them and those that wait, as slurmctld said a moment ago."""
+        return ClusterState.from_json(self._get("/v1/cluster", {}))
 
     def forecast(self, job: str) -> Forecast | str:
         """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""

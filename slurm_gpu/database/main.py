@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
-    services = _services(config, database, view, importer, clock)
+    services = _services(config, database, view, importer, clock, places)
     worker = threading.Thread(target=importer.run_until, args=(stop,), name="import", daemon=True)
     worker.start()
     log.info(
@@ -123,7 +123,12 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _services(
-    config: SiteConfig, database: Database, view: SlurmView, importer: Importer, clock: Clock
+    config: SiteConfig,
+    database: Database,
+    view: SlurmView,
+    importer: Importer,
+    clock: Clock,
+    places: Places,
 ) -> Services:
     def slurm_uid() -> int | None:
         settings = view.settings()
@@ -141,6 +146,7 @@ def _services(
         board=board,
         wants=wants,
         clock=clock,
+        places=places,
         reservations=config.placement.reservations,
     )
 

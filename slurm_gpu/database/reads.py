@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 import slurm_gpu
 from slurm_gpu.database.asking import RETRY_AFTER_S, authenticated, parameters
+from slurm_gpu.database.clusterview import show_cluster
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.forecasts.store import newest_model
 from slurm_gpu.database.identity import Caller
@@ -171,6 +172,23 @@ class Reads:
                 return [item.to_json() for item in node_reports(connection, heard)]
 
         return JSONResponse({"nodes": await run_in_threadpool(find)})
+
+    async def get_cluster(self, request: Request) -> Response:
+        """GET /v1/cluster."""
+        caller = await self._caller(request)
+
+        def find() -> bytes | None:
+            nodes, queue = self._services.view.nodes(), self._services.view.queue()
+            if nodes is None or queue is None:
+                return None
+            shown = show_cluster(nodes, queue, self._services.places, caller)
+            return json.dumps(shown.to_json(), separators=(",", ":")).encode()
+
+        body = await run_in_threadpool(find)
+        if body is None:
+            why = "slurmctld has not answered since slurm-gpudbd started"
+            raise HTTPException(503, why, {"Retry-After": str(RETRY_AFTER_S)})
+        return Response(body, media_type="application/json", headers=_OWN_ANSWER)
 
     async def get_health(self, request: Request) -> Response:
         """GET /v1/health."""

@@ -14,6 +14,7 @@ from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
 
@@ -32,6 +33,7 @@ class Services:
     board: LiveBoard
     wants: Wants
     clock: Clock
+    places: Places = field(default_factory=Places)
     reservations: Reservations | None = None
     places_of: Callable[[str], UserPlaces] = read_user_places
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

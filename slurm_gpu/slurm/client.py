@@ -120,6 +120,15 @@ class QueuedJob:
     resized_s: int | None = None
     """When its nodes changed last, by its owner or because one failed; None where they never did."""
 
+    @property
+    def label(self) -> str:
+        """The job id as users know it: 17, 17_3 for an array task, 17+1 for a het component."""
+        if self.het_job_id is not None and self.het_offset is not None:
+            return f"{self.het_job_id}+{self.het_offset}"
+        if self.array_job_id is not None and self.array_task is not None:
+            return f"{self.array_job_id}_{self.array_task}"
+        return str(self.job_id)
+
 
 class AccountingRun(NamedTuple):
     """One row of Slurm's accounting: one execution of a job, so that each requeue has its own.

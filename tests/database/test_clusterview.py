@@ -1,0 +1,75 @@
+"""GET /v1/cluster: slurmctld's nodes and jobs, with what others may see of them."""
+
+import pytest
+
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.clusterstate import ClusterHolder, ClusterState
+from slurm_gpu.database.clusterview import show_cluster
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.slurmview import Queue
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.slurm.client import QueuedJob
+from tests.database.running import NOBODY, ROOT, Running
+from tests.database.samples import node, queued
+
+ALICE = Caller(1001, "alice", sees_all=False, writes=False)
+OPERATOR = Caller(0, "root", sees_all=True, writes=True)
+
+
+def seen_by(caller: Caller, *jobs: QueuedJob) -> ClusterState:
+    nodes = {name: node(number) for number, name in ((1, "n1"), (2, "n2"))}
+    queue = Queue(1000.0, {job.job_id: job for job in jobs}, {})
+    return show_cluster(nodes, queue, Places({"n1": "dgx"}, {"n2": "pod2"}), caller)
+
+
+def test_nodes_have_their_places_and_who_holds_what() -> None:
+    state = seen_by(
+        OPERATOR, queued(job_id=7, state="RUNNING", nodes=("n1",), gpu_index={"n1": {"gpu": (0, 2)}})
+    )
+    first, second = state.nodes
+    assert (first.server_type, first.zone, second.server_type, second.zone) == ("dgx", None, None, "pod2")
+    assert first.holders == [ClusterHolder(job_id=7, gpus=[0, 2], shared_gpus=[])]
+    assert second.holders == []
+
+
+def test_jobs_that_wait_and_that_hold_nodes_are_told_of_and_no_others() -> None:
+    state = seen_by(
+        OPERATOR,
+        queued(job_id=9, state="PENDING", nodes=(), gpu_index={}),
+        queued(job_id=8, state="COMPLETED", nodes=("n1",)),
+        queued(job_id=7, state="SUSPENDED", nodes=("n1",)),
+    )
+    assert [job.job_id for job in state.jobs] == [7, 9]
+
+
+@pytest.mark.parametrize(("caller", "name"), [(ALICE, None), (OPERATOR, "secret")])
+def test_the_name_of_a_job_is_its_owners_and_operators(caller: Caller, name: str | None) -> None:
+    (job,) = seen_by(caller, queued(job_id=7, uid=1002, user="bob", name="secret")).jobs
+    assert (job.full, job.name, job.user) == (name is not None, name, "bob")
+
+
+def test_it_comes_over_the_wire_as_it_is(server: Running) -> None:
+    server.slurm.queue = [queued(job_id=7, nodes=("here",), gpu_index={"here": {"gpu": (1,)}})]
+    server.clock.now += 60  # a queue that was asked for before is old by then
+    with DatabaseClient(server.config) as client:
+        state = client.cluster()
+    assert ClusterState.from_json(state.to_json()) == state
+    (here,) = (one for one in state.nodes if one.node == "here")
+    assert here.holders == (ClusterHolder(job_id=7, gpus=[1], shared_gpus=[]),)
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_everybody_may_ask(server: Running) -> None:
+    assert server.asked_by(NOBODY, "GET", "/v1/cluster")[0] == 200
+
+
+def test_what_is_no_cluster_is_told() -> None:
+    for wrong in (
+        None,
+        {},
+        {"as_of_s": 1, "nodes": [{}], "jobs": []},
+        {"as_of_s": 1, "nodes": 3, "jobs": []},
+    ):
+        with pytest.raises(DatabaseError, match="cannot be read"):
+            ClusterState.from_json(wrong)
