@@ -8,6 +8,7 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
 └── OutsideError        3: Slurm, the database, MUNGE or NVML failed
     ├── SlurmError
     ├── DatabaseError
+    │   └── NotAllowedError 2: slurm-gpudbd knows the caller, who may not do or see that
     ├── MungeError
     │   └── MungedAwayError
     └── NvmlError
@@ -71,6 +72,12 @@ class SlurmError(OutsideError):
 
 class DatabaseError(OutsideError):
     """slurm-gpudbd or its database could not be reached or refused the request."""
+
+
+class NotAllowedError(DatabaseError):
+    """Nothing failed: slurm-gpudbd knows the caller, and shows or does that for others only."""
+
+    exit_code = 2
 
 
 class MungeError(OutsideError):

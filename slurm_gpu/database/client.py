@@ -28,7 +28,7 @@ from slurm_gpu.database.results import (
     RunPage,
     RunTimeline,
 )
-from slurm_gpu.errors import DatabaseError, RecordError, UsageError
+from slurm_gpu.errors import DatabaseError, NotAllowedError, RecordError, UsageError
 from slurm_gpu.records import Live
 
 __all__ = [
@@ -281,6 +281,8 @@ class DatabaseClient:
         why = value.get("error") if isinstance(value, dict) else None
         if response.status_code == 400:
             raise UsageError(str(why))
+        if response.status_code == 403:
+            raise NotAllowedError(f"not allowed: {why} (says slurm-gpudbd at {self.where})")
         if (retry_after_s := response.headers.get("retry-after")) is not None:
             # What is in the way comes last: `slurm-gpu doctor` names the daemon to start by it.
             raise DatabaseError(

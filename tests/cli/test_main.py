@@ -9,7 +9,7 @@ import pytest
 from slurm_gpu import __version__
 from slurm_gpu.cli import main as main_module
 from slurm_gpu.cli.examples import EXAMPLES
-from slurm_gpu.errors import SlurmError
+from slurm_gpu.errors import NotAllowedError, SlurmError
 from tests.cli.conftest import CommandLine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,6 +93,19 @@ def test_what_fails_outside_is_3(slurm_gpu: CommandLine):
     assert slurm_gpu("nodes") == 3
     assert slurm_gpu.err.startswith("slurm-gpu: `scontrol show node` failed (1)")
     assert "Traceback" not in slurm_gpu.err
+
+
+def test_what_the_caller_may_not_see_is_2_as_nothing_failed(
+    slurm_gpu: CommandLine, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(*_: object) -> None:
+        raise NotAllowedError("not allowed: acts are shown to operators (says slurm-gpudbd at /run/x)")
+
+    monkeypatch.setattr(slurm_gpu.database, "acts", refuse)
+    assert slurm_gpu("audit") == 2
+    assert (
+        slurm_gpu.err == "slurm-gpu: not allowed: acts are shown to operators (says slurm-gpudbd at /run/x)\n"
+    )
 
 
 def test_the_daemon_that_is_down_is_named(slurm_gpu: CommandLine):

@@ -84,6 +84,7 @@ def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, shor
             "the database does not answer: gone$",
         ),
         (500, {}, b'{"error": "odd"}', "answered 500: odd$"),
+        (403, {}, b'{"error": "for operators"}', "^not allowed: for operators \\(says slurm-gpudbd at "),
     ],
 )
 def test_an_answer_that_is_none_says_what_to_do(
