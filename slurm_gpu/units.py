@@ -86,6 +86,11 @@ def format_mgpu(mgpu: int) -> str:
     return f"{mgpu / 1000:.3f}".rstrip("0").rstrip(".")
 
 
+def format_gpus(mgpu: int) -> str:
+    """The same with its noun: "1 GPU", "0.25 GPUs"."""
+    return f"{format_mgpu(mgpu)} GPU{'' if mgpu == 1000 else 's'}"
+
+
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 job", "2 jobs"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

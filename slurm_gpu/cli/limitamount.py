@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from slurm_gpu.policy.limits import LimitKind, Measure
-from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
+from slurm_gpu.units import format_duration, format_gpus, format_memory_mib, format_mgpu
 
 
 def limit_amount(kind: LimitKind, value: Any) -> str:
     """An amount of what the limit measures, in words."""
     if isinstance(value, Mapping) and kind.measure is Measure.WALLTIME:
         steps = (value[index] for index in sorted(value))
-        return ", ".join(f"{format_duration(step['s'])} from {_gpus(step['mgpu'])}" for step in steps)
+        return ", ".join(f"{format_duration(step['s'])} from {format_gpus(step['mgpu'])}" for step in steps)
     if isinstance(value, Mapping):
         return ", ".join(sorted(value))
     if kind.measure is Measure.GPUS:
@@ -24,7 +24,3 @@ def limit_amount(kind: LimitKind, value: Any) -> str:
         return format_duration(value)
     # To thousandths, as refusals tell it: what was used is not 0.
     return f"{value:.3f}".rstrip("0").rstrip(".") if kind.measure is Measure.GPU_HOURS else f"{value:.0f}"
-
-
-def _gpus(mgpu: int) -> str:
-    return "1 GPU" if mgpu == 1000 else f"{format_mgpu(mgpu)} GPUs"

@@ -226,6 +226,13 @@ def _tell_taken_back(back: TakenBack, what: str) -> None:
     click.echo(f"The apply of {back.entry.at} ({back.entry.policy}) {what}")
     for line in step_lines(back.steps):
         click.echo(f"  {line}")
+    if back.script_is_back and back.entry.previous is not None:
+        click.echo(f"{back.entry.script} is what it was before")
+    elif back.script_is_back:
+        click.echo(
+            f"{back.entry.script} lets every job through: there was none before, and without one slurmctld "
+            "would not start as long as slurm.conf has JobSubmitPlugins=lua"
+        )
     for line in back.left:
         remark(f"left alone: {line}")
 

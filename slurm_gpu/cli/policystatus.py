@@ -50,7 +50,8 @@ def status(site: Site, file: Path | None, as_json: bool, state_dir: Path, run_di
             click.echo(line)
         if begun is not None:
             click.echo(f"An apply of {begun.at} was cut short: `slurm-gpu policy rollback` undoes it")
-        click.echo(f"{loaded.script}: {_standing(found, maker, taken_back, loaded.path, file)}")
+        standing = _standing(found, maker, taken_back, loaded, file)
+        click.echo(f"{loaded.script}: {standing}")
         _print_moves(moved)
         if counts is not None and counts.since_s is not None:
             _print_counts(counts, counts.since_s)
@@ -89,7 +90,7 @@ def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
     elif not taken_back:
         yield "Never applied"
     else:
-        yield "Nothing is applied: all is as it was before the first apply"
+        yield "Nothing is applied: every apply was taken back"
     if taken_back:
         those = ", ".join(entry.at for entry in taken_back)
         applies = "the apply" if len(taken_back) == 1 else f"{len(taken_back)} applies"
@@ -97,9 +98,14 @@ def _applied(last: Entry | None, taken_back: Sequence[Entry]) -> Iterator[str]:
 
 
 def _standing(
-    found: InForce, maker: Entry | None, taken_back: Sequence[Entry], path: Path, file: Path | None
+    found: InForce,
+    maker: Entry | None,
+    taken_back: Sequence[Entry],
+    loaded: LoadedPolicy,
+    file: Path | None,
 ) -> str:
     """How the script stands to the file that it was compared with, and what to type."""
+    path = loaded.path
     apply = apply_command(file)
     if found is InForce.SAME:
         return f"as {path} says"
@@ -107,6 +113,8 @@ def _standing(
         return f"not there: `{apply}` installs it"
     if found is InForce.FOREIGN:
         return f"not slurm-gpu's: `{apply}` says what to do"
+    if taken_back and maker is None and _has_no_rules(loaded.script):
+        return f"lets every job through, not as {path} says: `{apply}` installs the latter"
     if taken_back and (maker is None or Path(maker.policy) == path.absolute()):
         return f"as before what was taken back, not as {path} says: `{apply}` installs the latter"
     if maker is None:
@@ -120,6 +128,15 @@ def _standing(
         f"not as {path} says: it, members of its groups, the cluster's GPUs or slurm-gpu changed since it "
         f"was applied; `{apply}` installs it anew"
     )
+
+
+def _has_no_rules(script: Path) -> bool:
+    """As after the first apply was taken back where there was no script before."""
+    try:
+        policy = read_policy_in_force(script)
+    except OutsideError:
+        return False
+    return policy is not None and not policy.rules
 
 
 def _decisions(run_dir: Path | None, script: Path) -> DecisionCounts | None:

@@ -18,6 +18,7 @@ from slurm_gpu.cli.waitsjson import reproduction_json, waits_json
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.limitedit import edit_limit, unified_diff
 from slurm_gpu.policy.limitvalue import value_text
+from slurm_gpu.units import counted
 
 if TYPE_CHECKING:  # numpy is there only where reports are made
     from slurm_gpu.cli.limitsearch import Replayed
@@ -93,8 +94,9 @@ def _print(found: Replayed, findings: Findings, zone: ZoneInfo) -> None:
     )
     cluster = found.past.cluster
     click.echo(
-        f"Replayed {len(found.past.jobs)} runs of {since} to {until} on {len(cluster.nodes)} nodes with "
-        f"{cluster.total_gpus} GPUs, and compared the waits of {int(found.past.judged.sum())}"
+        f"Replayed {counted(len(found.past.jobs), 'run')} of {since} to {until} on "
+        f"{counted(len(cluster.nodes), 'node')} with {counted(cluster.total_gpus, 'GPU')}, and compared the "
+        f"waits of {int(found.past.judged.sum())}"
     )
     click.echo("\nHow well the model reproduces the waits that were recorded (means, hours):")
     rows = [

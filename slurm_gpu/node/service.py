@@ -40,6 +40,7 @@ from slurm_gpu.node.shipping.ship import Courier
 from slurm_gpu.node.shipping.spool import Spool
 from slurm_gpu.notify import Notifier
 from slurm_gpu.records import HOST_CLUSTER
+from slurm_gpu.units import counted
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,8 @@ class Service:
             self._metrics.answer(self._exposition)
         if not self._notifier.listens:
             return math.inf
-        state = f"{len(self._seen.facts)} GPUs, {len(self._node.open_jobs())} jobs"
+        gpus, jobs = len(self._seen.facts), len(self._node.open_jobs())
+        state = f"{counted(gpus, 'GPU')}, {counted(jobs, 'job')}"
         if self._courier.failures:
             state += f"; slurm-gpudbd is away, {len(self._spool)} records wait"
         if self._spool.failing:

@@ -90,8 +90,14 @@ def longest_as_first_s(jobs: Jobs, outcome: Outcome, among: Mask | None = None) 
     return longest
 
 
-def figures(cluster: Cluster, jobs: Jobs, outcome: Outcome) -> Figures:
-    """Of a run with its log; raises ValueError where it has none."""
+def figures(
+    cluster: Cluster, jobs: Jobs, outcome: Outcome, asked_mgpu: NDArray[np.int64] | None = None
+) -> Figures:
+    """Of a run with its log; raises ValueError where it has none.
+
+    `asked_mgpu`: by job what it asked for in all, where its nodes differed: the model gives each as much as
+    the largest of them.
+    """
     if len(jobs) and not outcome.log:
         raise ValueError("figures need a log: simulate(…, log=True)")
     used, stranded, idle = _integrals(cluster, jobs, outcome)
@@ -105,7 +111,7 @@ def figures(cluster: Cluster, jobs: Jobs, outcome: Outcome) -> Figures:
         idle_gpu_hours_while_waiting=idle,
         straddling=_straddling(cluster, outcome.log),
         longest_as_first_h=longest_as_first_s(jobs, outcome) / 3600,
-        waits=_waits(jobs, outcome),
+        waits=_waits(jobs, outcome, asked_mgpu),
     )
 
 
@@ -157,8 +163,10 @@ def _straddling(cluster: Cluster, log: Sequence[Event]) -> int:
     return len(jobs)
 
 
-def _waits(jobs: Jobs, outcome: Outcome) -> dict[str, Waits]:
-    mgpu = np.array([request.mgpu for request in jobs.requests], dtype=np.int64)[jobs.request]
+def _waits(jobs: Jobs, outcome: Outcome, asked_mgpu: NDArray[np.int64] | None) -> dict[str, Waits]:
+    mgpu = asked_mgpu
+    if mgpu is None:
+        mgpu = np.array([request.mgpu for request in jobs.requests], dtype=np.int64)[jobs.request]
     hours = (outcome.start_s - jobs.submit_s) / 3600
     return {
         name: _waits_of(found)

@@ -22,7 +22,7 @@ from slurm_gpu.policy.model import Bundle, Hours, Policy
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.urgent import compile_urgent
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
-from slurm_gpu.units import format_memory_mib, format_mgpu
+from slurm_gpu.units import counted, format_gpus, format_memory_mib
 
 RUN_DIRECTORY = Path("/run/slurm-gpu")
 SNAPSHOT = "snapshot.txt"
@@ -273,10 +273,10 @@ def bundle_reason(bundle: Bundle) -> str:
     """Why there is the bundle: the reason given, or what it is in words."""
     if bundle.why is not None:
         return bundle.why
-    holder = f"{format_mgpu(bundle.mgpu)} GPU" if bundle.mgpu > 0 else "a job without GPUs"
+    holder = format_gpus(bundle.mgpu) if bundle.mgpu > 0 else "a job without GPUs"
     parts = []
     if bundle.cpus is not None:
-        parts.append(f"{bundle.cpus} CPUs")
+        parts.append(counted(bundle.cpus, "CPU"))
     if bundle.memory_mib is not None:
         parts.append(f"{format_memory_mib(bundle.memory_mib)} of memory")
     if not parts:

@@ -13,7 +13,7 @@ from slurm_gpu.policy.limittext import flat_text
 from slurm_gpu.policy.model import Bundle, Mode, Policy, Rule, RuleException
 from slurm_gpu.policy.names import ResolvedNames
 from slurm_gpu.policy.unheld import unheld_limits
-from slurm_gpu.units import format_duration, format_mgpu
+from slurm_gpu.units import format_duration, format_gpus
 from slurm_gpu.yamlsource import Location, YamlSource
 
 _Doubt = tuple[Location, str]
@@ -100,19 +100,14 @@ def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:
         for before, step in itertools.pairwise(steps):
             if step.limit_s > before.limit_s:
                 shorter, longer = format_duration(before.limit_s), format_duration(step.limit_s)
-                gpus = format_mgpu(step.from_mgpu)
-                message = (
-                    f"walltime grows from {shorter} to {longer} at {gpus} GPUs: asking for more buys time"
-                )
+                gpus = format_gpus(step.from_mgpu)
+                message = f"walltime grows from {shorter} to {longer} at {gpus}: asking for more buys time"
                 yield place, message
         most = None if rule.limits.gpus is None else rule.limits.gpus.all_mgpu
         for step in steps:
             if most is not None and step.from_mgpu > most:
-                gpus = format_mgpu(step.from_mgpu)
-                message = (
-                    f"no job has a walltime from {gpus} GPUs on: the rule allows {format_mgpu(most)} GPUs"
-                )
-                yield place, message
+                gpus = format_gpus(step.from_mgpu)
+                yield place, f"no job has a walltime from {gpus} on: the rule allows {format_gpus(most)}"
 
 
 def _closed_ways(policy: Policy) -> Iterator[_Doubt]:

@@ -31,6 +31,8 @@ class TakenBack:
     """Those that gave Slurm's own limits back what they were."""
     found: Mapping[Entity, Limits] = field(default_factory=dict)
     """Slurm's own limits before; nothing where none were to be undone."""
+    script_is_back: bool = False
+    """Whether job_submit.lua is what it was before the apply, which had changed it."""
 
 
 class Force:
@@ -110,12 +112,14 @@ class Force:
                 elif value != step.old:
                     left.append(f"{step.entity}: {step.limit.show(value)} was set by hand since, and stays")
             self._set(entry.cluster, back)
+        is_back = entry.script is not None
         if entry.script is not None and not self._is_old(entry):
             if is_installed(entry.script, entry.digest):
                 restore(entry.previous, entry.script, self._no_rules, self._now)
             else:
+                is_back = False
                 left.append(f"{entry.script} was changed by hand since, and stays")
-        return TakenBack(entry, tuple(dict.fromkeys(left)), tuple(back), found)
+        return TakenBack(entry, tuple(dict.fromkeys(left)), tuple(back), found, is_back)
 
     def _is_old(self, entry: Entry) -> bool:
         """Whether the script is (still, or again) what it was before."""

@@ -42,11 +42,17 @@ class LimitKind:
     scope: Scope
     what: str
     """For people: what it is a number of."""
+    one: str = ""
+    """The same of one; where it is given, it differs."""
 
     @property
     def field(self) -> str:
         """Its name in `Limits`."""
         return f"{self.key}_mib" if self.measure is Measure.MEMORY else self.key
+
+    def noun(self, number: float) -> str:
+        """What it is so many of: 1 job, 2 jobs."""
+        return self.one if self.one and number == 1 else self.what
 
     def of(self, limits: Limits) -> LimitValue:
         """Its value there; None where it is not limited."""
@@ -62,26 +68,26 @@ LimitValue = GpuLimit | int | tuple[WalltimeStep, ...] | tuple[str, ...] | Mappi
 
 _KINDS = (
     LimitKind("gpus", Measure.GPUS, Scope.JOB, "GPUs"),
-    LimitKind("nodes", Measure.COUNT, Scope.JOB, "nodes"),
-    LimitKind("cpus", Measure.COUNT, Scope.JOB, "CPUs"),
+    LimitKind("nodes", Measure.COUNT, Scope.JOB, "nodes", "node"),
+    LimitKind("cpus", Measure.COUNT, Scope.JOB, "CPUs", "CPU"),
     LimitKind("memory", Measure.MEMORY, Scope.JOB, "memory"),
-    LimitKind("cpus_per_gpu", Measure.COUNT, Scope.JOB, "CPUs per GPU"),
+    LimitKind("cpus_per_gpu", Measure.COUNT, Scope.JOB, "CPUs per GPU", "CPU per GPU"),
     LimitKind("memory_per_gpu", Measure.MEMORY, Scope.JOB, "memory per GPU"),
-    LimitKind("array_tasks", Measure.COUNT, Scope.JOB, "tasks of an array"),
-    LimitKind("tasks", Measure.COUNT, Scope.JOB, "MPI tasks"),
+    LimitKind("array_tasks", Measure.COUNT, Scope.JOB, "tasks of an array", "task of an array"),
+    LimitKind("tasks", Measure.COUNT, Scope.JOB, "MPI tasks", "MPI task"),
     LimitKind("walltime", Measure.WALLTIME, Scope.JOB, "time limit"),
     LimitKind("partitions", Measure.NAMES, Scope.JOB, "partitions"),
     LimitKind("gpu_types", Measure.NAMES, Scope.JOB, "GPU types"),
     LimitKind("gpus_total", Measure.GPUS, Scope.TOTAL, "GPUs"),
     LimitKind("gpus_running", Measure.GPUS, Scope.RUNNING, "GPUs"),
-    LimitKind("jobs_total", Measure.COUNT, Scope.TOTAL, "jobs"),
-    LimitKind("jobs_running", Measure.COUNT, Scope.RUNNING, "jobs"),
-    LimitKind("cpus_total", Measure.COUNT, Scope.TOTAL, "CPUs"),
-    LimitKind("cpus_running", Measure.COUNT, Scope.RUNNING, "CPUs"),
+    LimitKind("jobs_total", Measure.COUNT, Scope.TOTAL, "jobs", "job"),
+    LimitKind("jobs_running", Measure.COUNT, Scope.RUNNING, "jobs", "job"),
+    LimitKind("cpus_total", Measure.COUNT, Scope.TOTAL, "CPUs", "CPU"),
+    LimitKind("cpus_running", Measure.COUNT, Scope.RUNNING, "CPUs", "CPU"),
     LimitKind("memory_total", Measure.MEMORY, Scope.TOTAL, "memory"),
     LimitKind("memory_running", Measure.MEMORY, Scope.RUNNING, "memory"),
-    LimitKind("nodes_running", Measure.COUNT, Scope.RUNNING, "nodes"),
-    LimitKind("gpu_hours", Measure.GPU_HOURS, Scope.PERIOD, "GPU-hours"),
+    LimitKind("nodes_running", Measure.COUNT, Scope.RUNNING, "nodes", "node"),
+    LimitKind("gpu_hours", Measure.GPU_HOURS, Scope.PERIOD, "GPU-hours", "GPU-hour"),
 )
 
 LIMITS: Mapping[str, LimitKind] = MappingProxyType({kind.key: kind for kind in _KINDS})

@@ -7,7 +7,7 @@ from typing import Any
 
 from slurm_gpu.policy.limits import LimitKind, LimitValue, Measure, Scope, set_limits
 from slurm_gpu.policy.model import GpuLimit, Limits, WalltimeStep
-from slurm_gpu.units import format_duration, format_memory_mib, format_mgpu
+from slurm_gpu.units import format_duration, format_gpus, format_memory_mib
 
 _HELD = {Scope.JOB: "", Scope.TOTAL: " running and pending", Scope.RUNNING: " running", Scope.PERIOD: ""}
 
@@ -66,25 +66,25 @@ def _texts(kind: LimitKind, value: LimitValue) -> Iterator[tuple[str, str]]:
     held = _HELD[kind.scope]
     if isinstance(value, GpuLimit):
         if value.all_mgpu is not None:
-            yield kind.key, f"at most {_gpus(value.all_mgpu)}{held}"
+            yield kind.key, f"at most {format_gpus(value.all_mgpu)}{held}"
         for gpu_type, mgpu in value.by_type_mgpu.items():
-            yield f"{kind.key}:{gpu_type}", f"at most {_gpus(mgpu)} of type {gpu_type}{held}"
+            yield f"{kind.key}:{gpu_type}", f"at most {format_gpus(mgpu)} of type {gpu_type}{held}"
     elif isinstance(value, Mapping):
         for period, hours in value.items():
-            yield f"{kind.key}:{period}", f"at most {hours:g} GPU-hours a {period}"
+            yield f"{kind.key}:{period}", f"at most {hours:g} {kind.noun(hours)} a {period}"
     elif isinstance(value, tuple) and kind.measure is Measure.WALLTIME:
         yield from ((kind.key, text) for text in _walltime_texts(_steps(value)))
     elif isinstance(value, tuple):
         yield kind.key, f"only {kind.what} {', '.join(map(str, value))}"
     elif isinstance(value, int):
         amount = f"{format_memory_mib(value)} of" if kind.measure is Measure.MEMORY else str(value)
-        yield kind.key, f"at most {amount} {kind.what}{held}"
+        yield kind.key, f"at most {amount} {kind.noun(value)}{held}"
 
 
 def _walltime_texts(steps: list[WalltimeStep]) -> Iterator[str]:
     for step in steps:
         limit = f"time limit at most {format_duration(step.limit_s)}"
-        yield limit if _plain(steps) else f"{limit} from {_gpus(step.from_mgpu)} on"
+        yield limit if _plain(steps) else f"{limit} from {format_gpus(step.from_mgpu)} on"
 
 
 def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
@@ -93,7 +93,3 @@ def _steps(value: tuple[Any, ...]) -> list[WalltimeStep]:
 
 def _plain(steps: list[WalltimeStep]) -> bool:
     return len(steps) == 1 and steps[0].from_mgpu == 0
-
-
-def _gpus(mgpu: int) -> str:
-    return f"{format_mgpu(mgpu)} GPU{'' if mgpu == 1000 else 's'}"

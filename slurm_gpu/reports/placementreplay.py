@@ -82,7 +82,7 @@ def compare_rules(
             zone_wait_s=zone_wait_s,
             log=True,
         )
-        found[name] = figures(cluster, asked, outcome)
+        found[name] = figures(cluster, asked, outcome, past.asked_mgpu())
         if name == SLURM:
             wait_s = past.wait_s(outcome.start_s)
     judged = past.judged & ~np.isnan(wait_s)

@@ -79,3 +79,11 @@ def test_nothing_to_run_and_no_log() -> None:
     jobs = Jobs.of([job(0, ONE, 1)])
     with pytest.raises(ValueError, match="need a log"):
         figures(where, jobs, simulate(where, jobs))
+
+
+def test_waits_are_by_the_scale_that_was_asked_for() -> None:
+    jobs = Jobs.of([job(0, Request(nodes=3, gpus=3), 1)])
+    where = cluster("z", "z", "z", gpus=4)
+    outcome = simulate(where, jobs, log=True)
+    assert list(figures(where, jobs, outcome).waits) == ["9 to 32 GPUs"]
+    assert list(figures(where, jobs, outcome, np.array([8000])).waits) == ["2 to 8 GPUs"]

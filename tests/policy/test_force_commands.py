@@ -177,8 +177,11 @@ def test_rollback_takes_back_limits_and_script(cluster: Cluster, capsys: pytest.
     assert (
         told[-1] == f"{cluster.root / 'policy.yaml'} itself is unchanged: applied again, it is in force again"
     )
+    assert told[-2] == f"{cluster.script} is what it was before"
     assert cluster.script.read_text() == first
     assert cluster.run("rollback") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2].startswith(f"{cluster.script} lets every job through: there was none before, and without")
     assert cluster.store.associations("c")[0].limits == {}
     assert cluster.run("rollback") == 2
 
@@ -205,9 +208,12 @@ def test_status_after_rollbacks_tells_what_counts_and_what_was_taken_back(
     capsys.readouterr()
     assert cluster.run("status") == 1
     told = capsys.readouterr().out.splitlines()
-    assert told[0] == "Nothing is applied: all is as it was before the first apply"
+    assert told[0] == "Nothing is applied: every apply was taken back"
     assert told[1].startswith("Taken back since by `policy rollback`: 3 applies of ")
-    assert "as before what was taken back" in told[2]
+    assert told[2] == (
+        f"{cluster.script}: lets every job through, not as {file} says: "
+        "`slurm-gpu policy apply` installs the latter"
+    )
     assert cluster.run("status", "--json") == 1
     answer = json.loads(capsys.readouterr().out)
     assert answer["applied"] is None

@@ -211,3 +211,15 @@ def test_requests_are_per_node_and_shards_are_parts_of_a_gpu() -> None:
 )
 def test_the_queue_is_worked_off_as_slurm_conf_says(raw: dict[str, str], scheduling: Scheduling) -> None:
     assert scheduling_of(raw) == scheduling
+
+
+def test_gpus_asked_for_are_those_of_the_run_where_its_nodes_differ() -> None:
+    """The model gives every node as much as the fullest has."""
+    uneven = {"cpu": 3.0, "mem": 3.0, "gres/gpu": 8.0}
+    runs = [
+        past_run(0, n_nodes=3, tres_requested=uneven, tres_allocated=uneven),
+        past_run(1, tres_requested={"cpu": 1.0}, tres_allocated={"cpu": 1.0}),
+    ]
+    past = rebuild(runs, nodes(3), T0, T0 + HOUR * 9)
+    assert [job.request.mgpu for job in past.jobs] == [9000, 0]
+    assert past.asked_mgpu().tolist() == [8000, 0]

@@ -15,6 +15,7 @@ from slurm_gpu.cli.checks.finding import Finding, Surroundings, ok, warn
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.commands import query_environment
 from slurm_gpu.slurm.submission import Partition, memory_per_gpu, read_partitions
+from slurm_gpu.units import counted
 
 _APPLIED = "scontrol reconfigure"
 
@@ -110,7 +111,7 @@ def _too_much(one: _Defaults) -> Finding | None:
             fit = node.memory_mib // mib
             return warn(
                 f"partition {one.partition}: {name}={mib}, and {node.name} has {node.memory_mib} MiB for "
-                f"{node.n_gpus} GPUs: jobs of one GPU without --mem find room on {fit} of them",
+                f"{counted(node.n_gpus, 'GPU')}: jobs of one GPU without --mem find room on {fit} of them",
                 f"{_gpu_share([one])} {_where([one], ())}",
             )
     return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 GAP = "–"
+_HOURS_FROM = 0.01
+"""Less of an hour is told in seconds."""
 _FULL_FROM = 1000
 """From here on numbers are shown whole: 1,234, not 1,230."""
 _UNIT_OF = {"G": 1e9, "M": 1e6, "k": 1e3}
@@ -29,7 +31,9 @@ def amount(value: float | None, digits: int = 3) -> str:
 
 
 def with_unit(value: float | None, unit: str) -> str:
-    """A number and its unit, with a space that does not break the line."""
+    """A number and its unit, with a space that does not break the line; seconds are no part of an hour."""
+    if unit == "h" and value is not None and 0 < value < _HOURS_FROM:
+        return f"{max(1, round(value * 3600))}\u00a0s"
     shown = amount(value)
     return shown if not unit or shown == GAP else f"{shown}\u00a0{unit}"
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_gpu.reports.jobtable import MGPU_S_PER_GPU_H, JobTable
 from slurm_gpu.reports.load import Accounts
-from slurm_gpu.reports.page.amounts import amount
+from slurm_gpu.reports.page.amounts import amount, with_unit
 from slurm_gpu.reports.page.document import Tile
 
 
@@ -26,9 +26,15 @@ def tiles_of(accounts: Accounts) -> Sequence[Tile]:
         Tile("of all GPU time", amount(share), "%"),
         Tile("jobs ended", amount(float(jobs.ended.sum()))),
         Tile("users", amount(float(len(users)))),
-        Tile("median wait of GPU jobs", amount(float(np.median(waits)) if len(waits) else math.nan), "h"),
+        Tile("median wait of GPU jobs", *_wait(float(np.median(waits)) if len(waits) else math.nan)),
         Tile("mean GPU utilisation", amount(_mean_utilisation(jobs)), "%"),
     )
+
+
+def _wait(wait_h: float) -> tuple[str, str]:
+    """A number and its unit."""
+    shown, _, unit = with_unit(wait_h, "h").partition("\u00a0")
+    return shown, unit
 
 
 def _mean_utilisation(jobs: JobTable) -> float:

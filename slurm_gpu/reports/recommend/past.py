@@ -66,6 +66,13 @@ class Past:
             [math.nan if run.start_s is None else run.start_s - run.eligible_s for run in self.runs]
         )
 
+    def asked_mgpu(self) -> NDArray[np.int64]:
+        """By job, GPUs in all: 8 on 3 nodes are 8, though the model gives 3 on each."""
+        pairs = (
+            (run.tres.get(_GPU), job.request.mgpu) for run, job in zip(self.runs, self.jobs, strict=True)
+        )
+        return np.array([round(gpus * GPU_MGPU) if gpus else mgpu for gpus, mgpu in pairs], dtype=np.int64)
+
     def wait_s(self, start_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """By job, by the model's starts."""
         return start_s - np.array([run.eligible_s for run in self.runs], dtype=np.float64)

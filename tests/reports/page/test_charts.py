@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from slurm_gpu.reports.category import Category
 from slurm_gpu.reports.figure import Bars, Cdf, Chart, Matrix, ParallelCoordinates, TimeSeries
+from slurm_gpu.reports.page.amounts import with_unit
 from slurm_gpu.reports.page.draw import NARROW, WIDE, draw
 from slurm_gpu.reports.page.drawing import Box, Drawing, Label, Line, fitted, text_width
 from slurm_gpu.reports.page.palette import DARK, LIGHT
@@ -227,3 +228,14 @@ def test_long_names_are_cut_to_their_room():
     cut = fitted("a very long name of an application", 80)
     assert cut.endswith("…")
     assert text_width(cut) <= 80
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (1 / 3600, "h", "1 s"), (1e-6, "h", "1 s"), (30 / 3600, "h", "30 s"), (0.01, "h", "0.01 h"),
+        (0, "h", "0 h"), (0.0003, "Wh", "0.0003 Wh"), (None, "h", "–"), (float("nan"), "h", "–"),
+    ],
+)  # fmt: skip
+def test_seconds_are_no_thousandths_of_an_hour(value: float | None, unit: str, text: str):
+    assert with_unit(value, unit).replace("\u00a0", " ") == text

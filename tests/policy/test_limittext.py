@@ -1,0 +1,32 @@
+"""Limits in words, of one and of several."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.policy.limittext import limit_texts
+from slurm_gpu.policy.model import GpuLimit, Limits
+from slurm_gpu.units import format_gpus
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (Limits(jobs_running=1), "at most 1 job running"),
+        (Limits(jobs_total=2), "at most 2 jobs running and pending"),
+        (Limits(jobs_running=0), "at most 0 jobs running"),
+        (Limits(cpus=1), "at most 1 CPU"),
+        (Limits(cpus_per_gpu=1), "at most 1 CPU per GPU"),
+        (Limits(array_tasks=1), "at most 1 task of an array"),
+        (Limits(nodes_running=1), "at most 1 node running"),
+        (Limits(gpu_hours={"day": 1.0, "week": 1.5}), "at most 1 GPU-hour a day"),
+        (Limits(gpus_running=GpuLimit(1000, {})), "at most 1 GPU running"),
+    ],
+)
+def test_one_is_no_plural(limits: Limits, text: str) -> None:
+    assert limit_texts(limits)[0] == text
+
+
+@pytest.mark.parametrize(("mgpu", "text"), [(1000, "1 GPU"), (250, "0.25 GPUs"), (0, "0 GPUs")])
+def test_gpus_with_their_noun(mgpu: int, text: str) -> None:
+    assert format_gpus(mgpu) == text
