@@ -1,0 +1,307 @@
+"""Planners of shared GPUs: makespans against one job at a time and against the linear program's bound.
+
+Every planner runs the same jobs, five workloads of thirty by so many seeds, with speeds that are known or
+predicted, in two modes: `throughput`, and `considerate`, where nobody may be slowed down by more than 1.10.
+Without --data the jobs are the DqnGPU thesis's applications on its Titan Xp, beside what its text tells of
+figures 10 to 17, slowed down by a model of ours (docs/colocation.md). `--data` is a table of measured pairs,
+or Gavel's folder (throughputs_v100.json). Gaps are against the bound of the same jobs, under the same cap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, and other processes beside
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench import colocation_figures, colocation_thesis
+from bench.arguments import number
+from bench.colocation_runs import (
+    BASELINE,
+    INFORMATION,
+    MEMORY_ERROR,
+    MODES,
+    Place,
+    Placements,
+    Run,
+    Task,
+    place_with_errors,
+    runs,
+)
+from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
+from slurm_gpu.colocation.planners import DEFAULT, PLANNERS
+from slurm_gpu.colocation.price import comparisons
+from slurm_gpu.colocation.workloads import TITAN_XP
+from slurm_gpu.yamlsource import read_yaml
+
+PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
+PLACEMENTS = 100_000
+HEADROOM = 0.2
+"""Of memory, in the placements with errors: as much as these are."""
+BELOW = 1e-6
+"""Relative. A makespan so much below its bound says that one of both is wrong."""
+
+
+def main() -> None:
+    args = arguments()
+    begun = time.monotonic()
+    table = args.data / "throughputs_v100.json" if args.data and args.data.is_dir() else args.data
+    place = Place(table, args.gpu_model, args.jobs, args.gpus)
+    seeds = range(2 if args.quick else args.seeds)
+    tasks = [Task(place, workload, seed, args.planners) for workload in place.workloads for seed in seeds]
+    n_placements = 1000 if args.quick else args.placements
+    shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
+    headrooms, place_seeds = [HEADROOM] * len(shares), range(len(shares))
+    if args.processes == 1:
+        done = [run for some in watched(map(runs, tasks), len(tasks)) for run in some]
+        placed = list(map(place_with_errors, headrooms, shares, place_seeds))
+    else:
+        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+            done = [run for some in watched(pool.imap_unordered(runs, tasks), len(tasks)) for run in some]
+            placed = pool.starmap(place_with_errors, zip(headrooms, shares, place_seeds, strict=True))
+    done.sort(key=lambda run: (run.workload, run.seed))
+    check_bounds(done)
+    title = (
+        TITAN_XP.name if table is None else f"{table.name}{' ' + args.gpu_model if args.gpu_model else ''}"
+    )
+    print(
+        f"{title}: {args.jobs} jobs on {args.gpus} GPU, {place.most_together} together at most, "
+        f"{len(seeds)} seeds; means with 95 % intervals\n"
+    )
+    for mode in MODES:
+        for information in INFORMATION:
+            show_mode(done, place, mode, information, args.planners)
+    if table is None:
+        show_thesis(done)
+    show_prices(done)
+    show_placements(placed)
+    if args.figures is not None:
+        args.figures.mkdir(parents=True, exist_ok=True)
+        for path in colocation_figures.draw(args.figures, done, DEFAULT):
+            print(f"drawn: {path}")
+    print(f"\n{time.monotonic() - begun:.0f} s")
+    if args.json:
+        print(json.dumps(answer(done, placed, len(seeds), title, args.planners)))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, help="a table of pairs, or the folder of Gavel's")
+    parser.add_argument("--gpu-model", help="which table of the file, where it has several")
+    parser.add_argument("--seeds", type=number(1), default=20)
+    parser.add_argument("--jobs", type=number(1), default=30)
+    parser.add_argument("--gpus", type=number(1), default=1)
+    parser.add_argument("--planners", type=names, default=tuple(PLANNERS), help="joined by commas; all")
+    parser.add_argument("--processes", type=number(1), default=os.cpu_count() or 1)
+    parser.add_argument("--placements", type=number(0), default=PLACEMENTS, help="with errors of memory")
+    parser.add_argument("--figures", type=Path, metavar="DIR", help="draw figures into it")
+    parser.add_argument("--quick", action="store_true", help="2 seeds and 1000 placements: does it work?")
+    parser.add_argument("--json", action="store_true", help="the last line is JSON")
+    return parser.parse_args()
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Of planners; the baseline is always there."""
+    asked = text.split(",")
+    for name in asked:
+        if name not in PLANNERS:
+            raise argparse.ArgumentTypeError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
+    return tuple(name for name in PLANNERS if name in {*asked, BASELINE})
+
+
+def watched(results: Any, n: int) -> Any:
+    """Tells on a terminal how far it is."""
+    for at, one in enumerate(results, 1):
+        if sys.stderr.isatty():
+            print(f"\r{at} of {n} lists of jobs", end="\n" if at == n else "", file=sys.stderr, flush=True)
+        yield one
+
+
+def check_bounds(done: Sequence[Run]) -> None:
+    """No planner is below a bound that holds for all."""
+    for run in done:
+        if run.mode == "throughput" and run.gap < -BELOW:
+            raise SystemExit(
+                f"{run.planner} took {run.makespan_s} s for {run.workload} {run.seed}, "
+                f"and the bound is {run.bound_s} s: one of both is wrong"
+            )
+
+
+def select(done: Sequence[Run], mode: str, information: str, name: str) -> list[Run]:
+    """The runs of one planner; those of the baseline, which believes nothing, whatever the information."""
+    return [
+        run
+        for run in done
+        if run.mode == mode and run.planner == name and (name == BASELINE or run.information == information)
+    ]
+
+
+def show_mode(
+    done: Sequence[Run], place: Place, mode: str, information: str, planners: Sequence[str]
+) -> None:
+    cap = MODES[mode]
+    what = "" if cap == float("inf") else f", nobody slowed down by more than {cap}"
+    print(f"{mode}{what}; speeds {information}: makespan by that of one job at a time")
+    head = [*place.workloads, "most", "gap to LP", "jobs/GPU", "not slowed", "worst", "OOM", "p99 ms"]
+    print(row("", head))
+    for name in planners:
+        some = select(done, mode, information, name)
+        cells = [
+            interval([run.ratio for run in some if run.workload == workload]) for workload in place.workloads
+        ]
+        s = summary(some)
+        print(
+            row(
+                name + (" *" if name == DEFAULT else ""),
+                [
+                    *cells, f"{s['ratio_to_sjf_max']:.3f}", f"{100 * s['gap_to_lp']:.1f} %",
+                    f"{s['jobs_per_gpu']:.2f}", f"{s['not_slowed_of_30']:.1f}", f"{s['worst_slowdown']:.2f}",
+                    str(s["oom"]), f"{s['decision_ms_p99']:.2f}",
+                ],
+            )
+        )  # fmt: skip
+    bound = select(done, mode, "known", BASELINE)
+    print(
+        row(
+            "LP bound",
+            [
+                interval([run.bound_s / run.alone_s for run in bound if run.workload == workload])
+                for workload in place.workloads
+            ],
+        ),
+        end="\n\n",
+    )
+
+
+def summary(some: Sequence[Run]) -> dict[str, Any]:
+    """Over all workloads and seeds."""
+    thought = np.concatenate([run.decisions_ms for run in some])
+    sorted_in = np.array([np.array(buckets(run.slowdown)) * 30 / len(run.slowdown) for run in some])
+    return {
+        "ratio_to_sjf": float(np.mean([run.ratio for run in some])),
+        "ratio_to_sjf_max": round(max(run.ratio for run in some), 9),  # the same sum in another order
+        "gap_to_lp": float(np.mean([run.gap for run in some])),
+        "gap_to_lp_max": max(run.gap for run in some),
+        "gap_to_lp_by_workload": {
+            workload: float(np.mean([run.gap for run in some if run.workload == workload]))
+            for workload in sorted({run.workload for run in some})
+        },
+        "not_slowed_of_30": float(sorted_in[:, 0].mean()),
+        "slowdown_of_30": dict(zip(BUCKETS, sorted_in.mean(axis=0).tolist(), strict=True)),
+        "worst_slowdown": max(max(run.slowdown) for run in some),
+        "jobs_per_gpu": float(np.mean([run.together for run in some])),
+        "oom": sum(run.out_of_memory for run in some),
+        "decision_ms_p99": float(np.percentile(thought, 99)),
+    }
+
+
+def show_thesis(done: Sequence[Run]) -> None:
+    ours = [run for run in done if run.mode == "throughput" and run.information == "known"]
+    print(
+        "Figures 10 to 16 of the thesis, by mode throughput with known speeds (unusable targets in brackets)"
+    )
+    print(row("", ["thesis", "same planner", f"{DEFAULT} *"], 46))
+    for figure, lines in colocation_thesis.compare(ours, DEFAULT, {}):
+        print(f"figure {figure.number}, {figure.workload}. {figure.remark}")
+        for one in lines:
+            thesis = f"{one.thesis:g}" if one.thesis >= 100 else f"{one.thesis:.4g}"
+            cells = [
+                thesis if one.usable else f"[{thesis}]", told(one.theirs_here), told(one.default_here),
+            ]  # fmt: skip
+            print(row(f"  {one.planner}, {one.what}", cells, 46))
+    print("\nFigure 15, jobs of 30 by slowdown (random)")
+    print(row("", BUCKETS))
+    for name in sorted({run.planner for run in ours}, key=list(PLANNERS).index):
+        counts = [buckets(run.slowdown) for run in ours if run.planner == name and run.workload == "random"]
+        print(row(name, [f"{one:.1f}" for one in np.mean(counts, axis=0)]))
+    print()
+
+
+def show_prices(done: Sequence[Run]) -> None:
+    ours = [run for run in done if run.mode == "throughput" and run.information == "known"]
+    print("Figure 17, per cent of the price saved (random); both targets unusable: they are of one makespan")
+    print("12.6 % shorter than SJF's, which the same text has 2.7 to 8.1 % longer")
+    for name, thesis, here in colocation_thesis.savings(ours, DEFAULT, comparisons(read_yaml(PRICES))):
+        print(row(name, [f"[{thesis:.2f}]", told(here)], 46))
+    print()
+
+
+def show_placements(placed: Sequence[Placements]) -> None:
+    if placed:
+        n, kills = sum(one.n for one in placed), sum(one.out_of_memory for one in placed)
+        percent = f"{100 * MEMORY_ERROR:.0f} %"
+        print(
+            f"{n} placements of the thesis's applications, whose memory is up to {percent} off, with as much"
+        )
+        print(f"headroom: {kills} out of memory")
+
+
+def answer(
+    done: Sequence[Run], placed: Sequence[Placements], n_seeds: int, title: str, planners: Sequence[str]
+) -> dict[str, Any]:
+    """Stable keys; null is what was not run."""
+    all_of = {
+        mode: {
+            information: {name: summary(select(done, mode, information, name)) for name in planners}
+            for information in INFORMATION
+        }
+        for mode in MODES
+    }
+
+    def of_default(mode: str, key: str, information: str = "known") -> Any:
+        ran = information in INFORMATION and DEFAULT in planners
+        return all_of[mode][information][DEFAULT][key] if ran else None
+
+    return {
+        "data": title,
+        "seeds": n_seeds,
+        "default_planner": DEFAULT,
+        "throughput": {
+            "ratio_to_sjf_max": of_default("throughput", "ratio_to_sjf_max"),
+            "gap_to_lp_known": of_default("throughput", "gap_to_lp"),
+            "gap_to_lp_predicted": of_default("throughput", "gap_to_lp", "predicted"),
+            "oom": of_default("throughput", "oom"),
+        },
+        "considerate": {
+            key: of_default("considerate", key)
+            for key in ("ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom")
+        },
+        "train_s": None,
+        "decision_ms_p99": of_default("throughput", "decision_ms_p99"),
+        "placements": {
+            "n": sum(one.n for one in placed),
+            "oom": sum(one.out_of_memory for one in placed),
+        } if placed else None,
+        "planners": all_of,
+    }  # fmt: skip
+
+
+def row(name: str, cells: Sequence[str], width: int = 15) -> str:
+    """Of a table for people."""
+    return f"{name:<{width}}" + "".join(f"{one:>14}" for one in cells)
+
+
+def interval(values: Sequence[float]) -> str:
+    here = mean_and_interval(values)
+    return "–" if here is None else f"{here[0]:.3f} ±{here[1]:.3f}"
+
+
+def told(here: tuple[float, float] | None) -> str:
+    return "–" if here is None else f"{here[0]:.4g} ±{here[1]:.2g}"
+
+
+if __name__ == "__main__":
+    main()

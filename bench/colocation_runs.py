@@ -1,0 +1,242 @@
+"""What bench/colocation.py runs: every planner, on the same jobs, with the same beliefs, beside the bound."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.bound import least_makespan
+from slurm_gpu.colocation.planner import Belief, Member, Planner, Start, View
+from slurm_gpu.colocation.planners import Setting, planner
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.tables import read_table
+from slurm_gpu.colocation.workloads import (
+    TABLE,
+    THESIS,
+    THESIS_WORLD,
+    table_jobs,
+    table_world,
+    thesis_jobs,
+)
+from slurm_gpu.colocation.world import World
+
+MODES = {"throughput": math.inf, "considerate": 1.10}
+"""Nobody is slowed down by more."""
+BASELINE = "sjf"
+TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
+"""So many jobs share a GPU at most: the thesis has up to three, tables know pairs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which world it is; small, so that it can be sent to another process."""
+
+    table: Path | None
+    """A file of measured speeds; None: the thesis's applications."""
+    gpu_model: str | None
+    n_jobs: int
+    n_gpus: int
+
+    @property
+    def most_together(self) -> int:
+        return TOGETHER_THESIS if self.table is None else TOGETHER_TABLE
+
+    @property
+    def workloads(self) -> tuple[str, ...]:
+        return tuple(THESIS) if self.table is None else TABLE
+
+    def world(self) -> World:
+        return THESIS_WORLD if self.table is None else _table_world(self.table, self.gpu_model)
+
+    def jobs(self, workload: str, seed: int) -> list[Job]:
+        if self.table is None:
+            return thesis_jobs(workload, seed, self.n_jobs)
+        return table_jobs(read_table(self.table, self.gpu_model), workload, seed, self.n_jobs)
+
+
+@cache
+def _table_world(table: Path, gpu_model: str | None) -> World:
+    return table_world(read_table(table, gpu_model))
+
+
+def known(place: Place, cap: float) -> Belief:
+    """What is true."""
+    return Known(place.world(), most_together=place.most_together, cap=cap)
+
+
+INFORMATION: Mapping[str, Callable[[Place, float], Belief]] = {"known": known}
+"""What planners may believe, by name: made for a place and a cap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One planner, one list of jobs."""
+
+    workload: str
+    seed: int
+    mode: str
+    information: str
+    planner: str
+    makespan_s: float
+    alone_s: float
+    """One job per GPU, shortest first: the makespan of `BASELINE`."""
+    bound_s: float
+    """No schedule that keeps the mode's cap is shorter."""
+    utilisation: float | None
+    memory: float | None
+    memory_peak_mib: float | None
+    together: float
+    out_of_memory: int
+    slowdown: tuple[float, ...]
+    decisions_ms: tuple[float, ...]
+    """Of processor time, each call that had something to decide on."""
+
+    @property
+    def ratio(self) -> float:
+        return self.makespan_s / self.alone_s
+
+    @property
+    def gap(self) -> float:
+        return self.makespan_s / self.bound_s - 1
+
+
+class Timed:
+    """A planner, and how long it thinks."""
+
+    def __init__(self, inner: Planner) -> None:
+        self.name, self._inner = inner.name, inner
+        self.took_ms: list[float] = []
+
+    def choose(self, view: View) -> Sequence[Start]:
+        before = time.thread_time_ns()
+        starts = self._inner.choose(view)
+        self.took_ms.append((time.thread_time_ns() - before) / 1e6)
+        return starts
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """All runs of one list of jobs."""
+
+    place: Place
+    workload: str
+    seed: int
+    planners: tuple[str, ...]
+
+
+def runs(task: Task) -> list[Run]:
+    """The baseline does not depend on what is believed: it runs once."""
+    return list(_runs(task))
+
+
+def _runs(task: Task) -> Iterator[Run]:
+    place = task.place
+    world, jobs = place.world(), place.jobs(task.workload, task.seed)
+    first = _run(task, world, jobs, "throughput", "known", BASELINE, math.nan, math.nan)
+    for mode, cap in MODES.items():
+        truth = known(place, cap)
+        bound_s = least_makespan(
+            world,
+            jobs,
+            n_gpus=place.n_gpus,
+            most_together=place.most_together,
+            may_meet=lambda applications, truth=truth: within(truth, applications),
+        ).makespan_s
+        yield _with(first, mode, bound_s)
+        for information in INFORMATION:
+            for name in task.planners:
+                if name != BASELINE:
+                    yield _run(task, world, jobs, mode, information, name, first.makespan_s, bound_s)
+
+
+def within(belief: Belief, applications: tuple[int, ...]) -> bool:
+    """Whether their speeds are, memory aside, such as the belief's cap allows."""
+    return all(speed > 0 and 1 / speed <= belief.cap for speed in belief.speeds(applications))
+
+
+def _with(run: Run, mode: str, bound_s: float) -> Run:
+    return Run(
+        run.workload, run.seed, mode, run.information, run.planner, run.makespan_s, run.makespan_s, bound_s,
+        run.utilisation, run.memory, run.memory_peak_mib, run.together, run.out_of_memory, run.slowdown,
+        run.decisions_ms,
+    )  # fmt: skip
+
+
+def _run(
+    task: Task,
+    world: World,
+    jobs: Sequence[Job],
+    mode: str,
+    information: str,
+    name: str,
+    alone_s: float,
+    bound_s: float,
+) -> Run:
+    belief = INFORMATION[information](task.place, MODES[mode])
+    setting = Setting(belief=belief, profiles=world.profiles, capacity_mib=world.capacity_mib, seed=task.seed)
+    timed = Timed(planner(name, setting))
+    ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus)
+    return Run(
+        task.workload, task.seed, mode, information, name, ran.makespan_s, alone_s, bound_s,
+        ran.utilisation, ran.memory, ran.memory_peak_mib, ran.together, ran.out_of_memory,
+        tuple(ran.slowdown.tolist()), tuple(timed.took_ms),
+    )  # fmt: skip
+
+
+MEMORY_ERROR = 0.2
+"""Jobs take up to so much more or less memory than recorded."""
+
+
+class AnyFit:
+    """Starts waiting jobs at random wherever its belief lets them share: many different groups."""
+
+    name = "any that fits"
+
+    def __init__(self, belief: Belief, seed: int) -> None:
+        self._belief, self._random = belief, np.random.default_rng(seed)
+
+    def choose(self, view: View) -> list[Start]:
+        for gpu in self._random.permutation(len(view.gpus)).tolist():
+            running = view.gpus[gpu].running
+            if len(running) >= self._belief.most_together:
+                continue
+            for at in self._random.permutation(len(view.waiting)).tolist():
+                one: Member = view.waiting[at]
+                if not running or self._belief.may_share((*running, one)):
+                    return [Start(gpu, (one.job,))]
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Of jobs whose memory is not what was recorded."""
+
+    n: int
+    out_of_memory: int
+
+
+def place_with_errors(headroom: float, n_placements: int, seed: int) -> Placements:
+    """The thesis's applications, whose memory is off by up to MEMORY_ERROR, until so many were started."""
+    random = np.random.default_rng(seed)
+    belief = Known(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
+    n = kills = 0
+    while n < n_placements:
+        jobs = [
+            Job(one.application, one.work_s, memory_factor=factor)
+            for one, factor in zip(
+                thesis_jobs("random", int(random.integers(1 << 31)), 100),
+                random.uniform(1 - MEMORY_ERROR, 1 + MEMORY_ERROR, 100).tolist(),
+                strict=True,
+            )
+        ]
+        ran = simulate(THESIS_WORLD, jobs, AnyFit(belief, int(random.integers(1 << 31))))
+        n += ran.placements
+        kills += ran.out_of_memory
+    return Placements(n, kills)

@@ -1,0 +1,176 @@
+"""What the DqnGPU thesis tells of its figures 10 to 17, beside what came of the same here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtrit
+
+from bench.colocation_runs import BASELINE, Run
+from slurm_gpu.colocation.price import Comparison
+
+OURS = {"SJF": BASELINE, "Tetris": "tetris", "DqnGPU": "dqngpu_thesis", "DeepRM Max": "deeprm_max",
+        "DeepRM Mean": "deeprm_mean"}  # fmt: skip
+"""The thesis's names of planners, and ours of the same."""
+
+TRAINED = "of SJF, training included"
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One thing that the text tells."""
+
+    planner: str
+    what: str
+    value: float
+    usable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One figure: what its text tells, and why some of it cannot be a target."""
+
+    number: int
+    workload: str
+    told: tuple[Told, ...]
+    remark: str = ""
+
+
+FIGURES = (
+    Figure(10, "gpu_heavy", (
+        Told("SJF", "makespan s", 4807), Told("SJF", "utilisation %", 70.50), Told("SJF", "memory %", 36.44),
+        Told("DqnGPU", "makespan s", 4891), Told("DqnGPU", "utilisation %", 82.09),
+        Told("DqnGPU", "memory %", 59.13), Told("DqnGPU", "of SJF", 4891 / 4807),
+        Told("DeepRM Mean", "makespan s", 5530), Told("DeepRM Mean", "of SJF", 5530 / 4807),
+    ), "DeepRM Mean runs out of memory there, and runs jobs again."),
+    Figure(11, "gpu_light", (
+        Told("SJF", "makespan s", 2295), Told("DqnGPU", "makespan s", 1214),
+        Told("DqnGPU", "utilisation %", 89.31), Told("DqnGPU", "memory %", 88.42),
+        Told("DqnGPU", "memory peak MB", 11755), Told("DqnGPU", "of SJF", 1214 / 2295),
+    ), "Up to three together."),
+    Figure(12, "mem_heavy", (
+        Told("DqnGPU", "makespan s", 1214, False), Told("DqnGPU", "utilisation %", 89.31, False),
+        Told("DqnGPU", "memory %", 88.42, False),
+    ), "All three repeat figure 11, a copy error. The text has SJF shortest, DqnGPU second."),
+    Figure(13, "mem_light", (Told("DqnGPU", "makespan s", 3928),), "The text has DqnGPU shortest."),
+    Figure(14, "random", (
+        Told("DqnGPU", "makespan s", 2481), Told("DqnGPU", "utilisation %", 62.16),
+        Told("DqnGPU", "memory %", 20.45), Told("DqnGPU", "of SJF", 1.027),
+        Told("SJF", "makespan s", 2481 / 1.081, False),
+    ), "2481 s by its 1.081 of SJF is figure 11's SJF. Tetris and DeepRM Max use more of the GPU."),
+    Figure(15, "random", (
+        Told("DqnGPU", "not slowed of 30", 20), Told("Tetris", "not slowed of 30", 14),
+        Told("DeepRM Max", "not slowed of 30", 14), Told("DeepRM Mean", "10 % and more of 30", 12),
+    )),
+    Figure(16, "random", (
+        Told("Tetris", TRAINED, 1.294), Told("DqnGPU", TRAINED, 1.081), Told("DqnGPU", "training s", 123),
+        Told("DeepRM Max", TRAINED, 1.303), Told("DeepRM Mean", TRAINED, 1.346),
+    )),
+)  # fmt: skip
+FIGURE_17 = {"cost 1": 29.86, "cost 2": 49.98}
+"""Per cent saved. Unusable: both are of a makespan 12.6 % shorter than SJF's, and figure 16 has it longer."""
+
+BUCKETS = ("≤2 %", "<10 %", "10–20 %", "≥20 %")
+
+
+def buckets(slowdown: Sequence[float]) -> tuple[int, ...]:
+    """How many jobs are slowed down by how much, as figure 15 sorts them."""
+    return (
+        sum(one <= 1.02 for one in slowdown),
+        sum(1.02 < one < 1.1 for one in slowdown),
+        sum(1.1 <= one < 1.2 for one in slowdown),
+        sum(one >= 1.2 for one in slowdown),
+    )
+
+
+def _percent(value: float | None) -> float | None:
+    return None if value is None else 100 * value
+
+
+MEASURES: Mapping[str, Callable[[Run, float], float | None]] = {
+    "makespan s": lambda run, _: run.makespan_s,
+    "of SJF": lambda run, _: run.ratio,
+    TRAINED: lambda run, train_s: run.ratio + train_s / run.alone_s,
+    "utilisation %": lambda run, _: _percent(run.utilisation),
+    "memory %": lambda run, _: _percent(run.memory),
+    "memory peak MB": lambda run, _: run.memory_peak_mib,
+    "not slowed of 30": lambda run, _: 30 * buckets(run.slowdown)[0] / len(run.slowdown),
+    "10 % and more of 30": lambda run, _: 30 * sum(buckets(run.slowdown)[2:]) / len(run.slowdown),
+}
+"""What one run says to each thing that is told; with the seconds that its planner was trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One line: the thesis's value, and ours over all seeds."""
+
+    figure: int
+    workload: str
+    planner: str
+    what: str
+    thesis: float
+    usable: bool
+    theirs_here: tuple[float, float] | None
+    """The planner of that name, here: mean, and half of its 95 % interval. None: it was not run."""
+    default_here: tuple[float, float] | None
+    """The default planner's."""
+
+
+def compare(
+    runs: Sequence[Run], default: str, train_s: Mapping[str, float]
+) -> Iterator[tuple[Figure, list[Beside]]]:
+    """Figures 10 to 16, by runs in mode `throughput` with known speeds."""
+    for figure in FIGURES:
+        lines = []
+        for told in figure.told:
+            here = {}
+            for name in {OURS[told.planner], default}:
+                values = [
+                    train_s.get(name)
+                    if told.what == "training s"
+                    else MEASURES[told.what](run, train_s.get(name, 0.0))
+                    for run in runs
+                    if run.planner == name and run.workload == figure.workload
+                ]
+                here[name] = mean_and_interval([one for one in values if one is not None])
+            lines.append(
+                Beside(
+                    figure.number, figure.workload, told.planner, told.what, told.value, told.usable,
+                    here[OURS[told.planner]], None if told.planner == "SJF" else here[default],
+                )
+            )  # fmt: skip
+        yield figure, lines
+
+
+def savings(
+    runs: Sequence[Run], default: str, prices: Sequence[Comparison]
+) -> list[tuple[str, float, tuple[float, float] | None]]:
+    """Figure 17: each comparison, what the thesis tells of it, and ours, in per cent."""
+    return [
+        (
+            one.name,
+            FIGURE_17.get(one.name, float("nan")),
+            mean_and_interval(
+                [
+                    100 * one.saved(run.alone_s, run.makespan_s)
+                    for run in runs
+                    if run.planner == default and run.workload == "random"
+                ]
+            ),
+        )
+        for one in prices
+    ]
+
+
+def mean_and_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """The mean and half of its 95 % confidence interval; None of nothing."""
+    if not values:
+        return None
+    many = np.asarray(values, dtype=float)
+    if len(many) < 2:
+        return float(many.mean()), math.nan
+    quantile = stdtrit(len(many) - 1, 0.975)  # Student's
+    return float(many.mean()), float(quantile * many.std(ddof=1) / len(many) ** 0.5)

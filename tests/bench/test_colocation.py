@@ -1,0 +1,152 @@
+"""bench/colocation.py on small tables and few jobs: what is run, what is told, and what it must notice."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench import colocation, colocation_figures
+from bench.colocation_runs import Place, Run, Task, place_with_errors, runs
+from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
+from slurm_gpu.colocation.price import Comparison
+from slurm_gpu.colocation.workloads import THESIS
+
+THROUGHPUT_KEYS = ["ratio_to_sjf_max", "gap_to_lp_known", "gap_to_lp_predicted", "oom"]
+CONSIDERATE_KEYS = ["ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom"]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Gavel's folder, of three applications: two that share well, one that nobody can run beside."""
+    names = ["a", "b", "c"]
+    speeds = {("a", "a"): (9, 9), ("a", "b"): (10, 10), ("b", "b"): (8, 8)}
+    rows: dict[str, dict[str, object]] = {}
+    for one in names:
+        rows[f"('{one}', 1)"] = {"null": 10.0}
+        for other in names:
+            pair = speeds.get((one, other)) or speeds.get((other, one)) or (0, 0)
+            rows[f"('{one}', 1)"][f"('{other}', 1)"] = list(pair)
+    (tmp_path / "throughputs_v100.json").write_text(json.dumps({"v100": rows}))
+    return tmp_path
+
+
+def run_it(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["colocation", *argv, "--quick", "--json", "--processes", "1"])
+    colocation.main()
+
+
+def test_a_table_is_told_with_stable_keys_and_nobody_is_below_the_bound(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_it(monkeypatch, "--data", str(table), "--jobs", "3", "--placements", "0")
+    *text, last = capsys.readouterr().out.splitlines()
+    answer = json.loads(last)
+    assert list(answer["throughput"]) == THROUGHPUT_KEYS
+    assert list(answer["considerate"]) == CONSIDERATE_KEYS
+    assert 0 <= answer["throughput"]["gap_to_lp_known"] < 0.5
+    assert answer["throughput"]["ratio_to_sjf_max"] <= 1
+    assert answer["considerate"]["worst_slowdown"] <= 1.1 + 1e-9
+    assert {"default_planner", "train_s", "decision_ms_p99", "planners"} < answer.keys()
+    assert any(line.startswith("LP bound") for line in text)
+    assert not any(line.startswith("figure 10") for line in text)  # these are of the thesis's applications
+
+
+def test_the_thesis_is_told_beside_ours_and_what_is_no_target_is_marked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run_it(
+        monkeypatch, "--jobs", "5", "--planners", "tetris", "--placements", "50", "--figures", str(tmp_path)
+    )  # fmt: skip
+    *text, last = capsys.readouterr().out.splitlines()
+    for number in range(10, 18):
+        assert any(line.lower().startswith(f"figure {number}") for line in text), number
+    assert sum("[1214]" in line for line in text) == 1
+    assert any("cost 1" in line and "[29.86]" in line for line in text)
+    assert any("placements" in line for line in text)
+    answer = json.loads(last)
+    assert answer["throughput"] == dict.fromkeys(THROUGHPUT_KEYS)  # the default planner was not asked for
+    assert set(answer["planners"]["throughput"]["known"]) == {"sjf", "tetris"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == {
+        "colocation-profiles.svg", "colocation-pairs.svg", "colocation-makespan.svg",
+    }  # fmt: skip
+
+
+def test_an_unknown_planner_is_told_which_there_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        run_it(monkeypatch, "--planners", "greedy,best")
+    assert "there is no planner 'best'; there are sjf, " in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def few() -> list[Run]:
+    task = Task(Place(None, None, 4, 1), "random", 1, ("sjf", "greedy"))
+    return runs(task)
+
+
+def test_every_planner_runs_the_same_jobs_in_both_modes_beside_the_modes_own_bound(few: list[Run]) -> None:
+    assert [(run.mode, run.planner) for run in few] == [
+        ("throughput", "sjf"), ("throughput", "greedy"), ("considerate", "sjf"), ("considerate", "greedy"),
+    ]  # fmt: skip
+    assert len({run.alone_s for run in few}) == 1
+    assert few[0].bound_s <= few[2].bound_s <= few[0].alone_s
+    assert all(run.ratio == 1 for run in few if run.planner == "sjf")
+
+
+def test_a_makespan_below_its_bound_is_not_passed_over(few: list[Run]) -> None:
+    colocation.check_bounds(few)
+    with pytest.raises(SystemExit, match="greedy took 10 s for random 1, and the bound is"):
+        colocation.check_bounds([replace(few[1], makespan_s=10)])
+
+
+def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> None:
+    assert place_with_errors(0.0, 300, 1).out_of_memory > 0
+    placed = place_with_errors(0.2, 300, 1)
+    assert (placed.n >= 300, placed.out_of_memory) == (True, 0)
+
+
+def test_jobs_are_sorted_by_slowdown_as_in_figure_15() -> None:
+    assert buckets([1.0, 1.02, 1.021, 1.0999, 1.1, 1.19, 1.2, 3.0]) == (2, 2, 2, 2)
+
+
+def test_every_target_is_of_a_planner_a_workload_and_a_measure_that_there_is() -> None:
+    for figure in FIGURES:
+        assert figure.workload in THESIS
+        for told in figure.told:
+            assert told.planner in OURS
+            assert told.what == "training s" or told.what in MEASURES
+
+
+def test_training_counts_where_the_thesis_counts_it(few: list[Run]) -> None:
+    as_tetris = [replace(run, planner="tetris", makespan_s=run.alone_s) for run in few[:1]]
+    lines = {
+        (one.figure, one.planner): one
+        for _, some in compare(as_tetris, "greedy", {"tetris": few[0].alone_s / 10})
+        for one in some
+    }
+    here = lines[16, "Tetris"].theirs_here
+    assert here is not None
+    assert here[0] == pytest.approx(1.1)
+    assert math.isnan(here[1])  # of one seed nobody knows an interval
+    assert lines[15, "DeepRM Max"].theirs_here is None
+
+
+def test_savings_are_those_of_the_default_planner_in_the_random_workload(few: list[Run]) -> None:
+    half = [replace(run, makespan_s=run.alone_s / 2) for run in few if run.planner == "greedy"]
+    (line,) = savings(half, "greedy", [Comparison("cost 1", 1.0, 0.5)])
+    assert line[:2] == ("cost 1", FIGURE_17["cost 1"])
+    assert line[2] is not None
+    assert line[2][0] == pytest.approx(75.0)
+
+
+def test_figure_3_is_drawn_as_the_text_has_it() -> None:
+    assert colocation_figures.pair_levels("googlenet", "vgg16") == {
+        "time": 4, "memory": 3, "cores": 2, "I/O": 1,
+    }  # fmt: skip
+    assert set(colocation_figures.pair_levels("vgg16", "vgg16").values()) == {None}
