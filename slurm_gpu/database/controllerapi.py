@@ -83,7 +83,8 @@ class ControllerWords:
             told, who = read_told(body), caller.user or str(caller.uid)
 
             def work(connection: Connection) -> int:
-                store_reports(connection, self._services.cluster, told.reservations or ())
+                now_s = int(self._services.clock.wall())
+                store_reports(connection, self._services.cluster, told.reservations or (), now_s)
                 stored = store_acts(connection, told.audit or (), who)
                 return stored + store_decisions(connection, told.decisions or (), self._services.cluster)
 

@@ -58,6 +58,8 @@ class UserPlaces:
 
     accounts: frozenset[str] | None = None
     qos: frozenset[str] | None = None
+    told: bool = True
+    """Whether slurmdbd answered."""
 
 
 def read_partitions(run: Run = run_command, environ: Mapping[str, str] = os.environ) -> Sequence[Partition]:
@@ -96,7 +98,7 @@ def read_user_places(
     try:
         text = run(argv, environ, QUERY_TIMEOUT_S)
     except SlurmError:
-        return UserPlaces()
+        return UserPlaces(told=False)
     rows = [line.lower().split("|") for line in text.splitlines() if line.count("|") == 1]
     if not rows:
         return UserPlaces()

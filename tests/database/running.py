@@ -38,7 +38,12 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record
 NOBODY = 65534
 OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
-PLACES = {pwd.getpwuid(NOBODY).pw_name: UserPlaces(accounts=frozenset({"vision"}))}
+UNTOLD = 3
+"""A user of whom slurmdbd, which is away, says nothing."""
+PLACES = {
+    pwd.getpwuid(NOBODY).pw_name: UserPlaces(accounts=frozenset({"vision"})),
+    pwd.getpwuid(UNTOLD).pw_name: UserPlaces(told=False),
+}
 """Who may use which account; others all."""
 
 

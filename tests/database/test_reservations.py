@@ -19,7 +19,7 @@ from slurm_gpu.database.engine import Database
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of
 from slurm_gpu.database.reserve.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.errors import DatabaseError, UsageError
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running
+from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER, T0
 
 NOW_S = int(T0)
@@ -55,8 +55,8 @@ def now(database: Database, one: Reservation) -> Reservation:
     return found
 
 
-def tell(database: Database, report: Report) -> None:
-    database.write(lambda connection: store_reports(connection, CLUSTER, [report]))
+def tell(database: Database, report: Report, now_s: int = NOW_S + DAY_S) -> None:
+    database.write(lambda connection: store_reports(connection, CLUSTER, [report], now_s))
 
 
 def test_a_request_becomes_a_promise_and_the_promise_an_act(database: Database) -> None:
@@ -93,6 +93,16 @@ def test_a_user_has_a_few_at_once_and_more_when_some_are_over(database: Database
     first = find_one_of(database, ids[0])
     database.write(lambda connection: end(connection, first, State.CANCELLED, "alice", NOW_S, "no data"))
     assert request(database).state is State.REQUESTED
+
+
+def test_asking_and_cancelling_in_turn_comes_to_an_end(database: Database) -> None:
+    for n in range(50):
+        one = request(database, requested_s=NOW_S + n)
+        database.write(lambda c, one=one: end(c, one, State.CANCELLED, "alice", NOW_S, "no data"))
+    with pytest.raises(UsageError, match=r"alice has 50 requests within a day, .* after 2026-05-29T20:26Z"):
+        request(database, requested_s=NOW_S + DAY_S - 1)
+    assert request(database, "bob").state is State.REQUESTED
+    assert request(database, requested_s=NOW_S + DAY_S).state is State.REQUESTED
 
 
 def find_one_of(database: Database, number: int) -> Reservation:
@@ -177,6 +187,21 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
     assert (over.state, over.over_s, over.over_why) == (State.RELEASED, NOW_S + 99, "nobody used it")
 
 
+def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> None:
+    one = request(database)
+    promise(database, one, NOW_S, "n[1-2]")
+    early = Report(id=one.id, at_s=NOW_S + 9 * DAY_S, state=State.ENDED, why="its window is over")
+    tell(database, early, NOW_S + 5)
+    kept = now(database, one)
+    assert kept.state is State.APPROVED
+    ahead = 9 * DAY_S - 5
+    assert kept.trouble == (
+        f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: what it tells is not taken"
+    )
+    tell(database, Report(id=one.id, at_s=NOW_S + 65, state=State.ACTIVE), NOW_S + 5)  # as clocks are
+    assert (now(database, one).state, now(database, one).trouble) == (State.ACTIVE, None)
+
+
 @pytest.mark.parametrize(
     ("name", "number"), [("sg_7", 7), ("sg_", None), ("sg_07", None), ("sg_7x", None), ("maint", None)]
 )
@@ -244,6 +269,13 @@ def test_what_cannot_be_is_refused_with_the_reason(
     status, answer = server.asked_by(NOBODY, "POST", "/v1/reservations", body)
     assert status == 400
     assert why in answer["error"]
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_while_nobody_says_which_accounts_are_whose_nothing_is_asked_for(server: Running) -> None:
+    status, answer = server.asked_by(UNTOLD, "POST", "/v1/reservations", json.dumps(ASKED).encode())
+    assert status == 503
+    assert "ask again when slurmdbd answers" in answer["error"]
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

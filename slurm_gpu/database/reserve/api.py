@@ -104,12 +104,17 @@ class ReservationPages:
             raise HTTPException(403, f"uid {caller.uid} is no user of this host")
         if user != caller.user and not caller.sees_all:
             raise HTTPException(403, "only operators may ask for another user")
-        accounts = self._services.places_of(user).accounts
+        places = self._services.places_of(user)
         account = wanted.account.lower()  # as Slurm keeps all of them, and tells those of jobs
-        if accounts is not None and account not in accounts:
-            raise UsageError(
-                f"{user} may not use the account {wanted.account}; allowed: {', '.join(sorted(accounts))}"
+        if not places.told:
+            raise HTTPException(
+                503,
+                f"Slurm does not say now which accounts {user} may use (`sacctmgr show assoc user={user}` "
+                "fails on slurm-gpudbd's host): ask again when slurmdbd answers",
             )
+        if places.accounts is not None and account not in places.accounts:
+            allowed = ", ".join(sorted(places.accounts))
+            raise UsageError(f"{user} may not use the account {wanted.account}; allowed: {allowed}")
         earliest_s = now_s if wanted.earliest_s is None else max(now_s, wanted.earliest_s)
         horizon = format_duration(settings.horizon_s)
         if earliest_s > now_s + settings.horizon_s or wanted.duration_s > settings.horizon_s:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, select, update
+from sqlalchemy import Connection, RowMapping, func, select, update
 
 from slurm_gpu.database.acts import note_act
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, in_words
@@ -18,6 +19,11 @@ _OPEN = [state.value for state in State if not state.is_over]
 _PROMISED = [state.value for state in State if state.is_promised]
 _TURN = "reservations"
 """The watermark whose row whoever decides holds until the end of the transaction."""
+_MOST_A_DAY = 50
+"""So many requests are kept for one user within a day: rows are never removed."""
+_DAY_S = 86400
+_AHEAD_S = 60
+"""By so much the clock of who tells may be ahead of ours."""
 
 
 def find(connection: Connection, cluster: str, past: int, ids: Collection[int]) -> list[Reservation]:
@@ -42,6 +48,7 @@ def find_one(connection: Connection, cluster: str, number: int) -> Reservation |
 def store_request(connection: Connection, values: dict[str, Any], open_per_user: int) -> int:
     """Keep a request; raises UsageError where its user has as many as one may have. Returns its id."""
     _wait_for_turn(connection, values["requested_s"])
+    _refuse_too_many(connection, values)
     table = reservation.c
     mine = select(table.reservation_id).where(
         table.cluster == values["cluster"], table.user == values["user"], table.state.in_(_OPEN)
@@ -57,6 +64,23 @@ def store_request(connection: Connection, values: dict[str, Any], open_per_user:
     inserted = connection.execute(reservation.insert().values(row)).inserted_primary_key
     assert inserted is not None
     return int(inserted[0])
+
+
+def _refuse_too_many(connection: Connection, values: dict[str, Any]) -> None:
+    """Asked and cancelled in turn, requests would fill the table without ever being many at once."""
+    table, now_s = reservation.c, values["requested_s"]
+    lately = select(func.count(), func.min(table.requested_s)).where(
+        table.cluster == values["cluster"],
+        table.user == values["user"],
+        table.requested_s > now_s - _DAY_S,
+    )
+    n, first_s = connection.execute(lately).one()
+    if n >= _MOST_A_DAY:
+        again = dt.datetime.fromtimestamp(first_s + _DAY_S, dt.UTC)
+        raise UsageError(
+            f"{values['user']} has {n} requests within a day, cancelled ones too, and that is the most: "
+            f"ask again after {again:%Y-%m-%dT%H:%MZ}"
+        )
 
 
 def approve(
@@ -105,12 +129,22 @@ def end(connection: Connection, one: Reservation, state: State, who: str, now_s:
     note_act(connection, who, now_s, f"reservation {state}", one.name, why, one.state, state)
 
 
-def store_reports(connection: Connection, cluster: str, reports: Sequence[Report]) -> None:
-    """What slurm-gpuctld tells; of what is over, or unknown, nothing is changed."""
+def store_reports(connection: Connection, cluster: str, reports: Sequence[Report], now_s: int) -> None:
+    """What slurm-gpuctld tells; of what is over, or unknown, nothing is changed.
+
+    Nor by one whose clock is ahead of ours: windows would be over for good before their time.
+    """
     known = {one.id: one for one in find(connection, cluster, 0, [one.id for one in reports])}
     for report in reports:
         one = known.get(report.id)
         if one is None or not one.state.is_promised:
+            continue
+        if report.at_s > now_s + _AHEAD_S:
+            trouble = (
+                f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is "
+                "not taken"
+            )
+            _set(connection, one, {"trouble": trouble})
             continue
         changed: dict[str, Any] = {"trouble": report.trouble}
         if not (one.state is State.ACTIVE and report.state is State.APPROVED):
