@@ -20,6 +20,11 @@ function calendar.local_time(second)
   return (day + 3) % 7 + 1, math.floor(there % 86400 / 60)
 end
 
+-- A moment for people, such as "2026-11-24 14:00".
+function calendar.shown(second)
+  return os.date("!%Y-%m-%d %H:%M", second + offset_at(second))
+end
+
 -- Whether a moment lies in a rule's `when`; a rule without one always holds.
 function calendar.holds(when, second)
   if when == nil then

@@ -19,20 +19,26 @@ local function parse(text)
     return nil
   end
   local found = { mode = mode, mgpu = tonumber(mgpu) or math.huge, held = {} }
-  for user, account, partition, most in text:gmatch("\nreserved (%S+) (%S+) (%S+) (%d+)") do
+  for user, account, partition, most, rest in text:gmatch("\nreserved (%S+) (%S+) (%S+) (%d+)([^\n]*)") do
+    -- An older slurm-gpuctld tells no more than that.
+    local name, begins_s, ends_s, nodes = rest:match("^ (%S+) (%d+) (%d+) (%S+)")
     user = decode(user)
     found.held[user] = found.held[user] or {}
     table.insert(found.held[user], {
       account = string.lower(decode(account)),
       partition = decode(partition),
       mgpu = tonumber(most),
+      name = name and decode(name),
+      begins_s = tonumber(begins_s),
+      ends_s = tonumber(ends_s),
+      nodes = nodes and decode(nodes),
     })
   end
   return found
 end
 
 -- What names the table, and the table: {mode, mgpu = from which on jobs need a reservation, held = {user → list of
--- {account, partition, mgpu}}}; nil where none does.
+-- {account, partition, mgpu, name, begins_s, ends_s, nodes}}}; nil where none does.
 function reserved.table_of(snapshot)
   if snapshot == nil then
     return "", nil
@@ -43,15 +49,46 @@ function reserved.table_of(snapshot)
   return snapshot.reserve_text, snapshot.reserve
 end
 
+-- Whether Slurm draws a job into this reservation of its user's, whatever its size.
+local function draws(one, job)
+  local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
+  return one.account == job.account and at_partition ~= nil
+end
+
 -- Whether a job may run in a reservation of its user's, which draws it in by itself.
 function reserved.holds(found, job, user)
   for _, one in ipairs(found.held[user] or {}) do
-    local at_partition = ("," .. job.partition .. ","):find("," .. one.partition .. ",", 1, true)
-    if one.account == job.account and at_partition and job.mgpu <= one.mgpu then
+    if draws(one, job) and job.mgpu <= one.mgpu then
       return true
     end
   end
   return false
+end
+
+-- The largest reservation of a user's that draws a job in and is for fewer GPUs; nil where there is none.
+function reserved.too_small(found, job, user)
+  local largest
+  for _, one in ipairs(found.held[user] or {}) do
+    if draws(one, job) and one.mgpu < job.mgpu and (largest == nil or one.mgpu > largest.mgpu) then
+      largest = one
+    end
+  end
+  return largest
+end
+
+-- The first to end of a user's reservations that have begun, that a job goes into (`named` is what its --reservation
+-- says) and that end before its time limit: Slurm looks at no limit when it draws a job in. Nil where there is none.
+function reserved.ends_before(found, job, user, named)
+  local first
+  local limit_s = job.now + (job.walltime_s or 0)
+  for _, one in ipairs(found.held[user] or {}) do
+    local takes = one.ends_s and (named == nil and draws(one, job) or named == one.name)
+    local has_begun = takes and one.begins_s <= job.now and job.now < one.ends_s
+    if has_begun and limit_s > one.ends_s and (first == nil or one.ends_s < first.ends_s) then
+      first = one
+    end
+  end
+  return first
 end
 
 return reserved

@@ -37,6 +37,9 @@ local function explain_finding(lines, finding, job, before)
   if finding.label:find("GPUs ") and job.form == "whole_nodes" and not said then
     wrap(lines, "A job that has its nodes to itself takes all their GPUs, asked for or not.", "  ")
   end
+  if finding.besides then
+    wrap(lines, finding.besides, "  ")
+  end
   if finding.command then
     wrap(lines, finding.opening, "  ")
     lines[#lines + 1] = "    " .. finding.command -- to be copied: never wrapped
@@ -96,6 +99,11 @@ function decide.accept(job, state)
     if #lines > 0 then
       say(table.concat(lines, "\n"))
     end
+  end
+  if job.cut_short then
+    local lines = {}
+    lib.cutshort(lines, job.cut_short, job)
+    say(table.concat(lines, "\n"))
   end
   for field, value in pairs(job.writes) do
     job.desc[field] = value

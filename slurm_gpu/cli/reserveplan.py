@@ -63,12 +63,13 @@ class Cluster:
         latest_s = int(now_s + self._settings.horizon_s)
         if one.latest_s is not None:
             latest_s = min(latest_s, one.latest_s)
+        timezone = ZoneInfo(site.config.timezone)
         found = plan(
             one, self.nodes, site.slurm.jobs(), self.in_slurm, rows, site.config.zones, now_s, latest_s,
-            self._settings.release_unused_s, only,
+            self._settings.release_unused_s, timezone, only,
         )  # fmt: skip
         if found is None:
-            by = dt.datetime.fromtimestamp(latest_s, ZoneInfo(site.config.timezone))
+            by = dt.datetime.fromtimestamp(latest_s, timezone)
             raise UsageError(
                 f"{counted(one.n_nodes, 'node')} are not free together for {format_duration(one.duration_s)} "
                 f"by {by:%a %Y-%m-%d %H:%M}: ask for less, or for a later start"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
+from zoneinfo import ZoneInfo
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
@@ -133,7 +134,8 @@ def _reservations(
     if settings is None:
         return None
     table = ReservationTable(exchange_with(config), _in_background)
-    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts)
+    zone = ZoneInfo(config.timezone)
+    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts, zone)
 
 
 def _watch(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from zoneinfo import ZoneInfo
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S, Run, query_environment, run_command
@@ -22,8 +24,11 @@ _COLUMNS = (
 )  # fmt: skip
 _NOTHING = frozenset({"", "(null)", "N/A", "n/a"})
 _BUSY = "Requested nodes are busy"
-REPEATED_EACH_S = {"HOURLY": 3600, "DAILY": 86400, "WEEKDAY": 86400, "WEEKEND": 86400, "WEEKLY": 7 * 86400}
-"""Flags of reservations that come again; of those on some days only, as if it was each day."""
+_HOUR_S = 3600
+_REPEATED_EACH_DAYS = {"DAILY": 1, "WEEKDAY": 1, "WEEKEND": 1, "WEEKLY": 7}
+"""Flags of reservations that come again at the same time of day; on some days only, as if it was each day."""
+_MOST_TIMES = 10_000
+"""Of a reservation that comes again, so many times are looked at: each hour of a year."""
 
 
 class NodesBusyError(SlurmError):
@@ -41,11 +46,26 @@ class SlurmReservation:
     users: frozenset[str] = frozenset()
     accounts: frozenset[str] = frozenset()
     flags: frozenset[str] = frozenset()
+    partition: str = ""
+    """Of the jobs that may be in it; "" for any."""
 
-    @property
-    def repeated_each_s(self) -> int | None:
-        """After how long it comes again; None for one that does not."""
-        return min((REPEATED_EACH_S[flag] for flag in self.flags & REPEATED_EACH_S.keys()), default=None)
+    def spans(self, until_s: int, zone: ZoneInfo) -> Iterator[tuple[int, int]]:
+        """Start and end of each time that begins before `until_s`: one, unless it comes again.
+
+        Slurm goes by the clock on the wall of its host, in `zone`: 02:00 stays 02:00 when clocks change.
+        """
+        days = min((_REPEATED_EACH_DAYS[flag] for flag in self.flags & _REPEATED_EACH_DAYS.keys()), default=0)
+        is_hourly = "HOURLY" in self.flags
+        for number in range(_MOST_TIMES if is_hourly or days else 1):
+            if is_hourly:
+                start_s, end_s = (at_s + number * _HOUR_S for at_s in (self.start_s, self.end_s))
+            else:
+                start_s, end_s = (
+                    _days_later(at_s, number * days, zone) for at_s in (self.start_s, self.end_s)
+                )
+            if start_s >= until_s:
+                return
+            yield start_s, end_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +139,10 @@ class ReservationClient:
         """Take MAGNETIC away: jobs that are in it stay, and no others come that do not name it."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")
 
+    def let_go(self, job_id: int) -> None:
+        """Take a job that runs out of the reservation that it is in: it goes on when that ends."""
+        self._ask("update", f"JobId={job_id}", "ReservationName=")
+
     def jobs_of(self, users: Collection[str]) -> list[JobAround]:
         """Jobs of these users that slurmctld knows, ended ones too."""
         if not users:
@@ -146,12 +170,21 @@ def _read(record: str) -> SlurmReservation:
             int(fields["StartTime"]),
             int(fields["EndTime"]),
             "" if fields.get("Nodes", "") in _NOTHING else fields["Nodes"],
-            *(_names(fields.get(key, "")) for key in ("Users", "Accounts", "Flags")),
+            _names(fields.get("Users", "")),
+            _names(fields.get("Accounts", "")),
+            _names(fields.get("Flags", "")),
+            "" if fields.get("PartitionName", "") in _NOTHING else fields["PartitionName"],
         )
     except (KeyError, ValueError) as error:
         raise SlurmError(
             f"scontrol printed a reservation that cannot be read ({error!r}): {record}"
         ) from None
+
+
+def _days_later(at_s: int, days: int, zone: ZoneInfo) -> int:
+    if not days:
+        return at_s
+    return int((dt.datetime.fromtimestamp(at_s, zone) + dt.timedelta(days=days)).timestamp())
 
 
 def _names(text: str) -> frozenset[str]:

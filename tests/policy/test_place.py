@@ -69,7 +69,8 @@ class Site:
         table = compiled(
             [RULE], str(self.log), snapshot=str(self.snapshot), partition_gpus={"gpu": 4, "long": 4}
         )
-        self.script = PolicyScript(build_bundle(table), lua=lua, writes=True, now=lambda: self.now_s)
+        self.bundle = build_bundle(table)
+        self.script = PolicyScript(self.bundle, lua=lua, writes=True, now=lambda: self.now_s)
 
     def show(self, cluster: Cluster | None, mode: str = "enforce") -> None:
         """A new snapshot; without a cluster, one that tells of no zones."""

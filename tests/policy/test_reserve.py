@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,11 @@ from slurm_gpu.cli.reserve import request as ask
 from slurm_gpu.config import Placement, Reservations
 from slurm_gpu.controller.reserve.told import reserve_table
 from slurm_gpu.database.reserve.reservation import Reservation, State
+from slurm_gpu.policy.script import Considered, PolicyScript
 
 from .model import Request
 from .render import PARTITIONS, description, record
-from .test_place import Site, two_zones
+from .test_place import NOW_S, Site, two_zones
 from .users import NAMES
 
 HELD = Reservation(
@@ -23,6 +25,8 @@ HELD = Reservation(
     duration_s=3600, earliest_s=0, why="paper", state=State.APPROVED, requested_s=0, start_s=0, end_s=3600,
     nodes="n[1-2]",
 )  # fmt: skip
+BEGUN = replace(HELD, start_s=NOW_S - 60, end_s=NOW_S + 3600 + 31 * 60)
+"""Which ends an hour and more after it is told: Site.show takes half a minute."""
 
 
 class Reserving(Site):
@@ -83,7 +87,7 @@ def test_whoever_has_one_that_is_promised_passes(site: Reserving, changes: dict[
 @pytest.mark.parametrize(
     "changes",
     [
-        {"gpus": 7}, {"user": "somebody"}, {"account": "nlp"}, {"partition": "long"},
+        {"user": "somebody"}, {"account": "nlp"}, {"partition": "long"},
         {"state": State.REQUESTED}, {"state": State.RELEASED},
     ],
 )  # fmt: skip
@@ -92,6 +96,118 @@ def test_anothers_or_a_smaller_one_or_one_that_is_not_promised_is_none(
 ) -> None:
     site.tell(replace(HELD, **changes))  # type: ignore[arg-type]
     assert not site.submit(gpus(8)).accepted
+
+
+def test_who_has_a_smaller_one_is_told_so(site: Reserving) -> None:
+    site.tell(replace(HELD, gpus=6), replace(HELD, id=4, gpus=7))
+    refused = site.submit(gpus(8))
+    assert not refused.accepted
+    assert refused.messages[3] == "  Your reservation sg_4 is for 7 GPUs: too few for this job."
+    assert "Ask for one, and submit when it is approved:" in refused.messages[4]
+
+
+def told(site: Reserving, job: Request, **more: object) -> tuple[str, ...]:
+    verdict = site.submit(job, **more)
+    assert verdict.accepted
+    return verdict.messages
+
+
+@pytest.mark.parametrize("mode", ["observe", "advise", "enforce"])
+def test_a_job_that_its_users_reservation_would_cut_short_is_told_when_and_what_to_type(
+    site: Reserving, mode: str
+) -> None:
+    """In any mode: the reservation is Slurm's, and draws the job in whatever we think of it."""
+    site.tell(BEGUN, mode=mode)
+    # 1,000,000 s after 1970 it was 13:46:40 on 12 January, and half a minute has gone by.
+    assert told(site, gpus(2), time_limit=120) == (
+        "This job goes into your reservation sg_3, which ends 1970-01-12 15:17: its time",
+        "  limit, 02:00:00, goes beyond that, and Slurm may end it with the reservation.",
+        "  To end before it: --time=01:29:00",
+        "  To stay out of it: --exclude=n[1-2]",
+    )
+    assert told(site, gpus(2), time_limit=89) == ()
+
+
+def test_what_it_says_of_one_that_would_be_cut_short_can_be_typed(site: Reserving) -> None:
+    site.tell(replace(BEGUN, end_s=NOW_S + 3 * 86400))
+    fits = next(line for line in told(site, gpus(2), time_limit=5 * 1440) if "--time=" in line)
+    days, _, rest = fits.rpartition("=")[2].partition("-")
+    hours, minutes, _ = map(int, rest.split(":"))
+    limit = int(days) * 1440 + hours * 60 + minutes
+    assert told(site, gpus(2), time_limit=limit) == ()
+    assert told(site, gpus(2), time_limit=limit + 3) != ()
+    assert told(site, gpus(2), time_limit=5 * 1440, exc_nodes="n7")[-1].endswith("--exclude=n7,n[1-2]")
+
+
+def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving) -> None:
+    site.tell(BEGUN)
+    no_gpus = Request(uid=1001, account="vision")
+    assert told(site, no_gpus, time_limit=0)[0].startswith("This job goes into your reservation sg_3")
+    said = " ".join(" ".join(told(site, no_gpus, time_limit=0)).split())
+    assert "it has no time limit, and Slurm may end it" in said
+    assert "--time=01:29:00" in said
+    site.tell(replace(BEGUN, end_s=site.now_s + 31 + 100))
+    assert "--time=" not in " ".join(told(site, no_gpus, time_limit=5))  # nothing fits any more
+
+
+@pytest.mark.parametrize(
+    ("changes", "job"),
+    [
+        ({"start_s": NOW_S + 3600, "end_s": NOW_S + 7200}, {}),  # it has not begun: by then it may be over
+        ({"state": State.REQUESTED}, {}),
+        ({"user": "somebody"}, {}),
+        ({"account": "nlp"}, {}),
+        ({"partition": "long"}, {}),
+        ({}, {"reservation": "maint"}),
+    ],
+)
+def test_a_job_that_is_not_drawn_in_is_told_nothing(
+    site: Reserving, changes: dict[str, object], job: dict[str, object]
+) -> None:
+    site.tell(replace(BEGUN, **changes), required=None)  # type: ignore[arg-type]
+    assert told(site, gpus(2), time_limit=120, **job) == ()
+
+
+def test_who_names_the_reservation_is_told_as_well(site: Reserving) -> None:
+    site.tell(replace(BEGUN, account="nlp"))
+    assert told(site, gpus(2), time_limit=120, reservation="sg_3")[-1] == (
+        "  To stay out of it: --exclude=n[1-2], and no --reservation"
+    )
+
+
+def test_of_several_that_would_cut_a_job_short_the_first_to_end_counts(site: Reserving) -> None:
+    site.tell(BEGUN, replace(BEGUN, id=4, end_s=BEGUN.end_s - 600, nodes="n5"))
+    assert "reservation sg_4," in told(site, gpus(2), time_limit=120)[0]
+
+
+def test_of_jobs_alike_those_are_told_that_do_not_fit_any_more(site: Reserving) -> None:
+    site.tell(BEGUN)
+    assert [told(site, gpus(2), time_limit=80) for _ in range(3)] == [()] * 3
+    site.now_s += 20 * 60
+    site.tell(BEGUN)
+    assert told(site, gpus(2), time_limit=80) != ()
+
+
+def test_a_snapshot_of_an_older_slurm_gpuctld_says_nothing_of_it(site: Reserving) -> None:
+    site.tell(BEGUN)
+    text = site.snapshot.read_text()
+    site.snapshot.write_text(re.sub(r"(reserved \S+ \S+ \S+ \d+) [^\n]+", r"\1", text))
+    assert told(site, gpus(8), time_limit=120) == ()
+
+
+def test_explain_hears_of_the_rule(site: Reserving, tmp_path: Path) -> None:
+    site.tell(HELD)
+    text = site.bundle
+    script = PolicyScript(text, now=lambda: site.now_s, considers=True)
+
+    def considered(job: Request) -> list[Considered]:
+        found = script.submit(description(job), PARTITIONS).considered
+        return [one for one in found if one.rule == "reservation"]
+
+    label = "GPUs without a reservation"
+    assert considered(gpus(8)) == [Considered("reservation", "enforce", label, None, "7", "8", True)]
+    assert not considered(replace(gpus(8), account="nlp"))[0].fits
+    assert considered(Request(uid=1001, account="vision")) == []
 
 
 def test_one_that_is_named_is_slurms_to_judge(site: Reserving) -> None:

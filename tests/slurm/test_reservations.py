@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
+from zoneinfo import ZoneInfo
 
 import pytest
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.reservations import NodesBusyError, ReservationClient, SlurmReservation
 
+UTC = ZoneInfo("UTC")
 SHOWN = (
     "ReservationName=sg_3 StartTime=1795438109 EndTime=1795438709 Duration=00:10:00 Nodes=n[1-2] NodeCnt=2 "
     "CoreCnt=64 Features=(null) PartitionName=gpu Flags=SPEC_NODES,MAGNETIC TRES=cpu=64 Users=alice "
@@ -39,11 +42,34 @@ def test_all_are_read_those_of_the_site_too() -> None:
     ours, sites = ReservationClient(Commands(SHOWN), {}).all()
     assert ours == SlurmReservation(
         "sg_3", 1795438109, 1795438709, "n[1-2]", frozenset({"alice"}), frozenset({"vision"}),
-        frozenset({"SPEC_NODES", "MAGNETIC"}),
+        frozenset({"SPEC_NODES", "MAGNETIC"}), "gpu",
     )  # fmt: skip
-    assert ours.repeated_each_s is None
-    assert (sites.nodes, sites.users, sites.repeated_each_s) == ("", {"root", "carol"}, 7 * 86400)
+    assert (sites.nodes, sites.users) == ("", {"root", "carol"})
+    assert list(ours.spans(ours.start_s + 1, UTC)) == [(ours.start_s, ours.end_s)]
+    week_s = 7 * 86400
+    assert [start_s for start_s, _ in sites.spans(sites.start_s + 2 * week_s, UTC)] == [
+        sites.start_s, sites.start_s + week_s,
+    ]  # fmt: skip
     assert ReservationClient(Commands("No reservations in the system\n"), {}).all() == []
+
+
+@pytest.mark.parametrize(
+    ("flag", "starts"),
+    [
+        ("DAILY", ("2026-10-24T02:00+02:00", "2026-10-25T02:00+02:00", "2026-10-26T02:00+01:00")),
+        ("WEEKLY", ("2026-10-24T02:00+02:00", "2026-10-31T02:00+01:00")),
+        ("HOURLY", ("2026-10-24T02:00+02:00", "2026-10-24T03:00+02:00")),
+    ],
+)
+def test_what_comes_again_does_so_by_the_clock_on_the_wall(flag: str, starts: Sequence[str]) -> None:
+    """Berlin put its clocks back in the night to 25 October 2026."""
+    first, *_, last = (int(dt.datetime.fromisoformat(at).timestamp()) for at in starts)
+    nightly = SlurmReservation("nightly", first, first + 1800, "n1", flags=frozenset({flag}))
+    found = list(nightly.spans(last + 1, ZoneInfo("Europe/Berlin")))
+    assert [dt.datetime.fromtimestamp(at_s, dt.UTC) for at_s, _ in found] == [
+        dt.datetime.fromisoformat(at) for at in starts
+    ]
+    assert {end_s - start_s for start_s, end_s in found} == {1800}
 
 
 def test_whatever_others_are_called_and_say_all_are_read() -> None:

@@ -12,12 +12,14 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
+from zoneinfo import ZoneInfo
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.reserve.rows import ReservationTable
-from slurm_gpu.controller.reserve.use import Use, use_of
+from slurm_gpu.controller.reserve.use import Use, ends_s, use_of, whose
+from slurm_gpu.controller.reserve.windows import is_reserved
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of, in_words
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.hostlist import expand
@@ -30,6 +32,8 @@ EVERY_S = 10.0
 """So often slurm-gpudbd is asked; when it has answered Slurm is looked at, and so it is where it does not."""
 _MOST_BETWEEN_S = 60.0
 """So much of the time between two looks counts as idle: where it was more, slurmctld was away."""
+_LET_GO_S = 300
+"""So long before it ends jobs are let go that may go on."""
 _LEAST_LEFT_S = 60
 """With less of its window left, one is not made any more."""
 
@@ -60,15 +64,21 @@ class SlurmReservations(Protocol):
     def repel(self, name: str) -> None:
         """Have it draw no more jobs."""
 
+    def let_go(self, job_id: int) -> None:
+        """Take a job that runs out of its reservation."""
+
     def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
         """Jobs of these users, ended ones too."""
 
 
 def is_ours(found: SlurmReservation, row: Reservation) -> bool:
-    """Whether Slurm's reservation is this row's, and not the site's of the same name."""
+    """Whether Slurm's reservation is this row's, and not the site's of the same name.
+
+    Operators may have let others in besides (`Users+=`).
+    """
     return (
         found.name == row.name
-        and found.users == {row.user}
+        and row.user in found.users
         and row.nodes is not None
         and set(expand(found.nodes)) == set(expand(row.nodes))
     )
@@ -78,10 +88,16 @@ class ReservationKeeper:
     """Holds for how long each was idle. Nothing that fails ends it: what is not done is tried again."""
 
     def __init__(
-        self, settings: Settings, slurm: SlurmReservations, table: ReservationTable, clock: Clock, acts: Acts
+        self,
+        settings: Settings,
+        slurm: SlurmReservations,
+        table: ReservationTable,
+        clock: Clock,
+        acts: Acts,
+        timezone: ZoneInfo,
     ) -> None:
         self._settings, self._slurm, self._table = settings, slurm, table
-        self._clock, self._acts = clock, acts
+        self._clock, self._acts, self._timezone = clock, acts, timezone
         self._next_s = self._latest_s = 0.0
         self._looked_s: float | None = None
         self._idle_s: dict[int, float] = {}
@@ -125,11 +141,14 @@ class ReservationKeeper:
         there = {one.name: one for one in self._slurm.all()}
         self._seen = frozenset(number for name in there if (number := id_of(name)) is not None)
         now_s = int(self._clock.wall())
-        uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], now_s)
+        uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], there, now_s)
         for number, row in rows.items():
             found = there.get(row.name)
             if row.state.is_promised:
-                self._keep(row, found, uses.get(number), now_s)
+                use = uses.get(number)
+                self._keep(row, found, use, now_s)
+                if use is not None and found is not None and is_ours(found, row):
+                    self._let_go(row, use, there.values(), rows.values(), now_s)
             elif found is not None and is_ours(found, row) and self._table.is_told(number):
                 self._remove(row)
         self._idle_s = {number: idle_s for number, idle_s in self._idle_s.items() if number in uses}
@@ -214,6 +233,30 @@ class ReservationKeeper:
             partition=row.partition, ignores_jobs=ignores_jobs,
         )  # fmt: skip
 
+    def _let_go(
+        self,
+        row: Reservation,
+        use: Use,
+        in_slurm: Iterable[SlurmReservation],
+        rows: Iterable[Reservation],
+        now_s: int,
+    ) -> None:
+        """Shortly before it ends, have those of its jobs go on that would be in nobody's way."""
+        assert row.end_s is not None
+        if not row.end_s - _LET_GO_S <= now_s < row.end_s:
+            return
+        for job in use.beyond:
+            nodes, until_s = expand(job.nodes), ends_s(job)
+            if is_reserved(nodes, row.end_s, until_s, in_slurm, rows, row, self._timezone):
+                continue
+            try:
+                self._slurm.let_go(job.job_id)
+            except SlurmError as error:
+                log.warning("job %d ends with %s: %s", job.job_id, row.name, _words_of(error))
+                continue
+            why = f"{row.name} ends before its time limit, and its nodes are nobody else's then"
+            self._acts.add("job goes on beyond its reservation", f"job {job.job_id}", why, row.name, "none")
+
     def _remove(self, row: Reservation) -> None:
         try:
             self._slurm.delete(row.name)
@@ -236,9 +279,12 @@ class ReservationKeeper:
         except SlurmError as error:
             log.warning("reservation %s still draws jobs: %s", row.name, _words_of(error))
 
-    def _uses(self, begun: Sequence[Reservation], now_s: int) -> Mapping[int, Use]:
-        jobs = self._slurm.jobs_of(frozenset(row.user for row in begun)) if begun else ()
-        return {row.id: use_of(row, jobs, now_s) for row in begun}
+    def _uses(
+        self, begun: Sequence[Reservation], there: Mapping[str, SlurmReservation], now_s: int
+    ) -> Mapping[int, Use]:
+        users = frozenset(user for row in begun for user in whose(row, there.get(row.name))[0])
+        jobs = self._slurm.jobs_of(users) if begun else ()
+        return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
     def _idle_since(self, number: int, *, is_used: bool) -> float:
         """Seconds for which nobody used it, or could have; an outage of slurmctld does not count."""

@@ -24,7 +24,8 @@ class ReserveTable:
         yield f"reserve {self.mode} mgpu={'-' if self.mgpu is None else self.mgpu}"
         for row in self.promised:
             names = " ".join(map(_encode, (row.user, row.account, row.partition)))
-            yield f"reserved {names} {row.gpus * 1000}"
+            nodes = _encode(row.nodes or "")
+            yield f"reserved {names} {row.gpus * 1000} {row.name} {row.start_s} {row.end_s} {nodes}"
 
 
 def reserve_table(placement: Placement, rows: Iterable[Reservation] | None) -> ReserveTable | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from zoneinfo import ZoneInfo
 
 from slurm_gpu.config import Zone
 from slurm_gpu.controller.weightplan import zone_names
@@ -20,8 +22,6 @@ _MINUTE_S = 60
 _HOLDING = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING"}
 )
-_MOST_TIMES = 10_000
-"""Of a reservation that comes again, so many times are looked at: each hour of a year."""
 
 
 def nodes_with(nodes: Iterable[SlurmNode], partition: str, gpu_type: str | None) -> list[SlurmNode]:
@@ -52,12 +52,14 @@ def plan(
     now_s: float,
     latest_s: int,
     spare_s: float,
+    timezone: ZoneInfo,
     only: Collection[str] | None = None,
 ) -> Window | None:
     """Where and when a request fits first; None where it does not begin by `latest_s`.
 
     The window is `spare_s` longer than asked, so that a job of full length that starts late still fits. With
-    `only`, on these nodes. Raises UsageError where the nodes that there are could never hold it.
+    `only`, on these nodes. `timezone` is slurmctld's. Raises UsageError where the nodes that there are could
+    never hold it.
     """
     per_node = math.ceil(one.gpus / one.n_nodes)
     zone_of = zone_names(zones)
@@ -77,7 +79,11 @@ def plan(
     duration_s = one.duration_s + math.ceil(spare_s)
     earliest_s = _up_to_minute(max(one.earliest_s, now + _MINUTE_S))
     again_until_s = latest_s + duration_s
-    taken = [*_by_jobs(jobs, now), *_by_slurm(in_slurm, again_until_s), *_by_promises(promised, one.id)]
+    taken = [
+        *_by_jobs(jobs, now),
+        *_by_slurm(in_slurm, again_until_s, timezone),
+        *_by_promises(promised, one.id),
+    ]
     return earliest_window(found, taken, one.n_nodes, duration_s, earliest_s, latest_s)
 
 
@@ -89,21 +95,33 @@ def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:
             yield from (Taken(node, now_s, over_s) for node in job.nodes)
 
 
-def _by_slurm(found: Iterable[SlurmReservation], until_s: int) -> Iterator[Taken]:
+def _by_slurm(found: Iterable[SlurmReservation], until_s: int, timezone: ZoneInfo) -> Iterator[Taken]:
     """Those of the site, as often as they come again; ours are in the table, but for strays."""
     for one in found:
-        every_s = one.repeated_each_s
-        for number in range(1 if every_s is None else _MOST_TIMES):
-            moved_s = number * (every_s or 0)
-            if one.start_s + moved_s >= until_s:
-                break
-            yield from (Taken(node, one.start_s + moved_s, one.end_s + moved_s) for node in expand(one.nodes))
+        for start_s, end_s in one.spans(until_s, timezone):
+            yield from (Taken(node, start_s, end_s) for node in expand(one.nodes))
 
 
 def _by_promises(promised: Iterable[Reservation], but_for: int) -> Iterator[Taken]:
     for row in promised:
         if row.id != but_for and row.state.is_promised and row.start_s is not None and row.end_s is not None:
             yield from (Taken(node, row.start_s, row.end_s) for node in expand(row.nodes or ""))
+
+
+def is_reserved(
+    nodes: Collection[str],
+    from_s: float,
+    until_s: float,
+    in_slurm: Iterable[SlurmReservation],
+    promised: Iterable[Reservation],
+    but_for: Reservation,
+    timezone: ZoneInfo,
+) -> bool:
+    """Whether any of these nodes is another's for a part of [from_s, until_s), in Slurm or by promise."""
+    mine, until = set(nodes), int(min(until_s, FOREVER))
+    others = [one for one in in_slurm if one.name != but_for.name and not mine.isdisjoint(expand(one.nodes))]
+    taken = itertools.chain(_by_slurm(others, until, timezone), _by_promises(promised, but_for.id))
+    return any(one.node in mine and one.from_s < until and from_s < one.until_s for one in taken)
 
 
 def sites_own(found: Sequence[SlurmReservation], rows: Iterable[Reservation]) -> list[SlurmReservation]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict, replace
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -51,6 +52,7 @@ class Slurm:
         self.kills_after: str | None = None
         self.ignored: list[bool] = []
         self.repelled: list[str] = []
+        self.let_go_of: list[int] = []
 
     def all(self) -> Sequence[SlurmReservation]:
         if self.away:
@@ -82,6 +84,12 @@ class Slurm:
         if self.refuses:
             raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
 
+    def let_go(self, job_id: int) -> None:
+        if self.refuses:
+            raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
+        self.let_go_of.append(job_id)
+        self.jobs = [replace(job, reservation="") if job.job_id == job_id else job for job in self.jobs]
+
     def jobs_of(self, users: frozenset[str]) -> Sequence[JobAround]:
         return [job for job in self.jobs if job.user in users]
 
@@ -105,7 +113,9 @@ class Site:
     def restart(self) -> None:
         acts = Acts(self.clock, self.told.extend)
         table = ReservationTable(self.exchange, at_once)
-        self.keeper = ReservationKeeper(Settings(None, UNUSED_S), self.slurm, table, self.clock, acts)
+        self.keeper = ReservationKeeper(
+            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, ZoneInfo("UTC")
+        )
         self.acts = acts
 
     def exchange(self, reports: Sequence[Report], ids: Collection[int]) -> Sequence[Reservation]:
@@ -216,6 +226,74 @@ def test_a_job_that_could_start_in_it_keeps_it(changes: dict[str, object], keeps
     site.slurm.jobs = [replace(waiting, **changes)]  # type: ignore[arg-type]
     site.turns(60 + UNUSED_S + 5 * EVERY_S)
     assert site.row.state is (State.ACTIVE if keeps else State.RELEASED)
+
+
+BEYOND = replace(JOB, time_limit_s=2 * WINDOW_S)
+END_S = WINDOW_S + 60
+"""Seconds after the beginning of a test at which ROW's window ends."""
+
+
+def test_a_job_that_would_end_with_it_goes_on_where_nobody_needs_its_nodes() -> None:
+    """Slurm looks at no time limit when it draws a job in; nor does it while the job was submitted before."""
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [BEYOND, replace(JOB, job_id=18), replace(BEYOND, job_id=19, time_limit_s=None)]
+    site.turns(END_S - 60 - 310)
+    assert site.slurm.let_go_of == []
+    site.turns(300)
+    assert site.slurm.let_go_of == [17, 19]
+    assert site.acted()[1:] == ["job goes on beyond its reservation"] * 2
+
+
+@pytest.mark.parametrize(
+    ("from_s", "until_s", "nodes", "goes_on"),
+    [
+        (0, 60, "n2", False),
+        (0, 60, "n3", True),
+        (WINDOW_S + 60, WINDOW_S + 120, "n[1-2]", True),  # by then the job is over
+        (WINDOW_S - 120, WINDOW_S, "n[1-2]", False),
+    ],
+)
+@pytest.mark.parametrize("sites_own", [True, False])
+def test_a_job_ends_with_it_where_its_nodes_are_anothers_then(
+    from_s: int, until_s: int, nodes: str, goes_on: bool, sites_own: bool
+) -> None:
+    end_s = NOON_S + END_S
+    after = replace(ROW, id=4, user="bob", start_s=end_s + from_s, end_s=end_s + until_s, nodes=nodes)
+    site = Site(ROW) if sites_own else Site(ROW, after)
+    if sites_own:
+        later = SlurmReservation("backup", end_s + from_s, end_s + until_s, nodes, frozenset({"root"}))
+        site.slurm.there["backup"] = later
+    site.turns(60)
+    site.slurm.jobs = [BEYOND]
+    site.turns(END_S - 100)
+    assert site.slurm.let_go_of == ([17] if goes_on else [])
+
+
+def test_where_slurm_does_not_let_a_job_go_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs, site.slurm.refuses = [BEYOND], "Invalid job id specified"
+    site.turns(END_S - 100)
+    assert "job 17 ends with sg_3: " in caplog.text
+    assert site.row.state is State.ACTIVE
+
+
+def test_whom_an_operator_let_in_by_hand_uses_it_as_well() -> None:
+    site = Site()
+    site.turns(60)
+    there = site.slurm.there["sg_3"]
+    site.slurm.there["sg_3"] = replace(there, users=frozenset({"alice", "bob"}))
+    site.slurm.jobs = [replace(JOB, user="bob")]
+    site.turns(UNUSED_S * 2)
+    assert (site.row.state, site.row.trouble) == (State.ACTIVE, None)
+    site.slurm.jobs = [replace(JOB, user="bob", state="PENDING", reservation="", start_s=None, nodes="")]
+    site.turns(UNUSED_S * 1.5)
+    assert site.row.state is State.ACTIVE
+    site.slurm.jobs = []
+    site.rows[3] = replace(site.row, state=State.CANCELLED)
+    site.turns()
+    assert "sg_3" not in site.slurm.there
 
 
 def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:

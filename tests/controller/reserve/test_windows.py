@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zoneinfo import ZoneInfo
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from slurm_gpu.placement.calendar import Window
 from slurm_gpu.slurm.reservations import SlurmReservation
 from tests.controller.fakes import NOON_S, make_node
 
-HOUR_S, DAY_S = 3600, 86400
+HOUR_S, DAY_S, UTC = 3600, 86400, ZoneInfo("UTC")
 ASKED = Reservation(
     id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
     duration_s=HOUR_S, earliest_s=NOON_S, why="paper", state=State.REQUESTED, requested_s=NOON_S,
@@ -24,7 +26,7 @@ def planned(
     in_slurm: list[SlurmReservation], earliest_s: int, latest_s: int, spare_s: float = 0
 ) -> Window | None:
     one = Reservation(**{**ASKED.to_json(), "earliest_s": earliest_s, "state": State.REQUESTED})
-    return plan(one, NODES, (), in_slurm, (), {}, NOON_S, latest_s, spare_s)
+    return plan(one, NODES, (), in_slurm, (), {}, NOON_S, latest_s, spare_s, UTC)
 
 
 @given(st.lists(st.integers(1, 16), min_size=1, max_size=12), st.integers(1, 200))
