@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 from zoneinfo import ZoneInfo
 
 import click
@@ -17,6 +18,7 @@ from slurm_gpu.cli.policyreplay import replay
 from slurm_gpu.cli.policyreview import review
 from slurm_gpu.cli.policystatus import status
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.config import Placement
 from slurm_gpu.errors import InputError, OutsideError
 from slurm_gpu.policy.bundle import RUN_DIRECTORY, SiteFacts
 from slurm_gpu.policy.check import load_moved, load_policy
@@ -30,7 +32,7 @@ from slurm_gpu.policy.model import Policy
 from slurm_gpu.policy.moves import moves_path
 from slurm_gpu.policy.names import SystemDirectory, resolve_names, unmanaged_accounts
 from slurm_gpu.policy.native.preemption import broken_promises
-from slurm_gpu.policy.page import make_page
+from slurm_gpu.policy.page import make_page, reservation_section
 from slurm_gpu.policy.policyjson import to_json
 from slurm_gpu.policy.textpage import WIDTH, render_text
 from slurm_gpu.yamlsource import YamlSource
@@ -96,17 +98,35 @@ def show(site: Site, file: Path | None, style: str, as_json: bool) -> None:
     found = _in_force(site, checked, source)
     if as_json:
         in_force = None if found in (None, InForce.MISSING) else found is InForce.SAME
-        click.echo(json.dumps(to_json(checked) | {"in_force": in_force}, indent=2))
+        shown = to_json(checked) | {"in_force": in_force, "reservation": _reservation_rule(site)}
+        click.echo(json.dumps(shown, indent=2))
         return
     warning = _warning(found, path, file)
     if warning is not None:
         # A page may be published: what is said to whoever prints it does not belong into the file.
         click.echo(f"{warning}\n" if style == "text" else warning, err=style != "text")
-    page = make_page(checked)
+    rule = _reservation_rule(site)
+    page = make_page(checked, () if rule is None else (reservation_section(**rule),))
     if style == "text":
         click.echo(render_text(page, min(WIDTH, console().width)))
     else:
         click.echo(_PAGES[style](page))
+
+
+class _ReservationRule(TypedDict):
+    """The keys of `reservation` in `policy show --json`."""
+
+    required_gpus: int
+    mode: str
+
+
+def _reservation_rule(site: Site) -> _ReservationRule | None:
+    """From which size on jobs need a reservation; None where none does, and where there is no site file."""
+    placement = site.config.placement if site.config_path.exists() else Placement()
+    settings = placement.reservations
+    if settings is None or settings.required_gpus is None:
+        return None
+    return {"required_gpus": settings.required_gpus, "mode": placement.mode}
 
 
 def _warning(found: InForce | None, path: Path, file: Path | None) -> str | None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu.cli.site import Site
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.namedreservation import Known
 from slurm_gpu.policy.sbatch import SbatchRequest
 from slurm_gpu.policy.slurmrefusals import Cluster
 from slurm_gpu.policy.submitter import read_submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings, has_slurmdbd
+from slurm_gpu.slurm.reservations import ReservationClient
 from slurm_gpu.slurm.submission import Partition, UserDefaults, UserPlaces, read_user_places
 
 
@@ -32,4 +35,14 @@ def read_cluster(
     qos = policy_qos or said.get("qos") or (None if store is None else defaults.qos or "normal")
     account = said.get("account") or defaults.account
     submitter = read_submitter(store, settings.cluster, user, account, str(qos) if qos else None, partitions)
-    return Cluster(settings, nodes, partitions, user, places, submitter)
+    return Cluster(settings, nodes, partitions, user, places, submitter, _reservations(site, request))
+
+
+def _reservations(site: Site, request: SbatchRequest) -> Known | None:
+    """Asked for only where the request names one."""
+    if "reservation" not in request.options:
+        return None
+    try:
+        return Known(ReservationClient(site.run).all(), site.wall())
+    except SlurmError:
+        return None

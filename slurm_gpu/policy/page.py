@@ -87,8 +87,20 @@ class Page:
     contact: str | None
 
 
-def make_page(policy: Policy) -> Page:
-    """The policy in words."""
+def reservation_section(required_gpus: int, mode: str) -> Section:
+    """The rule on reservations, which slurm-gpu.yaml sets, and job_submit.lua holds."""
+    remarks = {"advise": _MODE[Mode.ADVISE], "observe": _MODE[Mode.OBSERVE]}
+    return Section(
+        "reservation",
+        "built in, by placement: of slurm-gpu.yaml",
+        f"Jobs of {counted(required_gpus, 'GPU')} and more have a reservation, so that they start when it "
+        "was promised (slurm-gpu reserve request).",
+        remarks=(remarks[mode],) if mode in remarks else (),
+    )
+
+
+def make_page(policy: Policy, besides: tuple[Section, ...] = ()) -> Page:
+    """The policy in words; `besides` are rules that stand elsewhere."""
     built_in = Section("one-gpu", "built in, where GPUs are divided into shards", ONE_GPU)
     owners = Part(
         "owner",
@@ -115,7 +127,7 @@ def make_page(policy: Policy) -> Page:
         tuple(map(_bundle, policy.bundles.values())),
     )
     return Page(
-        rules=(*(_rule(rule, policy) for rule in policy.rules), built_in),
+        rules=(*(_rule(rule, policy) for rule in policy.rules), built_in, *besides),
         others=tuple(part for part in (owners, urgent, sharing, bundles) if part.sections),
         contact=policy.contact,
     )

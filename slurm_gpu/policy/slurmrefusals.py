@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy import namedreservation
 from slurm_gpu.policy.constraint import names_in, nodes_with
 from slurm_gpu.policy.partitionlimits import Asked, Barred, barred
 from slurm_gpu.policy.sbatch import SbatchRequest
@@ -45,6 +46,8 @@ class Cluster:
     """Of that user."""
     submitter: Submitter = field(default_factory=Submitter)
     """That user's groups, and the job's account and QOS."""
+    reservations: namedreservation.Known | None = None
+    """None where they are not known, or the job names none."""
 
     @property
     def enforced(self) -> set[str]:
@@ -67,6 +70,14 @@ def refusals_of_slurm(
     found = [*request.mistakes(), *_names(request, cluster)]
     asked = _asked_partitions(request, cluster)
     nodes = [node for node in cluster.nodes if not set(asked.split(",")).isdisjoint(node.partitions)]
+    reserved, known = request.options.get("reservation"), cluster.reservations
+    if reserved and known is not None:
+        if not cluster.submitter.is_root:
+            found += namedreservation.may_not(reserved, cluster.user, cluster.submitter.account, known)
+        in_it = namedreservation.nodes_in(reserved, nodes, known)
+        if in_it is not None:
+            nodes, asked = in_it, f"reservation {reserved}"
+            found += _outside(request, nodes, asked)
     found += _barred(request, description, cluster).refused
     if nodes and not found:
         found += [
@@ -150,12 +161,8 @@ def _names(request: SbatchRequest, cluster: Cluster) -> Iterator[str]:
     for name in names_in(get("constraint", "")):
         if cluster.nodes and name not in features:
             yield f"--constraint: {name!r} is no feature of any node; {_there_are(name, sorted(features))}"
-    nodelist, names = get("nodelist"), [node.name for node in cluster.nodes]
-    try:
-        wanted = expand(nodelist) if nodelist and "/" not in nodelist else []
-    except (ValueError, SlurmError):
-        wanted = []
-    for name in wanted:
+    names = [node.name for node in cluster.nodes]
+    for name in _nodelist(request):
         if names and name not in names:
             yield f"--nodelist: {name!r} is no node of this cluster; {_there_are(name, names)}"
 
@@ -176,6 +183,23 @@ def _gres(description: Mapping[str, object], nodes: Sequence[SlurmNode], cluster
                 yield f"--gres: {name!r} is none of GresTypes; there are {_listed(kinds)}"
             elif name == "gpu" and lower and kind and kind.lower() not in lower:
                 yield f"{option}: no node there has GPUs of type {kind!r}; there are {_listed(types)}"
+
+
+def _outside(request: SbatchRequest, nodes: Sequence[SlurmNode], asked: str) -> Iterator[str]:
+    """Nodes of --nodelist that are not among these."""
+    names = {node.name for node in nodes}
+    for name in _nodelist(request):
+        if name not in names:
+            yield f"--nodelist: {name!r} is not in {asked}; {_there_are(name, sorted(names))}"
+
+
+def _nodelist(request: SbatchRequest) -> list[str]:
+    """Names; none where they lie in a file, or cannot be read."""
+    nodelist = request.options.get("nodelist")
+    try:
+        return expand(nodelist) if nodelist and "/" not in nodelist else []
+    except (ValueError, SlurmError):
+        return []
 
 
 def _amounts(

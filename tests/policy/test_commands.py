@@ -163,6 +163,22 @@ def test_show_explains_the_rule_that_no_policy_holds(
     assert f'why = "{ONE_GPU}"' in (lua_directory() / "30_limits.lua").read_text()
 
 
+@pytest.mark.parametrize(("mode", "said"), [("enforce", False), ("advise", True)])
+def test_show_names_the_rule_on_reservations(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str], mode: str, said: bool
+) -> None:
+    cluster.run("policy", "show", "--json")
+    assert json.loads(capsys.readouterr().out)["reservation"] is None
+    placement = f"placement: {{mode: {mode}, reservations: {{required_gpus: 64}}}}\n"
+    (cluster.root / "slurm-gpu.yaml").write_text(f"cluster: c\n{placement}")
+    cluster.run("policy", "show")
+    page = " ".join(capsys.readouterr().out.split())
+    assert "reservation (built in, by placement: of slurm-gpu.yaml) Jobs of 64 GPUs and more have a" in page
+    assert ("Advice: jobs beyond it are accepted" in page) == said
+    cluster.run("policy", "show", "--json")
+    assert json.loads(capsys.readouterr().out)["reservation"] == {"required_gpus": 64, "mode": mode}
+
+
 def test_check_warns_of_accounts_that_are_not_managed(
     cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

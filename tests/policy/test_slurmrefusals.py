@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
+from slurm_gpu.policy.namedreservation import Known
 from slurm_gpu.policy.sbatch import parse_command
 from slurm_gpu.policy.slurmrefusals import Cluster, refusals_of_slurm, waits_of_slurm
+from slurm_gpu.policy.submitter import Submitter
 from slurm_gpu.slurm.client import SlurmNode, SlurmSettings
+from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.slurm.submission import Partition, UserPlaces
 
 
@@ -148,6 +151,71 @@ def test_a_job_needs_a_partition() -> None:
     bare = replace(CLUSTER, partitions=[replace(part, is_default=False) for part in CLUSTER.partitions])
     (refusal,) = refusals("", bare)
     assert refusal == "--partition is missing, and no partition is the default; there are gpu, old, cpu"
+
+
+NOW_S = 1000
+RESERVED = replace(
+    CLUSTER,
+    submitter=Submitter(account="vision"),
+    reservations=Known(
+        [
+            SlurmReservation("sg_1", 0, 9000, "n1", frozenset({"alice"}), frozenset({"vision"})),
+            SlurmReservation("sg_2", 0, 9000, "n2", frozenset({"bob"})),
+            SlurmReservation("sg_3", 5000, 9000, "n2", frozenset(), frozenset({"nlp"})),
+            SlurmReservation("old", 0, NOW_S, "n[1-2]", frozenset({"alice"})),
+            SlurmReservation("but_alice", 0, 9000, "n[1-2]", frozenset({"-alice"})),
+            SlurmReservation("but_bob", 0, 9000, "n[1-2]", frozenset({"-bob"})),
+            SlurmReservation("flex", 0, 9000, "n1", frozenset({"alice"}), flags=frozenset({"FLEX"})),
+            SlurmReservation("matlab", 0, 9000, "", frozenset({"alice"})),
+        ],
+        NOW_S,
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "refusal"),
+    [
+        ("--reservation=sg_1 --gpus=5", "--gpus: 5 asked for, reservation sg_1 has 4"),
+        ("--reservation=sg_1 -N2", "--nodes=2: reservation sg_1 has 1 node"),
+        (
+            "--reservation=sg_1 --gpus-per-node=8",
+            "GPUs per node: 8 asked for, no node of reservation sg_1 has more than 4",
+        ),
+        ("--reservation=sg_1 -w n2", "--nodelist: 'n2' is not in reservation sg_1; there are n1"),
+        ("--reservation=sg_2", "--reservation: sg_2 is not for alice; it is for users bob"),
+        ("--reservation=sg_3", "--reservation: sg_3 is not for vision; it is for accounts nlp"),
+        ("--reservation=old", "--reservation: old is over"),
+        ("--reservation=but_alice", "--reservation: but_alice is not for alice; it is for users -alice"),
+        (
+            "--reservation=sg1",
+            "--reservation: 'sg1' is not there; did you mean sg_1? there are but_alice, but_bob, flex, "
+            "matlab, old, sg_1, sg_2, sg_3",
+        ),
+    ],
+)
+def test_a_reservation_that_is_too_small_or_not_the_users_is_told(words: str, refusal: str) -> None:
+    assert refusals(words, RESERVED) == [refusal]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--reservation=sg_1 --gpus=4",
+        "--reservation=sg_2,sg_1 -N2 --gpus-per-node=4",  # of several one has to let it in
+        "--reservation=but_bob --gpus=8",
+        "--reservation=flex --gpus=8",
+        "--reservation=matlab --gpus=8",
+    ],
+)
+def test_a_reservation_that_holds_the_job_is_fine(words: str) -> None:
+    assert refusals(words, RESERVED) == []
+
+
+def test_root_may_use_any_reservation_and_what_is_not_known_is_not_judged() -> None:
+    root = replace(RESERVED, submitter=Submitter(is_root=True))
+    assert refusals("--reservation=sg_2", root) == []
+    assert refusals("--reservation=sg_2 --gpus=8", replace(RESERVED, reservations=None)) == []
 
 
 def test_without_enforced_associations_slurm_takes_any_account() -> None:
