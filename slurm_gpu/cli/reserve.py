@@ -16,6 +16,7 @@ from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.cli.times import parse_coming
 from slurm_gpu.cli.users import uid_and_name
 from slurm_gpu.config import Reservations
+from slurm_gpu.controller.reserve.keeper import is_ours
 from slurm_gpu.controller.reserve.windows import sites_own
 from slurm_gpu.database.reserve.reservation import Reservation, State
 from slurm_gpu.errors import SlurmError, UsageError
@@ -25,6 +26,10 @@ from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.units import counted, format_duration, format_slurm_time, parse_duration
 
 _PAST = 30
+_NONE_HERE = (
+    "there are no reservations here: an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml, "
+    "and restarts slurm-gpudbd and slurm-gpuctld"
+)
 
 
 def _duration(_context: click.Context, _parameter: click.Parameter, text: str) -> int:
@@ -176,10 +181,24 @@ def cancel(site: Site, number: int, why: str | None) -> None:
     """Take back a request or a reservation of yours; an operator anybody's. A job that runs in it goes on."""
     with site.database() as database:
         one = database.decide_reservation(number, "cancel", why=why)
-    then = (
-        "" if one.start_s is None else "; its nodes are free for others within a minute, once no job is in it"
-    )
-    click.echo(f"Reservation {number} is cancelled{then}.")
+    click.echo(f"Reservation {number} is cancelled{'' if one.start_s is None else _then(site, one)}.")
+
+
+def _then(site: Site, one: Reservation) -> str:
+    """When its nodes are free for others."""
+    try:
+        found = next((it for it in ReservationClient(site.run).all() if it.name == one.name), None)
+    except SlurmError as error:
+        return f"; what Slurm has of it is not known: {error}"
+    if found is None:
+        return "; Slurm has nothing of it"
+    if not is_ours(found, one):
+        return (
+            f"; in Slurm {one.name} is on {found.nodes or 'no nodes'} for "
+            f"{', '.join(sorted(found.users)) or 'nobody'}, not as it was promised, so it stays: "
+            f"`scontrol delete ReservationName={one.name}`, where nobody needs it"
+        )
+    return "; its nodes are free for others within a minute, once no job is in it"
 
 
 @reserve.command("list", short_help="Show the calendar.")
@@ -201,7 +220,9 @@ def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, a
     over = [row for row in rows if row.state.is_over]
     shown = over if past else [row for row in rows if not row.state.is_over]
     lateness = {row.id: late(row) for row in shown}
-    promises = kept([lateness[row.id] for row in over if row.start_s is not None and row.state in _USED])
+    promised = [row for row in over if row.start_s is not None and row.state in _USED]
+    made = [row for row in promised if row.was_made]
+    promises = kept([lateness[row.id] for row in made], len(promised) - len(made))
     if as_csv:
         columns = [*(f.name for f in fields(Reservation)), "late_s"]
         print_csv(columns, [{**row.to_json(), "late_s": lateness[row.id]} for row in shown])
@@ -217,12 +238,14 @@ def list_reservations(site: Site, past: bool, last: int | None, as_json: bool, a
                 ],
                 "promises": {
                     "n": promises.n, "unused": promises.unused, "median_late_s": promises.median_s,
-                    "worst_late_s": promises.worst_s,
+                    "worst_late_s": promises.worst_s, "not_made": promises.not_made,
                 } if past else None,
             }
         )  # fmt: skip
     elif past:
         print_past(over, promises, zone)
+    elif not shown and not others and site.config.placement.reservations is None:
+        click.echo(f"Nothing is reserved: {_NONE_HERE}")
     else:
         print_calendar(Calendar(shown, others, site.wall(), zone))
 
@@ -242,10 +265,7 @@ def _others(site: Site, rows: Sequence[Reservation]) -> Sequence[SlurmReservatio
 def _settings(site: Site) -> Reservations:
     settings = site.config.placement.reservations
     if settings is None:
-        raise UsageError(
-            "there are no reservations here: an operator writes `placement: {reservations: {}}` into "
-            "slurm-gpu.yaml, and restarts slurm-gpudbd and slurm-gpuctld"
-        )
+        raise UsageError(_NONE_HERE)
     return settings
 
 

@@ -96,6 +96,8 @@ def print_past(rows: Sequence[Reservation], promises: Kept, zone: ZoneInfo) -> N
         )
     if promises.unused:
         click.echo(f"Promised and not used: {promises.unused}")
+    if promises.not_made:
+        click.echo(f"Promised, and Slurm never had it: {promises.not_made}")
 
 
 def _row(one: Reservation, zone: ZoneInfo) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from slurm_gpu.controller.jobmix import JobMix
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.priorities import PriorityKeeper
 from slurm_gpu.controller.reserve.keeper import ReservationKeeper
+from slurm_gpu.controller.reserve.mending import Mender
 from slurm_gpu.controller.reserve.rows import ReservationTable, exchange_with
 from slurm_gpu.controller.reserve.told import reserve_table
 from slurm_gpu.controller.urgent import DatabaseAudit, UrgentAudit
@@ -40,6 +41,7 @@ from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.errors import OutsideError, exit_code_of
 from slurm_gpu.notify import Notifier
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.slurm.client import SlurmClient
 from slurm_gpu.slurm.connect import connect
 from slurm_gpu.slurm.features import FeatureClient
 from slurm_gpu.slurm.preempted import FewRuns
@@ -73,7 +75,7 @@ def _run(options: argparse.Namespace) -> None:
     ended = EndedRuns(client, _in_background)
     nodes = NodeLooks(client, clock)
     acts = Acts(clock, sender(config), options.run_dir / ACTS_FILE)
-    reservations = _reservations(config, calls, clock, acts)
+    reservations = _reservations(config, calls, client, nodes, clock, acts)
     watcher = Watcher(
         config,
         options.run_dir,
@@ -127,7 +129,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _reservations(
-    config: SiteConfig, calls: CountingRun, clock: Clock, acts: Acts
+    config: SiteConfig, calls: CountingRun, client: SlurmClient, nodes: NodeLooks, clock: Clock, acts: Acts
 ) -> ReservationKeeper | None:
     """Who looks after reservations; None where there are none."""
     settings = config.placement.reservations
@@ -135,7 +137,8 @@ def _reservations(
         return None
     table = ReservationTable(exchange_with(config), _in_background)
     zone = ZoneInfo(config.timezone)
-    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts, zone)
+    mender = Mender(nodes.within, client.jobs, config.zones, zone, clock)
+    return ReservationKeeper(settings, ReservationClient(calls), table, clock, acts, zone, mender)
 
 
 def _watch(

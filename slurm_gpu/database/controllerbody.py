@@ -11,6 +11,7 @@ from msgspec import Meta
 from slurm_gpu.database.reserve.reservation import MOST_REPORTS, Report, State
 from slurm_gpu.database.schema import NAME_LENGTH, TOKEN_LENGTH
 from slurm_gpu.errors import UsageError
+from slurm_gpu.slurm.hostlist import expand
 
 MOST_ACTS = 100
 MOST_DECISIONS = 1000
@@ -72,6 +73,10 @@ def read_told(body: bytes) -> Told:
             raise UsageError(
                 f"state {report.state} of reservation {report.id} is not slurm-gpuctld's to tell"
             )
+        try:
+            expand(report.nodes or "")
+        except ValueError as error:
+            raise UsageError(f"nodes of reservation {report.id}: {error}") from None
     for item in (*(told.audit or ()), *(told.decisions or ())):
         if not _ID.fullmatch(item.id):
             raise UsageError(f"id {item.id!r} must be 32 hexadecimal digits")

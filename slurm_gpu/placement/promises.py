@@ -17,6 +17,8 @@ class Kept:
     """Those in which no job ever started: there was nobody to be late."""
     median_s: float | None = None
     worst_s: float | None = None
+    not_made: int = 0
+    """Those that Slurm never had: nobody could use them."""
 
 
 def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None = None) -> int | None:
@@ -27,10 +29,10 @@ def lateness_s(promised_s: int, started_s: int | None, submitted_s: int | None =
     return max(0, started_s - due_s)
 
 
-def kept(lateness: Collection[int | None]) -> Kept:
-    """The sum of it, over reservations that are over."""
+def kept(lateness: Collection[int | None], not_made: int = 0) -> Kept:
+    """The sum of it, over reservations that are over, and the number of others that Slurm never had."""
     late = [one for one in lateness if one is not None]
     unused = len(lateness) - len(late)
     if not late:
-        return Kept(0, unused)
-    return Kept(len(late), unused, float(median(late)), float(max(late)))
+        return Kept(0, unused, not_made=not_made)
+    return Kept(len(late), unused, float(median(late)), float(max(late)), not_made)

@@ -135,6 +135,10 @@ class ReservationClient:
         """Delete one; Slurm refuses while a job is in it."""
         self._ask("delete", f"ReservationName={name}")
 
+    def move(self, name: str, nodes: str) -> None:
+        """Have it on these nodes instead."""
+        self._ask("update", f"ReservationName={name}", f"Nodes={nodes}")
+
     def repel(self, name: str) -> None:
         """Take MAGNETIC away: jobs that are in it stay, and no others come that do not name it."""
         self._ask("update", f"ReservationName={name}", "Flags-=MAGNETIC")

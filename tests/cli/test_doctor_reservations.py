@@ -60,6 +60,19 @@ def test_what_does_not_agree_is_named_with_what_to_type(
     assert told in message
 
 
+def test_promised_nodes_that_are_out_of_service_are_named(command: CommandLine) -> None:
+    client = command.site.slurm
+    nodes = [replace(node, state="idle+drain") if node.name == "n3" else node for node in client.nodes()]
+    at = Surroundings(command.site)
+    at.__dict__["nodes"] = nodes
+    commands = Commands()
+    commands.reservations, command.site.run = IN_SLURM, commands
+    with_rows(command, OLD)
+    (found,) = reservations(at)
+    assert found.message == "sg_5 is promised to bob, and n3 is out of service"
+    assert "ten minutes after" in (found.remedy or "")
+
+
 def test_a_site_without_reservations_is_fine(slurm_gpu: CommandLine) -> None:
     ((level, message),) = looked(slurm_gpu, IN_SLURM)
     assert level == "ok"

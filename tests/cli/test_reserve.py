@@ -45,6 +45,13 @@ MAINTENANCE = (
 )
 
 
+IN_SLURM = (
+    f"ReservationName=sg_5 StartTime={NOW_S + DAY_S} EndTime={NOW_S + 2 * DAY_S} Nodes=n3 "
+    "Flags=SPEC_NODES,MAGNETIC Users=bob Accounts=nlp\n"
+)
+"""PROMISED, as slurm-gpuctld made it."""
+
+
 class Table(Database):
     """slurm-gpudbd's reservations."""
 
@@ -205,8 +212,33 @@ def test_denying_and_cancelling_say_what_follows(command: CommandLine) -> None:
     assert (table_of(command).said, command.out) == (
         {"act": "deny", "why": "no room"}, "Request 7 is denied.\n",
     )  # fmt: skip
+    commands = Commands()
+    commands.reservations, command.site.run = IN_SLURM, commands
     assert command("reserve", "cancel", "5") == 0
-    assert command.out.startswith("Reservation 5 is cancelled; its nodes are free for others within a minute")
+    assert command.out == (
+        "Reservation 5 is cancelled; its nodes are free for others within a minute, once no job is in it.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("in_slurm", "said"),
+    [
+        ("", "Reservation 5 is cancelled; Slurm has nothing of it.\n"),
+        (
+            "Nodes=n2",
+            "Reservation 5 is cancelled; in Slurm sg_5 is on n2 for bob, not as it was promised, so it stays"
+            ": `scontrol delete ReservationName=sg_5`, where nobody needs it.\n",
+        ),
+    ],
+)
+def test_of_what_an_operator_moved_in_slurm_cancelling_does_not_say_that_it_goes(
+    command: CommandLine, in_slurm: str, said: str
+) -> None:
+    commands = Commands()
+    commands.reservations = IN_SLURM.replace("Nodes=n3", in_slurm) if in_slurm else MAINTENANCE
+    command.site.run = commands
+    assert command("reserve", "cancel", "5") == 0
+    assert command.out == said
 
 
 def test_the_calendar_shows_what_is_reserved_asked_for_and_the_sites_own(command: CommandLine) -> None:
@@ -230,7 +262,9 @@ def test_json_has_every_key_and_the_past_its_sum(command: CommandLine) -> None:
     assert command("reserve", "list", "--past", "--json") == 0
     found = json.loads(command.out)
     assert [(row["id"], row["late_s"]) for row in found["reservations"]] == [(2, 90), (3, None)]
-    assert found["promises"] == {"n": 1, "unused": 1, "median_late_s": 90, "worst_late_s": 90}
+    assert found["promises"] == {
+        "n": 1, "unused": 1, "median_late_s": 90, "worst_late_s": 90, "not_made": 0,
+    }  # fmt: skip
     command("reserve", "list", "--json")
     found = json.loads(command.out)
     assert ([row["id"] for row in found["reservations"]], found["others"], found["promises"]) == (
@@ -265,6 +299,14 @@ def test_the_past_shows_how_promises_were_kept(command: CommandLine) -> None:
     ]
 
 
+def test_one_that_slurm_never_had_is_none_that_nobody_used(command: CommandLine) -> None:
+    never = replace(UNUSED, state=State.ENDED, trouble="Invalid account or account/partition")
+    with_rows(command, ENDED, never)
+    assert command("reserve", "list", "--past") == 0
+    assert command.out.splitlines()[-1] == "Promised, and Slurm never had it: 1"
+    assert "not used" not in command.out
+
+
 def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
     with_rows(command)
     command("reserve", "list")
@@ -276,3 +318,7 @@ def test_where_there_is_nothing_that_is_said(command: CommandLine) -> None:
 def test_a_site_without_reservations_says_how_to_have_them(slurm_gpu: CommandLine) -> None:
     assert slurm_gpu("reserve", "request", "--gpus=8", "--time=3d", "--why=paper") == 2
     assert "an operator writes `placement: {reservations: {}}` into slurm-gpu.yaml" in slurm_gpu.err
+    with_rows(slurm_gpu)
+    slurm_gpu.site.run = Commands()
+    assert slurm_gpu("reserve", "list") == 0
+    assert slurm_gpu.out.startswith("Nothing is reserved: there are no reservations here: an operator writes")

@@ -187,6 +187,23 @@ def test_the_first_job_is_told_once_and_told_again_it_stays(database: Database) 
     assert (over.state, over.over_s, over.over_why) == (State.RELEASED, NOW_S + 99, "nobody used it")
 
 
+def test_where_slurm_gpuctld_has_it_by_now_is_kept_unless_another_was_promised_these_nodes(
+    database: Database,
+) -> None:
+    one, other = request(database), request(database, "bob")
+    promise(database, one, NOW_S, "n[1-2]")
+    promise(database, other, NOW_S, "n[3-4]")
+    report = Report(id=one.id, at_s=NOW_S, state=State.APPROVED)
+    tell(database, replace(report, nodes="n[2-3]"))
+    kept = now(database, one)
+    assert (kept.nodes, kept.trouble) == (
+        "n[1-2]", f"in Slurm it is on n[2-3], and n3 is promised to reservation {other.id}",
+    )  # fmt: skip
+    tell(database, replace(report, nodes="n[2,5]"))
+    tell(database, report)
+    assert (now(database, one).nodes, now(database, one).trouble) == ("n[2,5]", None)
+
+
 def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> None:
     one = request(database)
     promise(database, one, NOW_S, "n[1-2]")
@@ -287,6 +304,8 @@ def test_nobody_asks_in_anothers_name_and_slurm_gpuctld_alone_tells(server: Runn
     assert server.asked_by(OPERATOR, "POST", "/v1/controller", told)[0] == 403
     wrong = json.dumps({"reservations": [report | {"state": "denied"}]}).encode()
     assert server.asked_by(0, "POST", "/v1/controller", wrong)[0] == 400
+    nowhere = json.dumps({"reservations": [report | {"nodes": "n[1-"}]}).encode()
+    assert server.asked_by(0, "POST", "/v1/controller", nowhere)[0] == 400
     assert server.asked_by(OPERATOR, "POST", "/v1/reservations/999", b'{"act": "deny"}')[0] == 404
     assert server.asked_by(OPERATOR, "POST", f"/v1/reservations/{10**30}", b'{"act": "deny"}')[0] == 404
     for target in ("past=x", "past=1001", "ids=a", "ids=1,", "since=1"):

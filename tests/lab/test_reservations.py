@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,8 @@ from lab.polling import wait_for
 from slurm_gpu.config import load_config
 from slurm_gpu.database.client import Act, DatabaseClient, Reservation
 from slurm_gpu.database.reserve.reservation import State
+from slurm_gpu.slurm.commands import Run
+from slurm_gpu.slurm.reservations import ReservationClient
 from tests.lab.conftest import LabWith
 
 pytestmark = pytest.mark.long
@@ -178,6 +180,42 @@ def test_what_was_taken_back_is_not_the_first_job_and_what_is_cancelled_draws_no
     cluster.wait(lambda: not cluster.ours(), "Slurm has it no more")
 
 
+def test_a_job_beyond_its_end_is_told_and_goes_on_unless_its_nodes_are_anothers(cluster: Cluster) -> None:
+    """Slurm draws no job in whose nodes another reservation has before its time limit; one may come later."""
+    lab, snapshot = cluster.lab, cluster.lab.layout.controller_run / "snapshot.txt"
+    first, after = cluster.ask("--time=1m"), cluster.ask("--gpus=4", "--time=5m")
+    one = cluster.promise(first, "n[1-2]", in_s=12)
+    assert one.start_s is not None
+    assert one.end_s is not None
+    cluster.wait(lambda: cluster.ours() == [f"sg_{first}"], "Slurm has it")
+    cluster.wait(lambda: time.time() > one.start_s + 1, "it has begun")
+    cluster.wait(lambda: f" sg_{first} " in snapshot.read_text(), "job_submit.lua is told")
+    beforehand = ["slurm-gpu", "explain", "--", "sbatch", "--time=5", "--gpus=1", "--wrap=true"]
+    assert f"goes into your reservation sg_{first}," in lab.run_as("alice", beforehand).stdout
+    too_large = ["slurm-gpu", "explain", "--", "sbatch", f"--reservation=sg_{first}", "--gpus=9"]
+    refused = lab.run_as("alice", [*too_large, "--wrap=true"], check=False)
+    assert refused.returncode == 1
+    assert f"--gpus: 9 asked for, reservation sg_{first} has 8" in refused.stdout
+
+    def submit(node: str) -> tuple[int, str]:
+        argv = ["sbatch", "--parsable", "--output=/dev/null", "--time=5", "--gpus=1", f"--nodelist={node}"]
+        said = lab.run_as("alice", [*argv, "--wrap=exec sleep 3600"])
+        return int(said.stdout), said.stderr
+
+    cluster.controller.kill9()  # or it might let go before there is a reason not to
+    (free, said), (promised, _) = submit("n1"), submit("n2")
+    assert f"This job goes into your reservation sg_{first}, which ends " in said
+    assert "To stay out of it: --exclude=n[1-2]" in said
+    for job in (free, promised):
+        cluster.wait(lambda job=job: cluster.show(job, "Reservation") == f"sg_{first}", "it is drawn in")
+    cluster.promise(after, "n2", in_s=one.end_s + 2 - int(time.time()))
+    cluster.controller.start()
+    cluster.wait(lambda: cluster.show(free, "Reservation") == "(null)", "it is let go")
+    assert cluster.show(promised, "Reservation") == f"sg_{first}"
+    cluster.wait(lambda: cluster.show(promised, "State") == "TIMEOUT", "whose node is promised ends with it")
+    assert cluster.show(free, "State") == "RUNNING"
+
+
 def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: Cluster) -> None:
     number = cluster.ask()
     cluster.promise(number, "n[1-2]")
@@ -186,6 +224,33 @@ def test_one_that_nobody_uses_is_given_up_and_its_nodes_are_for_others(cluster: 
     cluster.wait(lambda: cluster.row(number).state is State.RELEASED, "it is given up")
     assert cluster.row(number).over_why == f"unused for {UNUSED_S}s"
     cluster.wait(lambda: cluster.show(job, "State") == "RUNNING", "somebody else has the node")
+
+
+def test_a_node_that_goes_down_is_told_and_what_an_operator_replaces_it_with_is_kept(
+    cluster: Cluster,
+) -> None:
+    """slurm-gpuctld does the same by itself, once the node is out of service for ten minutes."""
+    number = cluster.ask()
+    cluster.promise(number, "n[1-2]", in_s=3600)
+    cluster.wait(lambda: cluster.ours() == [f"sg_{number}"], "Slurm has it")
+    node = ["scontrol", "update", "NodeName=n2"]
+    cluster.lab.run_as("root", [*node, "State=DRAIN", "Reason=fan"])
+    try:
+        cluster.wait(lambda: "n2 is out of service" in cluster.doctor()[1], "doctor names the node")
+        ReservationClient(run_in(cluster.lab)).move(f"sg_{number}", "n[1,3]")
+        cluster.wait(lambda: cluster.row(number).nodes == "n[1,3]", "the table has it")
+        assert cluster.row(number).trouble is None
+    finally:
+        cluster.lab.run_as("root", [*node, "State=RESUME"])
+    cluster.wait(lambda: cluster.doctor()[0] == "ok", "all is well")
+    assert "Nodes=n[1,3]" in cluster.shown()
+
+
+def run_in(lab: Lab) -> Run:
+    def run(argv: Sequence[str], environ: Mapping[str, str], timeout_s: float) -> str:
+        return lab.run_as("root", argv).stdout
+
+    return run
 
 
 def test_kill_9_restarts_and_a_reconfiguration_leave_what_is_promised(cluster: Cluster) -> None:
@@ -261,7 +326,7 @@ def test_from_a_size_on_jobs_need_one_and_who_has_one_is_drawn_in(cluster: Clust
         assert "slurm-gpu reserve request --gpus 8 --nodes 2 --time 0-00:05:00" in refused.stderr
         number = cluster.ask()
         cluster.promise(number, "n[2-3]")  # of two zones
-        cluster.wait(lambda: "\nreserved alice vision gpu 8000\n" in snapshot.read_text(), "it is promised")
+        cluster.wait(lambda: "\nreserved alice vision gpu 8000 " in snapshot.read_text(), "it is promised")
         cluster.wait(lambda: cluster.ours(), "Slurm has it")
         training = cluster.submit("alice", *asked)
         cluster.wait(lambda: cluster.show(training, "State") == "RUNNING", "the training runs")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.controller.reserve.keeper import is_ours
 from slurm_gpu.database.reserve.reservation import Reservation, id_of
+from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
 from slurm_gpu.units import counted
 
@@ -22,6 +24,7 @@ def reservations(at: Surroundings) -> Iterator[Finding]:
     if at.site.config.placement.reservations is None:
         yield ok("there are none here: slurm-gpu.yaml has no `placement: {reservations: …}`")
         return
+    out = {node.name for node in at.nodes if out_of_service(node)}
     there = {one.name: one for one in ReservationClient(at.site.run).all()}
     ids = [number for name in there if (number := id_of(name)) is not None]
     with at.site.database() as database:
@@ -29,6 +32,7 @@ def reservations(at: Surroundings) -> Iterator[Finding]:
     now_s = at.site.wall()
     found = [
         *(finding for row in rows.values() if (finding := _of_row(row, there.get(row.name), now_s))),
+        *(finding for row in rows.values() if (finding := _out_of_service(row, out))),
         *_of_nobody(there, rows),
     ]
     yield from found
@@ -65,6 +69,19 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> F
             f"squeue --reservation={row.name}; without a job: {_START}",
         )
     return None
+
+
+def _out_of_service(row: Reservation, out: Collection[str]) -> Finding | None:
+    """Promised nodes that take no jobs."""
+    lost = sorted(set(expand(row.nodes or "")).intersection(out)) if row.state.is_promised else []
+    if not lost:
+        return None
+    verb = "is" if len(lost) == 1 else "are"
+    return warn(
+        f"{row.name} is promised to {row.user}, and {', '.join(lost)} {verb} out of service",
+        "slurm-gpuctld takes others that are free, ten minutes after a node went out of service; where there "
+        f"are none, bring it back (sinfo -R), or: slurm-gpu reserve cancel {row.id}, and approve another",
+    )
 
 
 def _of_nobody(there: Mapping[str, SlurmReservation], rows: Mapping[int, Reservation]) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Reservations as Settings
 from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.reserve.mending import Mender
 from slurm_gpu.controller.reserve.rows import ReservationTable
 from slurm_gpu.controller.reserve.use import Use, ends_s, use_of, whose
 from slurm_gpu.controller.reserve.windows import is_reserved
@@ -34,6 +35,8 @@ _MOST_BETWEEN_S = 60.0
 """So much of the time between two looks counts as idle: where it was more, slurmctld was away."""
 _LET_GO_S = 300
 """So long before it ends jobs are let go that may go on."""
+_IN_VAIN = 2
+"""For so many times `release_unused` a job may wait beside one that nobody is in: it cannot start there."""
 _LEAST_LEFT_S = 60
 """With less of its window left, one is not made any more."""
 
@@ -60,6 +63,9 @@ class SlurmReservations(Protocol):
 
     def delete(self, name: str) -> None:
         """Delete one; raises SlurmError while a job is in it."""
+
+    def move(self, name: str, nodes: str) -> None:
+        """Have it on these nodes instead."""
 
     def repel(self, name: str) -> None:
         """Have it draw no more jobs."""
@@ -95,12 +101,15 @@ class ReservationKeeper:
         clock: Clock,
         acts: Acts,
         timezone: ZoneInfo,
+        mender: Mender,
     ) -> None:
-        self._settings, self._slurm, self._table = settings, slurm, table
+        self._settings, self._slurm, self._table, self._mender = settings, slurm, table, mender
         self._clock, self._acts, self._timezone = clock, acts, timezone
         self._next_s = self._latest_s = 0.0
         self._looked_s: float | None = None
         self._idle_s: dict[int, float] = {}
+        self._waited_s: dict[int, float] = {}
+        """For how long a job waits for each, while nobody is in it and all of its nodes are in service."""
         self._seen: frozenset[int] = frozenset()
         """Ids that names in Slurm speak of."""
         self._made: set[int] = set()
@@ -141,17 +150,22 @@ class ReservationKeeper:
         there = {one.name: one for one in self._slurm.all()}
         self._seen = frozenset(number for name in there if (number := id_of(name)) is not None)
         now_s = int(self._clock.wall())
+        self._mender.look([row for row in rows.values() if row.state.is_promised])
         uses = self._uses([row for row in rows.values() if _has_begun(row, now_s)], there, now_s)
         for number, row in rows.items():
             found = there.get(row.name)
             if row.state.is_promised:
                 use = uses.get(number)
                 self._keep(row, found, use, now_s)
-                if use is not None and found is not None and is_ours(found, row):
+                if found is not None and is_ours(found, row):
                     self._let_go(row, use, there.values(), rows.values(), now_s)
+                    if use is None or not use.is_in_use:
+                        self._mend(row, there.values(), rows.values(), now_s)
             elif found is not None and is_ours(found, row) and self._table.is_told(number):
                 self._remove(row)
-        self._idle_s = {number: idle_s for number, idle_s in self._idle_s.items() if number in uses}
+        for seconds in (self._idle_s, self._waited_s):
+            for number in seconds.keys() - uses.keys():
+                del seconds[number]
         self._looked_s = self._clock.monotonic()
 
     def _keep(self, row: Reservation, found: SlurmReservation | None, use: Use | None, now_s: int) -> None:
@@ -172,7 +186,10 @@ class ReservationKeeper:
             why = "its window is over" if was_used else "its window is over, and nobody used it"
             if found is None and row.trouble is not None:
                 why += f"; Slurm did not have it: {row.trouble}"
-            report = replace(report, state=State.ENDED, why=why, trouble=None)
+            trouble = None if found is not None and is_ours(found, row) else row.trouble
+            report = replace(report, state=State.ENDED, why=why, trouble=trouble)
+        elif found is not None and not is_ours(found, row) and self._mender.is_mended(row, found):
+            report = replace(report, trouble=None, nodes=found.nodes)
         elif found is not None and not is_ours(found, row):
             report = replace(report, trouble=f"Slurm has another reservation called {row.name}")
         else:
@@ -183,14 +200,12 @@ class ReservationKeeper:
             if use is not None:
                 report = replace(report, state=State.ACTIVE)
             if found is not None and use is not None:
-                idle_s = self._idle_since(row.id, is_used=use.is_used)
-                if idle_s >= self._settings.release_unused_s:
-                    idle = format_duration(self._settings.release_unused_s)
-                    why = f"no job for {idle}: the training is over" if was_used else f"unused for {idle}"
-                    report = replace(report, state=State.RELEASED, why=why)
-                    self._acts.add("reservation released", row.name, why, row.state, State.RELEASED)
+                why_over = self._why_given_up(row, use, was_used=was_used)
+                if why_over is not None:
+                    report = replace(report, state=State.RELEASED, why=why_over)
+                    self._acts.add("reservation released", row.name, why_over, row.state, State.RELEASED)
         same = replace(report, state=row.state, trouble=row.trouble)
-        is_news = report.state is not row.state or report.trouble != row.trouble
+        is_news = report.state is not row.state or report.trouble != row.trouble or report.nodes is not None
         if is_news or (same.first_start_s is not None and row.first_start_s is None):
             self._table.tell(report)
 
@@ -236,14 +251,14 @@ class ReservationKeeper:
     def _let_go(
         self,
         row: Reservation,
-        use: Use,
+        use: Use | None,
         in_slurm: Iterable[SlurmReservation],
         rows: Iterable[Reservation],
         now_s: int,
     ) -> None:
         """Shortly before it ends, have those of its jobs go on that would be in nobody's way."""
         assert row.end_s is not None
-        if not row.end_s - _LET_GO_S <= now_s < row.end_s:
+        if use is None or not row.end_s - _LET_GO_S <= now_s < row.end_s:
             return
         for job in use.beyond:
             nodes, until_s = expand(job.nodes), ends_s(job)
@@ -256,6 +271,25 @@ class ReservationKeeper:
                 continue
             why = f"{row.name} ends before its time limit, and its nodes are nobody else's then"
             self._acts.add("job goes on beyond its reservation", f"job {job.job_id}", why, row.name, "none")
+
+    def _mend(
+        self,
+        row: Reservation,
+        in_slurm: Iterable[SlurmReservation],
+        rows: Iterable[Reservation],
+        now_s: int,
+    ) -> None:
+        """Have it on others in place of nodes that went out of service; the next look tells the table."""
+        nodes = self._mender.instead(row, in_slurm, rows, now_s)
+        if nodes is None:
+            return
+        lost = ", ".join(sorted(self._mender.lost(row)))
+        try:
+            self._slurm.move(row.name, nodes)
+        except SlurmError as error:
+            log.warning("reservation %s stays without %s: %s", row.name, lost, _words_of(error))
+            return
+        self._acts.add("reservation moved", row.name, f"out of service: {lost}", row.nodes or "", nodes)
 
     def _remove(self, row: Reservation) -> None:
         try:
@@ -286,15 +320,30 @@ class ReservationKeeper:
         jobs = self._slurm.jobs_of(users) if begun else ()
         return {row.id: use_of(row, there.get(row.name), jobs, now_s) for row in begun}
 
-    def _idle_since(self, number: int, *, is_used: bool) -> float:
-        """Seconds for which nobody used it, or could have; an outage of slurmctld does not count."""
-        if is_used:
-            self._idle_s[number] = 0.0
-        elif number not in self._idle_s or self._looked_s is None:
-            self._idle_s.setdefault(number, 0.0)
+    def _why_given_up(self, row: Reservation, use: Use, *, was_used: bool) -> str | None:
+        """Why it is over before its window is; None where it is not."""
+        unused_s = self._settings.release_unused_s
+        all_there = not self._mender.out(row.nodes or "")
+        waits = use.waiting is not None and not use.is_in_use and all_there
+        idle_s = self._counted(self._idle_s, row.id, counts=not use.is_used)
+        waited_s = self._counted(self._waited_s, row.id, counts=waits)
+        if idle_s >= unused_s:
+            idle = format_duration(unused_s)
+            return f"no job for {idle}: the training is over" if was_used else f"unused for {idle}"
+        if use.waiting is not None and waited_s >= _IN_VAIN * unused_s:
+            waited = format_duration(_IN_VAIN * unused_s)
+            return f"job {use.waiting.job_id} did not start in {waited}, with all nodes free: it cannot"
+        return None
+
+    def _counted(self, seconds: dict[int, float], number: int, *, counts: bool) -> float:
+        """Seconds at a stretch for which it counts; an outage of slurmctld does not."""
+        if not counts:
+            seconds[number] = 0.0
+        elif number not in seconds or self._looked_s is None:
+            seconds.setdefault(number, 0.0)
         else:
-            self._idle_s[number] += min(self._clock.monotonic() - self._looked_s, _MOST_BETWEEN_S)
-        return self._idle_s[number]
+            seconds[number] += min(self._clock.monotonic() - self._looked_s, _MOST_BETWEEN_S)
+        return seconds[number]
 
 
 def _has_begun(row: Reservation, now_s: int) -> bool:

@@ -43,6 +43,9 @@ class ReservationTable:
 
     def tell(self, report: Report) -> None:
         """Have the table know, as soon as may be; a later word on the same one takes the place of this."""
+        before = self._reports.get(report.id)
+        if report.nodes is None and before is not None:
+            report = replace(report, nodes=before.nodes)
         self._reports[report.id] = report
 
     def poll(self, ids: Collection[int], *, begin: bool) -> bool:
@@ -116,7 +119,8 @@ def _with(row: Reservation, report: Report | None) -> Reservation:
     """A row as it will be once the report is told."""
     if report is None or not row.state.is_promised:
         return row
-    row = replace(row, state=report.state, trouble=report.trouble)
+    nodes = row.nodes if report.nodes is None else report.nodes
+    row = replace(row, state=report.state, trouble=report.trouble, nodes=nodes)
     if row.first_start_s is None:
         row = replace(
             row,

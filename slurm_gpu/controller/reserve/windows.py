@@ -13,7 +13,7 @@ from slurm_gpu.database.reserve.reservation import Reservation, id_of
 from slurm_gpu.errors import UsageError
 from slurm_gpu.placement.calendar import FOREVER, Candidate, Taken, Window, earliest_window
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
-from slurm_gpu.slurm.hostlist import expand
+from slurm_gpu.slurm.hostlist import compress, expand
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import SlurmReservation
 from slurm_gpu.units import counted
@@ -85,6 +85,46 @@ def plan(
         *_by_promises(promised, one.id),
     ]
     return earliest_window(found, taken, one.n_nodes, duration_s, earliest_s, latest_s)
+
+
+def without(
+    row: Reservation,
+    lost: Collection[str],
+    nodes: Iterable[SlurmNode],
+    jobs: Iterable[QueuedJob],
+    in_slurm: Iterable[SlurmReservation],
+    promised: Iterable[Reservation],
+    zones: Mapping[str, Zone],
+    now_s: float,
+    timezone: ZoneInfo,
+) -> str | None:
+    """The nodes of what is promised, with others that are free for what is left in place of those `lost`.
+
+    Of the same zone as the others, if they can be. None where there are not so many.
+    """
+    assert row.start_s is not None
+    assert row.end_s is not None
+    mine, zone_of = set(expand(row.nodes or "")), zone_names(zones)
+    per_node = math.ceil(row.gpus / row.n_nodes)
+    kept = mine.difference(lost)
+    now = math.ceil(now_s)
+    start_s = max(row.start_s, now)
+    taken = [
+        *_by_jobs(jobs, now),
+        *_by_slurm((one for one in in_slurm if one.name != row.name), row.end_s, timezone),
+        *_by_promises(promised, row.id),
+    ]
+    found = [
+        Candidate(node.name, node.n_gpus, zone_of.get(node.name))
+        for node in nodes_with(nodes, row.partition, row.gpu_type)
+        if _gpus(node, row.gpu_type) >= per_node and node.name not in mine
+    ]
+    near = {zone_of[name] for name in kept if name in zone_of}
+    for candidates in ([one for one in found if one.zone in near], found):
+        window = earliest_window(candidates, taken, len(lost), row.end_s - start_s, start_s, start_s)
+        if window is not None:
+            return compress([*kept, *window.nodes])
+    return None
 
 
 def _by_jobs(jobs: Iterable[QueuedJob], now_s: int) -> Iterator[Taken]:

@@ -82,6 +82,11 @@ class Reservation:
         """What it is called in Slurm."""
         return f"sg_{self.id}"
 
+    @property
+    def was_made(self) -> bool:
+        """Whether Slurm had it, of one that is over: of the others its trouble stays."""
+        return self.first_start_s is not None or self.trouble is None
+
     def to_json(self) -> dict[str, Any]:
         """A dict that json.dumps takes."""
         return asdict(self)
@@ -111,6 +116,8 @@ class Report:
     first_job_id: int | None = None
     first_eligible_s: int | None = None
     first_start_s: int | None = None
+    nodes: str | None = None
+    """Where it is now, with others in place of nodes that went out of service; None: where it was."""
 
 
 def _checked(one: Reservation) -> Reservation:

@@ -93,9 +93,22 @@ def approve(
     mine = set(expand(nodes))
     if len(mine) < one.n_nodes:
         raise UsageError(f"reservation {one.id} asks for {one.n_nodes} nodes, and {nodes} are {len(mine)}")
+    if taken := _promised_to_another(connection, one, start_s, end_s, mine):
+        raise UsageError(f"{taken} then; try again")
+    changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
+    _decide(connection, one, State.APPROVED, who, now_s, None, changed)
+    promise = in_words(nodes, start_s, end_s)
+    note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
+
+
+def _promised_to_another(
+    connection: Connection, one: Reservation, start_s: int, end_s: int, mine: set[str]
+) -> str | None:
+    """Which of these nodes are promised to which other for a part of the time; None where none is."""
     table = reservation.c
     others = select(reservation).where(
         table.cluster == one.cluster,
+        table.reservation_id != one.id,
         table.state.in_(_PROMISED),
         table.start_s < end_s,
         table.end_s > start_s,
@@ -103,13 +116,17 @@ def approve(
     for other in map(_read, connection.execute(others).mappings()):
         both = mine & set(expand(other.nodes or ""))
         if both:
-            raise UsageError(
-                f"{', '.join(sorted(both))} is promised to reservation {other.id} then; try again"
-            )
-    changed = {"start_s": start_s, "end_s": end_s, "nodes": nodes}
-    _decide(connection, one, State.APPROVED, who, now_s, None, changed)
-    promise = in_words(nodes, start_s, end_s)
-    note_act(connection, who, now_s, "reservation approved", one.name, one.why or "", one.state, promise)
+            return f"{', '.join(sorted(both))} is promised to reservation {other.id}"
+    return None
+
+
+def _moved(connection: Connection, one: Reservation, nodes: str, now_s: int) -> dict[str, Any]:
+    """What changes where slurm-gpuctld has it on other nodes: nothing where another was promised these."""
+    _wait_for_turn(connection, now_s)
+    assert one.start_s is not None
+    assert one.end_s is not None
+    taken = _promised_to_another(connection, one, one.start_s, one.end_s, set(expand(nodes)))
+    return {"nodes": nodes} if taken is None else {"trouble": f"in Slurm it is on {nodes}, and {taken}"}
 
 
 def end(connection: Connection, one: Reservation, state: State, who: str, now_s: int, why: str) -> None:
@@ -147,6 +164,8 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
             _set(connection, one, {"trouble": trouble})
             continue
         changed: dict[str, Any] = {"trouble": report.trouble}
+        if report.nodes is not None and report.nodes != one.nodes:
+            changed |= _moved(connection, one, report.nodes, now_s)
         if not (one.state is State.ACTIVE and report.state is State.APPROVED):
             changed["state"] = report.state.value
         if one.first_start_s is None and report.first_start_s is not None:

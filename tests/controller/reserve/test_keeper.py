@@ -13,16 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_gpu.config import Reservations as Settings
+from slurm_gpu.config import Zone
 from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.reserve.keeper import EVERY_S, ReservationKeeper
+from slurm_gpu.controller.reserve.mending import OUT_S, Mender
 from slurm_gpu.controller.reserve.rows import ReservationTable, exchanged
 from slurm_gpu.database.reserve.reservation import Report, Reservation, State
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.slurm.client import QueuedJob
 from slurm_gpu.slurm.reservations import JobAround, NodesBusyError, SlurmReservation
-from tests.controller.fakes import NOON_S, Clock
+from tests.controller.fakes import NOON_S, Clock, make_node
 
 UNUSED_S = 600.0
+UTC = ZoneInfo("UTC")
 WINDOW_S = 3600
 ROW = Reservation(
     id=3, cluster="lab", user="alice", account="vision", partition="gpu", gpus=8, n_nodes=2,
@@ -73,6 +77,12 @@ class Slurm:
         )
         self._die("create")
 
+    def move(self, name: str, nodes: str) -> None:
+        if self.refuses:
+            raise SlurmError(f"`scontrol update` failed (1): {self.refuses}")
+        self.there[name] = replace(self.there[name], nodes=nodes)
+        self._die("move")
+
     def delete(self, name: str) -> None:
         if any(job.reservation == name and job.state == "RUNNING" for job in self.jobs):
             raise SlurmError("delete_reservation: Requested reservation is in use")
@@ -108,13 +118,17 @@ class Site:
         self.away = False
         self.told: list[Act] = []
         self.in_charge = True
+        self.nodes = [make_node(f"n{number}") for number in range(1, 7)]
+        self.running: list[QueuedJob] = []
         self.restart()
 
     def restart(self) -> None:
         acts = Acts(self.clock, self.told.extend)
         table = ReservationTable(self.exchange, at_once)
+        zones = {"z1": Zone("n[1-4]", None), "z2": Zone("n[5-6]", None)}
+        mender = Mender(lambda _: self.nodes, lambda: self.running, zones, UTC, self.clock)
         self.keeper = ReservationKeeper(
-            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, ZoneInfo("UTC")
+            Settings(None, UNUSED_S), self.slurm, table, self.clock, acts, UTC, mender
         )
         self.acts = acts
 
@@ -128,6 +142,7 @@ class Site:
                 said = {
                     key: value for key, value in asdict(report).items() if key not in ("id", "at_s", "why")
                 }
+                said["nodes"] = row.nodes if report.nodes is None else report.nodes
                 over = {"over_s": report.at_s, "over_why": report.why} if report.state.is_over else {}
                 self.rows[report.id] = replace(row, **said, **over)
         return [row for row in self.rows.values() if not row.state.is_over or row.id in ids]
@@ -140,6 +155,9 @@ class Site:
             if self.clock.uptime_s >= end_s:
                 return
             self.clock.advance(EVERY_S / 2)
+
+    def goes_down(self, *names: str) -> None:
+        self.nodes = [replace(node, state="down" if node.name in names else "idle") for node in self.nodes]
 
     def acted(self) -> list[str]:
         self.acts.close()
@@ -296,6 +314,96 @@ def test_whom_an_operator_let_in_by_hand_uses_it_as_well() -> None:
     assert "sg_3" not in site.slurm.there
 
 
+def test_a_job_that_cannot_start_in_it_does_not_keep_it_for_ever() -> None:
+    """It asks for more than there is, say: Slurm tells no reason by which that could be known."""
+    site = Site()
+    site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
+    site.turns(60 + 2 * UNUSED_S - 3 * EVERY_S)
+    assert site.row.state is State.ACTIVE
+    site.turns(6 * EVERY_S)
+    assert (site.row.state, site.row.over_why) == (
+        State.RELEASED, "job 17 did not start in 20m, with all nodes free: it cannot",
+    )  # fmt: skip
+
+
+def test_a_job_that_waits_for_a_node_that_is_down_keeps_it() -> None:
+    site = Site()
+    site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
+    site.goes_down("n2", "n3", "n4", "n5", "n6")
+    site.turns(60 + 3 * UNUSED_S)
+    assert site.row.state is State.ACTIVE
+
+
+@pytest.mark.parametrize(
+    ("down", "after"),
+    [
+        (("n2",), "n[1,3]"),  # of the same zone
+        (("n2", "n3", "n4"), "n[1,5]"),
+        (("n1", "n2"), "n[3-4]"),
+        (("n3",), "n[1-2]"),  # none of its nodes
+        (("n2", "n3", "n4", "n5", "n6"), "n[1-2]"),  # there are no others
+    ],
+)
+def test_others_take_the_place_of_nodes_that_went_down(down: tuple[str, ...], after: str) -> None:
+    site = Site(replace(ROW, start_s=NOON_S + 7200, end_s=NOON_S + 7200 + WINDOW_S))
+    del site.slurm.there["maint"]
+    site.turns()
+    site.goes_down(*down)
+    site.turns(OUT_S - EVERY_S)
+    assert site.row.nodes == "n[1-2]"  # it may be a reboot
+    site.turns(5 * EVERY_S)
+    assert (site.row.nodes, site.row.trouble) == (after, None)
+    assert site.slurm.there["sg_3"].nodes == after
+    site.goes_down()
+    site.turns(5 * EVERY_S)
+    assert site.row.nodes == site.slurm.there["sg_3"].nodes == after
+    assert site.acted() == ["reservation made", *["reservation moved"] * (after != "n[1-2]")]
+
+
+def test_nodes_that_are_anothers_take_no_ones_place() -> None:
+    start_s = NOON_S + 7200
+    first = replace(ROW, start_s=start_s, end_s=start_s + WINDOW_S)
+    site = Site(first, replace(first, id=4, nodes="n[3,5]"))
+    backup = SlurmReservation("backup", start_s + 60, start_s + 120, "n4", frozenset({"root"}))
+    site.slurm.there = {"backup": backup}
+    site.turns()
+    site.goes_down("n2")
+    site.turns(OUT_S + 5 * EVERY_S)
+    assert site.row.nodes == "n[1,6]"
+
+
+def test_while_the_training_runs_in_it_nothing_is_moved() -> None:
+    site = Site()
+    site.turns(60)
+    site.slurm.jobs = [JOB]
+    site.goes_down("n2")
+    site.turns(OUT_S * 2)
+    assert site.row.nodes == "n[1-2]"
+
+
+def test_a_kill_between_slurm_and_the_table_is_made_good() -> None:
+    site = Site(replace(ROW, start_s=NOON_S + 7200, end_s=NOON_S + 7200 + WINDOW_S))
+    del site.slurm.there["maint"]
+    site.turns()
+    site.goes_down("n2")
+    site.slurm.kills_after = "move"
+    with pytest.raises(Killed):
+        site.turns(OUT_S * 2)
+    assert (site.row.nodes, site.slurm.there["sg_3"].nodes) == ("n[1-2]", "n[1,3]")
+    site.restart()
+    site.turns()
+    assert (site.row.nodes, site.row.trouble) == ("n[1,3]", None)
+
+
+def test_where_slurm_does_not_move_it_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    site = Site()
+    site.turns()
+    site.slurm.refuses = "Requested nodes are busy"
+    site.goes_down("n2")
+    site.turns(OUT_S + 5 * EVERY_S)
+    assert "reservation sg_3 stays without n2: " in caplog.text
+
+
 def test_a_job_that_was_cancelled_while_it_waited_is_not_the_first() -> None:
     """Slurm tells the second in which it was cancelled as its start."""
     site = Site()
@@ -399,6 +507,7 @@ def test_its_end_is_told_and_whether_anybody_used_it() -> None:
     site.slurm.jobs = [JOB]
     site.turns(WINDOW_S + 60 + 3 * EVERY_S)
     assert (site.row.state, site.row.over_why) == (State.ENDED, "its window is over")
+    assert site.row.was_made
     del site.slurm.there["sg_3"]  # as Slurm does by itself
     site.turns()
     assert "sg_3" not in site.slurm.there
@@ -412,6 +521,7 @@ def test_one_that_slurm_never_had_is_not_called_unused_alone() -> None:
         State.ENDED,
         "its window is over, and nobody used it; Slurm did not have it: Invalid node name specified",
     )
+    assert not site.row.was_made
 
 
 def test_as_many_as_there_may_be_are_told_in_pieces_that_slurm_gpudbd_takes() -> None:
