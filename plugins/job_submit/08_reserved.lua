@@ -7,10 +7,18 @@ local function decode(name)
   end))
 end
 
+local FOLLOWING = { "\ncolocation ", "\nplacement ", "\nend " }
+
 -- The lines about reservations, all together; "" where there are none.
 local function section(body)
   local at = body:find("\nreserve ", 1, true)
-  return at and body:sub(at, body:find("\nplacement ", at, true) or body:find("\nend ", at, true)) or ""
+  for _, ending in ipairs(at and FOLLOWING or {}) do
+    local last = body:find(ending, at, true)
+    if last then
+      return body:sub(at, last)
+    end
+  end
+  return ""
 end
 
 local function parse(text)
