@@ -56,7 +56,8 @@ class Blossom:
         for gpu in decision.shareable:
             alone_s = rollout.end_s(gpu, [])
             for one, member in enumerate(waiting):
-                savings[-gpu - 1, one] = alone_s + member.left_s - rollout.end_s(gpu, [one])
+                if rollout.starts(gpu, [one]):
+                    savings[-gpu - 1, one] = alone_s + member.left_s - rollout.end_s(gpu, [one])
         for one, two in combinations(range(len(waiting)), 2):
             alone_s = waiting[one].left_s + waiting[two].left_s
             savings[one, two] = alone_s - rollout.end_s(empty, [one, two])

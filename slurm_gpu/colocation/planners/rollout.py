@@ -1,9 +1,9 @@
 """What comes of an order of starts on each GPU, by what is believed alone.
 
 A GPU takes the jobs of its order one after the other: the next one joins as soon as it may share with those
-that run there and sharing pays, that is, more work is done in a second with it than without; until then it
-holds those behind it back. Any schedule in which jobs start when others end has such an order. As every
-sharing pays, no order is longer than its jobs one after the other.
+that run there and sharing pays, that is, more work is done in a second with it than without; one that is to
+begin apart waits for an empty GPU. Until it starts it holds those behind it back. Any schedule in which jobs
+start when others end has such orders. As every sharing pays, none is longer than its jobs one after another.
 
 Speeds are those of whole runs, and whether jobs fit together is asked from where each is now.
 """
@@ -34,6 +34,8 @@ class Rollout:
         self._belief, self._least_gain = belief, least_gain
         self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
         self.left_s = [member.left_s for member in self.members]
+        self.apart = [False] * len(waiting)
+        """Which of those that wait begin on an empty GPU alone."""
         self.took_s = [0.0] * len(self.members)
         """How long each one will have run in the end, of the orders that were rolled out last."""
         n = len(waiting)
@@ -58,10 +60,13 @@ class Rollout:
         """How many of this order join those that run there now, at once."""
         present = self.here[gpu]
         at = 0
-        while at < len(order) and self.joins(present, order[at]):
+        while at < len(order) and self._begins(present, order[at]):
             present += (order[at],)
             at += 1
         return at
+
+    def _begins(self, running: tuple[int, ...], job: int) -> bool:
+        return not running or (not self.apart[job] and self.joins(running, job))
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
         """Whether it may start beside these, and sharing pays."""
@@ -99,6 +104,7 @@ class Rollout:
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
         """As `_end_of_groups`, where two run together at most: most of a search's time is spent here."""
         left_s, took_s, beside, joins = self.left_s, self.took_s, self._beside, self._with
+        apart = self.apart
         here = self.here[gpu]
         a, b = (*here, -1, -1)[:2]
         a_left = left_s[a] if a >= 0 else 0.0
@@ -114,7 +120,7 @@ class Rollout:
                 a_left, a_began = left_s[a], now_s
                 at += 1
             if b < 0:
-                if at < n and joins[a][order[at]]:
+                if at < n and joins[a][order[at]] and not apart[order[at]]:
                     b = order[at]
                     b_left, b_began = left_s[b], now_s
                     at += 1
@@ -141,7 +147,7 @@ class Rollout:
         began_s = [self._began_s[one] for one in present]
         now_s, at, n = 0.0, 0, len(order)
         while present or at < n:
-            while at < n and self.joins(present, order[at]):
+            while at < n and self._begins(present, order[at]):
                 job = order[at]
                 present += (job,)
                 left_s.append(self.left_s[job])

@@ -1,0 +1,64 @@
+"""When jobs began, and how many of those that ended lately were slowed down, as a planner remembers it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from slurm_gpu.colocation.planner import Member, View
+
+NOTICED = 1.02
+"""A job is slowed down if its whole run takes longer than this, alone."""
+_REMEMBERED = 128
+"""So many that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    began_s: float
+    alone_s: float
+
+
+class History:
+    """Is told of every view before anything is decided, and of every start."""
+
+    def __init__(self) -> None:
+        self._runs: dict[int, _Run] = {}
+        self._ended: deque[bool] = deque(maxlen=_REMEMBERED)
+        """Whether each was slowed down."""
+        self._sees_ends = False
+
+    @property
+    def ended(self) -> int:
+        """How many did."""
+        return len(self._ended)
+
+    @property
+    def slowed(self) -> int:
+        """How many of them were slowed down."""
+        return sum(self._ended)
+
+    def look(self, view: View) -> None:
+        """Whoever is gone has ended now, if somebody waited: else nobody asks when a job ends."""
+        running = {member.job: member for gpu in view.gpus for member in gpu.running}
+        if self._sees_ends:
+            self._ended.extend(
+                view.now_s - run.began_s > NOTICED * run.alone_s
+                for job, run in self._runs.items()
+                if job not in running
+            )
+        self._runs = {
+            job: self._runs.get(job) or _Run(view.now_s - member.done_s, member.done_s + member.left_s)
+            for job, member in running.items()
+        }
+        self._sees_ends = bool(view.waiting)
+
+    def start(self, now_s: float, members: Iterable[Member], still_wait: bool) -> None:
+        """These start; whether others go on waiting."""
+        self._runs.update((member.job, _Run(now_s, member.done_s + member.left_s)) for member in members)
+        self._sees_ends = still_wait
+
+    def elapsed_s(self, view: View) -> list[list[float]]:
+        """How long each one has been running; as if it had been alone, where nobody remembers its start."""
+        return [[view.now_s - self._runs[member.job].began_s for member in gpu.running] for gpu in view.gpus]

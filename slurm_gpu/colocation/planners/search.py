@@ -1,0 +1,137 @@
+"""Better orders of starts, by simulated annealing on what is believed to come of them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import exp
+
+from slurm_gpu.colocation.planners.history import NOTICED
+from slurm_gpu.colocation.planners.rollout import Rollout
+
+Orders = list[list[int]]
+"""By GPU: indices of waiting jobs, as they start there one after the other. The lists in it never change."""
+
+HOT, WARM = 0.02, 0.002
+"""Temperatures to begin with, in parts of the cost: for orders that are any, and for some that are good."""
+_COLD = 0.0002
+"""At the end."""
+_MEAN_WEIGHT = 0.1
+_SWAP, _MOVE = 0.4, 0.85
+"""Changes within an order: up to here two change places, up to there one goes elsewhere; else some turn."""
+_PART = 0.1
+"""Where slowed jobs cost something, so often a job is set apart, or no longer."""
+_NOTICED_PRICE = 0.02
+"""Of a slowed job that is allowed, in parts of the price of one that is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Consideration:
+    """What slowed jobs cost: `price_s` each beyond so many allowed ones, and hardly anything up to there."""
+
+    price_s: float
+    allowed: int
+
+
+class Search:
+    """By small changes. The cost is the time at which the last GPU is idle.
+
+    With a little of the mean over GPUs, so that progress on one that is not the last counts, and what slowed
+    jobs cost.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        orders: Orders,
+        consideration: Consideration | None = None,
+    ) -> None:
+        self._rollout, self._orders, self._consideration = rollout, orders, consideration
+        self._part = _PART if consideration is not None else 0.0
+        self._limit_s = [NOTICED * (member.left_s + member.done_s) for member in rollout.members]
+        rolled = [self._roll(gpu, order) for gpu, order in enumerate(orders)]
+        self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]
+
+    def anneal(self, evaluations: int, hot: float, rng: random.Random) -> Orders:
+        """The best that it comes across in so many evaluations of a GPU's order.
+
+        Who is apart in it, the rollout then knows.
+        """
+        rollout, random_ = self._rollout, rng.random
+        orders, apart, ends_s, slowed = self._orders, rollout.apart, self._ends_s, self._slowed
+        best = orders, apart
+        least = cost = first = self._cost(ends_s, slowed)
+        done = 0 if sum(map(len, orders)) + len(orders) > 2 or self._part else evaluations
+        while done < evaluations:
+            changed, new_apart = self._change(orders, apart, ends_s, random_)
+            rollout.apart = new_apart
+            done += len(changed)
+            new_orders, new_ends_s, new_slowed = orders.copy(), ends_s.copy(), slowed.copy()
+            for gpu, order in changed:
+                new_orders[gpu] = order
+                new_ends_s[gpu], new_slowed[gpu] = self._roll(gpu, order)
+            new_cost = self._cost(new_ends_s, new_slowed)
+            worse = new_cost - cost
+            if worse > 0:
+                temperature = first * hot * (_COLD / hot) ** (done / evaluations)
+                if random_() >= exp(-worse / temperature):
+                    continue
+            orders, apart, ends_s, slowed, cost = new_orders, new_apart, new_ends_s, new_slowed, new_cost
+            if cost < least:
+                best, least = (orders, apart), cost
+        rollout.apart = best[1]
+        return best[0].copy()
+
+    def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, int]:
+        """When it is idle, and how many of its jobs are slowed down."""
+        end_s = self._rollout.end_s(gpu, order)
+        if self._consideration is None:
+            return end_s, 0
+        took_s, limit_s = self._rollout.took_s, self._limit_s
+        return end_s, sum(
+            [took_s[one] > limit_s[one] for some in (order, self._rollout.here[gpu]) for one in some]
+        )
+
+    def _cost(self, ends_s: Sequence[float], slowed: Sequence[int]) -> float:
+        cost = max(ends_s) + _MEAN_WEIGHT * sum(ends_s) / len(ends_s)
+        if self._consideration is not None:
+            n, allowed = sum(slowed), self._consideration.allowed
+            cost += self._consideration.price_s * (_NOTICED_PRICE * n + max(0, n - allowed))
+        return cost
+
+    def _change(
+        self, orders: Orders, apart: list[bool], ends_s: Sequence[float], random_: Callable[[], float]
+    ) -> tuple[Sequence[tuple[int, list[int]]], list[bool]]:
+        """One small change: the GPUs that it concerns, with their new orders, and who is to be apart."""
+        n = len(orders)
+        here = there = 0
+        if n > 1:
+            here = ends_s.index(max(ends_s)) if random_() < 0.5 else int(random_() * n)
+            while not orders[here]:
+                here = int(random_() * n)
+            there = here if random_() < 0.5 else int(random_() * n)
+        kind = random_()
+        order = orders[here].copy()
+        i = int(random_() * len(order))
+        if kind < self._part:
+            apart = apart.copy()
+            apart[order[i]] = not apart[order[i]]
+            return ((here, order),), apart
+        if here != there:
+            other = orders[there].copy()
+            if other and kind < 0.5:
+                j = int(random_() * len(other))
+                order[i], other[j] = other[j], order[i]
+            else:
+                other.insert(int(random_() * (len(other) + 1)), order.pop(i))
+            return ((here, order), (there, other)), apart
+        j = int(random_() * len(order))
+        if kind < _SWAP:
+            order[i], order[j] = order[j], order[i]
+        elif kind < _MOVE:
+            order.insert(j, order.pop(i))
+        else:
+            i, j = min(i, j), max(i, j)
+            order[i : j + 1] = order[i : j + 1][::-1]
+        return ((here, order),), apart

@@ -1,0 +1,45 @@
+"""What a planner remembers of jobs, from views alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.colocation.planner import Gpu, Member, View
+from slurm_gpu.colocation.planners.history import History
+
+
+def view(now_s: float, running: list[Member], waiting: list[Member]) -> View:
+    return View(now_s, tuple(waiting), (Gpu(tuple(running)),))
+
+
+SLOW, FAST, OTHER = (Member(job, 0, 100.0) for job in range(3))
+
+
+def after(member: Member, done_s: float) -> Member:
+    return Member(member.job, 0, 100.0 - done_s, done_s)
+
+
+def test_who_took_longer_than_alone_was_slowed_down() -> None:
+    history = History()
+    history.look(view(0.0, [], [SLOW, FAST, OTHER]))
+    history.start(0.0, [SLOW, FAST], still_wait=True)
+    history.look(view(101.0, [after(SLOW, 90.0)], [OTHER]))
+    assert (history.ended, history.slowed) == (1, 0)
+    assert history.elapsed_s(view(101.0, [after(SLOW, 90.0)], [OTHER])) == [[101.0]]
+    history.look(view(111.0, [], [OTHER]))
+    assert (history.ended, history.slowed) == (2, 1)
+
+
+def test_who_ended_while_nobody_asked_is_not_judged() -> None:
+    history = History()
+    history.look(view(0.0, [], [SLOW]))
+    history.start(0.0, [SLOW], still_wait=False)
+    history.look(view(5000.0, [], [OTHER]))
+    assert (history.ended, history.slowed) == (0, 0)
+
+
+def test_who_ran_before_anybody_looked_has_not_been_slowed_down_so_far() -> None:
+    history = History()
+    seen = view(500.0, [after(SLOW, 60.0)], [OTHER])
+    history.look(seen)
+    assert history.elapsed_s(seen) == [[pytest.approx(60.0)]]
