@@ -90,7 +90,7 @@ class Importer:
         self._database, self._view, self._clock = database, view, clock
         self._cluster, self.interval_s, self.min_coverage = cluster, interval_s, min_coverage
         self._upkeep, self._places = upkeep, Places() if places is None else places
-        self._mark = f"accounting:{cluster}"
+        self._mark = _mark(cluster)
         self._wide_at: float | None = None
         self._patience: dict[int, tuple[float, float]] = {}
         self.status = ImportStatus()
@@ -130,10 +130,6 @@ class Importer:
             log.warning("import: %s; trying again every %g s", error, self.interval_s)
         self.status = ImportStatus(self.status.last_import_s, error)
 
-    def watermark(self, connection: Connection) -> int | None:
-        """Up to when accounting was read."""
-        return get_watermark(connection, self._mark)
-
     def run_once(self) -> int:
         """One pass; returns how many runs were new or changed. Raises OutsideError when something is away.
 
@@ -155,7 +151,7 @@ class Importer:
         now_s = int(self._clock.wall())
         made = RunRows(self._view.nodes(_NODES_WITHIN_S) or {})
         with self._database.reading() as connection:
-            watermark_s = self.watermark(connection)
+            watermark_s = read_until_s(connection, self._cluster)
             placed = Placed(connection, self._places)
         told = _Told(self._in_question())
         n_changed = 0
@@ -252,6 +248,15 @@ class Importer:
             for job_id, job in queue.by_id.items()
             if job.eligible_s is None and job.state == "CANCELLED"
         }
+
+
+def _mark(cluster: str) -> str:
+    return f"accounting:{cluster}"
+
+
+def read_until_s(connection: Connection, cluster: str) -> int | None:
+    """Up to when accounting was read."""
+    return get_watermark(connection, _mark(cluster))
 
 
 class _Told:

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from slurm_gpu import __version__
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.crew import outcome_of
 from slurm_gpu.database.ended import RunEnds, ended, run_ends
 from slurm_gpu.database.engine import REFUSED, Database, LockedError, LockWait, why_refused
@@ -20,8 +19,8 @@ from slurm_gpu.database.goods import Goods
 from slurm_gpu.database.groupcommit import GroupCommit
 from slurm_gpu.database.jobfacts import jobs_on
 from slurm_gpu.database.lane import Lane
-from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances, LiveBoard, Wants
-from slurm_gpu.database.rejections import Rejections
+from slurm_gpu.database.memory import Memory
+from slurm_gpu.database.nodememory import AT_ONCE_ITEMS, ITEMS_PER_S, Allowances
 from slurm_gpu.database.shipment import KINDS, Rejected, Shipment, ShipmentError
 from slurm_gpu.database.slurmview import Queue, SlurmView
 from slurm_gpu.database.store import prepare
@@ -54,14 +53,10 @@ class Intake:
         view: SlurmView,
         cluster: str,
         clock: Clock,
-        board: LiveBoard | None = None,
-        wants: Wants | None = None,
-        arrivals: Arrivals | None = None,
+        memory: Memory | None = None,
     ) -> None:
         self._database, self._view, self._cluster, self._clock = database, view, cluster, clock
-        self._board = LiveBoard(clock) if board is None else board
-        self._wants = Wants(clock) if wants is None else wants
-        self._arrivals = Arrivals(clock) if arrivals is None else arrivals
+        self._memory = Memory.fresh(clock) if memory is None else memory
         self._allowances = Allowances(clock)
         self._commits = GroupCommit(self._store_together, Goods.segments, attrgetter("node"), clock)
         self._unknown = UnknownLog()
@@ -73,7 +68,6 @@ class Intake:
         self._unread = TroubleLog("nodes cannot be told which of their jobs are over: %s", clock)
         self.storing = Lane("shipments wait for the database, and none was stored or refused", clock)
         """Those that wait for it."""
-        self.rejections = Rejections(clock)
 
     def take(self, shipment: Shipment, address: str | None) -> Answer:
         """Store and answer; `address` is the sender's, None over the Unix socket of this host.
@@ -122,7 +116,7 @@ class Intake:
         goods = self._admitted(shipment, foreign, queue)
         if goods.live is not None:
             # Whatever becomes of the rest: later nobody needs to know.
-            self._board.put(shipment.node, goods.live)
+            self._memory.board.put(shipment.node, goods.live)
         stored, stale = 0, 0
         windows, n_to_store, n_rejected = list(goods.windows.values()), goods.n_to_store, len(goods.rejected)
         if n_to_store:
@@ -130,10 +124,10 @@ class Intake:
             self._allowances.spend(sender, n_to_store - (len(goods.rejected) - n_rejected))
         # Nothing from here on may fail for want of Slurm or the database: it would all be sent again.
         for window in windows:
-            self._wants.arrived(shipment.node, window.job_id)
+            self._memory.wants.arrived(shipment.node, window.job_id)
         if goods.rejected:
             _warn(shipment.node, address, goods.rejected)
-            self.rejections.add(goods.rejected)
+            self._memory.rejections.add(goods.rejected)
         if shipment.unknown:
             self._unknown.tell(shipment.node, shipment.version, shipment.unknown)
         slurm_nodes = self._view.nodes() or {}
@@ -142,13 +136,13 @@ class Intake:
         now_s = self._clock.wall()
         over = ended(shipment.node, open_jobs, queue, now_s, self._run_ends)
         if is_its_own:
-            self._arrivals.heard(shipment.node, shipment.version)
+            self._memory.arrivals.heard(shipment.node, shipment.version)
         return {
             "stored": stored,
             "stale": stale,
             **{_rejection_key(kind): [] for kind in KINDS},
             **_by_kind(goods.rejected),
-            "want": self._wants.of(shipment.node),
+            "want": self._memory.wants.of(shipment.node),
             "jobs": jobs_on(shipment.node, slurm_nodes.get(shipment.node), queue, now_s),
             "ended": {str(job_id): item.to_json() for job_id, item in over.items()},
             "ignored": shipment.unknown,

@@ -46,10 +46,19 @@ class Lane:
         """How many wait now."""
         return self._waiting
 
+    @property
+    def since_s(self) -> float:
+        """Since when none of them was done, by Clock.monotonic(); it says nothing where none waits."""
+        return self._since_s
+
     def hangs(self, now_s: float, within_s: float) -> str | None:
         """In words, where some wait and none was done within that time."""
         with self._lock:
-            waiting, silent_s = self._waiting, now_s - self._since_s
-        if not waiting or silent_s <= within_s:
-            return None
-        return f"{waiting} {self._what} for {silent_s:.0f} s"
+            return hang_of(self._what, self._waiting, now_s - self._since_s, within_s)
+
+
+def hang_of(what: str, n_waiting: int, silent_s: float, within_s: float) -> str | None:
+    """In words, where so many wait and none was done for so long, which is longer than it should be."""
+    if not n_waiting or silent_s <= within_s:
+        return None
+    return f"{n_waiting} {what} for {silent_s:.0f} s"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import logging
 import os
 import signal
@@ -17,20 +16,19 @@ from slurm_gpu.clock import Clock, SystemClock
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
 from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.importer import Importer
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.parts import ImportThread, make_importer, tune_python
 from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
-from slurm_gpu.database.services import Services
+from slurm_gpu.database.services import Importing, Services
 from slurm_gpu.database.settings import default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upgrading import make_ready
-from slurm_gpu.database.upkeep import Upkeep
+from slurm_gpu.database.workers import FarImport, Workers
 from slurm_gpu.errors import DatabaseError, exit_code_of
 from slurm_gpu.notify import Notifier
 from slurm_gpu.slurm.connect import connect
@@ -38,12 +36,6 @@ from slurm_gpu.slurm.connect import connect
 log = logging.getLogger("slurm-gpudbd")
 
 _RETRY_S = 2.0
-_SWITCH_S = 0.0005
-"""For so long each step of an answer waits for Python's lock while another thread computes. One does so for a
-second and more when Slurm tells of 10,000 jobs: with the usual 5 ms that holds up as many nodes."""
-_GARBAGE_AFTER = 10_000
-"""So many new objects bring about a search for cycles. With the usual 700, thousands of rows on their way
-into the database are gone through again and again, which takes an eighth of a first import."""
 _TABLES_WITHIN_S = 600.0
 """To make the tables of an empty database, on a slow disk."""
 
@@ -60,13 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code_of("slurm-gpudbd", lambda: _run(options))
 
 
-def tune_python() -> None:
-    """For many threads, of which one may have a million rows to store."""
-    sys.setswitchinterval(_SWITCH_S)
-    gc.freeze()  # what was imported stays
-    gc.set_threshold(_GARBAGE_AFTER)
-
-
 def _run(options: argparse.Namespace) -> None:
     tune_python()
     config = load_config(options.config)
@@ -78,47 +63,41 @@ def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     database = Database(settings.url)
     view = SlurmView(connect(), clock)
-    places = Places.of(config)
-    importer = Importer(
-        database,
-        view,
-        clock,
-        config.cluster,
-        config.import_interval_s,
-        config.sampling.min_coverage,
-        Upkeep(database, view, clock, places, config.retention),
-        places,
-    )
     if options.once:
         make_ready(database)
-        n_changed = importer.run_once()
+        n_changed = make_importer(config, database, view, clock).run_once()
         log.info("imported %d new or changed runs, and matched the records", n_changed)
         return
-    stop = threading.Event()
     # Until the server takes over, an end is an end; nothing is under way yet.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _make_ready_when_there(database, notifier)
     sockets = [listen_tcp(listen), listen_unix(options.socket or config.database_socket)]
-    services = _services(config, database, view, importer, clock, places)
-    worker = threading.Thread(target=importer.run_until, args=(stop,), name="import", daemon=True)
-    worker.start()
+    memory = Memory.fresh(clock)
+    workers: Workers | None = None
+    if settings.workers:
+        for_people: bool = options.foreground
+        workers = Workers(settings.workers, config, settings.url, clock, memory, for_people=for_people)
+        importing: FarImport | ImportThread = workers.importing
+    else:
+        importing = ImportThread(make_importer(config, database, view, clock))
+    services = _services(config, database, view, importing, clock, memory, workers)
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
     answering = Answering(make_app(services), clock)
-    importer.gives_way = answering.is_behind
-    pulse = Pulse(notifier, clock, (*answering.lanes, services.intake.storing), importer, worker.is_alive)
+    lanes = (*answering.lanes, services.intake.storing, *(() if workers is None else (workers,)))
+    pulse = Pulse(notifier, clock, lanes, importing, importing.runs)
 
     def stopping() -> None:
         notifier.stopping()
         services.stopping.set()
 
-    try:
-        serve(answering, sockets, stopping, pulse.beat if notifier.listens else None)
-    finally:
-        stop.set()
-        # A pass under way may be waiting for Slurm; what it has not committed, the next one reads again.
-        worker.join(timeout=1)
+    beat = pulse.beat if notifier.listens else None
+    if isinstance(importing, ImportThread):
+        with importing.going_on(answering.is_behind):
+            serve(answering, sockets, stopping, beat)
+    elif workers is not None:
+        serve(answering, sockets, stopping, beat, workers.run)
     log.info("stopped")
 
 
@@ -126,27 +105,27 @@ def _services(
     config: SiteConfig,
     database: Database,
     view: SlurmView,
-    importer: Importer,
+    importing: Importing,
     clock: Clock,
-    places: Places,
+    memory: Memory,
+    workers: Workers | None,
 ) -> Services:
     def slurm_uid() -> int | None:
         settings = view.settings()
         return None if settings is None else settings.slurm_user_uid
 
-    board, wants, arrivals = LiveBoard(clock), Wants(clock), Arrivals(clock)
     return Services(
         cluster=config.cluster,
         database=database,
         authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
-        intake=Intake(database, view, config.cluster, clock, board, wants, arrivals),
-        importer=importer,
+        intake=Intake(database, view, config.cluster, clock, memory),
+        importing=importing,
         view=view,
-        arrivals=arrivals,
-        board=board,
-        wants=wants,
+        memory=memory,
         clock=clock,
-        places=places,
+        places=Places.of(config),
+        min_coverage=config.sampling.min_coverage,
+        workers=workers,
         reservations=config.placement.reservations,
     )
 

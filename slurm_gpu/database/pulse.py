@@ -14,8 +14,8 @@ from typing import Protocol
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.database.importer import ImportStatus
 from slurm_gpu.database.lane import Lane
+from slurm_gpu.database.services import Importing
 from slurm_gpu.notify import STATUS_EACH_S, Notifier
 
 log = logging.getLogger(__name__)
@@ -26,17 +26,6 @@ ANSWERED_WITHIN_S = 600.0
 """Well over what one request waits for a database that does not answer."""
 IMPORT_STEP_WITHIN_S = 3600.0
 """A step of the import is one question to sacct, which may take ten minutes, or some hundred jobs or rows."""
-
-
-class Importing(Protocol):
-    """What is asked of the importer.
-
-    `stepped_s` is Clock.monotonic() when it last got on; a pass begins each `interval_s`.
-    """
-
-    status: ImportStatus
-    stepped_s: float
-    interval_s: float
 
 
 class Answering:
@@ -81,6 +70,13 @@ class Answering:
             answered()
 
 
+class Waiting(Protocol):
+    """Work that waits: a Lane, or several as one."""
+
+    def hangs(self, now_s: float, within_s: float) -> str | None:
+        """In words, where some wait and none was done within that time."""
+
+
 class Pulse:
     """Tells systemd how slurm-gpudbd fares; `beat` is called in the loop that answers."""
 
@@ -88,7 +84,7 @@ class Pulse:
         self,
         notifier: Notifier,
         clock: Clock,
-        lanes: tuple[Lane, ...],
+        lanes: tuple[Waiting, ...],
         importing: Importing,
         import_runs: Callable[[], bool],
     ) -> None:

@@ -22,6 +22,7 @@ from slurm_gpu.database.clusterview import show_cluster
 from slurm_gpu.database.detail import node_reports
 from slurm_gpu.database.forecasts.store import newest_model
 from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.importer import read_until_s
 from slurm_gpu.database.loans import with_lenders
 from slurm_gpu.database.queries import (
     WindowsFound,
@@ -73,7 +74,7 @@ class Reads:
         def find() -> dict[str, Any]:
             with self._services.database.reading() as connection:
                 cluster, now_s = self._services.cluster, self._services.clock.wall()
-                min_coverage = self._services.importer.min_coverage
+                min_coverage = self._services.min_coverage
                 page = find_job(connection, cluster, job, caller, now_s, min_coverage)
             return replace(page, runs=with_lenders(page.runs, self._services.view.queue)).to_json()
 
@@ -114,7 +115,9 @@ class Reads:
                 403, f"job {job} is another user's; its owner and operators may see its window"
             )
         for node, job_id in found.missing:
-            self._services.wants.ask(node, job_id)
+            self._services.memory.wants.ask(node, job_id)
+            if self._services.workers is not None:
+                self._services.workers.ask(node, job_id)
         if found.windows:
             return JSONResponse({"windows": [item.to_json() for item in found.windows]})
         if found.missing:
@@ -141,7 +144,7 @@ class Reads:
         return Response(body, media_type="application/json", headers=headers)
 
     def _live(self, caller: Caller) -> bytes:
-        shown = show_live(self._services.board.values(), self._services.view.queue(), caller)
+        shown = show_live(self._services.memory.board.values(), self._services.view.queue(), caller)
         return json.dumps({"nodes": shown}, separators=(",", ":")).encode()
 
     async def _live_events(self, caller: Caller) -> AsyncIterator[bytes]:
@@ -167,7 +170,10 @@ class Reads:
         await self._caller(request)
 
         def find() -> list[dict[str, Any]]:
-            heard = {name: (item.at_s, item.version) for name, item in self._services.arrivals.last().items()}
+            heard = {
+                name: (item.at_s, item.version)
+                for name, item in self._services.memory.arrivals.last().items()
+            }
             with self._services.database.reading() as connection:
                 return [item.to_json() for item in node_reports(connection, heard)]
 
@@ -199,10 +205,10 @@ class Reads:
         services = self._services
         now_s = services.clock.wall()
         with services.database.reading() as connection:
-            watermark_s = services.importer.watermark(connection)
+            watermark_s = read_until_s(connection, services.cluster)
             unmatched = count_unmatched(connection)
             learned_s = newest_model(connection, services.cluster, now_s)
-        status = services.importer.status
+        status = services.importing.status
         return Health(
             version=slurm_gpu.__version__,
             wire=WIRE_RANGE,
@@ -210,15 +216,15 @@ class Reads:
             database=services.database.server(),
             cluster=services.cluster,
             now_s=now_s,
-            import_interval_s=services.importer.interval_s,
+            import_interval_s=services.importing.interval_s,
             last_import_s=status.last_import_s,
             import_error=status.error,
             watermark_s=watermark_s,
             watermark_lag_s=None if watermark_s is None else now_s - watermark_s,
             unmatched=unmatched,
-            silent_nodes=services.arrivals.silent(services.view.queue()),
-            rejected=services.intake.rejections.by_kind(),
-            last_rejected_s=services.intake.rejections.last_s,
+            silent_nodes=services.memory.arrivals.silent(services.view.queue()),
+            rejected=services.memory.rejections.by_kind(),
+            last_rejected_s=services.memory.rejections.last_s,
             learned_s=learned_s,
         ).to_json()
 

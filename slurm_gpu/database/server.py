@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -201,12 +201,14 @@ def serve(
     sockets: list[socket.socket],
     on_stop: Callable[[], None] = lambda: None,
     beat: Callable[[], float] | None = None,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; those under way get a moment to end.
 
-    `beat` is called in between; it returns the seconds until it is to be called again.
+    `beat` is called in between; it returns the seconds until it is to be called again. What `beside` makes
+    runs meanwhile, and is cancelled at the end.
     """
-    asyncio.run(_serve(make_server(app, on_stop), sockets, beat))
+    asyncio.run(_serve(make_server(app, on_stop), sockets, beat, beside))
 
 
 class _Server(uvicorn.Server):
@@ -289,7 +291,10 @@ def _waited_s(connection: socket.socket) -> float:
 
 
 async def _serve(
-    server: uvicorn.Server, sockets: list[socket.socket], beat: Callable[[], float] | None
+    server: uvicorn.Server,
+    sockets: list[socket.socket],
+    beat: Callable[[], float] | None,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None,
 ) -> None:
     def stop() -> None:
         server.should_exit = True
@@ -297,12 +302,14 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop)
-    beating = None if beat is None else asyncio.create_task(_keep_beating(beat))
+    made = [None if beat is None else _keep_beating(beat), None if beside is None else beside()]
+    tasks = [asyncio.create_task(one) for one in made if one is not None]
     try:
         await server.serve(sockets)
     finally:
-        if beating is not None:
-            beating.cancel()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _keep_beating(beat: Callable[[], float]) -> None:

@@ -5,18 +5,39 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import Reservations
-from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
-from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.importer import ImportStatus
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.nodeperiods import Places
+from slurm_gpu.database.reconcile import DEFAULT_MIN_COVERAGE
 from slurm_gpu.database.slurmview import SlurmView
+from slurm_gpu.database.workers import Workers
 from slurm_gpu.slurm.submission import UserPlaces, read_user_places
+
+
+class Importing(Protocol):
+    """What is told of the import, wherever it runs.
+
+    `stepped_s` is Clock.monotonic() when it last got on; a pass begins each `interval_s`.
+    """
+
+    @property
+    def status(self) -> ImportStatus:
+        """How it fares."""
+
+    @property
+    def stepped_s(self) -> float:
+        """When it last got on."""
+
+    @property
+    def interval_s(self) -> float:
+        """How often a pass begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +48,14 @@ class Services:
     database: Database
     authenticator: Authenticator
     intake: Intake
-    importer: Importer
+    importing: Importing
     view: SlurmView
-    arrivals: Arrivals
-    board: LiveBoard
-    wants: Wants
+    memory: Memory
     clock: Clock
     places: Places = field(default_factory=Places)
+    min_coverage: float = DEFAULT_MIN_COVERAGE
+    workers: Workers | None = None
+    """Where what nodes ship is stored by processes of their own."""
     reservations: Reservations | None = None
     places_of: Callable[[str], UserPlaces] = read_user_places
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

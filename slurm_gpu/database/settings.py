@@ -16,7 +16,8 @@ DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
 _EVERYWHERE = "0.0.0.0"
 _LISTEN_EXAMPLE = "0.0.0.0:6829"
-_KEYS = ("url", "listen")
+_KEYS = ("url", "listen", "workers")
+MAX_WORKERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +30,14 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told."""
+    """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told.
+
+    `workers` are processes that store what nodes ship, of which the first also imports; 0: one does it all.
+    """
 
     url: str = DEFAULT_URL
     listen: Address | None = None
+    workers: int = 0
 
 
 def default_is_meant() -> bool:
@@ -69,6 +74,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
     settings = DaemonSettings(
         url=_text(source, "url", values.get("url", DEFAULT_URL), DEFAULT_URL),
         listen=_listen(source, values["listen"]) if "listen" in values else None,
+        workers=_workers(source, values.get("workers", 0)),
     )
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise InputError(
@@ -99,6 +105,12 @@ def _listen(source: YamlSource, value: Any) -> Address:
         return parse_address(_text(source, "listen", value, _LISTEN_EXAMPLE))
     except UsageError as error:
         raise source.error(("listen",), f"listen: {error}") from None
+
+
+def _workers(source: YamlSource, value: Any) -> int:
+    if type(value) is int and 0 <= value <= MAX_WORKERS:
+        return value
+    raise source.error(("workers",), f"workers: {value!r} must be a number from 0 to {MAX_WORKERS}")
 
 
 def _text(source: YamlSource, key: str, value: Any, example: str) -> str:

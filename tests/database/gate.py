@@ -7,7 +7,7 @@ from sqlalchemy import func, select
 
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.shipment import parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
 from tests.database.samples import CLUSTER, FakeClock, MemorySlurm
@@ -21,9 +21,10 @@ class Gate:
     def __init__(self, database: Database, slurm: MemorySlurm | None = None) -> None:
         self.database, self.clock = database, FakeClock()
         self.slurm = MemorySlurm() if slurm is None else slurm
-        self.board, self.wants = LiveBoard(self.clock), Wants(self.clock)
+        self.memory = Memory.fresh(self.clock)
+        self.board, self.wants = self.memory.board, self.memory.wants
         view = SlurmView(self.slurm, self.clock, lambda name: frozenset({name}))
-        self.intake = Intake(database, view, CLUSTER, self.clock, self.board, self.wants)
+        self.intake = Intake(database, view, CLUSTER, self.clock, self.memory)
 
     def ship(self, *, node: str = "n1", address: str | None = N1, **lists: Any) -> dict[str, Any]:
         def wire(item: Any) -> Any:

@@ -21,12 +21,11 @@ from slurm_gpu import munge
 from slurm_gpu.config import Operators, Reservations, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import make_app
-from slurm_gpu.database.arrivals import Arrivals
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer, store_changed_runs
 from slurm_gpu.database.intake import Intake
-from slurm_gpu.database.nodememory import LiveBoard, Wants
+from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
@@ -104,7 +103,7 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
     slurm = MemorySlurm()
     slurm.node_list.append(node(9, name="here", address="127.0.0.1"))
     view = SlurmView(slurm, clock)
-    board, wants, arrivals = LiveBoard(clock), Wants(clock), Arrivals(clock)
+    memory = Memory.fresh(clock)
     # The tests run as root, who ships, or as some user, who then stands in for SlurmUser.
     services = Services(
         cluster=CLUSTER,
@@ -112,12 +111,10 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         authenticator=Authenticator(
             Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
         ),
-        intake=Intake(database, view, CLUSTER, clock, board, wants, arrivals),
-        importer=Importer(database, view, clock, CLUSTER, 60.0),
+        intake=Intake(database, view, CLUSTER, clock, memory),
+        importing=Importer(database, view, clock, CLUSTER, 60.0),
         view=view,
-        arrivals=arrivals,
-        board=board,
-        wants=wants,
+        memory=memory,
         clock=clock,
         reservations=Reservations(),
         places_of=lambda user: PLACES.get(user, UserPlaces()),

@@ -68,7 +68,7 @@ def test_what_comes_meanwhile_waits_on_its_node_and_is_stored_later(small: tuple
         with pytest.raises(DatabaseError) as failed:
             gate.ship(**goods)
     assert gate.count(run_device) == gate.count(run_host) == 0, "what cannot be stored whole is not there"
-    assert gate.intake.rejections.by_kind() == {}
+    assert gate.memory.rejections.by_kind() == {}
     assert "no room left" in trouble(str(failed.value), "").message
     fill(False)
     answer = gate.ship(**goods)

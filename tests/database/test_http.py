@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_gpu.database import posts
+from slurm_gpu.database import posts, storers
 from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.identity import Authenticator, Caller
@@ -239,7 +239,7 @@ def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.Monke
         return server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body, **gzipped))
 
     monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 1)
-    monkeypatch.setattr(posts, "parse_shipment", slowly)
+    monkeypatch.setattr(storers, "parse_shipment", slowly)
     first: list[int] = []
     thread = threading.Thread(target=lambda: first.append(ship()[0]))
     thread.start()
@@ -439,7 +439,7 @@ def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch
     by_credential = Authenticator.by_credential
     monkeypatch.setattr(Authenticator, "by_credential", vouch)
     monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 2 * posts.READERS)
-    monkeypatch.setattr(posts, "parse_shipment", parse)
+    monkeypatch.setattr(storers, "parse_shipment", parse)
     first, gone, last = (shipment(records=[], version=name) for name in ("first", "gone", "last"))
     with contextlib.ExitStack() as held:
         for _ in range(posts.READERS):
@@ -467,7 +467,7 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
     before = server.contents()
     server.clock.now += TOLD_EACH_S
     with monkeypatch.context() as small:
-        small.setattr(posts, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
+        small.setattr(storers, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
         status, answer = post(server, body)
         assert (status, answer["error"]) == (503, "shipments of 0 MiB wait to be stored already")
         assert post(server, shipment(records=[]))[0] == 200, "live values wait for nobody"
@@ -485,10 +485,10 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
     before = server.contents()
 
     def slowly(*given: Any) -> Any:
-        server.clock.now += posts.WAITED_FOR_S + 1
+        server.clock.now += storers.WAITED_FOR_S + 1
         return parse_shipment(*given)
 
-    monkeypatch.setattr(posts, "parse_shipment", slowly)
+    monkeypatch.setattr(storers, "parse_shipment", slowly)
     status, answer = post(server, body)
     assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node does")
     assert server.contents() == before

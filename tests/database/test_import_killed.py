@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, select
 
 from slurm_gpu.database import importer as importing
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import Importer
+from slurm_gpu.database.importer import Importer, read_until_s
 from slurm_gpu.database.periods import LONGEST_S
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
@@ -156,7 +156,7 @@ def test_what_was_read_of_a_long_time_is_not_read_again(database: Database) -> N
         making.run_once()
     n_stored = len(contents(database))
     with database.reading() as connection:
-        watermark_s = making.watermark(connection)
+        watermark_s = read_until_s(connection, CLUSTER)
     assert watermark_s is not None
     assert slurm.until_s - LONGEST_S <= watermark_s <= slurm.until_s + LONGEST_S
     assert 0 < n_stored < len(history())

@@ -8,7 +8,14 @@ from sqlalchemy import select
 
 from slurm_gpu.database.accounting import RunRow, RunRows, allocated_mgpu, gpu_type, run_row
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.importer import OVERLAP_S, WIDE_EVERY_S, WIDE_OVERLAP_S, Importer, store_changed_runs
+from slurm_gpu.database.importer import (
+    OVERLAP_S,
+    WIDE_EVERY_S,
+    WIDE_OVERLAP_S,
+    Importer,
+    read_until_s,
+    store_changed_runs,
+)
 from slurm_gpu.database.schema import run
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.store import IMPORTED, RUN_KEY, store_records
@@ -132,7 +139,7 @@ def test_a_pass_that_failed_does_not_move_the_watermark(database: Database) -> N
     with pytest.raises(SlurmError):
         importing.run_once()
     with database.reading() as connection:
-        assert importing.watermark(connection) == T0
+        assert read_until_s(connection, CLUSTER) == T0
 
 
 def test_an_open_run_that_slurmdbd_closed_late_is_asked_for_by_its_id(database: Database) -> None:

@@ -52,8 +52,8 @@ def test_an_item_that_the_database_refuses_is_rejected_and_keeps_out_no_other(
     assert (answer["stored"], answer["stale"], answer["rejected"]) == (13, 0, [])
     assert [gate.count(table) for table in (run_device, run_host, device, event)] == [5, 8, 2, 1]
     assert "'n1' from 127.0.1.1: 3 rejected for good, such as hosts[" in caplog.text
-    assert gate.intake.rejections.by_kind() == {"hosts": 2, "devices": 1}
-    assert gate.intake.rejections.last_s == gate.clock.wall()
+    assert gate.memory.rejections.by_kind() == {"hosts": 2, "devices": 1}
+    assert gate.memory.rejections.last_s == gate.clock.wall()
 
 
 def test_a_record_that_cannot_even_be_packed_is_rejected_and_keeps_out_no_other(

@@ -16,9 +16,9 @@ from tests.docs.pages import ROOT
 
 
 class _Untouched:
-    """Stands for all that answers are made of; only the authenticator and the clock are even held."""
+    """Stands for all that answers are made of; these are held, and none of them is used."""
 
-    authenticator = clock = None
+    authenticator = clock = intake = workers = None
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} was used before anybody said who asks")
