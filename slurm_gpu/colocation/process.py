@@ -1,0 +1,205 @@
+"""A Gaussian process over pairs of applications that share a GPU.
+
+The speed of one beside another is what it suffers from anybody, what the other does to anybody, and what
+these two do to each other. Each part is alike for applications that are alike: of one family and near in
+size, near in what they use alone, and, as learned from the pairs themselves, in how they fare and what they
+do beside others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5). A
+speed of 1 is a bound: whether two leave each other just enough room or more cannot be seen (a Tobit
+regression). A pair that is far off what all others say counts less (noise by Student's t).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.traits import Floats, Likeness
+
+_BOUND = 0.999
+"""Speeds from here on are not slowed down; by how much they could be faster is not known."""
+_FARTHEST = 2.0
+"""As fast would it be at most without that bound."""
+_FREEDOM = 6.0
+"""Degrees of freedom of the noise."""
+_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    """Variances of speeds, and distances within which applications are alike."""
+
+    suffers: float = 0.02
+    does: float = 0.015
+    pair: float = 0.018
+    learned: float = 0.018
+    level: float = 0.1
+    noise: float = 0.00125
+    octaves: float = 2.25
+    uses: float = 0.4
+    foreign_suffers: float = 0.05
+    """How much two of different families can be alike, as a part of those of one."""
+    foreign_does: float = 0.7
+    own: float = 0.02
+    fares: float = 0.1
+    """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
+
+    @property
+    def variances(self) -> tuple[float, ...]:
+        """All parts of what a single measurement of an unknown pair varies by."""
+        return self.suffers, self.does, self.pair, self.learned, self.level, self.noise
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """(m) each: what was measured."""
+
+    one: NDArray[np.intp]
+    """Whose speed it is."""
+    other: NDArray[np.intp]
+    """Beside whom."""
+    speed: Floats
+    count: Floats
+    """Of how many measurements it is the mean."""
+
+
+Covariance = Callable[[NDArray[np.intp], NDArray[np.intp], Entries], Floats]
+
+
+@dataclass(frozen=True)
+class Process:
+    """A fitted process."""
+
+    entries: Entries
+    believed: Floats
+    """(n, n) its mean where nothing is known."""
+    covariance: Covariance
+    inverse: Floats
+    """(m, m) of the entries' covariance, noise included."""
+    unbound: Floats
+    """(m) the speeds, as they would be without the bound of 1."""
+    noise: Floats
+    """(m) variance of each."""
+    fresh_noise: float
+    """Variance of one measurement that is as good as most."""
+    prior_variance: float
+
+    def everywhere(self) -> tuple[Floats, Floats]:
+        """(n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of it."""
+        n = len(self.believed)
+        one, other = np.divmod(np.arange(n * n), n)
+        across = self.covariance(one, other, self.entries)
+        speed = self.believed.ravel() + across @ (self.inverse @ self._residual)
+        explained = np.einsum("ij,jk,ik->i", across, self.inverse, across, optimize=True)
+        variance = np.maximum(self.prior_variance - explained, 0.0) + self.fresh_noise
+        return speed.reshape(n, n), np.sqrt(variance).reshape(n, n)
+
+    def left_out(self) -> tuple[Floats, Floats]:
+        """(m) each: as everywhere, of each entry, had its pair, both ways, not been measured.
+
+        What was learned of how alike applications are still knows of the pair.
+        """
+        speed, deviation = np.empty(len(self.unbound)), np.empty(len(self.unbound))
+        weighed = self.inverse @ self._residual
+        at = {pair: k for k, pair in enumerate(zip(self.entries.one, self.entries.other, strict=True))}
+        for (one, other), k in at.items():
+            both = [k] if one == other or (other, one) not in at else [k, at[other, one]]
+            block = np.linalg.inv(self.inverse[np.ix_(both, both)])
+            speed[k] = self.unbound[k] - (block @ weighed[both])[0]
+            deviation[k] = np.sqrt(max(block[0, 0] - self.noise[k], 0.0) + self.fresh_noise)
+        return speed, deviation
+
+    @property
+    def _residual(self) -> Floats:
+        return self.unbound - self.believed[self.entries.one, self.entries.other]
+
+
+def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales) -> Process:
+    """Of at least one entry: first by what is known of the applications, then by how they fared as well."""
+    first = _conditioned(_covariance(like, scales, None), entries, believed, scales)
+    fares, _ = first.everywhere()
+    return _conditioned(_covariance(like, scales, np.clip(fares, 0, 1.2)), entries, believed, scales)
+
+
+def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covariance:
+    own = scales.own * np.eye(len(like.same_family))
+    near = like.same_family * np.exp(-0.5 * (like.octaves / scales.octaves) ** 2)
+    foreign = np.exp(-0.5 * (like.uses / scales.uses) ** 2)
+    suffers = near + scales.foreign_suffers * foreign + own
+    does = near + scales.foreign_does * foreign + own
+    learned = None
+    if fares is not None:
+        learned = _alike(fares, scales.fares), _alike(fares.T, scales.fares)
+
+    def covariance(one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
+        ones, others = np.ix_(one, entries.one), np.ix_(other, entries.other)
+        mine, theirs = suffers[ones], does[others]
+        total = scales.suffers * mine + scales.does * theirs + scales.pair * mine * theirs + scales.level
+        if learned is not None:
+            total += scales.learned * learned[0][ones] * learned[1][others]
+        return np.asarray(total)
+
+    return covariance
+
+
+def _alike(rows: Floats, distance: float) -> Floats:
+    squares = ((rows[:, None] - rows) ** 2).mean(axis=2)
+    return np.asarray(np.exp(-0.5 * squares / distance**2), dtype=np.float64)
+
+
+def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, scales: Scales) -> Process:
+    """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
+    prior = covariance(entries.one, entries.other, entries)
+    mean = believed[entries.one, entries.other]
+    bound = entries.speed >= _BOUND
+    usual = scales.noise / entries.count
+    unbound, noise = entries.speed.copy(), usual
+    inverse: Floats = _inverse(prior, noise)
+    for _ in range(_STEPS):
+        weighed, own = inverse @ (unbound - mean), np.diag(inverse)
+        # What all others say of each, and the variance of that.
+        unbound[bound] = _beyond(unbound[bound] - weighed[bound] / own[bound], own[bound] ** -0.5)
+        weighed = inverse @ (unbound - mean)
+        # The square that is expected of what noise did to each, in units of the usual noise.
+        square = (noise**2 * (weighed**2 - own) + noise) / usual
+        noise = usual * (_FREEDOM + square) / (_FREEDOM + 1)
+        inverse = _inverse(prior, noise)
+    return Process(
+        entries,
+        believed,
+        covariance,
+        inverse,
+        unbound,
+        noise,
+        float(np.median(noise * entries.count)),
+        float(np.diag(prior).max()),
+    )
+
+
+def _inverse(prior: Floats, noise: Floats) -> Floats:
+    return np.asarray(np.linalg.inv(prior + np.diag(noise)), dtype=np.float64)
+
+
+def _beyond(mean: Floats, deviation: Floats) -> Floats:
+    """The mean of a normal distribution, of which only what is at or above 1 can have been."""
+    short = (1.0 - mean) / deviation
+    return np.minimum(mean + deviation * _hazard(short), _FARTHEST)
+
+
+def _hazard(short: Floats) -> Floats:
+    """Density over survival of the standard normal distribution (the inverse Mills ratio)."""
+    return np.array([_hazard_at(one) for one in short.tolist()])
+
+
+def _hazard_at(short: float) -> float:
+    if short > _FAR:
+        return short + 1 / short
+    survival = 0.5 * math.erfc(short / math.sqrt(2))
+    return math.exp(-0.5 * short * short) / math.sqrt(2 * math.pi) / survival
+
+
+_FAR = 8.0
+"""Deviations beyond which the quotient is one of two numbers near 0; its limit is used."""

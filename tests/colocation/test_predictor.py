@@ -1,0 +1,190 @@
+"""Speeds of pairs that nobody measured: from what like applications do, with how far they may be off."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.predictor import Predicted, predict
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.traits import Floats, Traits, likeness, traits_of_profile, traits_of_table
+
+_SIZES = (8, 16, 32, 64)
+
+
+def zoo(seed: int, noise: float = 0.0) -> tuple[list[Traits], Floats]:
+    """Twelve applications, which take turns: the larger the input, the more of the GPU each wants."""
+    rng = np.random.default_rng(seed)
+    traits, wants = [], []
+    for family in "abc":
+        most = rng.uniform(0.4, 1.0)
+        for step, size in enumerate(_SIZES):
+            wants.append(most * (step + 2) / (len(_SIZES) + 1))
+            traits.append(Traits(family, size, (wants[-1],)))
+    want = np.array(wants)
+    speeds = 1 / (1 + want[:, None] * np.maximum(want[:, None] + want - 0.7, 0))
+    return traits, np.clip(speeds + rng.normal(0, noise, speeds.shape), 0.05, 1)
+
+
+def some_missing(speeds: Floats, seed: int, part: float) -> Floats:
+    """Pairs, both ways, that nobody measured."""
+    gone = np.triu(np.random.default_rng(seed).random(speeds.shape) < part)
+    return np.where(gone | gone.T, np.nan, speeds)
+
+
+def mae(found: Floats, true: Floats, where: Floats) -> float:
+    return float(np.abs(found - true)[where].mean())
+
+
+def test_a_pair_that_never_met_is_predicted_from_those_that_did() -> None:
+    traits, speeds = zoo(1)
+    seen = some_missing(speeds, 1, 0.3)
+    unseen = np.isnan(seen)
+    found = predict(traits, seen).speed
+    constant = np.full_like(speeds, np.nanmedian(seen))
+    assert mae(found, speeds, unseen) < 0.02 < 0.15 * mae(constant, speeds, unseen) + 0.02
+
+
+def test_an_application_that_met_nobody_is_predicted_from_its_family_and_size() -> None:
+    traits, speeds = zoo(2)
+    seen = speeds.copy()
+    seen[5], seen[:, 5] = np.nan, np.nan
+    unseen = np.isnan(seen)
+    found = predict(traits, seen)
+    assert mae(found.speed, speeds, unseen) < 0.05
+    assert found.deviation[unseen].mean() > 1.2 * found.deviation[~unseen].mean()
+
+
+def test_what_is_measured_is_above_the_lower_bound_as_often_as_that_says() -> None:
+    above = []
+    for seed in range(6):
+        traits, speeds = zoo(seed, noise=0.05)
+        seen = some_missing(speeds, seed, 0.25)
+        unseen = np.isnan(seen)
+        found = predict(traits, seen)
+        above += (speeds >= found.lower(0.9))[unseen].tolist()
+        assert (found.lower(0.9) <= found.speed).all()
+    assert 0.85 <= np.mean(above) <= 0.99
+
+
+def test_the_surer_one_wants_to_be_the_lower_is_the_bound() -> None:
+    traits, speeds = zoo(3, noise=0.05)
+    found = predict(traits, some_missing(speeds, 3, 0.25))
+    bounds = [found.lower(confidence) for confidence in (0.5, 0.8, 0.95, 1.0)]
+    assert all((higher >= lower).all() for higher, lower in itertools.pairwise(bounds))
+
+
+def test_one_measurement_that_is_far_off_does_not_spoil_its_neighbours() -> None:
+    traits, speeds = zoo(4)
+    seen = some_missing(speeds, 4, 0.2)
+    unseen = np.isnan(seen)
+    at = tuple(np.argwhere(~unseen & (speeds < 0.7))[0])
+    wrong = seen.copy()
+    wrong[at] -= 0.4
+    assert mae(predict(traits, wrong).speed, speeds, unseen) < 0.03
+
+
+def test_often_measured_pairs_count_for_more() -> None:
+    traits = [Traits("a", 8), Traits("a", 16)]
+    speeds = np.array([[np.nan, 0.9], [0.3, np.nan]])
+    often = np.array([[1.0, 20.0], [1.0, 1.0]])
+    assert predict(traits, speeds, often).speed[0, 1] > predict(traits, speeds).speed[0, 1]
+    assert predict(traits, speeds, often).deviation[0, 1] < predict(traits, speeds).deviation[0, 1]
+
+
+def test_the_order_of_applications_does_not_matter() -> None:
+    traits, speeds = zoo(5, noise=0.03)
+    seen = some_missing(speeds, 5, 0.3)
+    order = np.random.default_rng(5).permutation(len(traits))
+    other = predict([traits[at] for at in order], seen[np.ix_(order, order)])
+    assert other.speed == pytest.approx(predict(traits, seen).speed[np.ix_(order, order)], abs=1e-6)
+
+
+def test_where_nothing_was_measured_what_is_believed_is_told_and_nothing_is_sure() -> None:
+    traits, speeds = zoo(6)
+    nothing = np.full_like(speeds, np.nan)
+    found = predict(traits, nothing, prior=speeds)
+    assert found.speed == pytest.approx(speeds)
+    assert (found.lower(0.9) < 0.1).all()
+    assert predict(traits, nothing).speed == pytest.approx(0.7)
+
+
+def test_what_cannot_run_together_says_nothing_of_speeds() -> None:
+    traits, speeds = zoo(7)
+    without, with_zeros = speeds.copy(), speeds.copy()
+    without[3, 3], with_zeros[3, 3] = np.nan, 0.0
+    assert predict(traits, without).speed == pytest.approx(predict(traits, with_zeros).speed)
+
+
+FAMILY = st.sampled_from(["a", "b", ""])
+NUMBER = st.none() | st.sampled_from([0.0, -1.0, 1e-300, 1e300]) | st.floats(0, 1e6)
+
+
+@st.composite
+def anything(draw: st.DrawFn) -> tuple[list[Traits], Floats, Floats]:
+    n = draw(st.integers(1, 5))
+    uses = draw(st.integers(0, 2))
+    numbers = st.tuples(*[st.none() | st.floats(-1e6, 1e6)] * uses)
+    traits = [Traits(draw(FAMILY), draw(NUMBER), draw(numbers)) for _ in range(n)]
+    speed = st.just(math.nan) | st.just(0.0) | st.just(1.0) | st.floats(1e-9, 1)
+    count = st.sampled_from([math.nan, 0.0, 1.0, 1e9])
+    square = [draw(st.lists(cell, min_size=n * n, max_size=n * n)) for cell in (speed, count)]
+    speeds, counts = (np.array(one).reshape(n, n) for one in square)
+    return traits, speeds, counts
+
+
+@given(anything())
+def test_whatever_was_measured_speeds_are_speeds_and_errors_are_finite(
+    case: tuple[list[Traits], Floats, Floats],
+) -> None:
+    traits, speeds, counts = case
+    found = predict(traits, speeds, counts)
+    for lower in (found.lower(0.5), found.lower(0.999)):
+        assert ((lower > 0) & (lower <= 1)).all()
+    assert ((found.speed > 0) & (found.speed <= 1)).all()
+    assert ((found.deviation > 0) & (found.deviation < 2)).all()
+    again = predict(traits, speeds, counts)
+    assert (again.speed == found.speed).all()
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, math.inf])
+def test_speeds_that_cannot_be_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        predict([Traits("a")], np.array([[value]]))
+
+
+def test_shapes_that_do_not_match_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"speeds of 2 applications have the shape \(2, 2\), not \(1, 1\)"):
+        predict([Traits("a"), Traits("b")], np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="equally many"):
+        likeness([Traits("a", None, (1.0,)), Traits("b")])
+
+
+def test_more_pairs_than_a_fit_takes_leave_out_those_of_least_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("slurm_gpu.colocation.predictor._MOST_ENTRIES", 1)
+    speeds, counts = np.array([[np.nan, 0.2], [0.9, np.nan]]), np.array([[0.0, 1.0], [5.0, 0.0]])
+    assert predict([Traits("a"), Traits("b")], speeds, counts).speed[0, 0] == pytest.approx(0.8, abs=0.15)
+
+
+def test_traits_come_from_a_profile_or_from_a_table_of_names() -> None:
+    profile = Profile(
+        "LAMMPS", "V100", (Phase(seconds=1, util=0.2), Phase(seconds=3, util=0.6, sm=0.1)), input_size=32000
+    )
+    found = traits_of_profile(profile)
+    assert (found.family, found.size) == ("LAMMPS", 32000)
+    assert found.uses == (pytest.approx(0.5), pytest.approx(0.1), None)
+    table = Measured("V100", ("ResNet-18 (batch size 16)", "A3C"), (4.0, None), {})
+    assert traits_of_table(table) == (Traits("ResNet-18", 16, (-2.0,)), Traits("A3C", None, (None,)))
+
+
+def test_nothing_at_all_is_alike_itself() -> None:
+    like = likeness([Traits("a", 8, (None,)), Traits("a", None, (None,))])
+    assert (like.uses == 0).all()
+    assert (like.octaves == 0).all()
+    assert isinstance(predict([], np.zeros((0, 0))), Predicted)
