@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,14 @@ def main() -> None:
         TITAN_XP.name if table is None else f"{table.name}{' ' + args.gpu_model if args.gpu_model else ''}"
     )
     print(
-        f"{title}: {args.jobs} jobs on {args.gpus} GPU, {place.most_together} together at most, "
-        f"{len(seeds)} seeds; means with 95 % intervals\n"
+        f"{title}: {args.jobs} jobs, {place.most_together} together at most, GPUs: {args.gpus}, "
+        f"seeds: {len(seeds)}; means with 95 % intervals\n"
     )
     for mode in MODES:
         for information in INFORMATION:
             show_mode(done, place, mode, information, args.planners)
     if table is None:
-        show_thesis(done)
+        show_thesis(done, {})
     show_prices(done)
     show_placements(placed)
     if args.figures is not None:
@@ -208,25 +209,28 @@ def summary(some: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def show_thesis(done: Sequence[Run]) -> None:
-    ours = [run for run in done if run.mode == "throughput" and run.information == "known"]
-    print(
-        "Figures 10 to 16 of the thesis, by mode throughput with known speeds (unusable targets in brackets)"
-    )
-    print(row("", ["thesis", "same planner", f"{DEFAULT} *"], 46))
-    for figure, lines in colocation_thesis.compare(ours, DEFAULT, {}):
+def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
+    by_mode = {
+        mode: [run for run in done if run.mode == mode and run.information == "known"] for mode in MODES
+    }
+    print(f"Figures 10 to 16 of the thesis, speeds known (in brackets what cannot be a target; *: {DEFAULT})")
+    print(row("", ["thesis", "same planner", *(f"{mode} *" for mode in MODES)], 46))
+    for figure, lines in colocation_thesis.compare(by_mode, DEFAULT, train_s):
         print(f"figure {figure.number}, {figure.workload}. {figure.remark}")
         for one in lines:
             thesis = f"{one.thesis:g}" if one.thesis >= 100 else f"{one.thesis:.4g}"
-            cells = [
-                thesis if one.usable else f"[{thesis}]", told(one.theirs_here), told(one.default_here),
-            ]  # fmt: skip
-            print(row(f"  {one.planner}, {one.what}", cells, 46))
-    print("\nFigure 15, jobs of 30 by slowdown (random)")
-    print(row("", BUCKETS))
-    for name in sorted({run.planner for run in ours}, key=list(PLANNERS).index):
-        counts = [buckets(run.slowdown) for run in ours if run.planner == name and run.workload == "random"]
-        print(row(name, [f"{one:.1f}" for one in np.mean(counts, axis=0)]))
+            cells = [thesis if one.usable else f"[{thesis}]", told(one.theirs_here)]
+            print(row(f"  {one.planner}, {one.what}", [*cells, *map(told, one.default_here)], 46))
+    for mode, some in by_mode.items():
+        print(f"\nFigure 15 in mode {mode}, jobs of 30 by slowdown (random)")
+        print(row("", BUCKETS))
+        for name in sorted({run.planner for run in some}, key=list(PLANNERS).index):
+            counts = [
+                np.array(buckets(run.slowdown)) * 30 / len(run.slowdown)
+                for run in some
+                if run.planner == name and run.workload == "random"
+            ]
+            print(row(name, [f"{one:.1f}" for one in np.mean(counts, axis=0)]))
     print()
 
 
@@ -300,7 +304,9 @@ def interval(values: Sequence[float]) -> str:
 
 
 def told(here: tuple[float, float] | None) -> str:
-    return "–" if here is None else f"{here[0]:.4g} ±{here[1]:.2g}"
+    if here is None:
+        return "–"
+    return f"{here[0]:.4g}" if math.isnan(here[1]) else f"{here[0]:.4g} ±{here[1]:.2g}"
 
 
 if __name__ == "__main__":

@@ -103,6 +103,10 @@ MEASURES: Mapping[str, Callable[[Run, float], float | None]] = {
 """What one run says to each thing that is told; with the seconds that its planner was trained."""
 
 
+Estimate = tuple[float, float]
+"""A mean, and half of its 95 % interval."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
     """One line: the thesis's value, and ours over all seeds."""
@@ -113,41 +117,53 @@ class Beside:
     what: str
     thesis: float
     usable: bool
-    theirs_here: tuple[float, float] | None
-    """The planner of that name, here: mean, and half of its 95 % interval. None: it was not run."""
-    default_here: tuple[float, float] | None
-    """The default planner's."""
+    theirs_here: Estimate | None
+    """The planner of that name, here, in mode throughput. None: it was not run."""
+    default_here: tuple[Estimate | None, ...]
+    """The default planner's, in each mode; of SJF, none."""
 
 
 def compare(
-    runs: Sequence[Run], default: str, train_s: Mapping[str, float]
+    by_mode: Mapping[str, Sequence[Run]], default: str, train_s: Mapping[str, float]
 ) -> Iterator[tuple[Figure, list[Beside]]]:
-    """Figures 10 to 16, by runs in mode `throughput` with known speeds."""
+    """Figures 10 to 16, by runs in each mode, `throughput` first; `train_s`: training in s, by planner."""
+
+    def here(mode: str, name: str, workload: str, what: str) -> Estimate | None:
+        trained_s = train_s.get(name)
+        if what == "training s":
+            return None if trained_s is None else (trained_s, math.nan)
+        values = [
+            MEASURES[what](run, 0.0 if trained_s is None else trained_s)
+            for run in by_mode[mode]
+            if run.planner == name and run.workload == workload
+        ]
+        return mean_and_interval([one for one in values if one is not None])
+
+    modes = list(by_mode)
     for figure in FIGURES:
-        lines = []
-        for told in figure.told:
-            here = {}
-            for name in {OURS[told.planner], default}:
-                values = [
-                    train_s.get(name)
-                    if told.what == "training s"
-                    else MEASURES[told.what](run, train_s.get(name, 0.0))
-                    for run in runs
-                    if run.planner == name and run.workload == figure.workload
-                ]
-                here[name] = mean_and_interval([one for one in values if one is not None])
-            lines.append(
+        yield (
+            figure,
+            [
                 Beside(
-                    figure.number, figure.workload, told.planner, told.what, told.value, told.usable,
-                    here[OURS[told.planner]], None if told.planner == "SJF" else here[default],
+                    figure.number,
+                    figure.workload,
+                    told.planner,
+                    told.what,
+                    told.value,
+                    told.usable,
+                    here(modes[0], OURS[told.planner], figure.workload, told.what),
+                    tuple(here(mode, default, figure.workload, told.what) for mode in modes)
+                    if told.planner != "SJF"
+                    else (None,) * len(modes),
                 )
-            )  # fmt: skip
-        yield figure, lines
+                for told in figure.told
+            ],
+        )
 
 
 def savings(
     runs: Sequence[Run], default: str, prices: Sequence[Comparison]
-) -> list[tuple[str, float, tuple[float, float] | None]]:
+) -> list[tuple[str, float, Estimate | None]]:
     """Figure 17: each comparison, what the thesis tells of it, and ours, in per cent."""
     return [
         (
@@ -165,8 +181,8 @@ def savings(
     ]
 
 
-def mean_and_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The mean and half of its 95 % confidence interval; None of nothing."""
+def mean_and_interval(values: Sequence[float]) -> Estimate | None:
+    """None of nothing; of one value nobody knows an interval (nan)."""
     if not values:
         return None
     many = np.asarray(values, dtype=float)
