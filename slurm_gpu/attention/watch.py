@@ -1,0 +1,125 @@
+"""Watches running jobs by live values, and says which need attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from slurm_gpu.attention.concern import Concern, Flag, Rules
+from slurm_gpu.attention.course import Course
+from slurm_gpu.records import LiveDevice
+
+XID_FOR_S = 3600.0
+"""So long after it a GPU's error is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that holds GPUs now."""
+
+    job_id: int
+    start_s: float
+    """Of this run: one that was requeued is watched anew."""
+    suspended: bool = False
+    used_before: bool | None = None
+    """Whether its records say that it has used its GPUs; None where they say nothing.
+
+    It counts for jobs that began before they were watched: only where it is False is one called unused.
+    """
+
+
+@dataclass(slots=True)
+class _Watched:
+    start_s: float
+    courses: dict[str, Course] = field(default_factory=dict)
+    xids: dict[str, float] = field(default_factory=dict)
+
+
+class Watch:
+    """Remembers, of each running job's devices, a window; O(1) for each value that arrives."""
+
+    def __init__(self, rules: Rules | None = None) -> None:
+        self.rules = rules or Rules()
+        self._jobs: dict[int, _Watched] = {}
+
+    def look(
+        self,
+        now_s: float,
+        jobs: Iterable[RunningJob],
+        devices: Mapping[str, tuple[float, LiveDevice]],
+    ) -> None:
+        """`jobs` are all that run; `devices` the last value of each by UUID, and when its node told it.
+
+        A device that several jobs hold is judged for none of them: its utilisation is everybody's.
+        """
+        running = {job.job_id: job for job in jobs}
+        self._jobs = {
+            job_id: watched
+            for job_id, watched in self._jobs.items()
+            if job_id in running and running[job_id].start_s == watched.start_s
+        }
+        for uuid, (at_s, value) in devices.items():
+            if len(value.jobs) != 1 or (job := running.get(value.jobs[0])) is None:
+                continue
+            watched = self._jobs.setdefault(job.job_id, _Watched(job.start_s))
+            course = watched.courses.get(uuid)
+            if course is None or job.suspended:
+                # Before its first value nobody saw it; what came before the watch is what the records say.
+                late = now_s - job.start_s > self.rules.value_for_s
+                used = course.used if course is not None else late and job.used_before is not False
+                course = watched.courses[uuid] = Course(max(job.start_s, at_s - self.rules.value_for_s), used)
+            if not job.suspended:
+                course.see(at_s, value, self.rules)
+
+    def xid(self, job_id: int, device: str, at_s: float) -> None:
+        """A GPU of a running job reported an error."""
+        if (watched := self._jobs.get(job_id)) is not None:
+            watched.xids[device] = max(at_s, watched.xids.get(device, at_s))
+
+    def flags(self, now_s: float) -> list[Flag]:
+        """All concerns, the worst first, then the longest."""
+        found = [flag for job_id, watched in self._jobs.items() for flag in self._of(job_id, watched, now_s)]
+        order = {concern: place for place, concern in enumerate(Concern)}
+        return sorted(found, key=lambda flag: (order[flag.concern], flag.since_s, flag.job_id))
+
+    def _of(self, job_id: int, watched: _Watched, now_s: float) -> Iterator[Flag]:
+        xids = {uuid: at_s for uuid, at_s in watched.xids.items() if now_s - at_s < XID_FOR_S}
+        if xids:
+            yield _flag(job_id, Concern.XID, xids, max(xids.values()), 1.0)
+        courses = watched.courses
+        idle = {
+            uuid: coverage
+            for uuid, course in courses.items()
+            if (coverage := course.idle_coverage(now_s, self.rules)) is not None
+        }
+        unused = [uuid for uuid in idle if not courses[uuid].used]
+        if idle:
+            seen = min(idle.values())
+            since_s = max(courses[uuid].idle_since_s for uuid in idle)
+            if len(unused) == len(courses):
+                yield _flag(job_id, Concern.HELD_IDLE, idle, since_s, seen)
+            elif len(idle) == len(courses):
+                yield _flag(job_id, Concern.USED_THEN_IDLE, idle, since_s, seen)
+            full = [uuid for uuid in idle if courses[uuid].memory_is_full(now_s, self.rules)]
+            if full:
+                since_s = max(courses[uuid].idle_since_s for uuid in full)
+                yield _flag(job_id, Concern.MEMORY_IDLE, full, since_s, min(idle[uuid] for uuid in full))
+        if unused and len(unused) < len(courses):
+            since_s = max(courses[uuid].idle_since_s for uuid in unused)
+            yield _flag(job_id, Concern.PARTLY_UNUSED, unused, since_s, min(idle[uuid] for uuid in unused))
+        throttled = {
+            uuid: told for uuid, course in courses.items() if (told := course.throttled(now_s, self.rules))
+        }
+        if throttled:
+            since_s = min(since for since, _ in throttled.values())
+            yield _flag(job_id, Concern.THROTTLED, throttled, since_s, min(c for _, c in throttled.values()))
+
+
+def _flag(job_id: int, concern: Concern, devices: Iterable[str], since_s: float, coverage: float) -> Flag:
+    return Flag(
+        job_id=job_id,
+        concern=concern,
+        devices=tuple(sorted(devices)),
+        since_s=since_s,
+        coverage=coverage,
+    )

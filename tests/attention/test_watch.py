@@ -1,0 +1,210 @@
+"""Jobs that need attention are told within five minutes, others never, and nothing below the coverage."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from slurm_gpu.attention.concern import Concern, Rules
+from slurm_gpu.attention.watch import RunningJob, Watch
+from slurm_gpu.records import LiveDevice
+
+WITHIN_S = 300.0
+EVERY_S = 10
+START = 1_780_000_000.0
+
+
+@dataclass
+class Gpu:
+    """Second by second: utilisation, memory and reasons, None where nobody looked."""
+
+    util: list[float | None]
+    memory: float = 0.3
+    throttle: tuple[str, ...] = ()
+
+    def at(self, second: int) -> LiveDevice:
+        util = self.util[second]
+        if util is None:
+            return LiveDevice(jobs=(1,))
+        return LiveDevice(util_pct=util, mem_used_frac=self.memory, throttle=self.throttle, jobs=(1,))
+
+
+@dataclass
+class Told:
+    """When each concern was first told, in seconds from the start, and when it was last."""
+
+    first: dict[Concern, float] = field(default_factory=dict)
+    last: dict[Concern, float] = field(default_factory=dict)
+
+
+def watched(*gpus: Gpu, rules: Rules | None = None, silent: range = range(0)) -> Told:
+    """One job from its start on, looked at each ten seconds; `silent`: its node tells nothing."""
+    watch, told = Watch(rules), Told()
+    job = RunningJob(job_id=1, start_s=START)
+    for second in range(0, len(gpus[0].util), EVERY_S):
+        now_s = START + second
+        values = {f"GPU-{n}": (now_s, gpu.at(second)) for n, gpu in enumerate(gpus)}
+        watch.look(now_s, [job], {} if second in silent else values)
+        for flag in watch.flags(now_s):
+            assert flag.coverage >= watch.rules.min_coverage
+            told.first.setdefault(flag.concern, second)
+            told.last[flag.concern] = second
+    return told
+
+
+def stretch(*parts: tuple[int, float | None]) -> list[float | None]:
+    return [value for seconds, value in parts for _ in range(seconds)]
+
+
+def test_a_job_that_never_uses_its_gpus_is_told_within_five_minutes() -> None:
+    told = watched(Gpu([0.0] * 900))
+    assert told.first[Concern.HELD_IDLE] <= WITHIN_S
+    assert set(told.first) == {Concern.HELD_IDLE}
+
+
+def test_one_that_stops_using_them_is_told_within_five_minutes_and_no_more_once_it_goes_on() -> None:
+    told = watched(Gpu(stretch((600, 80.0), (900, 0.0), (600, 90.0))))
+    assert set(told.first) == {Concern.USED_THEN_IDLE}
+    assert 600 < told.first[Concern.USED_THEN_IDLE] <= 600 + WITHIN_S
+    assert told.last[Concern.USED_THEN_IDLE] <= 1500 + EVERY_S
+
+
+def test_full_memory_on_an_idle_gpu_is_told_besides() -> None:
+    told = watched(Gpu(stretch((300, 80.0), (600, 0.0)), memory=0.9))
+    assert set(told.first) == {Concern.USED_THEN_IDLE, Concern.MEMORY_IDLE}
+
+
+def test_one_of_four_used() -> None:
+    told = watched(Gpu([95.0] * 900), *(Gpu([0.0] * 900) for _ in range(3)))
+    assert set(told.first) == {Concern.PARTLY_UNUSED}
+    assert told.first[Concern.PARTLY_UNUSED] <= WITHIN_S
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [("hw_thermal_slowdown", {Concern.THROTTLED}), ("sw_power_cap", set())],
+)
+def test_heat_is_a_concern_and_the_power_cap_is_none(reason: str, expected: set[Concern]) -> None:
+    assert set(watched(Gpu([95.0] * 900, throttle=(reason,))).first) == expected
+
+
+def test_an_error_of_a_gpu_is_told_for_an_hour() -> None:
+    watch = Watch()
+    watch.look(
+        START, [RunningJob(job_id=1, start_s=START)], {"GPU-0": (START, LiveDevice(util_pct=9, jobs=(1,)))}
+    )
+    watch.xid(1, "GPU-0", START + 5)
+    assert [flag.concern for flag in watch.flags(START + 10)] == [Concern.XID]
+    assert watch.flags(START + 5 + 3600) == []
+
+
+@pytest.mark.parametrize("values", [[None] * 900, stretch((100, 0.0), (800, None))])
+def test_gaps_are_no_zeros(values: list[float | None]) -> None:
+    assert watched(Gpu(values)).first == {}
+
+
+def test_a_silent_node_is_not_judged() -> None:
+    told = watched(Gpu([0.0] * 1200), silent=range(60, 1200))
+    assert told.first == {}
+
+
+def test_a_gpu_that_jobs_share_is_judged_for_none_of_them() -> None:
+    watch = Watch()
+    jobs = [RunningJob(job_id=n, start_s=START) for n in (1, 2)]
+    for second in range(0, 900, EVERY_S):
+        shared = LiveDevice(util_pct=0.0, mem_used_frac=0.9, jobs=(1, 2))
+        watch.look(START + second, jobs, {"GPU-0": (START + second, shared)})
+    assert watch.flags(START + 900) == []
+
+
+def test_suspended_time_counts_for_nothing() -> None:
+    watch = Watch()
+    for second in range(0, 1200, EVERY_S):
+        job = RunningJob(job_id=1, start_s=START, suspended=100 <= second < 1000)
+        value = LiveDevice(util_pct=0.0 if second >= 100 else 50.0, jobs=(1,))
+        watch.look(START + second, [job], {"GPU-0": (START + second, value)})
+        assert watch.flags(START + second) == []
+
+
+def test_a_job_that_was_requeued_is_watched_anew() -> None:
+    watch = Watch()
+    for second in range(0, 600, EVERY_S):
+        start_s = START if second < 200 else START + 200
+        value = LiveDevice(util_pct=50.0 if second < 200 else 0.0, jobs=(1,))
+        watch.look(
+            START + second, [RunningJob(job_id=1, start_s=start_s)], {"GPU-0": (START + second, value)}
+        )
+    assert [flag.concern for flag in watch.flags(START + 600)] == [Concern.HELD_IDLE]
+
+
+@pytest.mark.parametrize(
+    ("used_before", "expected"),
+    [(True, Concern.USED_THEN_IDLE), (False, Concern.HELD_IDLE), (None, Concern.USED_THEN_IDLE)],
+)
+def test_what_came_before_the_watch_is_what_records_say(used_before: bool | None, expected: Concern) -> None:
+    watch = Watch()
+    job = RunningJob(job_id=1, start_s=START - 86400, used_before=used_before)
+    for second in range(0, 400, EVERY_S):
+        value = LiveDevice(util_pct=0.0, jobs=(1,))
+        watch.look(START + second, [job], {"GPU-0": (START + second, value)})
+    assert [flag.concern for flag in watch.flags(START + 390)] == [expected]
+
+
+def test_values_that_come_late_or_twice_tell_nothing_new() -> None:
+    watch = Watch()
+    job = RunningJob(job_id=1, start_s=START)
+    for second in range(0, 900, EVERY_S):
+        at_s = START + min(second, 100)  # it goes on telling the same
+        watch.look(START + second, [job], {"GPU-0": (at_s, LiveDevice(util_pct=0.0, jobs=(1,)))})
+    assert watch.flags(START + 900) == []
+
+
+def generated(seed: int) -> Iterator[tuple[list[Gpu], set[Concern], dict[Concern, float]]]:
+    """Jobs of all kinds: healthy ones with pauses, and those that go wrong at some moment.
+
+    Each with the concerns that must be told, and from when on they are so.
+    """
+    chance = random.Random(seed)
+
+    def busy(seconds: int) -> list[float | None]:
+        """Work with pauses of up to three minutes: loading, checkpoints; a tenth of the values lost."""
+        out: list[float | None] = []
+        while len(out) < seconds:
+            out += [chance.uniform(2, 100)] * chance.randint(20, 400)
+            out += [0.0] * chance.choice((0, 0, 5, 30, chance.randint(0, 180)))
+        out = out[:seconds]
+        out[-1] = 50.0
+        return [None if chance.random() < 0.1 and n < seconds - 1 else value for n, value in enumerate(out)]
+
+    for _ in range(60):
+        total = chance.randint(1000, 3000)
+        n = chance.choice((1, 1, 2, 4))
+        kind = chance.choice(("healthy", "healthy", "held", "stops", "partly"))
+        if kind == "healthy":
+            yield [Gpu(busy(total)) for _ in range(n)], set(), {}
+        elif kind == "held":
+            yield [Gpu([0.0] * total) for _ in range(n)], {Concern.HELD_IDLE}, {Concern.HELD_IDLE: 0.0}
+        elif kind == "stops":
+            stop = chance.randint(200, total - 400)
+            gpus = [Gpu(busy(stop) + [0.0] * (total - stop)) for _ in range(n)]
+            yield gpus, {Concern.USED_THEN_IDLE}, {Concern.USED_THEN_IDLE: float(stop)}
+        else:
+            used = [Gpu(busy(total)) for _ in range(n)]
+            yield [*used, Gpu([0.0] * total)], {Concern.PARTLY_UNUSED}, {Concern.PARTLY_UNUSED: 0.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_generated_jobs_none_is_missed_and_none_accused(seed: int) -> None:
+    """Sixty jobs for each seed."""
+    for gpus, expected, since in generated(seed):
+        told = watched(*gpus)
+        assert set(told.first) == expected
+        for concern, from_s in since.items():
+            assert told.first[concern] <= from_s + WITHIN_S
+
+
+@pytest.mark.parametrize("wrong", [{"window_s": 0}, {"min_coverage": 1.1}, {"memory_frac": 0}])
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Rules(**wrong)
