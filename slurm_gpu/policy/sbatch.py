@@ -127,6 +127,7 @@ _VARIABLES = {
     "GRES": "gres",
     "EXCLUSIVE": "exclusive",
     "CONSTRAINT": "constraint",
+    "RESERVATION": "reservation",
     "JOB_NAME": "job-name",
 }
 _TEXTS = {

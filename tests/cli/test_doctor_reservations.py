@@ -45,6 +45,10 @@ def command(slurm_gpu: CommandLine) -> CommandLine:
             "promised to bob on n3, and Slurm has another one called so (bob on n9) → scontrol delete",
         ),
         ("", (replace(OLD, trouble="Invalid user id"),), "warn", "sg_5 of bob: Invalid user id → scontrol"),
+        (
+            IN_SLURM, (replace(OLD, trouble="slurm-gpuctld's clock is 99 s ahead of slurm-gpudbd's: …"),),
+            "warn", "99 s ahead of slurm-gpudbd's: … → chronyc tracking",
+        ),
         (IN_SLURM, (OVER,), "warn", "sg_5 is cancelled, and still in Slurm"),
         (IN_SLURM, (replace(OVER, over_s=NOW_S - 5),), "ok", "0 reservations"),
         (IN_SLURM, (), "warn", "is none of them: it is left alone → if nobody needs it: scontrol delete Res"),

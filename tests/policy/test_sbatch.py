@@ -176,6 +176,7 @@ def test_a_sites_own_script_finds_what_it_may_ask_for(tmp_path: Path) -> None:
     assert (found["name"], found["comment"], found["script"]) == ("job.sh", "c", job.read_text())
     assert desc("--wrap=true")["name"] == "wrap"
     assert desc("--wrap=true", environ={"SBATCH_JOB_NAME": "night"})["name"] == "night"
+    assert desc("--wrap=true", environ={"SBATCH_RESERVATION": "sg_7"})["reservation"] == "sg_7"
 
 
 def test_a_script_may_come_on_standard_input() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from slurm_gpu.cli.checks.finding import Finding, Surroundings, fail, ok, warn
 from slurm_gpu.controller.reserve.keeper import is_ours
-from slurm_gpu.database.reserve.reservation import Reservation, id_of
+from slurm_gpu.database.reserve.reservation import CLOCK_AHEAD, Reservation, id_of
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.occupancy import out_of_service
 from slurm_gpu.slurm.reservations import ReservationClient, SlurmReservation
@@ -47,6 +47,11 @@ def _of_row(row: Reservation, found: SlurmReservation | None, now_s: float) -> F
     """What is wrong with one of the table."""
     mine = found is not None and is_ours(found, row)
     if row.state.is_promised:
+        if row.trouble is not None and row.trouble.startswith(CLOCK_AHEAD):
+            return warn(
+                f"{row.name} of {row.user}: {row.trouble}",
+                "chronyc tracking, on the hosts of slurm-gpuctld and of slurm-gpudbd",
+            )
         if row.trouble is not None:
             return warn(
                 f"{row.name} of {row.user}: {row.trouble}",

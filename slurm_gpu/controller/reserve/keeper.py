@@ -113,6 +113,8 @@ class ReservationKeeper:
         self._seen: frozenset[int] = frozenset()
         """Ids that names in Slurm speak of."""
         self._made: set[int] = set()
+        self._given_up: set[int] = set()
+        """Those that were told to be given up."""
         self._in_use: set[int] = set()
         """Those that are over, and that Slurm does not delete yet."""
         self._trouble: str | None = None
@@ -163,6 +165,7 @@ class ReservationKeeper:
                         self._mend(row, there.values(), rows.values(), now_s)
             elif found is not None and is_ours(found, row) and self._table.is_told(number):
                 self._remove(row)
+        self._given_up &= uses.keys()
         for seconds in (self._idle_s, self._waited_s):
             for number in seconds.keys() - uses.keys():
                 del seconds[number]
@@ -203,7 +206,9 @@ class ReservationKeeper:
                 why_over = self._why_given_up(row, use, was_used=was_used)
                 if why_over is not None:
                     report = replace(report, state=State.RELEASED, why=why_over)
-                    self._acts.add("reservation released", row.name, why_over, row.state, State.RELEASED)
+                    if row.id not in self._given_up:  # it may not be taken: see store_reports
+                        self._given_up.add(row.id)
+                        self._acts.add("reservation released", row.name, why_over, row.state, State.RELEASED)
         same = replace(report, state=row.state, trouble=row.trouble)
         is_news = report.state is not row.state or report.trouble != row.trouble or report.nodes is not None
         if is_news or (same.first_start_s is not None and row.first_start_s is None):

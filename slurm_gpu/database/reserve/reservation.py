@@ -14,6 +14,8 @@ from slurm_gpu.slurm.hostlist import expand
 MOST_REPORTS = 100
 MOST_IDS = 500
 """So many are told, and asked for by number, in one request."""
+CLOCK_AHEAD = "slurm-gpuctld's clock is"
+"""How the trouble begins where nothing is taken of what slurm-gpuctld tells."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 

@@ -115,7 +115,7 @@ class Site:
     def __init__(self, *rows: Reservation) -> None:
         self.clock, self.slurm = Clock(), Slurm()
         self.rows = {row.id: row for row in rows or (ROW,)}
-        self.away = False
+        self.away = self.takes_nothing = False
         self.told: list[Act] = []
         self.in_charge = True
         self.nodes = [make_node(f"n{number}") for number in range(1, 7)]
@@ -136,7 +136,7 @@ class Site:
         """As tests/database/test_reservations.py has the table."""
         if self.away:
             raise DatabaseError("slurm-gpudbd cannot be reached")
-        for report in reports:
+        for report in () if self.takes_nothing else reports:
             row = self.rows[report.id]
             if row.state.is_promised:
                 said = {
@@ -393,6 +393,32 @@ def test_a_kill_between_slurm_and_the_table_is_made_good() -> None:
     site.restart()
     site.turns()
     assert (site.row.nodes, site.row.trouble) == ("n[1,3]", None)
+
+
+def test_where_it_is_by_now_is_told_also_when_slurm_gpudbd_was_away() -> None:
+    site = Site()
+    del site.slurm.there["maint"]
+    site.slurm.jobs = [replace(JOB, state="PENDING", reason="Resources", start_s=None, nodes="")]
+    site.turns()
+    site.goes_down("n2")
+    site.away = True
+    site.turns(OUT_S + 5 * EVERY_S)
+    site.goes_down()
+    site.slurm.jobs = [replace(JOB, nodes="n[1,3]")]
+    site.turns(60)
+    site.away = False
+    site.turns()
+    assert (site.row.nodes, site.row.state, site.row.first_job_id) == ("n[1,3]", State.ACTIVE, 17)
+
+
+def test_what_is_not_taken_is_told_again_and_acted_on_once() -> None:
+    """As of a slurm-gpuctld whose clock is ahead."""
+    site = Site()
+    site.takes_nothing = True
+    site.turns(60 + UNUSED_S + 10 * EVERY_S)
+    assert site.row.state is State.APPROVED
+    assert "sg_3" in site.slurm.there
+    assert site.acted() == ["reservation made", "reservation released"]
 
 
 def test_where_slurm_does_not_move_it_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
