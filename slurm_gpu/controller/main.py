@@ -89,7 +89,7 @@ def _run(options: argparse.Namespace) -> None:
     )
     mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
-    priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds)
+    priorities = PriorityKeeper(config, options.config, client, clock, acts, cpu_seconds, nodes)
     if options.once:
         snapshot = watcher.look()
         log.info("users with jobs: %d; asked of Slurm: %s", len(snapshot.usage.uids), calls)

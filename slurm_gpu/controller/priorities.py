@@ -7,6 +7,7 @@ slurm-gpu.yaml changes. When slurm-gpuctld ends jobs keep their points, and the 
 from __future__ import annotations
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,10 +15,11 @@ from pathlib import Path
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.controller.acts import Acts
+from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.errors import SlurmError, SlurmGpuError
 from slurm_gpu.placement.priority import PriorityWeights, is_earned, points
 from slurm_gpu.placement.zones import Scale, ZoneLoad, most_medium_nodes, scale_of
-from slurm_gpu.slurm.client import SlurmClient, WaitingJob
+from slurm_gpu.slurm.client import SlurmClient, SlurmNode, WaitingJob
 from slurm_gpu.slurm.hostlist import expand
 
 log = logging.getLogger("slurm-gpuctld")
@@ -27,6 +29,22 @@ _CPU_SHARE = 0.005
 """At most this part of a core goes into it."""
 _SITE_PLUGIN = "PrioritySiteFactorPlugin"
 _NO_PLUGIN = ("", "(null)", "site_factor/none")
+
+
+def fewest_nodes(job: WaitingJob, nodes: Sequence[SlurmNode]) -> int:
+    """How few of these nodes would do for a job: of a range Slurm tells the most that it could have.
+
+    By its CPUs, memory and GPUs and the largest node; never more than Slurm tells.
+    """
+    needs = [int(job.tres.get("node", job.n_nodes))]
+    for name, most in (
+        ("cpu", max((node.cpus for node in nodes), default=0)),
+        ("mem", max((node.memory_mib for node in nodes), default=0)),
+        ("gres/gpu", max((node.n_gpus for node in nodes), default=0)),
+    ):
+        if asked := job.tres.get(name):
+            needs.append(math.ceil(asked / most) if most else job.n_nodes)
+    return min(job.n_nodes, max(needs))
 
 
 class PriorityKeeper:
@@ -40,8 +58,10 @@ class PriorityKeeper:
         clock: Clock,
         acts: Acts,
         cpu: Callable[[], float],
+        nodes: NodeLooks,
     ) -> None:
         self._path, self._client, self._clock, self._acts, self._cpu = path, client, clock, acts, cpu
+        self._nodes = nodes
         self._stamp = _stamp(path)
         self._weights, self._enforces = weights_of(config), config.placement.mode == "enforce"
         self._most_medium = _most_medium(config)
@@ -72,7 +92,7 @@ class PriorityKeeper:
         jobs = self._client.waiting()
         if jobs is None:
             raise SlurmError("PriorityType of this Slurm is not priority/multifactor")
-        wanted = self._wanted(jobs)
+        wanted = self._wanted(jobs, self._nodes.within(CYCLE_S) if jobs else ())
         steps: defaultdict[int, list[int]] = defaultdict(list)
         for job in jobs:
             if wanted.get(job.job_id, job.site_factor) != job.site_factor:
@@ -87,14 +107,14 @@ class PriorityKeeper:
         if failed is not None and not self._any_took(steps):
             raise failed
 
-    def _wanted(self, jobs: Sequence[WaitingJob]) -> dict[int, int]:
+    def _wanted(self, jobs: Sequence[WaitingJob], nodes: Sequence[SlurmNode]) -> dict[int, int]:
         """The points that each job should have, of those whose points nobody set by hand."""
         wanted: dict[int, int] = {}
         now_s = self._clock.wall()
         for job in jobs:
             earned = 0
             if self._weights is not None:
-                scale = scale_of(job.n_nodes, self._most_medium)
+                scale = scale_of(fewest_nodes(job, nodes), self._most_medium)
                 earned = points(self._weights, scale, now_s - job.eligible_s)
             is_ours = self._set.get(job.job_id) == job.site_factor or (
                 self._weights is not None and is_earned(self._weights, job.site_factor, earned)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 
@@ -177,6 +178,8 @@ class WaitingJob(NamedTuple):
     """The upper end of a range."""
     site_factor: int
     """The part of its priority that a site sets; 0 where none does."""
+    tres: Mapping[str, float] = MappingProxyType({})
+    """What it asks for on the fewest nodes that it names, `node` among it; memory in MiB. Empty: not told."""
 
 
 class SlurmctldHost(NamedTuple):

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
+from slurm_gpu.slurm.tres import parse_tres
 
 SQUEUE = (
-    "squeue", "--all", "--noheader", "--states=PENDING", "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|",
+    "squeue", "--all", "--noheader", "--states=PENDING",
+    "--Format=JobID:0|,EligibleTime:0|,NumNodes:0|,tres-alloc:0|",
 )  # fmt: skip
 SPRIO = ("sprio", "--noheader", "--format=%i|%S")
 _NO_FACTORS = "multifactor"
@@ -26,16 +28,23 @@ def parse_waiting(squeue: str, sprio: str) -> Iterator[WaitingJob]:
         if not line.strip():
             continue
         fields = line.strip().split("|")
-        if len(fields) < 3 or not fields[0].isdigit():
+        if len(fields) < 4 or not fields[0].isdigit():
             raise SlurmError(f"squeue printed {line.strip()!r} for a waiting job")
         job_id, eligible, nodes = int(fields[0]), fields[1], fields[2].rpartition("-")[2]
         if job_id in factors and eligible.isdigit() and nodes.isdigit():
-            yield WaitingJob(job_id, int(eligible), int(nodes), factors[job_id])
+            yield WaitingJob(job_id, int(eligible), int(nodes), factors[job_id], _tres(fields[3]))
 
 
 def has_no_factors(error: SlurmError) -> bool:
     """Whether sprio failed because this Slurm's priorities have no factors."""
     return _NO_FACTORS in str(error)
+
+
+def _tres(text: str) -> dict[str, float]:
+    try:
+        return parse_tres(text)
+    except ValueError as error:
+        raise SlurmError(f"squeue printed, for a waiting job, {error}") from None
 
 
 def _factor(line: str) -> tuple[int, int]:

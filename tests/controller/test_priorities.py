@@ -6,11 +6,12 @@ import pytest
 
 from slurm_gpu.config import load_config
 from slurm_gpu.controller.acts import Acts
-from slurm_gpu.controller.priorities import CYCLE_S, PriorityKeeper
+from slurm_gpu.controller.nodelooks import NodeLooks
+from slurm_gpu.controller.priorities import CYCLE_S, PriorityKeeper, fewest_nodes
 from slurm_gpu.database.results import Act
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.slurm.client import WaitingJob
-from tests.controller.fakes import NOON_S, Clock, Slurm
+from tests.controller.fakes import NOON_S, Clock, Slurm, make_node
 
 HOUR = 3600
 SITE = """\
@@ -36,7 +37,7 @@ class Site:
         self.write(mode)
         self.keeper = PriorityKeeper(
             load_config(self.path), self.path, self.slurm, self.clock, Acts(self.clock, self.told.extend),
-            lambda: self.cpu_s,
+            lambda: self.cpu_s, NodeLooks(self.slurm, self.clock),
         )  # fmt: skip
 
     def job(self, job_id: int, n_nodes: int, waited_h: float, site_factor: int = 0) -> None:
@@ -70,6 +71,26 @@ def test_points_by_scale_and_waiting_in_one_call_for_each_value(site: Site):
     site.turn()
     assert len(site.calls) == 2, "nobody has earned a step more"
     assert site.turn(HOUR) == {1: 0, 2: 100, 3: 120, 4: 1000}
+
+
+@pytest.mark.parametrize(
+    ("told", "tres", "needs"),
+    [
+        # As squeue of Slurm 22.05 tells them, on nodes of 32 CPUs, 100 GB and 4 GPUs.
+        (4, {"cpu": 1, "mem": 1024, "node": 1, "gres/gpu": 1}, 1),  # --nodes=1-1000 --gpus-per-node=1
+        (3, {"cpu": 1, "node": 2}, 2),  # --nodes=2-3
+        (2, {"cpu": 2, "node": 2}, 2),  # --nodes=2
+        (2, {"cpu": 1, "node": 1, "gres/gpu": 6}, 2),  # --gpus=6
+        (3, {"cpu": 70, "mem": 71680, "node": 1}, 3),  # --ntasks=70
+        (4, {"cpu": 4, "mem": 400_000, "node": 1}, 4),
+        (2, {"cpu": 4, "mem": 400_000, "node": 1}, 2),  # what Slurm tells is enough
+        (4, {}, 4),
+    ],
+)
+def test_a_job_counts_as_one_of_the_fewest_nodes_that_would_do(told: int, tres: dict[str, float], needs: int):
+    job = WaitingJob(1, 0, told, 0, tres)
+    assert fewest_nodes(job, [make_node("n1"), make_node("n2", gpus={}, cpus=8)]) == needs
+    assert fewest_nodes(job._replace(tres={**tres, "gres/gpu": 1}), []) == told
 
 
 def test_what_somebody_set_by_hand_stays(site: Site):

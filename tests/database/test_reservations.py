@@ -16,7 +16,7 @@ import pytest
 from slurm_gpu.database.acts import find_acts
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import Database
-from slurm_gpu.database.reserve.reservation import Report, Reservation, State, id_of
+from slurm_gpu.database.reserve.reservation import CLOCK_AHEAD, Report, Reservation, State, id_of
 from slurm_gpu.database.reserve.store import approve, end, find, find_one, store_reports, store_request
 from slurm_gpu.errors import DatabaseError, UsageError
 from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
@@ -211,6 +211,8 @@ def test_a_controller_whose_clock_is_ahead_ends_nothing(database: Database) -> N
     tell(database, early, NOW_S + 5)
     kept = now(database, one)
     assert kept.state is State.APPROVED
+    assert kept.trouble is not None
+    assert kept.trouble.startswith(CLOCK_AHEAD)
     ahead = 9 * DAY_S - 5
     assert kept.trouble == (
         f"slurm-gpuctld's clock is {ahead} s ahead of slurm-gpudbd's: what it tells is not taken"

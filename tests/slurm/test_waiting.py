@@ -9,7 +9,10 @@ from slurm_gpu.slurm.client import WaitingJob
 from slurm_gpu.slurm.commands import CommandClient
 
 SPRIO = "  5|300\n  9|-40\n  9|-40\n"  # 9 waits in two partitions
-SQUEUE = "7|1795000000|1|\n5|1795000100|1-3|\n6|N/A|2|\n9|1795000200|4|\n"
+SQUEUE = (
+    "7|1795000000|1|N/A|\n5|1795000100|1-3|cpu=2,mem=1G,node=1,billing=2,gres/gpu=4|\n6|N/A|2|cpu=1|\n"
+    "9|1795000200|4|N/A|\n"
+)
 REFUSED = (
     "`sprio …` failed (1): You are not running a supported priority plugin\n(priority/basic).\n"
     "Only 'priority/multifactor' is supported.\n"
@@ -30,7 +33,10 @@ def _client(answers: Mapping[str, str | SlurmError], asked: list[Sequence[str]])
 def test_jobs_that_are_held_or_not_eligible_do_not_wait_for_resources():
     asked: list[Sequence[str]] = []
     found = _client({"sprio": SPRIO, "squeue": SQUEUE}, asked).waiting()
-    assert found == [WaitingJob(5, 1795000100, 3, 300), WaitingJob(9, 1795000200, 4, -40)]
+    assert found == [
+        WaitingJob(5, 1795000100, 3, 300, {"cpu": 2, "mem": 1024, "node": 1, "billing": 2, "gres/gpu": 4}),
+        WaitingJob(9, 1795000200, 4, -40, {}),
+    ]
     assert [argv[0] for argv in asked] == ["sprio", "squeue"]
 
 
@@ -46,7 +52,11 @@ def test_a_slurm_without_factors_is_no_error_and_one_that_is_away_is():
 
 @pytest.mark.parametrize(
     ("sprio", "squeue", "said"),
-    [("5|x\n", "", r"sprio printed '5\|x'"), ("", "five|1|1|\n", "squeue printed 'five")],
+    [
+        ("5|x\n", "", r"sprio printed '5\|x'"),
+        ("", "five|1|1|N/A|\n", "squeue printed 'five"),
+        ("5|1\n", "5|1|1|cpu|\n", "TRES 'cpu'"),
+    ],
 )
 def test_what_is_not_understood_is_told(sprio: str, squeue: str, said: str):
     with pytest.raises(SlurmError, match=said):

@@ -15,7 +15,7 @@ MOST_REPORTS = 100
 MOST_IDS = 500
 """So many are told, and asked for by number, in one request."""
 CLOCK_AHEAD = "slurm-gpuctld's clock is"
-"""How the trouble begins where nothing is taken of what slurm-gpuctld tells."""
+"""How the trouble begins where nothing is taken of what slurm-gpuctld tells (store.store_reports)."""
 _NAME = re.compile(r"sg_([1-9]\d{0,17})")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, func, select, update
 
 from slurm_gpu.database.acts import note_act
-from slurm_gpu.database.reserve.reservation import CLOCK_AHEAD, Report, Reservation, State, in_words
+from slurm_gpu.database.reserve.reservation import Report, Reservation, State, in_words
 from slurm_gpu.database.schema import reservation
 from slurm_gpu.database.store import set_watermark
 from slurm_gpu.errors import UsageError
@@ -158,7 +158,8 @@ def store_reports(connection: Connection, cluster: str, reports: Sequence[Report
             continue
         if report.at_s > now_s + _AHEAD_S:
             trouble = (
-                f"{CLOCK_AHEAD} {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is not taken"
+                f"slurm-gpuctld's clock is {report.at_s - now_s} s ahead of slurm-gpudbd's: what it tells is "
+                "not taken"
             )
             _set(connection, one, {"trouble": trouble})
             continue
