@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from slurm_gpu.colocation.planner import Belief, Planner
 from slurm_gpu.colocation.profile import Profile
+
+if TYPE_CHECKING:
+    from slurm_gpu.colocation.learned.net import Net
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,8 @@ class Setting:
     """Memory of one GPU."""
     seed: int = 0
     """Of what is random in it."""
+    nets: Mapping[str, Net] = field(default_factory=dict)
+    """What planners in LEARNED have learned, by their names."""
 
 
 def _sjf(setting: Setting) -> Planner:
@@ -78,13 +84,44 @@ PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(
 )
 """Each is imported where it is asked for: some need libraries that planning by the others does not."""
 
+
+def _dqngpu(setting: Setting, net: Net) -> Planner:
+    from slurm_gpu.colocation.learned.dqngpu import DqnGpu
+
+    return DqnGpu(net, setting.belief, setting.profiles, setting.capacity_mib)
+
+
+def _by_images(name: str) -> Callable[[Setting, Net], Planner]:
+    def make(setting: Setting, net: Net) -> Planner:
+        from slurm_gpu.colocation.learned.deeprm import ImagePlanner
+
+        return ImagePlanner(name, net, setting.belief, setting.profiles, setting.capacity_mib)
+
+    return make
+
+
+LEARNED: Mapping[str, Callable[[Setting, Net], Planner]] = MappingProxyType(
+    {
+        "dqngpu": _dqngpu,
+        "dqngpu_thesis": _by_images("dqngpu_thesis"),
+        "deeprm_max": _by_images("deeprm_max"),
+        "deeprm_mean": _by_images("deeprm_mean"),
+    }
+)
+"""Those that choose by a net: `slurm-gpu colocation train`."""
+
 DEFAULT = "annealing"
 
 
 def planner(name: str, setting: Setting) -> Planner:
-    """Raises ValueError, with all names, for one that there is not."""
+    """Raises ValueError, with all names, for one that there is not, and for one that has learned nothing."""
+    if name in LEARNED:
+        if name not in setting.nets:
+            raise ValueError(f"planner {name!r} has not learned anything yet: `slurm-gpu colocation train`")
+        return LEARNED[name](setting, setting.nets[name])
     try:
         make = PLANNERS[name]
     except KeyError:
-        raise ValueError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}") from None
+        names = ", ".join([*PLANNERS, *LEARNED])
+        raise ValueError(f"there is no planner {name!r}; there are {names}") from None
     return make(setting)

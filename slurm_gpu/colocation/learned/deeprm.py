@@ -1,0 +1,201 @@
+"""DeepRM Max, DeepRM Mean, and the planner of the DqnGPU thesis: one net over images of what is free.
+
+The thesis leaves open most of what makes a planner of its description. Chosen here: hidden layer (DeepRM's
+20), steps and levels (`images`), REINFORCE with return - baseline (the thesis writes the difference the other
+way round, with which it would learn the worst), DeepRM's reward. As told there: three slots in the order of
+submission and a backlog; for DeepRM one job at a time, for the thesis all groups of the slots as virtual
+slots; holding is a choice. What bounds a choice is what the planner believes of uses: constant ones for
+DeepRM, for the thesis the area under their course. With means, or areas, memory can run out; that is how they
+are, and what the simulator shows of them. A job that was killed runs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
+from slurm_gpu.colocation.learned.groups import groups
+from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, Images, Shown
+from slurm_gpu.colocation.learned.mates import Mates, Places
+from slurm_gpu.colocation.learned.net import Floats, Net, new_net
+from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.profile import Profile
+
+HIDDEN = 20
+_TINY = np.float32(1e-4)
+SHOWN = {"deeprm_max": Shown.MAX, "deeprm_mean": Shown.MEAN, "dqngpu_thesis": Shown.COURSE}
+"""By planner."""
+
+
+def options_of(name: str) -> NDArray[np.intp]:
+    """(S, 3) the slots of each option of a planner, hold first; `SLOTS` fills up."""
+    return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
+
+
+class Eyes:
+    """What one of the three planners sees of n GPUs, and what it takes for possible."""
+
+    def __init__(self, name: str, mates: Mates, capacity_mib: float) -> None:
+        self.images, self.mates = Images(mates, capacity_mib, SHOWN[name]), mates
+        self.options = options_of(name)
+        self._is_area = SHOWN[name] is Shown.COURSE
+
+    def look(
+        self,
+        running: tuple[Places, Floats, Floats],
+        slots: tuple[Places, Floats, Floats],
+        alone: tuple[Mask, Mask],
+        n_beyond: Indices,
+    ) -> tuple[NDArray[np.bool_], Mask]:
+        """Inputs (n, N_INPUTS) and which options are allowed (n, S).
+
+        Running and slots are places, seconds done and seconds left, (n, r) and (n, SLOTS); `alone` is of
+        whom nobody may run beside, of both.
+        """
+        r = running[0].shape[1]
+        of_running, of_slots = self.images.uses(*running), self.images.uses(*slots)
+        n = len(of_slots)
+        filled: Mask = np.ones((n, SLOTS + 1), dtype=bool)
+        filled[:, :SLOTS] = slots[0] != self.mates.nobody
+        is_job = self.options < SLOTS
+        n_new = is_job.sum(axis=1)
+        allowed: Mask = np.asarray(filled[:, self.options].all(axis=2) & (r + n_new <= self.mates.most))
+        allowed[:, 0] = r > 0
+        shares = r + n_new > 1
+        alone_slots = np.concatenate([alone[1], np.zeros((n, 1), dtype=bool)], axis=1)
+        has_alone = alone_slots[:, self.options].any(axis=2) | alone[0].any(axis=1, keepdims=True)
+        fits = self._fits(running, of_running, slots, of_slots)
+        starts = n_new > 0
+        allowed &= ~starts | ~shares | (fits & ~has_alone)
+        return self.images.inputs(of_running.sum(axis=1), of_slots, n_beyond), allowed
+
+    def _fits(
+        self,
+        running: tuple[Places, Floats, Floats],
+        of_running: Floats,
+        slots: tuple[Places, Floats, Floats],
+        of_slots: Floats,
+    ) -> Mask:
+        """(n, S) by the planner's own bound, however wrong that is."""
+        n = len(of_slots)
+        padded = np.concatenate([of_slots, np.zeros((n, 1, *of_slots.shape[2:]), np.float32)], axis=1)
+        use = of_running.sum(axis=1)[:, None] + padded[:, self.options].sum(
+            axis=2
+        )  # (n, S, resources, steps)
+        bounded = use[:, :, self.images.bounded]
+        if not self._is_area:
+            return np.asarray((bounded[..., 0] <= 1 + _TINY).all(axis=2))
+        left_s = np.concatenate([slots[2], np.zeros((n, 1), np.float32)], axis=1)[:, self.options].max(axis=2)
+        left_s = np.maximum(left_s, running[2].max(axis=1, initial=0)[:, None])
+        n_steps = np.clip(np.ceil(left_s / self.images.step_s), 1, bounded.shape[3])
+        return np.asarray((bounded.sum(axis=3) <= n_steps[:, :, None] * (1 + _TINY)).all(axis=2))
+
+
+class ImagePlayer:
+    """See play.Player."""
+
+    def __init__(self, eyes: Eyes) -> None:
+        self._eyes = eyes
+
+    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+        """See play.Player."""
+        queues, nobody = episodes.queues, episodes.mates.nobody
+        each = at[:, None]
+        jobs = episodes.running[at, :r]
+        waits = episodes.waiting[at]
+        first = np.argsort(~waits, axis=1, kind="stable")[:, :SLOTS]
+        is_slot = np.take_along_axis(waits, first, axis=1)
+        inputs, allowed = self._eyes.look(
+            (queues.place[each, jobs], episodes.done_s[each, jobs], episodes.left_s[each, jobs]),
+            (
+                np.where(is_slot, queues.place[each, first], nobody),
+                np.zeros(first.shape, dtype=np.float32),
+                np.where(is_slot, episodes.left_s[each, first], np.float32(0)),
+            ),
+            (episodes.alone[each, jobs], episodes.alone[each, first] & is_slot),
+            np.maximum(waits.sum(axis=1) - SLOTS, 0),
+        )
+        padded = np.concatenate([first, np.full((len(at), 1), NO_JOB)], axis=1)
+        chosen = padded[:, self._eyes.options]
+        zeros = np.zeros(len(at), dtype=np.float32)
+        return Options(inputs, allowed, chosen, zeros)
+
+
+class ImageMethod:
+    """See training.Method: DeepRM's reward."""
+
+    def __init__(self, name: str, capacity_mib: float) -> None:
+        self.name, self._capacity_mib = name, capacity_mib
+
+    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+        """See training.Method."""
+        return new_net((N_INPUTS, HIDDEN, len(options_of(self.name))), rng)
+
+    def player(self, episodes: Episodes) -> ImagePlayer:
+        """See training.Method."""
+        return ImagePlayer(Eyes(self.name, episodes.mates, self._capacity_mib))
+
+    def scores(self, net: Net, inputs: Inputs) -> Floats:
+        """See training.Method."""
+        return net(inputs.astype(np.float32))
+
+    def teacher(self) -> Choose | None:
+        """See training.Method: nobody."""
+        return None
+
+    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+        """See training.Method: seconds in the system, each in parts of the job's own."""
+        return episodes.delay[kept.episode] - kept.delay
+
+    def judged(self, episodes: Episodes) -> float:
+        """See training.Method: how many times its length a job is in the system, the mean."""
+        there = episodes.queues.place != episodes.mates.nobody
+        return float((episodes.delay / there.sum(axis=1)).mean())
+
+
+class ImagePlanner:
+    """See planner.Planner."""
+
+    def __init__(
+        self, name: str, net: Net, belief: Belief, profiles: Sequence[Profile], capacity_mib: float
+    ) -> None:
+        self.name, self._net = name, net
+        self._mates = Mates(belief, profiles, capacity_mib, room=len(profiles))
+        self._place = self._mates.place(range(len(profiles)))
+        self._eyes = Eyes(name, self._mates, capacity_mib)
+
+    def choose(self, view: View) -> list[Start]:
+        """On the first GPU, idle ones before others, on which the net does not hold."""
+        if not view.waiting:
+            return []
+        order = sorted(range(len(view.gpus)), key=lambda index: bool(view.gpus[index].running))
+        for index in order:
+            running = view.gpus[index].running
+            if len(running) < self._mates.most and (jobs := self._jobs(running, view.waiting)):
+                return [Start(index, jobs)]
+        return []
+
+    def _jobs(self, running: tuple[Member, ...], waiting: Sequence[Member]) -> tuple[int, ...]:
+        slots = waiting[:SLOTS]
+        killed = np.zeros((1, SLOTS), dtype=bool)
+        killed[0, : len(slots)] = [one.killed > 0 for one in slots]
+        inputs, allowed = self._eyes.look(
+            self._columns(running, len(running)),
+            self._columns(slots, SLOTS),
+            (np.array([[one.killed > 0 for one in running]], dtype=bool), killed),
+            np.array([max(len(waiting) - SLOTS, 0)]),
+        )
+        score = np.where(allowed, self._net(inputs.astype(np.float32)), -np.inf)[0]
+        return tuple(slots[i].job for i in self._eyes.options[int(score.argmax())] if i < SLOTS)
+
+    def _columns(self, members: Sequence[Member], n: int) -> tuple[Places, Floats, Floats]:
+        place = np.full((1, n), self._mates.nobody, dtype=np.intp)
+        done_s, left_s = np.zeros((1, n), dtype=np.float32), np.zeros((1, n), dtype=np.float32)
+        for column, one in enumerate(members):
+            place[0, column] = self._place[one.application]
+            done_s[0, column], left_s[0, column] = one.done_s, one.left_s
+        return place, done_s, left_s

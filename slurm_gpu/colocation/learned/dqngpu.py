@@ -1,0 +1,222 @@
+"""Our planner: one small net scores each group of waiting jobs beside who runs; the best that may starts.
+
+Waiting jobs get prices (`prices`); of the first 32, the eight that fit best by them are the slots, and the
+net sees each group of slots (`rows`). What cannot pay by the speeds believed is no choice, nor is what the
+belief, asked about the very members with the phases they are in, does not allow: with true speeds one GPU is
+never slower than with one job after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
+from slurm_gpu.colocation.learned.mates import MARGIN, Mates
+from slurm_gpu.colocation.learned.net import Floats, Net, new_net
+from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options, likeliest
+from slurm_gpu.colocation.learned.prices import FIRST_PRICE, FIRST_STEPS, NEXT_STEPS, refine
+from slurm_gpu.colocation.learned.rows import (
+    NAMES,
+    SLOTS,
+    Moment,
+    fitting,
+    pairs_of,
+    rows,
+    slots_of,
+    work_of,
+)
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.profile import Profile
+
+WINDOW = 32
+"""So many waiting jobs are looked at, the first submitted."""
+HIDDEN = (32, 16)
+_ASKED = 24
+"""Of so many waiting jobs, the best by prices, the belief is asked at most whether they may join who runs."""
+
+_BY_PRICE = np.zeros(len(NAMES), dtype=np.float32)
+_BY_PRICE[[NAMES.index("priced"), NAMES.index("longest_of_waiting")]] = 1.0, 0.02
+
+
+def scores(net: Net, inputs: Floats) -> Floats:
+    """(n, S) of rows (n, S, F)."""
+    return net(inputs)[..., 0]
+
+
+class GroupPlayer:
+    """See play.Player: the view of the scorer, in training."""
+
+    def __init__(self, n_episodes: int, mates: Mates) -> None:
+        self._price = np.full((n_episodes, mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
+        self._price[:, mates.nobody] = 0
+        self._is_priced = np.zeros(n_episodes, dtype=bool)
+
+    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+        """See play.Player."""
+        mates, queues = episodes.mates, episodes.queues
+        jobs = episodes.running[at, :r]
+        waits = episodes.waiting[at]
+        moment = Moment(
+            running=queues.place[at[:, None], jobs],
+            running_left=episodes.left_s[at[:, None], jobs],
+            waiting=np.where(waits, queues.place[at], mates.nobody),
+            waiting_left=np.where(waits, episodes.left_s[at], np.float32(0)),
+            price=self._price[at],
+        )
+        for is_priced, steps in ((False, FIRST_STEPS), (True, NEXT_STEPS)):
+            some = np.flatnonzero(self._is_priced[at] == is_priced)
+            if len(some):
+                moment.price[some] = _repriced(mates, moment, steps)[some]
+        self._price[at], self._is_priced[at] = moment.price, True
+        work, _ = work_of(mates, moment)
+        seen = rows(mates, moment, slots_of(fitting(mates, moment)), as_if_new=True)
+        n_jobs = waits.shape[1]
+        jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
+        allowed = seen.allowed
+        if r == 0:
+            allowed[:, 0] = False  # who has an idle GPU, and jobs for it, does not wait
+        return Options(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
+
+
+def _repriced(mates: Mates, moment: Moment, steps: int) -> Floats:
+    work, counts = work_of(mates, moment)
+    each = np.arange(len(moment))[:, None]
+    np.add.at(counts, (each, moment.running), np.float32(1))
+    counts[:, mates.nobody] = 0
+    price = moment.price.copy()
+    n = len(mates.applications)
+    price[:, :n] = refine(mates.pair_speed[:n, :n], pairs_of(mates, counts), work[:, :n], price[:, :n], steps)
+    return price
+
+
+class GroupMethod:
+    """See training.Method: the makespan, with the bound that prices give as what a state is worth."""
+
+    name = "dqngpu"
+
+    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+        """See training.Method."""
+        return new_net((len(NAMES), *HIDDEN, 1), rng)
+
+    def player(self, episodes: Episodes) -> GroupPlayer:
+        """See training.Method."""
+        return GroupPlayer(len(episodes), episodes.mates)
+
+    def scores(self, net: Net, inputs: Inputs) -> Floats:
+        """See training.Method."""
+        return scores(net, inputs.astype(np.float32, copy=False))
+
+    def teacher(self) -> Choose:
+        """See training.Method: the group of the best price, of like ones that with the longest job."""
+        return likeliest(lambda inputs: inputs @ _BY_PRICE)
+
+    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+        """See training.Method: by how much the rest took longer than its bound."""
+        total_s = _work_s(episodes)[kept.episode]
+        return (episodes.now_s[kept.episode] - kept.now_s - kept.options.bound_s) / total_s
+
+    def judged(self, episodes: Episodes) -> float:
+        """See training.Method: the mean makespan, in parts of all jobs one after the other."""
+        return float((episodes.now_s / _work_s(episodes)).mean())
+
+
+def _work_s(episodes: Episodes) -> NDArray[np.float64]:
+    there = episodes.queues.place != episodes.mates.nobody
+    work_s: NDArray[np.float64] = (there * episodes.queues.work_s).sum(axis=1, dtype=np.float64)
+    return work_s
+
+
+class DqnGpu:
+    """See planner.Planner."""
+
+    name = "dqngpu"
+
+    def __init__(
+        self,
+        net: Net,
+        belief: Belief,
+        profiles: Sequence[Profile],
+        capacity_mib: float,
+        *,
+        margin: float = MARGIN,
+    ) -> None:
+        self._net, self._belief = net, belief
+        self._mates = Mates(belief, profiles, capacity_mib, margin=margin)
+        if len(profiles) <= self._mates.nobody:
+            self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
+        self._price: dict[int, np.float32] = {}
+        """By application."""
+
+    def choose(self, view: View) -> list[Start]:
+        """One group, on the idle GPU or beside who runs where the net is surest of it; or nobody."""
+        if not view.waiting:
+            return []
+        window = view.waiting[:WINDOW]
+        idle = [index for index, gpu in enumerate(view.gpus) if not gpu.running]
+        if idle:
+            # As many together as leaves a job for each other idle GPU.
+            most = max(1, len(view.waiting) - len(idle) + 1)
+            _, members = self._best((), window, min(most, self._mates.most))
+            return [Start(idle[0], tuple(one.job for one in members))]
+        best: tuple[float, int, tuple[Member, ...]] = (0.0, -1, ())
+        for index, gpu in enumerate(view.gpus):
+            if len(gpu.running) < self._mates.most and not any(one.killed for one in gpu.running):
+                surer, members = self._best(gpu.running, window, self._mates.most - len(gpu.running))
+                if members and (best[1] < 0 or surer > best[0]):
+                    best = (surer, index, members)
+        _, index, members = best
+        return [Start(index, tuple(one.job for one in members))] if members else []
+
+    def _best(
+        self, running: tuple[Member, ...], window: Sequence[Member], most: int
+    ) -> tuple[float, tuple[Member, ...]]:
+        """Who starts on one GPU, and by how much that scores above holding; nobody: hold."""
+        moment = self._moment(running, window)
+        fit = fitting(self._mates, moment)
+        slots = slots_of(fit) if not running else self._joining(running, window, fit)
+        seen = rows(self._mates, moment, slots, as_if_new=False)
+        score = scores(self._net, seen.inputs)[0]
+        n_new = (seen.members[0] < len(window)).sum(axis=1)
+        allowed = seen.allowed[0] & (n_new <= most)
+        if not running:
+            allowed[0] = False
+        score = np.where(allowed, score, -np.inf)
+        for option in np.argsort(-score, kind="stable"):
+            if option == 0 or not allowed[option]:
+                break
+            members = tuple(window[i] for i in seen.members[0, option] if i < len(window))
+            together = (*running, *members)
+            if len(together) == 1 or (
+                not any(one.killed for one in members) and self._belief.may_share(together)
+            ):
+                return float(score[option] - score[0]), members
+        return 0.0, ()
+
+    def _joining(self, running: tuple[Member, ...], window: Sequence[Member], fit: Floats) -> Indices:
+        """(1, SLOTS) the best by prices of those that the belief lets join who runs."""
+        found: list[int] = []
+        for i in np.argsort(-fit[0], kind="stable")[:_ASKED]:
+            if len(found) == SLOTS or not fit[0, i] > -np.inf:
+                break
+            if not window[i].killed and self._belief.may_share((*running, window[i])):
+                found.append(int(i))
+        return np.array([[*found, *[len(window)] * (SLOTS - len(found))]])
+
+    def _moment(self, running: tuple[Member, ...], window: Sequence[Member]) -> Moment:
+        members = (*running, *window)
+        place = self._mates.place([one.application for one in members])
+        left = np.array([one.left_s for one in members], dtype=np.float32)
+        price = np.full((1, self._mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
+        price[0, self._mates.nobody] = 0
+        applications = {one.application: at for one, at in zip(members, place, strict=True)}
+        steps = NEXT_STEPS if self._price else FIRST_STEPS
+        for application, at in applications.items():
+            price[0, at] = self._price.get(application, np.float32(FIRST_PRICE))
+        r = len(running)
+        moment = Moment(place[None, :r], left[None, :r], place[None, r:], left[None, r:], price)
+        price[:] = _repriced(self._mates, moment, steps)
+        self._price.update({application: price[0, at] for application, at in applications.items()})
+        return moment

@@ -1,0 +1,138 @@
+"""Many queues of jobs at once, each on a GPU of its own, to learn on: the simulator's model, in arrays.
+
+Simpler than `colocation.simulator` where that costs the learner nothing: speeds are those of whole runs, and
+applications fit together or do not, were all to begin at once. Who starts what does not fit is sent back with
+nothing done, and from then on runs alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.mates import MOST, Mates, Places
+from slurm_gpu.colocation.learned.net import Floats
+
+Mask = NDArray[np.bool_]
+NO_JOB = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """n queues of up to N jobs."""
+
+    place: Places
+    """(n, N) of each job's application; nobody's place where a queue has fewer jobs."""
+    work_s: Floats
+    """(n, N) alone."""
+    submit_s: Floats
+    """(n, N)"""
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def repeated(self, times: int) -> Queues:
+        """Each queue so many times, one after the other."""
+        return Queues(
+            np.repeat(self.place, times, axis=0),
+            np.repeat(self.work_s, times, axis=0),
+            np.repeat(self.submit_s, times, axis=0),
+        )
+
+
+class Episodes:
+    """Queue i is decided on by whoever plays, job by job; `advance` lets time pass to the next event."""
+
+    def __init__(self, mates: Mates, queues: Queues) -> None:
+        n, n_jobs = queues.place.shape
+        self.mates, self.queues = mates, queues
+        self.now_s = np.zeros(n, dtype=np.float64)
+        self.left_s = queues.work_s.astype(np.float32)
+        self.done_s = np.zeros((n, n_jobs), dtype=np.float32)
+        self.pending = queues.place != mates.nobody
+        """(n, N) neither running nor done, submitted or not."""
+        self.running = np.full((n, MOST), NO_JOB, dtype=np.intp)
+        """(n, 3) jobs, those that run first."""
+        self.alone = np.zeros((n, n_jobs), dtype=bool)
+        """(n, N) ran out of memory once."""
+        self.ran_out = np.zeros(n, dtype=np.intp)
+        self.delay = np.zeros(n, dtype=np.float64)
+        """DeepRM's cost so far: the sum over jobs in the system of seconds ÷ the job's seconds alone."""
+
+    def __len__(self) -> int:
+        return len(self.now_s)
+
+    @property
+    def n_running(self) -> NDArray[np.intp]:
+        """(n)"""
+        return np.asarray((self.running != NO_JOB).sum(axis=1))
+
+    @property
+    def waiting(self) -> Mask:
+        """(n, N)"""
+        return np.asarray(self.pending & (self.queues.submit_s <= self.now_s[:, None]))
+
+    @property
+    def over(self) -> Mask:
+        """(n) all jobs are done."""
+        return np.asarray(~self.pending.any(axis=1) & (self.n_running == 0))
+
+    def start(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> None:
+        """Start in each of these episodes the jobs (k, up to 3), NO_JOB for none; they fit by number."""
+        before = self.running[episodes]
+        wide = np.concatenate([before, jobs], axis=1)
+        order = np.argsort(wide == NO_JOB, axis=1, kind="stable")[:, :MOST]
+        after = np.take_along_axis(wide, order, axis=1)
+        group = self._places(episodes, after)
+        speeds = self.mates.speeds(group)
+        n_after = (after != NO_JOB).sum(axis=1)
+        fits = (n_after < 2) | (
+            (speeds > 0).sum(axis=1) == n_after if self.mates.most > 1 else np.zeros(len(after), bool)
+        )
+        fits &= self._memory_fits(group, n_after)
+        ok, bad = np.flatnonzero(fits), np.flatnonzero(~fits)
+        self.running[episodes[ok]] = after[ok]
+        for column in range(jobs.shape[1]):
+            started = ok[jobs[ok, column] != NO_JOB]
+            self.pending[episodes[started], jobs[started, column]] = False
+            out = bad[jobs[bad, column] != NO_JOB]
+            self.alone[episodes[out], jobs[out, column]] = True
+        self.ran_out[episodes[bad]] += 1
+
+    def _places(self, episodes: NDArray[np.intp], jobs: NDArray[np.intp]) -> Places:
+        place = self.queues.place[episodes[:, None], jobs]
+        return np.where(jobs == NO_JOB, self.mates.nobody, place)
+
+    def _memory_fits(self, group: Places, n_after: NDArray[np.intp]) -> Mask:
+        return (n_after < 2) | self.mates.fits(group)
+
+    def advance(self, episodes: NDArray[np.intp]) -> None:
+        """Until the next job of each of them ends, or comes; nothing where all is over."""
+        jobs = self.running[episodes]
+        there = jobs != NO_JOB
+        speed = self.mates.speeds(self._places(episodes, jobs))
+        left = np.where(there, self.left_s[episodes[:, None], jobs], np.float32(np.inf))
+        end_s = (left / np.where(there, speed, 1)).min(axis=1).astype(np.float64)
+        now_s = self.now_s[episodes]
+        coming = self.pending[episodes] & (self.queues.submit_s[episodes] > now_s[:, None])
+        next_s = np.where(coming, self.queues.submit_s[episodes], np.inf).min(axis=1) - now_s
+        step_s = np.minimum(end_s, next_s)
+        step_s = np.where(np.isfinite(step_s), step_s, 0)
+        in_system = self.waiting[episodes]
+        inverse = 1 / np.maximum(self.queues.work_s[episodes], np.float32(1e-6))
+        rate = (in_system * inverse).sum(axis=1)
+        rate += np.where(there, np.take_along_axis(inverse, np.maximum(jobs, 0), axis=1), 0).sum(axis=1)
+        self.delay[episodes] += rate * step_s
+        self.now_s[episodes] = np.where(step_s == next_s, now_s + next_s, now_s + step_s)
+        done = (step_s[:, None] * speed).astype(np.float32)
+        for column in range(MOST):
+            on = np.flatnonzero(there[:, column])
+            rows, job = episodes[on], jobs[on, column]
+            ends = left[on, column] - done[on, column] <= 1e-4 * self.queues.work_s[rows, job]
+            self.left_s[rows, job] = np.where(ends, 0, left[on, column] - done[on, column])
+            self.done_s[rows, job] += done[on, column]
+            self.running[rows[ends], column] = NO_JOB
+        order = np.argsort(self.running[episodes] == NO_JOB, axis=1, kind="stable")
+        self.running[episodes] = np.take_along_axis(self.running[episodes], order, axis=1)

@@ -1,0 +1,101 @@
+"""Gradient descent on a net's weights with torch; the only module that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.net import Net
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """n decisions: which option was chosen, and how much more of that is wanted."""
+
+    inputs: NDArray[np.float32] | NDArray[np.bool_]
+    """(n, S, F) for a net with one output, or (n, F) for one with S."""
+    allowed: NDArray[np.bool_]
+    """(n, S)"""
+    choice: NDArray[np.intp]
+    """(n)"""
+    weight: NDArray[np.float32]
+    """(n) 1 to imitate it; its advantage, of either sign, to reinforce it."""
+
+
+class Learner:
+    """Adam on a net."""
+
+    def __init__(self, net: Net, rate: float, *, device: str = "cpu", threads: int = 1) -> None:
+        torch.set_num_threads(threads)
+        self._device = torch.device(device)
+        arrays = [array for layer in zip(net.weights, net.biases, strict=True) for array in layer]
+        self._layers = [torch.tensor(array, device=self._device, requires_grad=True) for array in arrays]
+        self._adam = torch.optim.Adam(self._layers, lr=rate)
+
+    @property
+    def net(self) -> Net:
+        """As it is now."""
+        arrays = [layer.detach().cpu().numpy().copy() for layer in self._layers]
+        return Net(tuple(arrays[::2]), tuple(arrays[1::2]))
+
+    @property
+    def rate(self) -> float:
+        """The learning rate, of the steps to come."""
+        return float(self._adam.param_groups[0]["lr"])
+
+    @rate.setter
+    def rate(self, rate: float) -> None:
+        self._adam.param_groups[0]["lr"] = rate
+
+    def step(self, lessons: Sequence[Lesson], entropy: float = 0.0) -> float:
+        """One step on all of these; the loss before it. `entropy` keeps it from being sure too soon."""
+        n = sum(len(lesson.choice) for lesson in lessons)
+        self._adam.zero_grad()
+        total = 0.0
+        for lesson in lessons:
+            loss = self._loss(lesson, entropy) / n
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += float(loss.detach())
+        torch.nn.utils.clip_grad_norm_(self._layers, 1.0)
+        self._adam.step()
+        return total
+
+    def _loss(self, lesson: Lesson, entropy: float) -> torch.Tensor:
+        inputs = torch.from_numpy(lesson.inputs).to(self._device, torch.float32)
+        allowed = torch.from_numpy(lesson.allowed).to(self._device)
+        choice = torch.from_numpy(lesson.choice).to(self._device)
+        weight = torch.from_numpy(lesson.weight).to(self._device)
+        scores = self._scores(inputs).masked_fill(~allowed, -1e9)
+        logs = torch.log_softmax(scores, dim=1)
+        loss = -(weight * logs.gather(1, choice[:, None])[:, 0]).sum()
+        if entropy:
+            loss = loss + entropy * (logs.exp() * logs.masked_fill(~allowed, 0.0)).sum()
+        return loss
+
+    def _scores(self, inputs: torch.Tensor) -> torch.Tensor:
+        out = inputs
+        for number, (weight, bias) in enumerate(zip(self._layers[::2], self._layers[1::2], strict=True)):
+            out = out @ weight + bias
+            if 2 * number + 2 < len(self._layers):
+                out = torch.relu(out)
+        return out[..., 0] if inputs.ndim == 3 else out
+
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """What the next steps hang on, besides the net: for `restore`."""
+        out = {}
+        for number, layer in enumerate(self._layers):
+            for name, value in self._adam.state.get(layer, {}).items():
+                out[f"{name}.{number}"] = np.asarray(torch.as_tensor(value).cpu().numpy(), dtype=np.float32)
+        return out
+
+    def restore(self, state: Mapping[str, NDArray[np.float32]]) -> None:
+        """Go on as the learner did that `state` is of."""
+        for key, value in state.items():
+            name, _, number = key.rpartition(".")
+            layer = self._layers[int(number)]
+            tensor = torch.tensor(value)
+            self._adam.state[layer][name] = tensor if name == "step" else tensor.to(self._device)

@@ -1,0 +1,89 @@
+"""What DeepRM and the DqnGPU thesis show their nets: flat binary images of resources over time.
+
+One image for each resource of the GPU and of each job slot: steps of time from now on by tenths of the
+resource, filled up to the use. The thesis names the images and the slots, but not steps or levels; they are
+chosen here: twenty steps that hold twice the longest profile, and ten levels.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.mates import Mates, Places
+from slurm_gpu.colocation.learned.net import Floats
+from slurm_gpu.colocation.profile import Profile, sampled
+
+RESOURCES = ("util", "memory_mib", "sm", "pcie")
+"""The thesis's gpu, gpumem, gpucore, pcie."""
+STEPS, LEVELS, SLOTS = 20, 10, 3
+BACKLOG = 30
+"""Of jobs beyond the slots, so many can be told apart."""
+N_INPUTS = (1 + SLOTS) * len(RESOURCES) * STEPS * LEVELS + BACKLOG
+
+
+class Shown(StrEnum):
+    """What of a profile is shown."""
+
+    MAX = "max"
+    """Its greatest use, throughout."""
+    MEAN = "mean"
+    """Its mean use, throughout."""
+    COURSE = "course"
+    """Its course, in steps."""
+
+
+class Images:
+    """Uses of the applications that `mates` has places for; fractions of the GPU.
+
+    What one profile does not tell counts as what the others take in the mean; of what none tells there is
+    no image but an empty one, and no bound.
+    """
+
+    def __init__(self, mates: Mates, capacity_mib: float, shown: Shown) -> None:
+        profiles = [mates.profiles[one] for one in mates.applications]
+        self.shown, self.nobody = shown, mates.nobody
+        self.step_s = 2 * max(profile.seconds for profile in profiles) / STEPS
+        self._use = np.zeros((mates.nobody + 1, len(RESOURCES), STEPS), dtype=np.float32)
+        """(places, resources, steps) from the start on; after its end the last one goes on."""
+        self.bounded = np.zeros(len(RESOURCES), dtype=bool)
+        for number, name in enumerate(RESOURCES):
+            unit = capacity_mib if name == "memory_mib" else 1.0
+            known = [value for profile in profiles if (value := profile.mean(name)) is not None]
+            if not known or not np.isfinite(unit):
+                continue
+            self.bounded[number] = True
+            middle = sum(known) / len(known)
+            for place, profile in enumerate(profiles):
+                self._use[place, number] = self._course(profile, name, middle) / unit
+
+    def _course(self, profile: Profile, name: str, middle: float) -> NDArray[np.float64]:
+        one = profile.peak(name) if self.shown is Shown.MAX else profile.mean(name)
+        if one is None:
+            return np.full(STEPS, middle)
+        if self.shown is not Shown.COURSE:
+            return np.full(STEPS, one)
+        n = min(int(-(-profile.seconds // self.step_s)), STEPS)
+        course = sampled(profile, name, self.step_s, STEPS)
+        course[n:] = course[n - 1]
+        return np.where(np.isnan(course), one, course)
+
+    def uses(self, place: Places, done_s: Floats, left_s: Floats) -> Floats:
+        """(...) jobs to (..., resources, steps) from now on; 0 for nobody."""
+        step = np.arange(STEPS)
+        begun = (done_s / self.step_s).astype(np.intp)[..., None]
+        at = np.minimum(begun + step, STEPS - 1)
+        use = self._use[place[..., None, None], np.arange(len(RESOURCES))[:, None], at[..., None, :]]
+        lasts = step < np.ceil(left_s / self.step_s)[..., None]
+        out: Floats = use * lasts[..., None, :]
+        return out
+
+    def inputs(self, running: Floats, slots: Floats, n_beyond: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """(n, N_INPUTS) of uses (n, resources, steps), those of the slots (n, M, …), and of jobs beyond."""
+        n = len(running)
+        images = np.concatenate([running[:, None], slots], axis=1)
+        filled = images[..., None] * LEVELS > np.arange(LEVELS) + 0.5
+        backlog = n_beyond[:, None] > np.arange(BACKLOG)
+        return np.concatenate([filled.reshape(n, -1), backlog], axis=1)

@@ -1,0 +1,54 @@
+"""A small net of dense layers, evaluated with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Dense layers with rectifiers between them; `weights[i]` is (inputs, outputs), `biases[i]` (outputs)."""
+
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+
+    def __post_init__(self) -> None:
+        if not self.weights or len(self.weights) != len(self.biases):
+            raise ValueError(f"{len(self.weights)} weights and {len(self.biases)} biases are no layers")
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            n_inputs = self.weights[number - 1].shape[-1] if number else weight.shape[0]
+            if weight.ndim != 2 or bias.ndim != 1 or weight.shape != (n_inputs, len(bias)):
+                raise ValueError(
+                    f"layer {number} has weights of shape {weight.shape} and biases of shape {bias.shape}; "
+                    f"they must be ({n_inputs}, outputs) and (outputs)"
+                )
+            if not (np.isfinite(weight).all() and np.isfinite(bias).all()):
+                raise ValueError(f"layer {number} holds what is no finite number")
+
+    def __call__(self, inputs: Floats) -> Floats:
+        """(..., inputs) to (..., outputs)."""
+        out = inputs
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            out = out @ weight
+            out += bias
+            np.maximum(out, 0, out=out)
+        return out @ self.weights[-1] + self.biases[-1]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Of the inputs, and of each layer."""
+        return self.weights[0].shape[0], *(len(bias) for bias in self.biases)
+
+
+def new_net(widths: Sequence[int], rng: np.random.Generator) -> Net:
+    """Random layers (He); the last one begins near 0, so that at first all choices are as likely."""
+    weights = [(rng.normal(size=(n, m)) * (2 / n) ** 0.5).astype(np.float32) for n, m in pairwise(widths)]
+    weights[-1] *= np.float32(0.1)
+    return Net(tuple(weights), tuple(np.zeros(m, dtype=np.float32) for m in widths[1:]))

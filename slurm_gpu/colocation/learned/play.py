@@ -1,0 +1,114 @@
+"""Plays episodes to their end: what a player sees, what it chooses, and what is kept to learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.episodes import Episodes, Mask
+from slurm_gpu.colocation.learned.net import Floats
+
+Indices = NDArray[np.intp]
+Inputs = Floats | NDArray[np.bool_]
+"""Images are kept as bits: all that many plays saw has to be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of n episodes: what each may do, as its net sees it."""
+
+    inputs: Inputs
+    """(n, S, F) a row for each of S options, or (n, F) one for all of them."""
+    allowed: Mask
+    """(n, S)"""
+    jobs: Indices
+    """(n, S, k) who would start; NO_JOB for none."""
+    bound_s: Floats
+    """(n) what is left takes so long at least, as far as the player can tell; 0 says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Decisions of like shape, to learn from."""
+
+    options: Options
+    episode: Indices
+    """(n)"""
+    step: Indices
+    """(n) which decision of its episode it was, from 0 on."""
+    now_s: NDArray[np.float64]
+    delay: NDArray[np.float64]
+    """(n) DeepRM's cost up to then."""
+    choice: Indices
+    """(n) among the options."""
+
+
+class Player(Protocol):
+    """Looks at episodes of which r jobs run in each, and something waits."""
+
+    def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
+        """Of the episodes `at`; the first option is to hold."""
+        ...
+
+
+Choose = Callable[[Options, Indices], Indices]
+"""From options of the episodes given to (n) choices."""
+
+
+def play(episodes: Episodes, player: Player, choose: Choose, *, keep: bool = False) -> list[Kept]:
+    """To the end of all. Kept are, if so, decisions at which there was a choice."""
+    kept: list[Kept] = []
+    holds = np.zeros(len(episodes), dtype=bool)
+    steps = np.zeros(len(episodes), dtype=np.intp)
+    while not (over := episodes.over).all():
+        n_running, waits = episodes.n_running, episodes.waiting.any(axis=1)
+        decides = waits & ~holds & ~over
+        for r in range(episodes.mates.most):
+            at = np.flatnonzero(decides & (n_running == r))
+            if not len(at):
+                continue
+            options = player.options(episodes, at, r)
+            choice = choose(options, at)
+            real = options.allowed.sum(axis=1) > 1
+            if keep and real.any():
+                kept.append(_kept(options, at, steps, episodes, choice, real))
+            steps[at[real]] += 1
+            holds[at[choice == 0]] = True
+            starts = np.flatnonzero(choice != 0)
+            episodes.start(at[starts], options.jobs[starts, choice[starts]])
+        full = episodes.n_running == episodes.mates.most
+        moves = np.flatnonzero(~over & (holds | full | ~episodes.waiting.any(axis=1)))
+        episodes.advance(moves)
+        holds[moves] = False
+    return kept
+
+
+def _kept(
+    options: Options, at: Indices, steps: Indices, episodes: Episodes, choice: Indices, real: Mask
+) -> Kept:
+    some = Options(options.inputs[real], options.allowed[real], options.jobs[real], options.bound_s[real])
+    at = at[real]
+    return Kept(some, at, steps[at], episodes.now_s[at], episodes.delay[at], choice[real])
+
+
+def likeliest(scores: Callable[[Inputs], Floats]) -> Choose:
+    """The allowed option with the highest score."""
+
+    def choose(options: Options, at: Indices) -> Indices:
+        return np.asarray(np.where(options.allowed, scores(options.inputs), -np.inf).argmax(axis=1))
+
+    return choose
+
+
+def drawn(scores: Callable[[Inputs], Floats], rng: np.random.Generator) -> Choose:
+    """An allowed option, by the softmax of the scores (Gumbel's way to draw one)."""
+
+    def choose(options: Options, at: Indices) -> Indices:
+        noisy = scores(options.inputs) + rng.gumbel(size=options.allowed.shape).astype(np.float32)
+        return np.asarray(np.where(options.allowed, noisy, -np.inf).argmax(axis=1))
+
+    return choose

@@ -1,0 +1,43 @@
+"""Queues to learn on: drawn from the applications that there are, each of another mix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.colocation.learned.episodes import Queues
+from slurm_gpu.colocation.learned.mates import Mates
+
+FEWEST_JOBS, MOST_JOBS = 10, 36
+_SHORTEST = 0.1
+"""Of an application's profile; a job is drawn to be that long up to twice as long."""
+_LONGEST = 2.0
+
+
+def draw_queues(mates: Mates, rng: np.random.Generator, n: int) -> Queues:
+    """So many queues of the applications that `mates` has places for.
+
+    Each is of its own number of applications, from two to all, and of jobs. In one third all jobs are as long
+    as their profiles say, in the others each factor within bounds is as likely. In one quarter jobs come
+    while others run, in the others all wait from the beginning.
+    """
+    n_applications = len(mates.applications)
+    seconds = np.array([mates.profiles[one].seconds for one in mates.applications])
+    place = np.full((n, MOST_JOBS), mates.nobody, dtype=np.intp)
+    work_s = np.ones((n, MOST_JOBS), dtype=np.float32)
+    submit_s = np.zeros((n, MOST_JOBS), dtype=np.float32)
+    for row in range(n):
+        n_jobs = int(rng.integers(FEWEST_JOBS, MOST_JOBS + 1))
+        kinds = rng.permutation(n_applications)[
+            : int(rng.integers(min(2, n_applications), n_applications + 1))
+        ]
+        drawn = kinds[rng.integers(0, len(kinds), n_jobs)]
+        factor = np.ones(n_jobs)
+        if rng.random() < 2 / 3:
+            factor = np.exp(rng.uniform(np.log(_SHORTEST), np.log(_LONGEST), n_jobs))
+        place[row, :n_jobs] = drawn
+        work_s[row, :n_jobs] = seconds[drawn] * factor
+        if rng.random() < 1 / 4:
+            span_s = float(work_s[row, :n_jobs].sum()) * rng.uniform(0.1, 0.6)
+            comes_s = np.sort(rng.uniform(0, span_s, n_jobs))
+            submit_s[row, :n_jobs] = comes_s - comes_s[0]
+    return Queues(place, work_s, submit_s)

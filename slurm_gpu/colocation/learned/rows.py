@@ -1,0 +1,219 @@
+"""What the shared scorer sees: a row of numbers for each group of waiting jobs, beside who runs.
+
+All of it is made for n GPUs (or n models of one) at once that have as many running: the planner asks for one,
+the training for hundreds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.groups import groups
+from slurm_gpu.colocation.learned.mates import Mates, Places
+from slurm_gpu.colocation.learned.net import Floats
+
+SLOTS = 8
+"""Groups are made of so many waiting jobs: those that fit best by the prices."""
+NAMES = (
+    "hold", "starts_1", "starts_2", "starts_3", "beside_1", "beside_2",
+    "rate", "rate_gained", "priced", "priced_gained", "priced_below_best", "priced_below_own_best",
+    "slowest", "ends_apart", "ends_last_of_rest", "ends_first_of_rest", "tail_of_rest",
+    "longest_of_waiting", "shortest_of_waiting", "price", "rest", "jobs_waiting", "util", "memory",
+)  # fmt: skip
+"""Of the numbers of a row; all are ratios, about from -1 to 1."""
+_MANY = np.float32(4.0)
+"""log1p of some fifty jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """n GPUs with r running each, and what waits for each; places are those of `mates.Mates`."""
+
+    running: Places
+    """(n, r)"""
+    running_left: Floats
+    """(n, r) seconds alone."""
+    waiting: Places
+    """(n, w); nobody's place where fewer wait."""
+    waiting_left: Floats
+    """(n, w) seconds alone; 0 where fewer wait."""
+    price: Floats
+    """(n, places), 0 for nobody."""
+
+    def __len__(self) -> int:
+        return len(self.running)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """S groups for each of n GPUs, the first of them the empty one."""
+
+    inputs: Floats
+    """(n, S, len(NAMES))"""
+    allowed: NDArray[np.bool_]
+    """(n, S): a group of jobs that are there, and may and do well to share. Holding is."""
+    members: NDArray[np.intp]
+    """(n, S, 3) who would start, as indices into what waits; w for nobody."""
+
+
+def work_of(mates: Mates, moment: Moment) -> tuple[Floats, Floats]:
+    """(n, places) the seconds of work of each application, waiting or running; and its jobs that wait."""
+    n = len(moment)
+    each = np.arange(n)[:, None]
+    work = np.zeros((n, mates.nobody + 1), dtype=np.float32)
+    counts = np.zeros_like(work)
+    np.add.at(work, (each, moment.waiting), moment.waiting_left)
+    np.add.at(work, (each, moment.running), moment.running_left)
+    np.add.at(counts, (each, moment.waiting), np.float32(1))
+    work[:, mates.nobody] = counts[:, mates.nobody] = 0
+    return work, counts
+
+
+def pairs_of(mates: Mates, counts: Floats) -> Floats:
+    """(n, A, A) 1 where two jobs of these applications are among the counts (n, places), and may share."""
+    n = len(mates.applications)
+    there = (counts[:, :n] > 0).astype(np.float32)
+    out = mates.pair_may[:n, :n] * there[:, :, None] * there[:, None, :]
+    diagonal = np.arange(n)
+    out[:, diagonal, diagonal] *= counts[:, :n] > 1
+    return out
+
+
+def fitting(mates: Mates, moment: Moment) -> Floats:
+    """(n, w) how well each waiting job goes with who runs, or with the best partner that waits, by prices.
+
+    -inf for nobody, and beside others where it does not pay. Of each application the longest two come first.
+    """
+    n, w = moment.waiting.shape
+    r = moment.running.shape[1]
+    each = np.arange(n)[:, None]
+    group = np.full((n, w, 3), mates.nobody, dtype=np.intp)
+    group[..., 0] = moment.waiting
+    here = moment.waiting != mates.nobody
+    if r == 0:
+        value = _best_pair(mates, moment)[each, moment.waiting]
+    else:
+        group[..., 1 : 1 + r] = moment.running[:, None, :]
+        value = (mates.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
+        here = here & mates.pays(group)
+    longest = np.maximum(moment.waiting_left.max(axis=1, keepdims=True), np.float32(1e-9))
+    value = value + np.float32(0.02) * moment.waiting_left / longest
+    order = np.arange(w)
+    ahead = (moment.waiting[:, :, None] == moment.waiting[:, None, :]) & (
+        (moment.waiting_left[:, None, :] > moment.waiting_left[:, :, None])
+        | (
+            (moment.waiting_left[:, None, :] == moment.waiting_left[:, :, None])
+            & (order[None, :] < order[:, None])
+        )
+    )
+    value = value - (ahead.sum(axis=2) > 1)
+    return np.where(here, value, -np.inf).astype(np.float32)
+
+
+def _best_pair(mates: Mates, moment: Moment) -> Floats:
+    """(n, places) of each application: what a GPU gives it and its best partner that waits, by prices."""
+    n = len(mates.applications)
+    value = mates.pair_speed[:n, :n] * moment.price[:, :n, None]
+    value = value + value.transpose(0, 2, 1)
+    value *= pairs_of(mates, work_of(mates, moment)[1])
+    best = moment.price.copy()
+    np.maximum(best[:, :n], value.max(axis=2), out=best[:, :n])
+    return best
+
+
+def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
+    """(n, n_slots) the waiting jobs that fit best, as indices; w where fewer fit."""
+    n, w = fit.shape
+    best = np.argsort(-fit, axis=1, kind="stable")[:, :n_slots]
+    out = np.full((n, n_slots), w, dtype=np.intp)
+    out[:, : best.shape[1]] = np.where(np.take_along_axis(fit, best, axis=1) > -np.inf, best, w)
+    return out
+
+
+def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], *, as_if_new: bool) -> Rows:
+    """The groups of the slots, (n, M) as `slots_of` gives them.
+
+    `as_if_new`: beside who runs may start what might if all of them began now. Else that is left open here,
+    and whoever starts a group has to ask the belief, which knows how far each is.
+    """
+    n, w = moment.waiting.shape
+    r = moment.running.shape[1]
+    each = np.arange(n)[:, None, None]
+    table = groups(slots.shape[1], mates.most - r, 3 - r)
+    filled = np.concatenate([slots, np.full((n, 1), w)], axis=1)
+    new = filled[:, table]  # (n, S, 3 - r)
+    waiting = np.concatenate([moment.waiting, np.full((n, 1), mates.nobody)], axis=1)
+    waiting_left = np.concatenate([moment.waiting_left, np.zeros((n, 1), np.float32)], axis=1)
+    n_groups = len(table)
+    group = np.empty((n, n_groups, 3), dtype=np.intp)
+    left = np.empty((n, n_groups, 3), dtype=np.float32)
+    group[:, :, :r], left[:, :, :r] = moment.running[:, None], moment.running_left[:, None]
+    group[:, :, r:], left[:, :, r:] = waiting[each, new], waiting_left[each, new]
+    here = group != mates.nobody
+    allowed = (here[:, :, r:] == (table < slots.shape[1])).all(axis=2) & mates.pays(group)
+    if r == 0 or as_if_new:
+        allowed &= mates.may_share(group)
+    members = np.full((n, n_groups, 3), w, dtype=np.intp)
+    members[:, :, : 3 - r] = new
+    return Rows(_numbers(mates, moment, group, left, here, allowed), allowed, members)
+
+
+def _numbers(
+    mates: Mates,
+    moment: Moment,
+    group: Places,
+    left: Floats,
+    here: NDArray[np.bool_],
+    allowed: NDArray[np.bool_],
+) -> Floats:
+    n, n_groups, _ = group.shape
+    r = moment.running.shape[1]
+    each = np.arange(n)[:, None, None]
+    price_of = moment.price[each, group]
+    speed = mates.speeds(group)
+    is_new = here.copy()
+    is_new[:, :, :r] = False
+    n_new = is_new.sum(axis=2)
+    starts = n_new > 0
+    n_here = n_new + r
+    rate, priced = speed.sum(axis=2), (speed * price_of).sum(axis=2)
+    best_priced = np.where(allowed & starts, priced, -np.inf).max(axis=1, keepdims=True)
+    best_priced = np.where(np.isfinite(best_priced), best_priced, priced)
+    each_s = left / np.where(speed > 0, speed, 1)
+    last_s = each_s.max(axis=2)
+    first_s = np.where(here, each_s, np.inf).min(axis=2, initial=np.inf)
+    first_s = np.where(n_here > 0, first_s, 0)
+    waiting_price = moment.price[each[..., 0], moment.waiting]
+    bound_s = (waiting_price * moment.waiting_left).sum(axis=1)[:, None]
+    new_priced_s = (is_new * price_of * left).sum(axis=2)
+    rest_s = np.maximum(bound_s - new_priced_s, 0)
+    waits = moment.waiting != mates.nobody
+    n_waiting = waits.sum(axis=1)[:, None]
+    mean_s = bound_s / np.maximum(n_waiting, 1)
+    longest_s = np.maximum(moment.waiting_left.max(axis=1), np.float32(1e-6))[:, None]
+    n_or_1 = np.maximum(n_new, 1)
+    own_best = _best_pair(mates, moment)[each, group]
+    columns = (
+        ~starts, n_new == 1, n_new == 2, n_new == 3, np.full_like(rate, r == 1), np.full_like(rate, r == 2),
+        rate - 1, rate - rate[:, :1], priced - 1, priced - priced[:, :1], best_priced - priced,
+        (is_new * own_best).sum(axis=2) / n_or_1 - priced,
+        np.where(here, speed, 1).min(axis=2),
+        (last_s - first_s) / np.maximum(last_s, np.float32(1e-6)),
+        last_s / (last_s + rest_s + np.float32(1e-6)),
+        first_s / (first_s + rest_s + np.float32(1e-6)),
+        (last_s - first_s) / (last_s - first_s + rest_s + np.float32(1e-6)),
+        (is_new * left).max(axis=2) / longest_s,
+        np.where(starts, np.where(is_new, left, np.inf).min(axis=2), 0) / longest_s,
+        (is_new * price_of).sum(axis=2) / n_or_1,
+        rest_s / (rest_s + mean_s + np.float32(1e-6)),
+        np.broadcast_to(np.log1p(n_waiting) / _MANY, rate.shape),
+        (here * mates.util[group]).sum(axis=2) - 1,
+        (here * mates.memory[group]).sum(axis=2) - 1,
+    )  # fmt: skip
+    out = np.empty((n, n_groups, len(NAMES)), dtype=np.float32)
+    for number, column in enumerate(columns):
+        out[:, :, number] = column
+    return out

@@ -1,0 +1,335 @@
+"""Trains a net: imitation, then REINFORCE with a baseline for each step, on queues without end.
+
+An epoch is one set of queues, each played many times by the net as it is, choices drawn; what came of a
+choice, less the mean of the same step over the plays of the same queue, is what is wanted more of. All that
+is random comes from the seed and the epoch's number, so that a training that was killed and goes on from its
+checkpoint ends as if it had not been.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.colocation.learned.episodes import Episodes
+from slurm_gpu.colocation.learned.gradients import Learner, Lesson
+from slurm_gpu.colocation.learned.mates import Mates
+from slurm_gpu.colocation.learned.modelfile import net_arrays, net_of, read_arrays, write_arrays
+from slurm_gpu.colocation.learned.net import Floats, Net
+from slurm_gpu.colocation.learned.play import Choose, Inputs, Kept, Player, drawn, likeliest, play
+from slurm_gpu.colocation.learned.queues import draw_queues
+from slurm_gpu.errors import InputError
+
+_CHECKPOINT = "slurm-gpu colocation checkpoint 1"
+_TEACH, _PLAY, _JUDGE, _BEGIN = range(4)
+"""What a random number is for, beside the seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How long to train, and at what rate."""
+
+    seed: int = 0
+    taught_epochs: int = 8
+    """Of imitation; an epoch is twenty steps on all that the teacher did."""
+    taught_queues: int = 48
+    epochs: int = 40
+    """Of reinforcement, at most."""
+    queues: int = 12
+    plays: int = 16
+    """Of each queue in an epoch."""
+    rate: float = 3e-3
+    last_rate: float = 3e-4
+    entropy: float = 0.0
+    judged_queues: int = 96
+    """That the net is judged on, the same ones throughout."""
+    judged_every: int = 4
+    """Epochs."""
+    patience: int = 5
+    """Ends early where so many judgements found nothing better."""
+    device: str = "cpu"
+    threads: int = 1
+    """Of torch. The arrays are so small that a second one costs more than it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """After an epoch."""
+
+    epoch: int
+    of: int
+    stage: str
+    """"imitation" or "reinforcement"."""
+    score: float | None
+    """The last judgement, in parts of the jobs one after the other; less is better."""
+    best: float
+
+
+class Method(Protocol):
+    """What is learned, and from what."""
+
+    name: str
+
+    def new_net(self, mates: Mates, rng: np.random.Generator) -> Net:
+        """To begin with."""
+        ...
+
+    def player(self, episodes: Episodes) -> Player:
+        """What the net sees."""
+        ...
+
+    def scores(self, net: Net, inputs: Inputs) -> Floats:
+        """(n, S) of its options."""
+        ...
+
+    def teacher(self) -> Choose | None:
+        """Whom to imitate first; nobody: begin with reinforcement."""
+        ...
+
+    def to_go(self, episodes: Episodes, kept: Kept) -> NDArray[np.float64]:
+        """(n) what came of each decision from then on, when all is over; less is better."""
+        ...
+
+    def judged(self, episodes: Episodes) -> float:
+        """How good whole episodes were; less is better."""
+        ...
+
+
+@dataclass(slots=True)
+class _State:
+    """What a checkpoint holds."""
+
+    net: Net
+    best_net: Net
+    best: float
+    epoch: int = 0
+    worse: int = 0
+    """Judgements since the best one."""
+    last: float | None = None
+    history: list[tuple[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The best net of a training."""
+
+    net: Net
+    score: float
+    """As the method judges, on queues that nothing was learned from."""
+    taught_score: float | None
+    """After imitation alone; None where there was none."""
+    epochs: int
+    history: tuple[tuple[int, float], ...]
+    """Epochs, and the score after each."""
+    seconds: float
+    """Of this process."""
+
+
+def train(
+    method: Method,
+    mates: Mates,
+    settings: Settings,
+    *,
+    start: Net | None = None,
+    checkpoint: Path | None = None,
+    told: Callable[[Progress], None] = lambda _: None,
+) -> Trained:
+    """The best net of all that were judged; the one to begin with, and after imitation, among them.
+
+    `start`: what is known already; it is not taught again. `checkpoint`: written after each epoch; where
+    there is one, the training goes on from it. Raises InputError where it is of another training.
+    """
+    began_s = time.monotonic()
+    run = _Run(method, mates, settings, start, checkpoint, told)
+    run.to_end()
+    return run.trained(time.monotonic() - began_s)
+
+
+class _Run:
+    def __init__(
+        self,
+        method: Method,
+        mates: Mates,
+        settings: Settings,
+        start: Net | None,
+        checkpoint: Path | None,
+        told: Callable[[Progress], None],
+    ) -> None:
+        self._method, self._mates, self._told = method, mates, told
+        self._checkpoint = checkpoint
+        self._teacher = method.teacher() if start is None else None
+        if self._teacher is None:
+            settings = replace(settings, taught_epochs=0)
+        self._settings = settings
+        self._of = settings.taught_epochs + settings.epochs
+        # Not of the seed: nets of different seeds are judged by the same.
+        self._judges = draw_queues(mates, np.random.default_rng([_JUDGE]), settings.judged_queues)
+        net = method.new_net(mates, self._rng(_BEGIN)) if start is None else start
+        self._identity = {
+            "method": method.name,
+            "applications": [mates.profiles[one].application for one in mates.applications],
+            "most_together": mates.most,
+            "cap": repr(mates.belief.cap),
+            "settings": asdict(settings),
+        }
+        self._learner = self._new_learner(net)
+        self._taught: list[Lesson] | None = None
+        if checkpoint is not None and checkpoint.exists():
+            self._state = self._read(checkpoint)
+        else:
+            score = self._judge(net)
+            self._state = _State(net, net, score, last=score, history=[(0, score)])
+
+    def to_end(self) -> None:
+        settings, state = self._settings, self._state
+        while state.epoch < self._of and state.worse < settings.patience:
+            if state.epoch < settings.taught_epochs:
+                self._imitate()
+            else:
+                self._reinforce(state.epoch - settings.taught_epochs)
+            state.epoch += 1
+            state.net = self._learner.net
+            at_end = state.epoch in (self._of, settings.taught_epochs)
+            if at_end or state.epoch % settings.judged_every == 0:
+                self._consider(state)
+            if state.epoch == settings.taught_epochs:
+                # What was best so far is what reinforcement begins with, and with momenta of its own.
+                state.worse, state.net = 0, state.best_net
+                self._learner = self._new_learner(state.net)
+            if self._checkpoint is not None:
+                self._write(self._checkpoint)
+            stage = "imitation" if state.epoch <= settings.taught_epochs else "reinforcement"
+            self._told(Progress(state.epoch, self._of, stage, state.last, state.best))
+
+    def trained(self, seconds: float) -> Trained:
+        state, n_taught = self._state, self._settings.taught_epochs
+        taught = min((score for epoch, score in state.history if 0 < epoch <= n_taught), default=None)
+        return Trained(state.best_net, state.best, taught, state.epoch, tuple(state.history), seconds)
+
+    def _rng(self, what_for: int, epoch: int = 0) -> np.random.Generator:
+        return np.random.default_rng([self._settings.seed, what_for, epoch])
+
+    def _new_learner(self, net: Net) -> Learner:
+        return Learner(net, self._settings.rate, device=self._settings.device, threads=self._settings.threads)
+
+    def _consider(self, state: _State) -> None:
+        state.last = self._judge(state.net)
+        state.history.append((state.epoch, state.last))
+        if state.last < state.best:
+            state.best, state.best_net, state.worse = state.last, state.net, 0
+        else:
+            state.worse += 1
+
+    def _judge(self, net: Net) -> float:
+        episodes = Episodes(self._mates, self._judges)
+        choose = likeliest(lambda inputs: self._method.scores(net, inputs))
+        play(episodes, self._method.player(episodes), choose)
+        return self._method.judged(episodes)
+
+    def _imitate(self) -> None:
+        assert self._teacher is not None
+        if self._taught is None:
+            queues = draw_queues(self._mates, self._rng(_TEACH), self._settings.taught_queues)
+            episodes = Episodes(self._mates, queues)
+            kept = play(episodes, self._method.player(episodes), self._teacher, keep=True)
+            self._taught = joined([_lesson(one, np.ones(len(one.choice))) for one in kept])
+        for _ in range(20):
+            self._learner.step(self._taught)
+
+    def _reinforce(self, epoch: int) -> None:
+        settings, rng = self._settings, self._rng(_PLAY, epoch)
+        done = epoch / max(settings.epochs - 1, 1)
+        self._learner.rate = settings.rate * (settings.last_rate / settings.rate) ** done
+        net = self._learner.net
+        queues = draw_queues(self._mates, rng, settings.queues).repeated(settings.plays)
+        episodes = Episodes(self._mates, queues)
+        choose = drawn(lambda inputs: self._method.scores(net, inputs), rng)
+        kept = play(episodes, self._method.player(episodes), choose, keep=True)
+        if not kept:
+            return
+        to_go = [self._method.to_go(episodes, one) for one in kept]
+        wanted = advantages(kept, to_go, settings.plays)
+        self._learner.step(
+            joined([_lesson(one, weight) for one, weight in zip(kept, wanted, strict=True)]),
+            settings.entropy,
+        )
+
+    def _write(self, path: Path) -> None:
+        state = self._state
+        told = {
+            "format": _CHECKPOINT, "of": self._identity, "epoch": state.epoch, "best": state.best,
+            "worse": state.worse, "last": state.last, "history": state.history,
+        }  # fmt: skip
+        arrays = net_arrays(state.net) | net_arrays(state.best_net, "best.")
+        arrays |= {f"adam.{key}": value for key, value in self._learner.state().items()}
+        write_arrays(path, told, arrays)
+
+    def _read(self, path: Path) -> _State:
+        told, arrays = read_arrays(path)
+        if told.get("format") != _CHECKPOINT:
+            raise InputError(str(path), 0, 0, "is no checkpoint of a training")
+        if told.get("of") != json.loads(json.dumps(self._identity)):
+            raise InputError(
+                str(path), 0, 0,
+                "is of a training on other applications or with other settings: name another file, or "
+                "remove it to begin anew",
+            )  # fmt: skip
+        try:
+            state = _State(
+                net=net_of(path, {key: one for key, one in arrays.items() if "." not in key}),
+                best_net=net_of(path, arrays, "best."),
+                best=float(told["best"]), epoch=int(told["epoch"]), worse=int(told["worse"]),
+                last=None if told["last"] is None else float(told["last"]),
+                history=[(int(epoch), float(score)) for epoch, score in told["history"]],
+            )  # fmt: skip
+            self._learner = self._new_learner(state.net)
+            self._learner.restore(
+                {key.removeprefix("adam."): one for key, one in arrays.items() if key.startswith("adam.")}
+            )
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise InputError(str(path), 0, 0, f"is a damaged checkpoint: {error!r}") from None
+        return state
+
+
+def advantages(
+    kept: Sequence[Kept], to_go: Sequence[NDArray[np.float64]], plays: int
+) -> list[NDArray[np.float64]]:
+    """How much better each decision was than the mean of the same step in plays of the same queue.
+
+    Divided by their deviation over all.
+    """
+    n_queues = max(int(one.episode.max()) for one in kept) // plays + 1
+    n_steps = max(int(one.step.max()) for one in kept) + 1
+    sums, counts = np.zeros((n_queues, n_steps)), np.zeros((n_queues, n_steps))
+    for one, values in zip(kept, to_go, strict=True):
+        np.add.at(sums, (one.episode // plays, one.step), values)
+        np.add.at(counts, (one.episode // plays, one.step), 1)
+    mean = sums / np.maximum(counts, 1)
+    better = [mean[one.episode // plays, one.step] - values for one, values in zip(kept, to_go, strict=True)]
+    deviation = float(np.concatenate(better).std())
+    return [one / max(deviation, 1e-12) for one in better]
+
+
+def joined(lessons: Sequence[Lesson]) -> list[Lesson]:
+    """One for each number of options."""
+    by_options: dict[int, list[Lesson]] = {}
+    for lesson in lessons:
+        by_options.setdefault(lesson.allowed.shape[1], []).append(lesson)
+    return [
+        Lesson(
+            np.concatenate([one.inputs for one in some]), np.concatenate([one.allowed for one in some]),
+            np.concatenate([one.choice for one in some]), np.concatenate([one.weight for one in some]),
+        )
+        for some in by_options.values()
+    ]  # fmt: skip
+
+
+def _lesson(kept: Kept, weight: NDArray[np.float64]) -> Lesson:
+    return Lesson(kept.options.inputs, kept.options.allowed, kept.choice, weight.astype(np.float32))

@@ -1,0 +1,110 @@
+"""A model's file is what it was, or a clear error: damaged, hostile, of another version."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_arrays, write_model
+from slurm_gpu.colocation.learned.rows import NAMES
+from slurm_gpu.errors import InputError
+from tests.colocation.learned.nets import any_scorer
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    path = tmp_path / "model.npz"
+    write_model(path, Model("dqngpu", NAMES, any_scorer(3), {"seed": 3, "data": "table.json"}))
+    return path
+
+
+def test_what_was_written_is_read(written: Path):
+    model = read_model(written, "dqngpu", NAMES)
+    for ours, theirs in zip(model.net.weights, any_scorer(3).weights, strict=True):
+        assert np.array_equal(ours, theirs)
+    assert model.provenance == {"seed": 3, "data": "table.json"}
+    assert written.stat().st_size < 20_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "message"),
+    [
+        ("deeprm_max", NAMES, "is a model for planner 'dqngpu', not for 'deeprm_max'"),
+        ("dqngpu", ("other",), "trained by another version"),
+    ],
+)
+def test_a_model_for_something_else_is_refused(
+    written: Path, kind: str, inputs: tuple[str, ...], message: str
+):
+    with pytest.raises(InputError, match=message) as refused:
+        read_model(written, kind, inputs)
+    assert str(written) in str(refused.value)
+
+
+def test_no_file_is_said_so(tmp_path: Path):
+    with pytest.raises(InputError, match="No such file"):
+        read_model(tmp_path / "none.npz", "dqngpu", NAMES)
+
+
+@given(st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_file_is_an_error_and_nothing_else(written: Path, data: st.DataObject):
+    body = bytearray(written.read_bytes())
+    kind = data.draw(st.sampled_from(("flip", "cut", "grow")))
+    at = data.draw(st.integers(0, len(body) - 1))
+    if kind == "flip":
+        body[at] ^= data.draw(st.integers(1, 255))
+    elif kind == "cut":
+        del body[at:]
+    else:
+        body[at:at] = data.draw(st.binary(min_size=1, max_size=50))
+    other = written.with_name("damaged.npz")
+    other.write_bytes(body)
+    assert _is_as_written_or_refused(other)
+
+
+def _is_as_written_or_refused(path: Path) -> bool:
+    """As written where the damage is in a part of the archive that nothing hangs on, such as a date."""
+    try:
+        model = read_model(path, "dqngpu", NAMES)
+    except InputError as error:
+        return str(path) in str(error)
+    return np.array_equal(model.net.weights[0], any_scorer(3).weights[0])
+
+
+class _Runs:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('was run')",)
+
+
+def test_pickled_code_is_never_run(tmp_path: Path):
+    path = tmp_path / "hostile.npz"
+    np.savez(path, told=np.array([_Runs()], dtype=object))
+    with pytest.raises(InputError, match="is no model, or damaged"):
+        read_model(path, "dqngpu", NAMES)
+    path.write_bytes(pickle.dumps(_Runs()))
+    with pytest.raises(InputError, match="is no model, or damaged"):
+        read_model(path, "dqngpu", NAMES)
+
+
+def test_an_archive_that_unpacks_to_gigabytes_is_not_unpacked(tmp_path: Path):
+    path = tmp_path / "bomb.npz"
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("weight0.npy", bytes(40 * 2**20))
+    path.write_bytes(packed.getvalue())
+    with pytest.raises(InputError, match="a model has at most"):
+        read_model(path, "dqngpu", NAMES)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_refused(tmp_path: Path, value: float):
+    path = tmp_path / "model.npz"
+    write_arrays(path, {}, {"weight0": np.array([[value]], dtype=np.float32)})
+    with pytest.raises(InputError, match="finite numbers"):
+        read_model(path, "dqngpu", NAMES)

@@ -1,0 +1,133 @@
+"""Training: what it learns, that it is the same every time, and that it survives being killed."""
+
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu.colocation.learned.deeprm import ImageMethod
+from slurm_gpu.colocation.learned.dqngpu import GroupMethod
+from slurm_gpu.colocation.learned.gradients import Learner, Lesson
+from slurm_gpu.colocation.learned.modelfile import write_arrays
+from slurm_gpu.colocation.learned.play import Kept, Options
+from slurm_gpu.colocation.learned.training import Progress, Settings, Trained, advantages, train
+from slurm_gpu.errors import InputError
+from tests.colocation.building import CAPACITY_MIB
+from tests.colocation.learned.nets import any_scorer, light_and_heavy, mates_of
+
+SHORT = Settings(
+    taught_epochs=2, taught_queues=4, epochs=3, queues=2, plays=4, judged_queues=4, judged_every=1
+)
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def short(checkpoint: Path | None = None, settings: Settings = SHORT) -> Trained:
+    return train(GroupMethod(), mates_of(light_and_heavy()), settings, checkpoint=checkpoint)
+
+
+def same(one: Trained, other: Trained) -> bool:
+    return one.history == other.history and all(
+        np.array_equal(a, b) for a, b in zip(one.net.weights, other.net.weights, strict=True)
+    )
+
+
+def test_the_same_seed_learns_the_same_and_another_something_else():
+    assert same(short(), short())
+    assert not same(short(), short(settings=replace(SHORT, seed=1)))
+
+
+def killed_after(checkpoint: Path, epoch: int) -> None:
+    """A training in a process of its own, which kills itself as hard as can be."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from tests.colocation.learned.test_training import *
+def told(progress):
+    if progress.epoch == {epoch}:
+        os.kill(os.getpid(), signal.SIGKILL)
+train(GroupMethod(), mates_of(light_and_heavy()), SHORT, checkpoint=Path({str(checkpoint)!r}), told=told)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("epoch", [1, 3])
+def test_a_training_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, epoch: int):
+    checkpoint = tmp_path / "training.npz"
+    killed_after(checkpoint, epoch)
+    seen: list[Progress] = []
+    resumed = train(
+        GroupMethod(), mates_of(light_and_heavy()), SHORT, checkpoint=checkpoint, told=seen.append
+    )
+    assert seen[0].epoch == epoch + 1
+    assert same(resumed, short())
+
+
+def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
+    checkpoint = tmp_path / "training.npz"
+    short(checkpoint)
+    with pytest.raises(InputError, match="other settings"):
+        short(checkpoint, replace(SHORT, seed=1))
+    write_arrays(checkpoint, {"format": "?"}, {})
+    with pytest.raises(InputError, match="is no checkpoint"):
+        short(checkpoint)
+
+
+def test_it_ends_early_where_nothing_becomes_better():
+    settings = replace(SHORT, epochs=30, rate=1e-12, last_rate=1e-12, patience=2)
+    assert train(GroupMethod(), mates_of(light_and_heavy()), settings, start=any_scorer(0)).epochs == 2
+
+
+def test_what_is_known_is_not_taught_again_and_never_lost():
+    first = short()
+    again = train(
+        GroupMethod(), mates_of(light_and_heavy()), replace(SHORT, rate=1.0, last_rate=1.0), start=first.net
+    )
+    assert again.taught_score is None
+    assert again.score <= first.score
+
+
+@pytest.mark.parametrize("name", ["deeprm_max", "deeprm_mean", "dqngpu_thesis"])
+def test_the_thesiss_planners_learn_as_well(name: str):
+    settings = Settings(seed=1, epochs=8, queues=6, plays=8, judged_queues=8, judged_every=4, rate=2e-3)
+    learned = train(ImageMethod(name, CAPACITY_MIB), mates_of(light_and_heavy()), settings)
+    assert learned.score < learned.history[0][1]
+
+
+def test_reinforcement_makes_what_paid_more_likely_and_what_did_not_less():
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(2, 3, any_scorer(0).widths[0])).astype(np.float32)
+    lesson = Lesson(inputs, np.ones((2, 3), dtype=bool), np.array([1, 2]), np.array([1, -1], np.float32))
+    learner = Learner(any_scorer(0), 1e-2)
+
+    def shares() -> list[float]:
+        odds = np.exp(learner.net(inputs)[..., 0])
+        return (odds / odds.sum(axis=1, keepdims=True))[[0, 1], [1, 2]].tolist()
+
+    before = shares()
+    for _ in range(20):
+        learner.step([lesson])
+    after = shares()
+    assert after[0] > before[0]
+    assert after[1] < before[1]
+
+
+def test_a_decision_is_judged_beside_the_same_step_of_the_same_queue():
+    def kept(episode: list[int], step: list[int]) -> Kept:
+        n = len(episode)
+        options = Options(
+            np.zeros((n, 1, 1), np.float32), np.ones((n, 1), bool), np.zeros((n, 1, 1), np.intp),
+            np.zeros(n, np.float32),
+        )  # fmt: skip
+        return Kept(
+            options, np.array(episode), np.array(step), np.zeros(n), np.zeros(n), np.zeros(n, np.intp)
+        )
+
+    some = [kept([0, 1], [0, 0]), kept([2, 3, 0], [0, 0, 1])]
+    better = advantages(some, [np.array([1.0, 3.0]), np.array([10.0, 10.0, 7.0])], plays=2)
+    assert np.sign(better[0]).tolist() == [1, -1]
+    assert better[1].tolist() == [0, 0, 0]
