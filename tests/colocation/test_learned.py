@@ -1,0 +1,202 @@
+"""A planner that has profiles and what it saw: nobody runs out of memory, and the cap is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.experience import Experience
+from slurm_gpu.colocation.learned import Learned
+from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.memory import Headroom
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.speeds import PairTable, beside_all
+from slurm_gpu.colocation.traits import Traits, traits_of_table
+from slurm_gpu.colocation.world import TableWorld
+from tests.colocation.building import CAPACITY_MIB, Trusting, profile
+
+LIGHT, HEAVY = profile("light", (60, 1000.0)), profile("heavy", (60, 7000.0))
+
+
+def of(application: int, left_s: float = 60.0) -> Member:
+    return Member(0, application, left_s)
+
+
+def test_who_was_seen_is_as_fast_as_seen_and_who_was_not_is_predicted() -> None:
+    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    belief.experience.add((0, 1), (0.9, 0.4), 60)
+    before = belief.speeds((0, 0))
+    assert belief.speeds((0, 1)) == (0.9, 0.4)
+    assert belief.speeds((1, 0)) == (0.4, 0.9)
+    assert belief.speeds((1,)) == (1.0,)
+    belief.learn()
+    assert belief.speeds((0, 0)) != before
+    low = belief.slowest((0, 1))
+    assert 0.85 < low[0] < 0.9
+    assert belief.slowest((0, 0))[0] < belief.speeds((0, 0))[0]
+
+
+def test_three_are_measured_or_follow_from_their_pairs() -> None:
+    belief = Learned([LIGHT], CAPACITY_MIB, most_together=3)
+    belief.experience.add((0, 0), (0.8, 0.8), 60)
+    assert belief.speeds((0, 0, 0)) == pytest.approx((beside_all([0.8, 0.8]),) * 3)
+    belief.experience.add((0, 0, 0), (0.7, 0.7, 0.7), 60)
+    belief.learn()
+    assert belief.speeds((0, 0, 0)) == pytest.approx((0.7, 0.7, 0.7))
+    assert belief.may_share([of(0)] * 3)
+    assert not belief.may_share([of(0)] * 4)
+
+
+def test_under_a_cap_what_is_unsure_is_not_tried_and_what_was_seen_is() -> None:
+    capped = Learned([LIGHT, HEAVY], CAPACITY_MIB, cap=1.1)
+    free = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    pair = [of(0), of(0)]
+    assert free.may_share(pair)
+    assert not capped.may_share(pair)
+    for _ in range(5):
+        capped.experience.add((0, 0), (0.97, 0.97), 60)
+    capped.learn()
+    assert capped.may_share(pair)
+    for _ in range(50):
+        capped.experience.add((0, 0), (0.85, 0.95), 60)
+    capped.learn()
+    assert not capped.may_share(pair)
+
+
+def test_one_alone_always_may_and_who_ran_out_of_memory_may_not_again() -> None:
+    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB, cap=1.0)
+    assert belief.may_share([of(1)])
+    assert belief.may_share([])
+    free = Learned([LIGHT, HEAVY], CAPACITY_MIB, most_together=3)
+    pair = [of(0), of(1)]
+    assert free.may_share(pair)
+    free.ran_out(0, 1.0, pair, pair[1])
+    assert not free.may_share(pair)
+    assert not free.fits(pair)
+    assert free.speeds((1, 0, 0)) == (0.0, 0.0, 0.0)
+
+
+def test_what_does_not_fit_does_not_share() -> None:
+    belief = Learned([LIGHT, HEAVY], CAPACITY_MIB)
+    assert belief.fits([of(0), of(1)])
+    assert not belief.fits([of(1), of(1)])
+    assert belief.fits([of(1)])
+
+
+def test_without_memory_known_those_like_who_could_not_do_not_share() -> None:
+    names = [f"net (batch size {size})" for size in (8, 16, 32, 64)] + ["other"]
+    speeds = {(i, (j,)): 0.9 for i in range(5) for j in range(5) if i < 3 or j < 3}
+    del speeds[3, (2,)], speeds[2, (3,)]
+    table = Measured("card", tuple(names), (1.0,) * 5, speeds | {(2, (2,)): 0.0})
+    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    belief = Learned(
+        profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table), most_together=3
+    )
+    assert belief.may_share([of(0), of(1)])
+    assert belief.may_share([of(2), of(1)])
+    assert not belief.may_share([of(2), of(2)])
+    assert not belief.may_share([of(3), of(3)])
+    assert not belief.may_share([of(3), of(2)])
+    assert belief.may_share([of(4), of(4)])
+
+
+def world(seed: int) -> TableWorld:
+    """Applications of any memory in any phases, all of which slow each other by hidden factors."""
+    rng = np.random.default_rng(seed)
+    profiles = [
+        profile(
+            f"app{at}",
+            *(
+                (float(s), float(m))
+                for s, m in zip(rng.uniform(5, 60, 3), rng.uniform(0, 5500, 3), strict=True)
+            ),
+        )
+        for at in range(6)
+    ]
+    speeds = rng.uniform(0.5, 1.0, (6, 6))
+    return TableWorld(profiles, PairTable([one.application for one in profiles], speeds), CAPACITY_MIB)
+
+
+def jobs(seed: int, n: int = 40, error: float = 0.2) -> list[Job]:
+    rng = np.random.default_rng(seed)
+    return [
+        Job(
+            int(rng.integers(6)),
+            float(rng.uniform(10, 200)),
+            float(at),
+            float(rng.uniform(1 - error, 1 + error)),
+        )
+        for at in range(n)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_runs_out_of_memory_though_profiles_are_a_fifth_off(seed: int) -> None:
+    true = world(seed)
+    belief = Learned(true.profiles, CAPACITY_MIB, most_together=3)
+    ran = simulate(true, jobs(seed), Trusting(belief), n_gpus=2, watcher=belief)
+    assert ran.out_of_memory == 0
+    assert ran.together > 1.1
+
+
+def test_without_room_for_errors_somebody_would() -> None:
+    killed = 0
+    for seed in range(6):
+        belief = Learned(world(seed).profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0), most_together=3)
+        killed += simulate(world(seed), jobs(seed), Trusting(belief), n_gpus=2).out_of_memory
+    assert killed > 0
+
+
+def test_what_it_sees_of_shared_jobs_is_what_it_believes_thereafter() -> None:
+    true = world(3)
+    belief = Learned(true.profiles, CAPACITY_MIB)
+    simulate(true, jobs(3, 80, 0.0), Trusting(belief), watcher=belief)
+    belief.learn()
+    met = [(one, *others) for one, others, _ in belief.experience.all_seen()]
+    assert len(met) > 10
+    for pair in met:
+        assert belief.speeds(pair) == pytest.approx(true.table.together(pair))
+    assert belief.headroom.part.errors > 30
+    assert belief.headroom.part.value == pytest.approx(0.02)
+
+
+def test_the_cap_is_kept_for_nearly_all_pairs_that_it_lets_share() -> None:
+    rng = np.random.default_rng(0)
+    slowed = []
+    for seed in range(4):
+        true = world(seed)
+        speeds = np.clip(true.table.speeds + 0.3, 0, 1) if isinstance(true.table, PairTable) else None
+        assert speeds is not None
+        names = [one.application for one in true.profiles]
+        seen = {(i, (j,)): float(speeds[i, j]) for i in range(6) for j in range(6) if rng.random() < 0.7}
+        table = Measured("card", tuple(names), (None,) * 6, seen)
+        belief = Learned(
+            true.profiles, 1e9, Experience.of(table), cap=1.1, traits=[Traits(name) for name in names]
+        )
+        for i in range(6):
+            for j in range(6):
+                if belief.may_share([of(i), of(j)]):
+                    slowed.append(max(1 / speeds[i, j], 1 / speeds[j, i]))
+    assert len(slowed) > 20
+    assert np.mean(np.array(slowed) <= 1.1) >= 0.95
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 10**6), st.integers(1, 4))
+def test_the_same_is_believed_every_time(seed: int, most: int) -> None:
+    true = world(seed % 5)
+    first, second = (
+        Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(), most_together=most) for _ in "ab"
+    )
+    rng = np.random.default_rng(seed)
+    group = [of(int(rng.integers(6)), float(rng.uniform(0.1, 100))) for _ in range(most)]
+    assert first.may_share(group) == second.may_share(group) == first.may_share(group[::-1])
+
+
+def test_traits_must_be_as_many_as_profiles() -> None:
+    with pytest.raises(ValueError, match="2 profiles have 1 traits"):
+        Learned([LIGHT, HEAVY], 1.0, traits=[Traits("a")])

@@ -1,0 +1,127 @@
+"""Memory of a group: never less than it really takes, whatever the phases, speeds and errors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.memory import Headroom, Margin, Stay, needed_mib, stays
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.sharing import look_ahead
+from slurm_gpu.colocation.world import World
+from tests.colocation.building import CAPACITY_MIB, profile, worlds
+
+NO_HEADROOM = Headroom(0.0, 0.0)
+
+
+@st.composite
+def running(draw: st.DrawFn) -> tuple[World, list[Member]]:
+    world = draw(worlds())
+    members = []
+    for job in range(draw(st.integers(1, 3))):
+        application = draw(st.integers(0, len(world.profiles) - 1))
+        done_s = draw(st.sampled_from((0.0, 10.0, 30.0)))
+        members.append(Member(job, application, draw(st.floats(0.5, 90.0)), done_s))
+    return world, members
+
+
+@given(running(), st.floats(0, 0.3))
+def test_no_moment_takes_more_than_was_said(case: tuple[World, list[Member]], timing: float) -> None:
+    world, members = case
+    ran = look_ahead(world, members)
+    assume(ran is not None)
+    assert ran is not None
+    slowest = min(one.speed for stretch in ran for one in stretch.ran)
+    jobs = [stays(world.profiles[one.application], one, slowest, timing) for one in members]
+    known = [job for job in jobs if job is not None]
+    most = max(stretch.memory_mib or 0.0 for stretch in ran)
+    assert len(known) == len(members)
+    assert needed_mib(known, NO_HEADROOM) >= most - 1e-6
+    assert needed_mib(known, Headroom(0.2, 100.0)) >= most * 1.2 - 1e-6
+
+
+def test_what_is_over_before_the_other_grows_does_not_count() -> None:
+    grows = profile("grows", (100, 1000.0), (100, 9000.0))
+    short, later = Member(0, 0, 200.0), Member(1, 0, 50.0)
+    steady = profile("steady", (100, 6000.0))
+
+    def needed(slowest: float) -> float:
+        jobs = [stays(grows, short, slowest, 0.1), stays(steady, later, slowest, 0.1)]
+        return needed_mib([job for job in jobs if job is not None], NO_HEADROOM)
+
+    assert needed(0.9) == 9000
+    # So slow that it may still be there when the other grows.
+    assert needed(0.5) == 15000
+
+
+def test_a_gap_takes_as_much_as_the_largest_and_nothing_but_gaps_is_not_known() -> None:
+    holes = Profile("holes", "card", (Phase(seconds=5), Phase(seconds=5, memory_mib=700)))
+    assert stays(holes, Member(0, 0, 5.0), 1.0, 0.0) == [Stay(0, 5, 700)]
+    nothing = Profile("nothing", "card", (Phase(seconds=5),))
+    assert stays(nothing, Member(0, 0, 5.0), 1.0, 0.0) is None
+
+
+def test_work_beyond_the_profile_is_in_its_last_phase() -> None:
+    two = profile("two", (5, 100.0), (5, 200.0))
+    assert stays(two, Member(0, 0, 100.0, 50.0), 0.5, 0.0) == [Stay(0, 200, 200)]
+    # Two that are over in a moment have a moment in which they are there.
+    assert needed_mib([[Stay(0, math.inf, 1)], [Stay(3, 3.5, 2)]], NO_HEADROOM) == 3
+
+
+def test_a_margin_begins_careful_grows_with_errors_and_falls_to_the_largest() -> None:
+    margin = Margin(0.25, 0.02)
+    assert margin.value == 0.25
+    margin.add(0.4)
+    assert margin.value >= 0.4
+    steady = Margin(0.25, 0.02)
+    for _ in range(29):
+        steady.add(0.0)
+    assert steady.value == 0.25
+    steady.add(0.0)
+    assert steady.value == 0.02
+
+
+@pytest.mark.parametrize("width", [0.05, 0.2])
+def test_errors_of_a_known_range_are_covered_before_all_of_it_was_seen(width: float) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        margin = Margin(0.25, 0.02)
+        for error in rng.uniform(-width, width, 100):
+            margin.add(error)
+        assert width <= margin.value + 0.002
+        assert margin.value < width * 1.2
+        for error in rng.uniform(-width, width, 2000):
+            margin.add(error)
+        assert width * 0.999 <= margin.value < width * 1.05
+
+
+@given(st.lists(st.floats(-1, 10), max_size=60))
+def test_a_margin_is_never_below_what_was_seen(errors: list[float]) -> None:
+    margin = Margin(0.25)
+    for error in errors:
+        margin.add(error)
+        assert margin.value >= max(0.0, error)
+
+
+def test_what_is_no_error_is_refused() -> None:
+    with pytest.raises(ValueError, match="not nan"):
+        Margin(0.1).add(math.nan)
+    with pytest.raises(ValueError, match="margin begins"):
+        Margin(-0.1)
+
+
+def test_several_need_room_for_what_they_take_more_together() -> None:
+    headroom = Headroom(0.0, 300.0)
+    assert headroom.needed_mib([1000.0]) == 1000
+    assert headroom.needed_mib([1000.0, 500.0]) == 1800
+    headroom.saw(0.0, 100.0)
+    assert headroom.part.errors == 0
+    headroom.saw(1000.0, 1100.0)
+    headroom.saw_group([1000.0, 500.0], 2000.0)
+    assert headroom.needed_mib([1000.0, 500.0]) == pytest.approx(1500 * 1.1 + 500)
+    assert CAPACITY_MIB > 0
