@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.experience import Experience
-from slurm_gpu.colocation.learned import Learned
+from slurm_gpu.colocation.learnedbelief import Learned
 from slurm_gpu.colocation.measured import Measured
 from slurm_gpu.colocation.memory import Headroom
 from slurm_gpu.colocation.planner import Member
