@@ -1,4 +1,5 @@
 -- Reservations as slurm-gpuctld's snapshot tells them: from how many GPUs on a job needs one, and who has one.
+local _, lib = ...
 local reserved = {}
 
 local function decode(name)
@@ -84,15 +85,30 @@ function reserved.too_small(found, job, user)
   return largest
 end
 
+local function names_of(value)
+  return type(value) == "string" and value ~= "" and lib.hosts.set(value) or nil
+end
+
+-- Whether a job may get nodes of a reservation by its --nodelist and --exclude, as far as these can be read.
+local function may_enter(one, desc)
+  local nodes, wanted, left_out = lib.hosts.set(one.nodes), names_of(desc.req_nodes), names_of(desc.exc_nodes)
+  if nodes == nil then
+    return true
+  end
+  return not (left_out and lib.hosts.within(nodes, left_out)) and not (wanted and not lib.hosts.within(wanted, nodes))
+end
+
 -- The first to end of a user's reservations that have begun, that a job goes into (`named` is what its --reservation
 -- says) and that end before its time limit: Slurm looks at no limit when it draws a job in. Nil where there is none.
 function reserved.ends_before(found, job, user, named)
   local first
-  local limit_s = job.now + (job.walltime_s or 0)
+  local from_s = math.max(job.now, lib.amounts.u32(job.desc.begin_time) or 0)
+  local limit_s = from_s + (job.walltime_s or 0)
   for _, one in ipairs(found.held[user] or {}) do
     local takes = one.ends_s and (named == nil and draws(one, job) or named == one.name)
-    local has_begun = takes and one.begins_s <= job.now and job.now < one.ends_s
-    if has_begun and limit_s > one.ends_s and (first == nil or one.ends_s < first.ends_s) then
+    local has_begun = takes and one.begins_s <= job.now and from_s < one.ends_s
+    local is_first = has_begun and limit_s > one.ends_s and (first == nil or one.ends_s < first.ends_s)
+    if is_first and may_enter(one, job.desc) then
       first = one
     end
   end

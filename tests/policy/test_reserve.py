@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slurm_gpu.cli.reserve import request as ask
 from slurm_gpu.config import Placement, Reservations
 from slurm_gpu.controller.reserve.told import reserve_table
 from slurm_gpu.database.reserve.reservation import Reservation, State
-from slurm_gpu.policy.script import Considered, PolicyScript
+from slurm_gpu.policy.bundle import lua_directory
+from slurm_gpu.policy.script import NO_VAL, Considered, PolicyScript
+from slurm_gpu.slurm.hostlist import compress, expand
 
 from .model import Request
 from .render import PARTITIONS, description, record
@@ -136,7 +141,9 @@ def test_what_it_says_of_one_that_would_be_cut_short_can_be_typed(site: Reservin
     limit = int(days) * 1440 + hours * 60 + minutes
     assert told(site, gpus(2), time_limit=limit) == ()
     assert told(site, gpus(2), time_limit=limit + 3) != ()
-    assert told(site, gpus(2), time_limit=5 * 1440, exc_nodes="n7")[-1].endswith("--exclude=n7,n[1-2]")
+    exclude = told(site, gpus(2), time_limit=5 * 1440, exc_nodes="n7")[-1].rpartition("=")[2]
+    assert exclude == "n7,n[1-2]"
+    assert told(site, gpus(2), time_limit=5 * 1440, exc_nodes=exclude) == ()
 
 
 def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving) -> None:
@@ -159,6 +166,11 @@ def test_a_job_without_gpus_or_without_a_limit_is_cut_short_too(site: Reserving)
         ({"account": "nlp"}, {}),
         ({"partition": "long"}, {}),
         ({}, {"reservation": "maint"}),
+        ({}, {"exc_nodes": "n[1-2]"}),  # as it was told
+        ({}, {"exc_nodes": "n7,n[2,1]"}),
+        ({}, {"req_nodes": "n3"}),
+        ({}, {"req_nodes": "n[2-3]"}),
+        ({}, {"begin_time": BEGUN.end_s}),
     ],
 )
 def test_a_job_that_is_not_drawn_in_is_told_nothing(
@@ -166,6 +178,52 @@ def test_a_job_that_is_not_drawn_in_is_told_nothing(
 ) -> None:
     site.tell(replace(BEGUN, **changes), required=None)  # type: ignore[arg-type]
     assert told(site, gpus(2), time_limit=120, **job) == ()
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"exc_nodes": "n1"},
+        {"req_nodes": "n2"},
+        {"exc_nodes": "n[1-"},  # Slurm will say what is wrong with it
+        {"begin_time": NOW_S + 600},
+        {"begin_time": 0},
+        {"begin_time": NO_VAL},
+    ],
+)
+def test_a_job_that_may_get_a_node_of_it_is_told(site: Reserving, job: dict[str, object]) -> None:
+    site.tell(BEGUN)
+    assert "sg_3" in " ".join(told(site, gpus(2), time_limit=120, **job))
+
+
+HOSTS = st.lists(st.from_regex(r"[a-z]{1,3}[0-9]{0,3}(-ib)?", fullmatch=True), min_size=1, max_size=12)
+
+
+@pytest.mark.parametrize("lua", ["5.1", "5.4"])
+def test_names_of_nodes_are_read_as_slurm_writes_them(lua: str) -> None:
+    runtime = importlib.import_module(f"lupa.lua{lua.replace('.', '')}").LuaRuntime()
+    hosts = runtime.execute((lua_directory() / "07_hosts.lua").read_text())
+
+    def read(text: str) -> set[str] | None:
+        found = hosts.set(text)
+        return None if found is None else set(found)
+
+    @given(HOSTS)
+    def as_expand_does(names: list[str]) -> None:
+        assert read(compress(names)) == set(names) == set(expand(compress(names)))
+
+    as_expand_does()
+    assert read("n[08-10],x") == {"n08", "n09", "n10", "x"}
+    for text in (
+        "n[1-",
+        "n]",
+        "r[1-2]n[1-3]",
+        "n[1-99999999]",
+        "n[a]",
+        "n[1-9999],m[1-9999]",
+        "[1-99999999999]",
+    ):
+        assert read(text) is None, text
 
 
 def test_who_names_the_reservation_is_told_as_well(site: Reserving) -> None:
