@@ -174,7 +174,7 @@ class Worker:
         self.ended_ns = 0
         """When the last stretch that is over ended."""
         self.stretches: list[tuple[float, list[str], float]] = []
-        self._now = self._begin(0.0, world.beside(device.target, None))
+        self._now = self._begin(0.0, world.beside(device.target, pid))
 
     def turn(self) -> str | None:
         """Look; returns how the job ended, or None while it goes on."""
@@ -188,7 +188,7 @@ class Worker:
         if grew and self._world.end_where_memory_is_out(self._device.target, stretch.slot, available_mib):
             self.end(self._world.now_ns(), OUT_OF_MEMORY)
             return OUT_OF_MEMORY
-        others = self._world.beside(self._device.target, stretch.slot)
+        others = self._world.beside(self._device.target, self._pid)
         if others != stretch.others and now_ns >= stretch.points[0].time_ns:
             self._change(others)
         return None

@@ -220,25 +220,24 @@ class World:
         """Note when the process in ``slot`` ended."""
         self.content.processes[slot].end_ns = at_ns
 
-    def beside(self, target: int, slot: int | None) -> tuple[str, ...]:
-        """The applications of all processes on a target but the one in ``slot``, of those that have one.
+    def beside(self, target: int, pid: int) -> tuple[str, ...]:
+        """The applications of all other processes on a target that have one, sorted.
 
-        Those count that have begun or are about to, and have not been seen to end.
+        Those count that have begun or are about to, and have not been seen to end. One that goes on by
+        another schedule has two for a moment, and counts once.
         """
         with self.locked():
             self._end_vanished()
             now_ns = self.now_ns()
-            return tuple(
-                sorted(
-                    other.application.decode()
-                    for number, other in enumerate(self.content.processes[: self.content.slots_used])
-                    if other.state == layout.SLOT_ACTIVE
-                    and number != slot
-                    and other.target == target
-                    and other.application
-                    and _ended_ns(other) > now_ns
-                )
-            )
+            there = {
+                other.pid: other.application.decode()
+                for other in self._active()
+                if other.target == target
+                and other.pid != pid
+                and other.application
+                and _ended_ns(other) > now_ns
+            }
+            return tuple(sorted(there.values()))
 
     def end_where_memory_is_out(self, target: int, slot: int, available_mib: float) -> bool:
         """Whether a target's processes use more memory than there is; then the one in ``slot`` ends now."""

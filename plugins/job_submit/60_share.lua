@@ -100,6 +100,8 @@ local function unfit(job)
     return "per-gpu"
   elseif set(desc.tres_bind) or set(desc.tres_freq) then
     return "bind"
+  elseif set(desc.req_nodes) or set(desc.exc_nodes) or set(desc.features) or set(desc.reservation) then
+    return "place"
   elseif later(desc.begin_time, job.now) then
     return "begin"
   elseif set(desc.dependency) then

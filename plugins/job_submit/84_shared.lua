@@ -10,6 +10,7 @@ local KEEPS = {
   type = "parts of a GPU have no type, and these nodes have GPUs of several: name none",
   ["per-gpu"] = "ask for CPUs and memory by the task or the node, not by the GPU",
   bind = "it says how its GPU is to be bound or clocked",
+  place = "it names nodes, features or a reservation",
   begin = "it begins later",
   dependency = "it waits for another job",
   loan = "it borrows its GPU",

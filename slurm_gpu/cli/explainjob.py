@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import click
 
 from slurm_gpu.cli.cells import text
 from slurm_gpu.cli.site import Site
+from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
+from slurm_gpu.controller.colocation.status import Sharing, sharing_of
 from slurm_gpu.controller.zonewait import written_zones
 from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.placement.zoneconstraint import taken_apart
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
+from slurm_gpu.policy.colocation import in_words
 from slurm_gpu.policy.decisions import find_decision
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
@@ -53,6 +57,10 @@ class JobDecision:
     """The user's own part of it."""
     urgent: str | None = None
     """Why it was to be urgent; None of a job that is not, or where that is not known."""
+    share: str | None = None
+    """What was decided of sharing a GPU, as the log has it; None where it did not agree to."""
+    sharing: Sharing | None = None
+    """With whom it shares one now, as slurm-gpuctld on this host saw it."""
 
 
 def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
@@ -62,7 +70,8 @@ def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
     said = None
     if token is not None:
         said = find_decision(_log_directory(site), token) or _said_in_database(site, token)
-    decision = decision_of(job, said)
+    now = sharing_of(_log_directory(site) / SHARING_FILE, job_id, time.time())
+    decision = replace(decision_of(job, said), sharing=now)
     if as_json:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
@@ -92,7 +101,11 @@ def decision_of(job: ExplainedJob, said: Mapping[str, str] | None) -> JobDecisio
         own = written.own if written is not None and is_ours else job.features
     token = token_of(job.admin_comment)
     urgent = (said or {}).get("urgent")
-    return JobDecision(job.job_id, job.state, token, fields.get("r"), placed, job.features, own, urgent)
+    share = f"enforce:{fields['c']}" if "c" in fields else None
+    return JobDecision(
+        job.job_id, job.state, token, fields.get("r"), placed, job.features, own, urgent,
+        share=(said or {}).get("share", share),
+    )  # fmt: skip
 
 
 def _job_of(site: Site, job_id: int) -> ExplainedJob:
@@ -135,6 +148,14 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
         yield f"  Nearest limit when it was submitted: rule {decision.nearest_rule}"
     if decision.urgent is not None:
         yield f"  It is urgent: {text(decision.urgent)}"
+    if decision.share is not None:
+        yield f"  Sharing: {text(in_words(decision.share))}"
+    if (now := decision.sharing) is not None:
+        whom = f"beside job{'s' if len(now.beside) > 1 else ''} {', '.join(map(str, now.beside))}"
+        how = (
+            f"{whom}; {now.speed:.2f} of its speed alone is predicted" if now.beside else "by itself for now"
+        )
+        yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
     if decision.placed is None:
         if is_logged:
             yield "  Zones: none were looked for, as it fits one node or there are none"

@@ -18,11 +18,15 @@ from zoneinfo import ZoneInfo
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
+from slurm_gpu.colocation.planner import Belief, Planner
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.controller import jobmix
 from slurm_gpu.controller.acts import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
+from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
+from slurm_gpu.controller.colocation.inquiry import Inquiry
+from slurm_gpu.controller.colocation.keeper import ColocationKeeper
 from slurm_gpu.controller.decisionship import DecisionShipper
 from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
@@ -47,6 +51,7 @@ from slurm_gpu.slurm.features import FeatureClient
 from slurm_gpu.slurm.preempted import FewRuns
 from slurm_gpu.slurm.queue import QueueReader
 from slurm_gpu.slurm.reservations import ReservationClient
+from slurm_gpu.slurm.sharing import SharingClient
 from slurm_gpu.slurm.submission import read_partitions
 
 log = logging.getLogger("slurm-gpuctld")
@@ -76,6 +81,16 @@ def _run(options: argparse.Namespace) -> None:
     nodes = NodeLooks(client, clock)
     acts = Acts(clock, sender(config), options.run_dir / ACTS_FILE)
     reservations = _reservations(config, calls, client, nodes, clock, acts)
+    sharing = ColocationKeeper(
+        client,
+        SharingClient(calls),
+        Inquiry(DatabaseEvidence(config), _in_background),
+        _planner,
+        options.run_dir,
+        clock,
+        acts,
+        cpu_seconds,
+    )
     watcher = Watcher(
         config,
         options.run_dir,
@@ -86,6 +101,7 @@ def _run(options: argparse.Namespace) -> None:
         clock,
         nodes=nodes,
         reserve=lambda: reserve_table(config.placement, reservations.rows() if reservations else None),
+        shares=sharing.table,
     )
     mix = JobMix(clock, options.run_dir / jobmix.FILE_NAME, config.placement.partitions)
     keeper = WeightKeeper(config, options.run_dir, client, nodes, clock, acts, cpu_seconds, mix=mix)
@@ -103,6 +119,11 @@ def _run(options: argparse.Namespace) -> None:
                 mix.look(watcher.seen[0], watcher.facts)
             keeper.turn(watcher.running)
 
+        def share_turn() -> None:
+            if watcher.seen is not None:
+                told = watcher.seen[0], watcher.colocation, watcher.facts
+                sharing.turn(*told, in_charge=keeper.in_charge)
+
         def wait_turn() -> None:
             if watcher.seen is not None:
                 waits.turn(*watcher.seen, in_charge=keeper.in_charge)
@@ -116,6 +137,7 @@ def _run(options: argparse.Namespace) -> None:
         shipper = DecisionShipper(options.run_dir, clock, acts, decision_sender(config))
         duties: list[Callable[[], None]] = [
             weights_turn,
+            share_turn,
             wait_turn,
             lambda: priorities.turn(in_charge=keeper.in_charge),
             urgent_turn,
@@ -126,6 +148,14 @@ def _run(options: argparse.Namespace) -> None:
         _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()
+
+
+def _planner(belief: Belief) -> Planner:
+    """Who decides whom jobs share with: the one that needs neither numpy nor much time."""
+    # Only now: most sites share no GPUs.
+    from slurm_gpu.colocation.planners.greedy import Greedy
+
+    return Greedy(belief)
 
 
 def _reservations(

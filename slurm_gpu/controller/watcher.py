@@ -17,6 +17,7 @@ from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.amounts import Facts, amounts_of
+from slurm_gpu.controller.colocation.told import ShareTable
 from slurm_gpu.controller.demand import DecisionsWatch
 from slurm_gpu.controller.ended import EndedRuns
 from slurm_gpu.controller.gpuhours import GpuHours, GpuRun, Period
@@ -30,7 +31,7 @@ from slurm_gpu.controller.zonetable import ZoneTable, ZoneTables
 from slurm_gpu.errors import OutsideError, SlurmError
 from slurm_gpu.policy.bundle import DECISIONS_LOG
 from slurm_gpu.policy.install import SCRIPT_NAME
-from slurm_gpu.policy.installed import PolicyInForce, read_policy_in_force
+from slurm_gpu.policy.installed import ColocationInForce, PolicyInForce, read_policy_in_force
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from slurm_gpu.slurm.submission import Partition
@@ -87,11 +88,12 @@ class Watcher:
         cpu: Callable[[], float] = cpu_seconds,
         nodes: NodeLooks | None = None,
         reserve: Callable[[], ReserveTable | None] = lambda: None,
+        shares: Callable[[], ShareTable | None] = lambda: None,
     ) -> None:
         self.path = run_directory / snapshots.FILE_NAME
         self._queue, self._client, self._clock = queue, client, clock
         self._ask_partitions, self._ended, self._read_policy = partitions, ended, read_policy
-        self._reserve = reserve
+        self._reserve, self._shares = reserve, shares
         self._decisions, self._cpu = DecisionsWatch(run_directory / DECISIONS_LOG), cpu
         self._zones = ZoneMap(config.zones)
         self._zone_tables = ZoneTables(config.placement, config.zones)
@@ -122,6 +124,11 @@ class Watcher:
     def urgent_qos(self) -> str | None:
         """That of urgent jobs in the policy in force; None where there are none."""
         return self._script.policy.urgent_qos
+
+    @property
+    def colocation(self) -> ColocationInForce | None:
+        """What the policy in force says of sharing GPUs; None where no jobs do."""
+        return self._script.policy.colocation
 
     @property
     def seen(self) -> tuple[Sequence[CountedJob], ZoneTable | None] | None:
@@ -179,6 +186,7 @@ class Watcher:
             seen=_tokens(jobs, now_s),
             zones=tuple(self._zones.rooms(nodes)),
             reserve=self._reserve(),
+            shares=self._shares(),
             placement=self._zone_tables.of(nodes, jobs, facts),
             looked=Looked(asked_at, self._asked_s, self._clock.boot_id()),
         )

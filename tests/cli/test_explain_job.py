@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from slurm_gpu.cli.explainjob import ExplainedJob, decision_of, lines, token_of
+from slurm_gpu.controller.colocation.status import sharing_of
 from slurm_gpu.policy.decisions import find_decision
 
 LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
@@ -85,3 +89,40 @@ def test_a_job_that_slurmctld_has_forgotten_has_no_constraint_any_more(tmp_path:
     assert told(tmp_path, "slurm-gpu/1 t=abc1 z=zone1:700", None, "COMPLETED") == (
         "Job 7  COMPLETED\n  Zones: it needs several nodes, and is kept in one zone: zone1 (score 700)"
     )
+
+
+@pytest.mark.parametrize(
+    ("share", "words"),
+    [
+        ("enforce:2/8:alice/my%20job", "was to get 2 of 8 shards, as jobs of alice/my job need"),
+        ("observe:2/8:bert", "would have got (observe) 2 of 8 shards"),
+        ("enforce:-:array", "it keeps a GPU for itself, as tasks of an array do not share"),
+        ("enforce:-:what a later version says", "it keeps a GPU for itself, as "),
+    ],
+)
+def test_whether_it_shares_a_gpu(tmp_path: Path, share: str, words: str) -> None:
+    line = f"slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- share={quote(share, safe=':/')}\n"
+    (tmp_path / "decisions.log").write_text(line)
+    assert words in told(tmp_path, "slurm-gpu/1 t=abc1", is_logged=True)
+
+
+def test_a_job_that_shares_says_so_itself(tmp_path: Path) -> None:
+    text = told(tmp_path, "slurm-gpu/1 t=abc1 c=2/8:bert r=share")
+    assert "Sharing: it agreed to, and was to get 2 of 8 shards, as jobs of bert need" in text
+
+
+def test_its_partners_are_those_that_slurm_gpuctld_saw(tmp_path: Path) -> None:
+    path = tmp_path / "colocation.json"
+    jobs = [{"job_id": number, "shards": 3, "speed": 0.93} for number in (7, 8)]
+    gpus = [{"node": "n1", "index": 2, "jobs": jobs}]
+    path.write_text(json.dumps({"version": 1, "as_of_s": 1000, "shards_per_gpu": 8, "gpus": gpus}))
+    sharing = sharing_of(path, 7, 1010)
+    decision = replace(decision_of(ExplainedJob(7, "RUNNING", "slurm-gpu/1 t=a", ""), {}), sharing=sharing)
+    assert (
+        "  It has 3 of 8 shards of GPU 2 of n1, beside job 8; 0.93 of its speed alone is predicted"
+        in lines(decision, is_logged=True)
+    )
+    assert sharing_of(path, 7, 1100) is None  # nobody looks any more
+    assert sharing_of(path, 9, 1010) is None
+    path.write_text("{")
+    assert sharing_of(path, 7, 1010) is None

@@ -147,6 +147,7 @@ LEFT_ALONE = {
     "type": (replace(ONE, partition="long", gpu_type="v100"), {}),
     "per-gpu": (replace(ONE, cpus_per_gpu=4), {}),
     "bind": (ONE, {"tres_bind": "gpu:closest"}),
+    "place": (ONE, {"features": "a100"}),
     "begin": (ONE, {"begin_time": NOW_S + 5}),
     "dependency": (ONE, {"dependency": "afterok:3"}),
     "large": (ONE, {"comment": "share=huge"}),

@@ -32,7 +32,7 @@ class Gpu:
         self.over: dict[str, tuple[str, float]] = {}
         self.truth: dict[str, ProcessTruth] = {}
 
-    def begin(self, name: str, application: str, phases: str, pid: int) -> None:
+    def begin(self, name: str, application: str, phases: str, pid: int, lead_s: float = 0) -> None:
         device = self.world.devices[0]
 
         def truth_of(points):
@@ -42,7 +42,9 @@ class Gpu:
             self.truth[truth.path_name] = truth
 
         work = Work(application, tuple(parse_phases(phases)), TABLE)
-        self.jobs[name] = Worker(self.world, device, work, pid, 0, truth_of, keep, started=0)
+        self.jobs[name] = Worker(
+            self.world, device, work, pid, round(lead_s * 1e9), truth_of, keep, started=0
+        )
 
     def pass_s(self, seconds: float) -> None:
         for _ in range(round(seconds * 10)):
@@ -74,6 +76,15 @@ def test_beside_another_each_is_as_fast_as_the_table_says_and_alone_again_afterw
         "b": ("done", pytest.approx(6.0, abs=0.2)),
         "a": ("done", pytest.approx(11.2, abs=0.3)),
     }
+
+
+def test_one_that_goes_on_by_another_schedule_is_not_two(gpu):
+    gpu.begin("a", "a", "util=50,s=10", pid=1, lead_s=0.25)
+    gpu.pass_s(1)
+    gpu.begin("b", "a", "util=50,s=10", pid=2, lead_s=0.25)
+    gpu.pass_s(5)
+    assert [others for _, others, _ in gpu.jobs["a"].stretches] == [[], ["a"]]
+    assert [others for _, others, _ in gpu.jobs["b"].stretches] == [["a"]]
 
 
 def test_beside_two_the_time_that_each_adds_is_added_up():

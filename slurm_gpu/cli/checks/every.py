@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from slurm_gpu.cli.checks import (
     applications,
     boot,
+    colocation,
     commands,
     controller,
     database,
@@ -53,6 +54,7 @@ CHECKS = (
     Check("applied", journal.applied, (_SLURM,)),
     Check("lending", job_submit.lending, (_SITE, _SLURM)),
     Check("urgent", job_submit.urgent, (_SITE, _SLURM)),
+    Check("colocation", colocation.colocation, (_SITE, _SLURM)),
     Check("snapshot", controller.snapshot, (_SLURM,)),
     Check("weights", weights.weights, (_SITE, _SLURM)),
     Check("zones", zones.zones, (_SITE, _SLURM)),

@@ -8,7 +8,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from slurm_gpu.colocation.planner import Belief, Planner
-from slurm_gpu.colocation.profile import Profile
+
+if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
+    from slurm_gpu.colocation.profile import Profile
 
 if TYPE_CHECKING:
     from slurm_gpu.colocation.learned.net import Net

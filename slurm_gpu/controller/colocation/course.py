@@ -1,0 +1,77 @@
+"""How a job that agreed to share runs: beside whom, and from when to when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Speed = Callable[[str, Sequence[str]], float]
+"""That of a key beside others, as it was predicted."""
+
+_LEAST_BESIDE_S = 5.0
+"""Of less time beside another nothing can be said: Slurm tells starts and ends in whole seconds."""
+
+
+class Stretch(NamedTuple):
+    """A time in which the same jobs were on the GPU."""
+
+    from_s: float
+    others: tuple[str, ...]
+    """Their keys, sorted."""
+
+
+@dataclass(slots=True)
+class Course:
+    """Of one run of one job. Times are epoch seconds."""
+
+    key: str
+    start_s: float
+    stretches: list[Stretch] = field(default_factory=list)
+    end_s: float | None = None
+    is_whole: bool = True
+    """Whether all of it was seen: not of one that ran when slurm-gpuctld came."""
+
+    def seen(self, at_s: float, others: Iterable[str]) -> None:
+        """Who is beside it now."""
+        now = tuple(sorted(others))
+        if not self.stretches:
+            self.stretches.append(Stretch(self.start_s if self.is_whole else at_s, now))
+        elif self.stretches[-1].others != now:
+            self.stretches.append(Stretch(at_s, now))
+
+    @property
+    def beside(self) -> frozenset[str]:
+        """All keys that were ever beside it."""
+        return frozenset(key for stretch in self.stretches for key in stretch.others)
+
+    def done_s(self, now_s: float, speed: Speed) -> float:
+        """Work done, in seconds alone, at the speeds that are predicted."""
+        return sum(
+            max(0.0, end_s - stretch.from_s) * speed(self.key, stretch.others)
+            for stretch, end_s in zip(self.stretches, self._ends(now_s), strict=True)
+        )
+
+    def speeds(self, alone_s: float, held_s: float, speed: Speed) -> dict[str, float]:
+        """What a run to the end, of `held_s`, shows of its speed beside each, by the time it takes alone.
+
+        Where several were beside it, one after another or at once, each is off by the same factor from what
+        was predicted.
+        """
+        if self.end_s is None or not self.is_whole or self.end_s <= self.start_s:
+            return {}
+        finer = held_s / (self.end_s - self.start_s)
+        spans = [
+            ((end_s - stretch.from_s) * finer, stretch.others)
+            for stretch, end_s in zip(self.stretches, self._ends(self.end_s), strict=True)
+        ]
+        beside_s = sum(seconds for seconds, others in spans if others)
+        if beside_s < _LEAST_BESIDE_S:
+            return {}
+        left_s = alone_s - sum(seconds for seconds, others in spans if not others)
+        predicted_s = sum(seconds * speed(self.key, others) for seconds, others in spans if others)
+        factor = max(left_s, 0.0) / predicted_s
+        return {other: speed(self.key, (other,)) * factor for other in sorted(self.beside)}
+
+    def _ends(self, end_s: float) -> list[float]:
+        return [*(stretch.from_s for stretch in self.stretches[1:]), end_s]

@@ -1,0 +1,69 @@
+"""What slurm-gpudbd knows of jobs that share: how a run went, and what one does right now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from slurm_gpu.config import SiteConfig
+
+
+class Ran(NamedTuple):
+    """One run that is over, from its node's last record."""
+
+    memory_frac: float
+    """The most of the GPU's memory that it had."""
+    util_frac: float | None
+    """The job's own mean utilisation."""
+    held_s: float
+    """From its start to its end, by the node, which tells it finer than Slurm."""
+
+
+class Evidence(Protocol):
+    """Asked beside the watcher, as it may take long; every method raises SlurmGpuError."""
+
+    def ran(self, job_id: int, start_s: int) -> Ran | None:
+        """Of the job's run that began then; None as long as its node has not told all of it."""
+
+    def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
+        """Of a job that runs, (mean fraction, seconds for which it was measured); None where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseEvidence:
+    """Asks the site's slurm-gpudbd."""
+
+    config: SiteConfig
+
+    def ran(self, job_id: int, start_s: int) -> Ran | None:
+        """See Evidence."""
+        # Only now: httpx takes memory that a site where nobody shares does not need.
+        from slurm_gpu.database.client import DatabaseClient
+
+        with DatabaseClient(self.config) as database:
+            runs = database.run(str(job_id))
+        for run in runs:
+            records = [one for one in run.devices or () if one.final and one.mem_used_frac is not None]
+            if run.start_s is None or abs(run.start_s - start_s) > 2 or not records:
+                continue
+            pct_ms = sum(pct * ms for one in records for pct, ms in (one.util_hist_ms or {}).items())
+            ms = sum(sum((one.util_hist_ms or {}).values()) for one in records)
+            most = max(one.mem_used_frac.max for one in records if one.mem_used_frac is not None)
+            held_s = max(one.held_s for one in records)
+            return Ran(most, pct_ms / ms / 100 if ms else None, held_s)
+        return None
+
+    def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
+        """See Evidence."""
+        from slurm_gpu.database.client import DatabaseClient
+
+        with DatabaseClient(self.config) as database:
+            windows = database.windows(str(job_id))
+        total, seconds = 0.0, 0.0
+        for one in windows:
+            window = one.window
+            for index, value in enumerate(window.values("util_pct")):
+                if value is not None and window.start_s + index * window.width_s >= since_s:
+                    total += value * window.width_s
+                    seconds += window.width_s
+        return (total / seconds / 100, seconds) if seconds else None

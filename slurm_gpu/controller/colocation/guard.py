@@ -1,0 +1,87 @@
+"""Whether jobs that share run as fast as was promised, by what their GPU does for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.controller.colocation.course import Course
+from slurm_gpu.controller.colocation.inquiry import RunKey
+
+LEAST_S = 20.0
+"""Of a utilisation that was measured for less nothing is concluded."""
+SETTLES_S = 5.0
+"""After somebody came or left: what is measured then belongs to neither."""
+_TOLERANCE = 1.10
+"""A slowdown is estimated by utilisation, which varies by itself: beyond the promise by so much is beyond."""
+
+
+class Together(NamedTuple):
+    """A job on a shared GPU."""
+
+    run: RunKey
+    course: Course
+    speed: float | None
+    """As it was measured; None where it was not."""
+
+
+class Parting(NamedTuple):
+    """Jobs that are not to go on together."""
+
+    newcomer: RunKey
+    """Who came last, and has to go."""
+    slowed: str
+    """The key of whom sharing slowed down too much."""
+    other: str
+    why: str
+
+
+def since_s(course: Course) -> float | None:
+    """From when on its utilisation tells how fast it is beside who is there now; None where nobody is."""
+    if not course.stretches or not course.stretches[-1].others:
+        return None
+    return course.stretches[-1].from_s + SETTLES_S
+
+
+def speed_of(course: Course, used: tuple[float, float], book: Book) -> float | None:
+    """How fast it is, from its share of the GPU's time now and alone; None where that says nothing."""
+    alone = book.profiles.get(course.key)
+    if used[1] < LEAST_S or alone is None or not alone.util_frac:
+        return None
+    return min(1.0, used[0] / alone.util_frac)
+
+
+def parting(together: Sequence[Together], slowdown: float | None, book: Book) -> Parting | None:
+    """Who is to go, of the jobs of one GPU in the order in which they came; None for nobody.
+
+    With a promise: where anybody is slowed down beyond it. Without: where all do less than one alone.
+    """
+    if len(together) < 2:
+        return None
+    newcomer = together[-1]
+    measured = [(one.course.key, one.speed) for one in together if one.speed is not None]
+    if slowdown is not None:
+        for key, speed in measured:
+            if speed < 1 / (slowdown * _TOLERANCE):
+                why = f"{key} is slowed down by a factor of {1 / max(speed, 0.01):.2f}, beyond {slowdown:g}"
+                return Parting(newcomer.run, key, _other(key, together), why)
+    elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
+        done = sum(speed for _, speed in measured)
+        slowest = min(measured, key=lambda one: one[1])[0]
+        why = f"together they do {done:.2f} of what one does alone"
+        return Parting(newcomer.run, slowest, _other(slowest, together), why)
+    return None
+
+
+def _other(key: str, together: Sequence[Together]) -> str:
+    """Whom to hold responsible: the newcomer, or where that is slowed down, who came before it."""
+    last = together[-1].course.key
+    return last if last != key else together[-2].course.key
+
+
+def observed(course: Course, speed: float, book: Book) -> Mapping[str, float]:
+    """What a speed beside several says of each: off by one factor from what was predicted."""
+    others = course.stretches[-1].others
+    factor = speed / book.speed(course.key, others)
+    return {other: min(1.0, book.speed(course.key, (other,)) * factor) for other in others}

@@ -1,0 +1,98 @@
+"""Follows the jobs that agreed to share, and writes into the book what their runs show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from slurm_gpu.controller.colocation.agreed import Agreed
+from slurm_gpu.controller.colocation.book import Book, Profile
+from slurm_gpu.controller.colocation.course import Course
+from slurm_gpu.controller.colocation.evidence import Ran
+from slurm_gpu.controller.colocation.inquiry import RunKey
+from slurm_gpu.slurm.queue import Phase
+
+log = logging.getLogger("slurm-gpuctld")
+
+_FORGOTTEN_AFTER_S = 600.0
+"""What no node has told of a run that ended so long ago, none will."""
+_LEAST_ALONE_S = 2
+"""Shorter runs say nothing of time."""
+_SAME_WORK = 1.25
+"""Where a run's time and its utilisation tell of speeds that are further apart, it had other work to do."""
+
+
+class Learning:
+    """Courses of the runs that go on, and of those that ended and are still to be learned from."""
+
+    def __init__(self, book: Book, began_s: float) -> None:
+        self._book, self._began_s = book, began_s
+        self.running: dict[RunKey, Course] = {}
+        self.ended: dict[RunKey, Course] = {}
+        self.over: dict[RunKey, Course] = {}
+        """That ended since the last look: whether they are to be learned from is not known yet."""
+
+    def look(self, agreed: Mapping[int, Agreed], beside: Mapping[int, Sequence[int]], now_s: float) -> None:
+        """Who runs now; `beside` has the jobs on each one's GPU."""
+        running: dict[RunKey, Course] = {}
+        for job_id, one in agreed.items():
+            if one.job.phase is not Phase.RUNNING or one.job.start_s is None:
+                continue
+            key = RunKey(job_id, one.job.start_s)
+            course = self.running.get(key)
+            if course is None:
+                course = Course(one.key, one.job.start_s, is_whole=one.job.start_s >= self._began_s)
+            if job_id in beside:
+                course.seen(now_s, (agreed[other].key for other in beside[job_id] if other != job_id))
+            running[key] = course
+        for key, course in self.running.items():
+            if key not in running:
+                ended = agreed.get(key.job_id)
+                told = ended.job.end_s if ended and ended.job.phase is Phase.ENDED else None
+                course.end_s = now_s if told is None else told
+                self.over[key] = course
+        self.running = running
+
+    def settle(self, states: Mapping[int, str]) -> dict[RunKey, Course]:
+        """What became of the runs that ended, by Slurm's state; returns those that failed beside others."""
+        failed: dict[RunKey, Course] = {}
+        for key, course in self.over.items():
+            state = states.get(key.job_id)
+            if state == "COMPLETED" and course.stretches:
+                self.ended[key] = course
+            elif state == "FAILED" and course.stretches and course.stretches[-1].others:
+                failed[key] = course
+        self.over.clear()
+        return failed
+
+    def learn(self, ran: Mapping[RunKey, Ran], now_s: float) -> None:
+        """From runs to the end, as their nodes told of them."""
+        for key, course in list(self.ended.items()):
+            if key in ran:
+                self._learn(course, ran[key])
+                del self.ended[key]
+            elif course.end_s is not None and now_s - course.end_s > _FORGOTTEN_AFTER_S:
+                del self.ended[key]
+
+    def _learn(self, course: Course, ran: Ran) -> None:
+        if not course.beside:
+            if course.is_whole and ran.held_s >= _LEAST_ALONE_S:
+                self._book.ran_alone(course.key, ran.held_s, ran.memory_frac, ran.util_frac)
+                log.info("%s alone: %.1f s, %.0f %% of memory", course.key, ran.held_s, 100 * ran.memory_frac)
+            return
+        alone = self._book.profiles.get(course.key)
+        if alone is None:
+            return
+        work_s = work_of(ran, alone)
+        for other, speed in course.speeds(work_s, ran.held_s, self._book.speed).items():
+            log.info("%s beside %s: %.2f of its speed alone", course.key, other, speed)
+            self._book.ran_beside(course.key, other, speed)
+
+
+def work_of(ran: Ran, alone: Profile) -> float:
+    """What a run did, in seconds alone: what its like do, or where it had other work, by its utilisation."""
+    if ran.util_frac is None or not alone.util_frac:
+        return alone.alone_s
+    by_use_s = ran.held_s * min(1.0, ran.util_frac / alone.util_frac)
+    is_same = by_use_s / _SAME_WORK <= alone.alone_s <= by_use_s * _SAME_WORK
+    return alone.alone_s if is_same else by_use_s

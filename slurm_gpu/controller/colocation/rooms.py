@@ -1,0 +1,140 @@
+"""Which GPU has how many shards left, who is there, and how to get a job onto a certain one.
+
+Stock Slurm takes no request for a GPU by its position: a job of some shards gets the first of the node that
+has them left (docs/colocation.md). So where a job lands is steered by its node, its size and its moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode
+from slurm_gpu.slurm.occupancy import out_of_service
+
+_HOLDING = frozenset({"RUNNING", "SUSPENDED", "COMPLETING", "STOPPED"})
+
+
+class Place(NamedTuple):
+    """One GPU."""
+
+    node: str
+    position: int
+
+
+class Held(NamedTuple):
+    """What a job has of one GPU."""
+
+    place: Place
+    shards: int
+
+
+@dataclass(slots=True)
+class Gpu:
+    """One GPU of a node that takes jobs."""
+
+    place: Place
+    free: int
+    """Shards."""
+    sharers: list[int] = field(default_factory=list)
+    """Jobs that agreed to share, in the order in which they came."""
+    is_others: bool = False
+    """Whether anybody is there of whom nobody knows what he does."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A node, as far as jobs that share are concerned."""
+
+    node: SlurmNode
+    gpus: list[Gpu]
+    cpus: int
+    """Free."""
+    memory_mib: int
+
+    def size_for(self, position: int, least: int, leave: int | None = None) -> int | None:
+        """Shards that bring a job of `least` or more onto this GPU; None where nothing does.
+
+        `leave`: so many at most are to be left there, as nobody is to come any more, and what is left would
+        draw in jobs that are to go to a GPU behind it.
+        """
+        free = self.gpus[position].free
+        before = max((gpu.free for gpu in self.gpus[:position]), default=0)
+        size = max(least, before + 1, 0 if leave is None else free - leave)
+        return size if size <= free else None
+
+    def take(self, position: int, job_id: int, shards: int, cpus: int, memory_mib: int) -> None:
+        """Count a job there that is about to start."""
+        gpu = self.gpus[position]
+        gpu.free -= shards
+        gpu.sharers.append(job_id)
+        self.cpus -= cpus
+        self.memory_mib -= memory_mib
+
+
+def held_by(job: QueuedJob, of: int) -> list[Held]:
+    """What a job has of each GPU; [] where Slurm does not tell."""
+    found = []
+    for node, index in job.gpu_index.items():
+        found += [Held(Place(node, position), of) for position in index.get("gpu", ())]
+        shared = index.get("shard", ())
+        each = (
+            int(job.tres_allocated.get("gres/shard", 0)) if len(shared) == 1 and len(job.nodes) == 1 else of
+        )
+        found += [Held(Place(node, position), each) for position in shared]
+    return found
+
+
+def rooms(
+    nodes: Iterable[SlurmNode],
+    jobs: Sequence[QueuedJob],
+    sharers: Iterable[int],
+    known: Mapping[int, Sequence[Held]],
+) -> dict[str, Room]:
+    """The nodes that take jobs and have shards, by name.
+
+    `known` is what jobs were last seen to have: Slurm no longer tells of one that is completing, though its
+    shards are not free yet. A node where that is not known either is left out.
+    """
+    found: dict[str, Room] = {}
+    for node in nodes:
+        of = node.shards_per_gpu
+        if of is None or out_of_service(node):
+            continue
+        gpus = [Gpu(Place(node.name, position), of) for position in range(node.n_gpus)]
+        found[node.name] = Room(
+            node, gpus, node.cpus - node.cpus_allocated, node.memory_mib - node.memory_allocated_mib
+        )
+    ours = frozenset(sharers)
+    for job in sorted(jobs, key=lambda one: (one.start_s or 0, one.job_id)):
+        if job.state not in _HOLDING:
+            continue
+        for name in job.nodes:
+            room = found.get(name)
+            if room is None:
+                continue
+            held = [one for one in _held(job, room, known) if one.place.node == name]
+            if not held and _has_gpus(job):
+                del found[name]
+                continue
+            for one in held:
+                _count(room.gpus[one.place.position], job.job_id, one.shards, is_ours=job.job_id in ours)
+    return found
+
+
+def _held(job: QueuedJob, room: Room, known: Mapping[int, Sequence[Held]]) -> Sequence[Held]:
+    of = room.node.shards_per_gpu
+    return held_by(job, of or 0) or known.get(job.job_id, ())
+
+
+def _has_gpus(job: QueuedJob) -> bool:
+    return any(job.tres_allocated.get(name) for name in ("gres/gpu", "gres/shard"))
+
+
+def _count(gpu: Gpu, job_id: int, shards: int, *, is_ours: bool) -> None:
+    gpu.free = max(0, gpu.free - shards)
+    if is_ours:
+        gpu.sharers.append(job_id)
+    else:
+        gpu.is_others = True

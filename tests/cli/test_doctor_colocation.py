@@ -1,0 +1,83 @@
+"""Whether `slurm-gpu doctor` sees what keeps jobs from sharing GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from slurm_gpu.cli.checks import colocation
+from slurm_gpu.cli.checks.finding import Finding, Level
+from slurm_gpu.policy.bundle import SiteFacts, build_bundle, compile_policy
+from slurm_gpu.policy.check import check_policy
+from slurm_gpu.policy.names import ResolvedNames
+from slurm_gpu.yamlsource import parse_yaml
+from tests.cli.installation import Installation, worst
+from tests.controller.fakes import make_node
+
+POLICY = 'version: 1\ncolocation: {mode: enforce, why: "Small ones."}\n'
+RIGHT = {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE_MEMORY"}
+
+
+def found(installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5) -> Finding:
+    compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
+    (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))
+    at = installed.at()
+    run = installed.root / "run"
+    run.mkdir(exist_ok=True)
+    (run / "colocation.json").write_text(json.dumps({"as_of_s": at.site.wall() - age_s}))
+    at = dataclasses.replace(at, controller_run=run)
+    at.__dict__["nodes"] = [make_node("n1", shards=shards), make_node("n2", gpus={}, shards=0)]
+    return worst(colocation.colocation(at))
+
+
+def test_all_is_there(installed: Installation) -> None:
+    installed.conf.update(RIGHT)
+    finding = found(installed)
+    assert (finding.level, finding.message) == (
+        Level.OK,
+        "mode enforce: jobs can share the GPUs of 1 node",
+    )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("SelectType", "select/linear", "only select/cons_tres knows shards"),
+        ("SelectTypeParameters", "CR_CORE,LL_SHARED_GRES", "nobody is together"),
+        ("SelectTypeParameters", "CR_CORE,MULTIPLE_SHARING_GRES_PJ", "shards of a job may be of several"),
+    ],
+)
+def test_what_is_wrong_in_slurm_conf_is_said(
+    installed: Installation, key: str, value: str, message: str
+) -> None:
+    installed.conf.update(RIGHT | {key: value})
+    finding = found(installed)
+    assert (finding.level, message in finding.message) == (Level.FAIL, True)
+    assert finding.remedy
+
+
+def test_without_shards_there_is_nothing_to_share(installed: Installation) -> None:
+    installed.conf.update(RIGHT)
+    assert "no node has shards" in found(installed, shards=0).message
+
+
+def test_few_shards_are_too_coarse(installed: Installation) -> None:
+    installed.conf.update(RIGHT)
+    assert found(installed, shards=8).level is Level.WARN
+
+
+def test_a_slurm_gpuctld_that_gives_no_places_is_missed(installed: Installation) -> None:
+    installed.conf.update(RIGHT)
+    finding = found(installed, age_s=100)
+    assert (finding.level, "no slurm-gpuctld here gives places" in finding.message) == (Level.FAIL, True)
+
+
+def test_where_no_policy_has_jobs_share_nothing_is_looked_at(installed: Installation) -> None:
+    assert found(installed, "version: 1\n").level is Level.SKIPPED
+
+
+def test_it_is_for_hosts_of_slurmctld(installed: Installation) -> None:
+    (finding,) = colocation.colocation(installed.at("elsewhere"))
+    assert finding.level is Level.SKIPPED

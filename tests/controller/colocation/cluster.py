@@ -1,0 +1,258 @@
+"""A Slurm that does with shards what stock Slurm was measured to do (docs/colocation.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+
+from slurm_gpu.controller.amounts import Facts
+from slurm_gpu.controller.colocation.evidence import Ran
+from slurm_gpu.controller.colocation.inquiry import Answers, Inquiry
+from slurm_gpu.controller.colocation.keeper import ColocationKeeper
+from slurm_gpu.errors import SlurmError
+from slurm_gpu.policy.installed import ColocationInForce
+from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
+from slurm_gpu.slurm.queue import CountedJob, Phase
+from tests.controller.fakes import Clock, make_job, make_node
+
+OF = 8
+POLICY = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300)
+
+
+@dataclasses.dataclass
+class Job:
+    """One of the cluster's jobs, and what it really does."""
+
+    job_id: int
+    key: str
+    work_s: float
+    shards: int | None
+    begin_s: float
+    state: str = "PENDING"
+    node: str | None = None
+    wanted_node: str | None = None
+    position: int | None = None
+    start_s: int | None = None
+    end_s: int | None = None
+    done_s: float = 0.0
+    restarts: int = 0
+    fails_beside: str | None = None
+    """Beside a job of this key it runs out of memory."""
+
+
+class Cluster:
+    """What the keeper asks and does: client, control and evidence in one."""
+
+    def __init__(self, clock: Clock, directory: str, n_nodes: int = 1, n_gpus: int = 2) -> None:
+        self.clock, self.directory = clock, directory
+        self.names = [f"n{number}" for number in range(1, n_nodes + 1)]
+        self.n_gpus = n_gpus
+        self.all: dict[int, Job] = {}
+        self.speeds: dict[tuple[str, str], float] = {}
+        self.memory: dict[str, float] = {}
+        self.util: dict[str, float] = {}
+        self.away = False
+        self.most_held: dict[tuple[str, int], int] = {}
+
+    # What the tests do.
+
+    def submit(
+        self, key: str, shards: int | None, work_s: float = 100, hold_s: float = 300, **more: str
+    ) -> Job:
+        job_id = 1 + len(self.all)
+        begin_s = self.clock.wall() + (hold_s if shards is not None else 0)
+        job = self.all[job_id] = Job(job_id, key, work_s, shards, begin_s, **more)
+        return job
+
+    def free(self, name: str) -> list[int]:
+        left = [OF] * self.n_gpus
+        for job in self.all.values():
+            if job.state == "RUNNING" and job.node == name and job.position is not None:
+                left[job.position] -= OF if job.shards is None else job.shards
+        return left
+
+    def beside(self, job: Job) -> list[Job]:
+        return [
+            other
+            for other in self.all.values()
+            if other is not job
+            and other.state == "RUNNING"
+            and (other.node, other.position) == (job.node, job.position)
+        ]
+
+    def second(self) -> None:
+        """Work is done for a second, jobs end, and Slurm starts what it can, the oldest first."""
+        for job in [one for one in self.all.values() if one.state == "RUNNING"]:
+            others = self.beside(job)
+            if job.fails_beside in {other.key for other in others}:
+                self._end(job, "FAILED")
+                continue
+            slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in others)
+            job.done_s += 1 / (1 + slow)
+            if job.done_s >= job.work_s:
+                self._end(job, "COMPLETED")
+        self.clock.advance(1)
+        for job in self.all.values():
+            if job.state == "PENDING" and job.begin_s <= self.clock.wall():
+                self._try(job)
+
+    def _end(self, job: Job, state: str) -> None:
+        job.state, job.end_s = state, int(self.clock.wall())
+
+    def _try(self, job: Job) -> None:
+        wanted = OF if job.shards is None else job.shards
+        for name in self.names if job.wanted_node is None else [job.wanted_node]:
+            for position, left in enumerate(self.free(name)):
+                if left >= wanted:
+                    job.state, job.node, job.position = "RUNNING", name, position
+                    job.start_s, job.end_s, job.done_s = int(self.clock.wall()), None, 0.0
+                    held = OF - self.free(name)[position]
+                    assert held <= OF
+                    return
+
+    # What slurm-gpuctld's watcher sees.
+
+    def queue(self) -> list[CountedJob]:
+        if self.away:
+            raise SlurmError("away")
+        phase = {"PENDING": Phase.PENDING, "RUNNING": Phase.RUNNING}
+        return [
+            make_job(
+                job.job_id,
+                phase.get(job.state, Phase.ENDED),
+                per_node="gres:gpu:1" if job.shards is None else f"gres:shard:{job.shards}",
+                tres="cpu=1,mem=1G,node=1,gres/" + ("gpu=1" if job.shards is None else f"shard={job.shards}"),
+                n_cpus=1,
+                submit_s=job.job_id,
+                start_s=int(job.begin_s) if job.state == "PENDING" else job.start_s,
+                end_s=job.end_s,
+                nodes=job.node or "",
+                admin_comment=f"slurm-gpu/1 t=x{job.job_id} c="
+                + (f"-:{job.key}" if job.shards is None else f"{job.shards}/{OF}:{job.key}"),
+            )
+            for job in self.all.values()
+        ]
+
+    # SlurmClient, as far as it is asked.
+
+    def settings(self) -> SlurmSettings:
+        return SlurmSettings(
+            cluster="lab", version="22.05.8", slurm_user="slurm", slurm_user_uid=1, conf_path="/x",
+            raw={"StateSaveLocation": self.directory},
+        )  # fmt: skip
+
+    def nodes(self) -> Sequence[SlurmNode]:
+        if self.away:
+            raise SlurmError("away")
+        return [make_node(name, gpus={"a100": self.n_gpus}, shards=OF * self.n_gpus) for name in self.names]
+
+    def jobs(self, job_ids: Iterable[int] | None = None) -> Sequence[QueuedJob]:
+        return [_queued(self.all[job_id]) for job_id in job_ids or ()]
+
+    # SharingClient.
+
+    def start(self, job_id: int, node: str, gres: str) -> None:
+        job = self._pending(job_id)
+        job.begin_s, job.wanted_node, job.shards = self.clock.wall(), node, int(gres.rpartition(":")[2])
+
+    def let_go(self, job_id: int, gres: str) -> None:
+        job = self._pending(job_id)
+        job.wanted_node, job.shards = None, int(gres.rpartition(":")[2])
+
+    def requeue(self, job_id: int) -> None:
+        job = self.all[job_id]
+        job.state, job.begin_s, job.restarts = "PENDING", self.clock.wall() + 11, job.restarts + 1
+
+    def _pending(self, job_id: int) -> Job:
+        if self.away:
+            raise SlurmError("away")
+        job = self.all[job_id]
+        if job.state != "PENDING":
+            raise SlurmError("Job is no longer pending execution")
+        return job
+
+    # Evidence.
+
+    def ran(self, job_id: int, start_s: int) -> Ran | None:
+        job = self.all[job_id]
+        if job.end_s is None or job.start_s is None:
+            return None
+        held_s, util = job.end_s - job.start_s, self.util.get(job.key)
+        used = util * min(1.0, job.done_s / held_s) if util is not None and held_s else None
+        return Ran(self.memory.get(job.key, 1.0), used, held_s)
+
+    def utilisation(self, job_id: int, since_s: float) -> tuple[float, float] | None:
+        job = self.all[job_id]
+        if job.key not in self.util or job.state != "RUNNING":
+            return None
+        slow = sum(1 / self.speeds.get((job.key, other.key), 1.0) - 1 for other in self.beside(job))
+        return self.util[job.key] / (1 + slow), self.clock.wall() - since_s
+
+
+def _queued(job: Job) -> QueuedJob:
+    name = "gpu" if job.shards is None else "shard"
+    running = job.state == "RUNNING"
+    index = {job.node: {name: [job.position]}} if running and job.node and job.position is not None else {}
+    return QueuedJob(
+        job_id=job.job_id, array_job_id=None, array_task=None, n_tasks=1, het_job_id=None, name="train",
+        user="alice", uid=1001, account="vision", qos="normal", partition="gpu", state=job.state,
+        reason="None", restarts=job.restarts, submit_s=job.job_id, eligible_s=None,
+        start_s=job.start_s, end_s=job.end_s, time_limit_s=None, n_nodes=1,
+        nodes=[job.node] if running and job.node else [],
+        tres_requested={},
+        tres_allocated={f"gres/{name}": float(job.shards or 1)} if running else {},
+        gpu_index=index,
+        gres_per_node="", features="", admin_comment="", work_dir="/",
+    )  # fmt: skip
+
+
+class Site:
+    """slurm-gpuctld beside the cluster; it can be killed, and come again."""
+
+    def __init__(self, cluster: Cluster, policy: ColocationInForce = POLICY) -> None:
+        self.cluster, self.policy = cluster, policy
+        self.told: list[tuple[str, str, str]] = []
+        """(act, subject, why)."""
+        self.runs = True
+        self.begin()
+
+    def begin(self) -> None:
+        """A new process, which knows what lies on disk and no more."""
+        from pathlib import Path
+
+        from slurm_gpu.colocation.planners.greedy import Greedy
+
+        cluster = self.cluster
+        self.keeper = ColocationKeeper(
+            cluster, cluster, Inquiry(cluster, _at_once), Greedy, Path(cluster.directory), cluster.clock,
+            self, lambda: 0.0,
+        )  # type: ignore[arg-type] # fmt: skip
+
+    def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
+        """As Acts has it."""
+        self.told.append((act, subject, why))
+
+    def pass_s(self, seconds: int) -> None:
+        for _ in range(seconds):
+            self.cluster.second()
+            if self.runs and not self.cluster.away:
+                facts = Facts(shards_per_gpu=OF)
+                self.keeper.turn(self.cluster.queue(), self.policy, facts, in_charge=True)
+
+    def until_all_end(self, most_s: int = 5000) -> float:
+        """Seconds that it took."""
+        began = self.cluster.clock.wall()
+        for _ in range(most_s):
+            if all(job.state not in ("PENDING", "RUNNING") for job in self.cluster.all.values()):
+                return self.cluster.clock.wall() - began
+            self.pass_s(1)
+        raise AssertionError(
+            f"still there: {[job for job in self.cluster.all.values() if job.end_s is None]}"
+        )
+
+
+def _at_once(task: Callable[[], Answers]) -> Future[Answers]:
+    future: Future[Answers] = Future()
+    future.set_result(task())
+    return future

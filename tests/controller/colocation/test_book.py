@@ -1,0 +1,137 @@
+"""What slurm-gpuctld learns of jobs that share."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.controller.colocation import book as books
+from slurm_gpu.controller.colocation.book import HEADROOM, Book
+from slurm_gpu.controller.colocation.course import Course, Stretch
+from slurm_gpu.errors import OutsideError
+
+FRACTIONS = st.floats(0.001, 1.0)
+
+
+@pytest.fixture
+def book() -> Book:
+    found = Book()
+    found.ran_alone("a", 100, 0.3, 0.5)
+    found.ran_alone("b", 200, 0.4, 0.7)
+    return found
+
+
+def test_a_job_gets_the_shards_that_hold_its_memory_with_headroom(book: Book) -> None:
+    assert book.shards("a", 8) == 3  # 0.33 of 8 are 2.64
+    assert book.shards("b", 8) == 4
+    assert book.shards("never seen", 8) is None
+
+
+@given(memory=FRACTIONS, of=st.integers(1, 32))
+def test_shards_always_hold_the_memory_and_fit_one_gpu(memory: float, of: int) -> None:
+    book = Book()
+    book.ran_alone("x", 10, memory, None)
+    shards = book.shards("x", of)
+    assert shards is not None
+    assert 1 <= shards <= of
+    assert shards / of >= min(1.0, memory * (1 + HEADROOM)) - 1e-6
+
+
+def test_a_mean_follows_what_is_seen_and_memory_is_the_most_of_all(book: Book) -> None:
+    book.ran_alone("a", 120, 0.2, 0.6)
+    assert (book.profiles["a"].runs, book.profiles["a"].alone_s) == (2, 110)
+    assert (book.profiles["a"].memory_frac, book.profiles["a"].util_frac) == (0.3, 0.55)
+
+
+def test_speed_is_predicted_by_what_is_left_of_the_gpus_time_until_it_was_seen(book: Book) -> None:
+    assert book.speed("a", ["b"]) == pytest.approx(1 / 1.2)
+    assert book.speed("a", ["a"]) == 1
+    book.ran_beside("a", "b", 0.6)
+    assert book.speed("a", ["b"]) == 0.6
+    assert book.speed("b", ["a"]) == pytest.approx(1 / 1.2)  # of the other one nothing is known by that
+    assert book.speed("a", ["b", "a"]) == pytest.approx(0.6)
+    assert book.speed("a", ["never seen"]) == pytest.approx(1 / 1.5)
+
+
+def test_who_went_wrong_together_is_not_together_again_nor_beside_others(book: Book) -> None:
+    assert book.may_be_together(["a", "b"])
+    book.part("a", "b")
+    assert not book.may_be_together(["b", "a"])
+    assert book.may_be_together(["a", "a"])
+    book.part("a", "a")
+    assert not book.may_be_together(["a", "a"])
+
+
+def test_memory_of_all_has_to_fit_with_headroom(book: Book) -> None:
+    book.ran_alone("c", 10, 0.65, None)
+    assert not book.may_be_together(["a", "c"])
+    assert not book.may_be_together(["a", "never seen"])
+
+
+def test_it_outlives_slurm_gpuctld(book: Book, tmp_path: Path) -> None:
+    book.ran_beside("a", "b", 0.6)
+    book.part("a", "a")
+    book.part("a", "b")
+    path = tmp_path / "slurm-gpu" / books.FILE_NAME
+    books.write(path, book, 1.5)
+    again = books.read(path)
+    assert (again.profiles, again.speeds, again.apart) == (book.profiles, book.speeds, book.apart)
+    assert not book.is_changed
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 2}', '{"version": 1, "profiles": {"a": 3}}', "\0", '"x"']
+)
+def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text: str) -> None:
+    (tmp_path / "b").write_text(text)
+    with pytest.raises(OutsideError, match="move it away"):
+        books.read(tmp_path / "b")
+    assert books.read(tmp_path / "none").profiles == {}
+
+
+def test_speeds_that_cannot_be_are_damage(tmp_path: Path, book: Book) -> None:
+    plain = book.to_json(0) | {"speeds": [["a", "b", 1.5, 1]]}
+    (tmp_path / "b").write_text(json.dumps(plain))
+    with pytest.raises(OutsideError, match=r"speed 1\.5 of a beside b"):
+        books.read(tmp_path / "b")
+
+
+class TestCourse:
+    def test_a_run_to_the_end_shows_the_speed_beside_another(self, book: Book) -> None:
+        course = Course("a", 1000)
+        course.seen(1000, [])
+        course.seen(1040, ["b"])
+        course.seen(1120, [])
+        course.end_s = 1140
+        # 60 of 100 s of work were done alone, the other 40 in 80 s.
+        assert course.speeds(100, 140, book.speed) == {"b": pytest.approx(0.5)}
+        assert course.done_s(1140, lambda _, others: 0.5 if others else 1.0) == 100
+
+    def test_beside_several_each_is_off_by_the_same_factor_from_what_was_predicted(self, book: Book) -> None:
+        course = Course("a", 0, [Stretch(0, ("a",)), Stretch(60, ("b",))], 120)
+        speeds = course.speeds(55, 120, book.speed)
+        assert speeds["a"] == pytest.approx(
+            0.5
+        )  # predicted 1 and 1/1.2: 110 s of work, and half of it was done
+        assert speeds["b"] == pytest.approx(0.5 / 1.2)
+
+    def test_the_nodes_time_is_finer_than_slurms(self, book: Book) -> None:
+        course = Course("a", 0, [Stretch(0, ("b",))], 120)
+        assert course.speeds(60, 119.2, book.speed) == {"b": pytest.approx(60 / 119.2)}
+
+    @pytest.mark.parametrize(
+        "course",
+        [
+            Course("a", 0, [Stretch(0, ("b",))], None),
+            Course("a", 0, [Stretch(0, ("b",))], 100, is_whole=False),
+            Course("a", 0, [Stretch(0, ())], 100),
+            Course("a", 0, [Stretch(0, ()), Stretch(97, ("b",))], 100),
+            Course("a", 5, [Stretch(5, ("b",))], 5),
+        ],
+    )
+    def test_what_says_nothing_is_not_learned_from(self, course: Course, book: Book) -> None:
+        assert course.speeds(100, 100, book.speed) == {}

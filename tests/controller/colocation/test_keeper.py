@@ -1,0 +1,226 @@
+"""Jobs that share get their places, run as was promised, and none is ever stuck."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.controller.fakes import Clock
+
+from .cluster import OF, POLICY, Cluster, Site
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    found = Cluster(Clock(), str(tmp_path))
+    found.memory = {"a": 0.2, "b": 0.3, "c": 0.6}
+    found.util = {"a": 0.4, "b": 0.5, "c": 0.5}
+    return found
+
+
+@pytest.fixture
+def site(cluster: Cluster) -> Site:
+    """a, b and c are known."""
+    found = Site(cluster)
+    found.pass_s(1)
+    for key in cluster.memory:
+        cluster.submit(key, None, 50)
+    found.until_all_end()
+    found.pass_s(15)
+    return found
+
+
+def shards(site: Site) -> dict[str, int]:
+    table = site.keeper.table()
+    assert table is not None
+    return dict(table.shares)
+
+
+def test_what_runs_alone_is_known_from_then_on(site: Site) -> None:
+    assert shards(site) == {"a": 2, "b": 3, "c": 6}
+
+
+def test_nothing_is_told_before_the_first_look_nor_where_no_policy_shares(cluster: Cluster) -> None:
+    site = Site(cluster)
+    assert site.keeper.table() is None
+    site.pass_s(1)
+    assert site.keeper.table() is not None
+    site.policy = None  # type: ignore[assignment]
+    site.pass_s(1)
+    assert site.keeper.table() is None
+
+
+def test_jobs_that_suit_each_other_share_and_are_done_sooner(site: Site, cluster: Cluster) -> None:
+    jobs = [cluster.submit("a", 2) for _ in range(8)]
+    took_s = site.until_all_end()
+    assert took_s < 0.6 * 8 / 2 * 100
+    assert all(job.restarts == 0 for job in jobs)
+
+
+def test_who_is_slowed_down_beyond_the_promise_is_not_put_together(site: Site, cluster: Cluster) -> None:
+    site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
+    cluster.util["a"] = cluster.util["b"] = 0.9
+    for key in ("a", "b"):
+        site.keeper._book.profiles[key] = dataclasses.replace(  # type: ignore[union-attr]
+            site.keeper._book.profiles[key],
+            util_frac=0.9,  # type: ignore[union-attr]
+        )
+    cluster.submit("a", 2), cluster.submit("b", 3), cluster.submit("a", 2)
+    for _ in range(20):
+        site.pass_s(5)
+        assert not any(cluster.beside(job) for job in cluster.all.values() if job.state == "RUNNING")
+
+
+def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, cluster: Cluster) -> None:
+    site.policy = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
+    cluster.speeds = {("a", "a"): 0.6}  # though by their use of the GPU they fit
+    jobs = [cluster.submit("a", 2, 200) for _ in range(3)]
+    site.pass_s(60)
+    assert [job.restarts for job in jobs].count(1) == 1
+    ((act, _, why),) = site.told
+    assert (act, "slowed down by a factor of 1.67, beyond 1.1" in why) == ("colocation ended", True)
+    site.until_all_end()
+    assert sum(job.restarts for job in jobs) == 1
+    again = [cluster.submit("a", 2) for _ in range(4)]
+    site.until_all_end()
+    assert sum(job.restarts for job in again) == 0
+    assert site.keeper._book is not None
+    assert site.keeper._book.speeds["a", "a"][0] == pytest.approx(0.6, abs=0.05)
+
+
+def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site, cluster: Cluster) -> None:
+    cluster.speeds = {("a", "c"): 0.3, ("c", "a"): 0.4}
+    jobs = [cluster.submit("c", 6, 300), cluster.submit("c", 6, 300), cluster.submit("a", 2, 300)]
+    site.pass_s(80)
+    assert sum(job.restarts for job in jobs) == 1
+    assert "together they do 0.70 of what one does alone" in site.told[0][2]
+
+
+def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, cluster: Cluster) -> None:
+    jobs = [cluster.submit("a", 2), cluster.submit("a", 2), cluster.submit("b", 3, fails_beside="a")]
+    site.until_all_end()
+    assert [job.state for job in jobs] == ["COMPLETED"] * 3
+    assert (jobs[2].restarts, jobs[2].shards) == (1, OF)
+    assert frozenset(("a", "b")) in site.keeper._book.apart  # type: ignore[union-attr]
+    assert "it failed beside a; alone its like did not" in site.told[0][2]
+
+
+def test_what_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:
+    job = cluster.submit("b", 3)
+    site.pass_s(10)
+    job.state, job.end_s = "FAILED", int(cluster.clock.wall())
+    site.pass_s(30)
+    assert (job.state, job.restarts) == ("FAILED", 0)
+
+
+def test_while_slurm_gpuctld_is_gone_jobs_start_at_their_begin_time(site: Site, cluster: Cluster) -> None:
+    site.runs = False
+    jobs = [cluster.submit("a", 2, hold_s=60) for _ in range(3)]
+    site.pass_s(59)
+    assert {job.state for job in jobs} == {"PENDING"}
+    site.pass_s(3)
+    assert {job.state for job in jobs} == {"RUNNING"}
+
+
+def test_who_has_no_place_when_the_wait_ends_gets_a_gpu_alone(site: Site, cluster: Cluster) -> None:
+    full = [cluster.submit("x", None, 400) for _ in range(2)]
+    late = cluster.submit("a", 2, hold_s=60)
+    site.pass_s(70)
+    assert ({job.state for job in full}, late.state, late.shards) == ({"RUNNING"}, "PENDING", OF)
+    site.until_all_end()
+    assert late.state == "COMPLETED"
+
+
+def test_what_was_learned_outlives_a_kill(site: Site, cluster: Cluster) -> None:
+    before = shards(site)
+    site.begin()
+    site.pass_s(1)
+    assert shards(site) == before
+
+
+def test_a_damaged_book_keeps_every_job_alone_until_somebody_looks(site: Site, cluster: Cluster) -> None:
+    (path,) = Path(cluster.directory).glob("slurm-gpu/colocation.json")
+    path.write_text("{")
+    site.begin()
+    site.pass_s(2)
+    assert site.keeper.table() is None
+    path.unlink()
+    site.pass_s(2)
+    assert site.keeper.table() is not None
+
+
+def test_while_slurmctld_does_not_answer_no_places_are_told(site: Site, cluster: Cluster) -> None:
+    cluster.submit("a", 2)
+    queue = cluster.queue()
+    cluster.away = True
+    site.keeper.turn(queue, POLICY, site_facts(), in_charge=True)
+    assert site.keeper.table() is None
+
+
+def site_facts():
+    from slurm_gpu.controller.amounts import Facts
+
+    return Facts(shards_per_gpu=OF)
+
+
+def test_beside_a_slurmctld_that_is_not_in_charge_nothing_is_done(site: Site, cluster: Cluster) -> None:
+    job = cluster.submit("a", 2)
+    site.keeper.turn(cluster.queue(), POLICY, site_facts(), in_charge=False)
+    assert (job.begin_s > cluster.clock.wall(), site.keeper.table()) == (True, None)
+
+
+def test_on_trial_it_learns_and_places_nobody(site: Site, cluster: Cluster) -> None:
+    site.policy = dataclasses.replace(POLICY, mode="observe")
+    job = cluster.submit("a", 2)
+    cluster.submit("b", None, 60)
+    site.pass_s(100)
+    assert job.state == "PENDING"
+    assert site.keeper._book is not None
+    assert site.keeper._book.profiles["b"].runs == 2
+
+
+def test_the_status_tells_who_is_beside_whom(site: Site, cluster: Cluster) -> None:
+    jobs = [cluster.submit("a", 2) for _ in range(4)]
+    late = cluster.submit("c", 6)
+    site.pass_s(10)
+    told = json.loads((Path(cluster.directory) / "colocation.json").read_text())
+    there = [[one["job_id"] for one in gpu["jobs"]] for gpu in told["gpus"]]
+    assert list(map(len, there)) == [2, 2]
+    assert sorted(job for gpu in there for job in gpu) == [job.job_id for job in jobs]
+    assert [one["job_id"] for one in told["waiting"]] == [late.job_id]
+    assert (told["shards_per_gpu"], len(told["last"])) == (OF, 4)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_happens_every_job_ends_and_no_gpu_has_more_than_it_has(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    cluster = Cluster(Clock(), str(tmp_path_factory.mktemp("any")), data.draw(st.integers(1, 2)))
+    keys = "abc"
+    cluster.memory = {key: data.draw(st.floats(0.05, 1)) for key in keys}
+    cluster.util = {key: data.draw(st.floats(0.05, 1)) for key in keys}
+    cluster.speeds = {(one, other): data.draw(st.floats(0.2, 1)) for one in keys for other in keys}
+    site = Site(cluster, dataclasses.replace(POLICY, together=data.draw(st.integers(2, 3))))
+    for _ in range(data.draw(st.integers(1, 10))):
+        key = data.draw(st.sampled_from(keys))
+        known = (site.keeper.table().shares if site.keeper.table() else {}).get(key)  # type: ignore[union-attr]
+        wanted = known if known is not None and known <= 6 and data.draw(st.booleans()) else None
+        cluster.submit(key, wanted, data.draw(st.integers(1, 60)), hold_s=data.draw(st.integers(5, 100)))
+        site.pass_s(data.draw(st.integers(0, 40)))
+        event = data.draw(st.sampled_from(["nothing", "nothing", "kill", "cancel", "gone", "back"]))
+        if event == "kill":
+            site.begin()
+        elif event == "cancel":
+            job = data.draw(st.sampled_from(list(cluster.all.values())))
+            job.state, job.end_s = "CANCELLED", int(cluster.clock.wall())
+        else:
+            site.runs = event != "gone"
+        for name in cluster.names:
+            assert min(cluster.free(name)) >= 0
+    site.until_all_end()

@@ -1,0 +1,135 @@
+"""Twelve jobs on two GPUs, of which nobody knows how they slow each other down: alone, and then sharing.
+
+The table of their speeds beside each other lies in a file that simgpu alone reads. slurm-gpuctld learns what
+each needs from the runs alone, and how fast each is beside which from those that share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.cluster import Lab
+from lab.options import NodeGpus
+from lab.polling import wait_for
+from lab.simgpu.sharing import courses
+from slurm_gpu.controller.colocation import book as books
+from slurm_gpu.controller.colocation.book import Book
+
+pytestmark = pytest.mark.long
+
+HIDDEN = {
+    "ant": {"ant": 0.90, "bee": 0.93, "cat": 0.84, "dog": 0.88},
+    "bee": {"ant": 0.86, "bee": 0.94, "cat": 0.90, "dog": 0.83},
+    "cat": {"ant": 0.91, "bee": 0.85, "cat": 0.87, "dog": 0.92},
+    "dog": {"ant": 0.83, "bee": 0.89, "cat": 0.95, "dog": 0.86},
+}
+USE = {"ant": (30, 8000), "bee": (35, 12000), "cat": (40, 10000), "dog": (45, 14000)}
+"""Utilisation in %, memory in MiB of 40 GiB."""
+WORK_S = 30
+CAP = 1.25
+POLICY = """\
+version: 1
+colocation: {{mode: {mode}, goal: considerate, slowdown: {cap}, hold: 10m, why: "Small ones fit one GPU."}}
+"""
+DEADLINE_S = 420.0
+
+
+@pytest.fixture(scope="module")
+def lab(lab_with: Callable[..., Lab]) -> Iterator[Lab]:
+    cluster = lab_with(nodes=1, gpus={"n1": NodeGpus(minors=(0, 1))})
+    (cluster.layout.root / "speeds.json").write_text(json.dumps(HIDDEN))
+    yield cluster
+    cluster.cancel_all_jobs()
+
+
+def apply(lab: Lab, mode: str) -> None:
+    policy = lab.layout.root / "sharing-policy.yaml"
+    policy.write_text(POLICY.format(mode=mode, cap=CAP))
+    lab.run_as("root", ["slurm-gpu", "policy", "apply", str(policy)])
+    wait_for(lambda: tells(lab), 60, "slurm-gpuctld has places", lambda: log_of(lab), 0.5)
+
+
+def tells(lab: Lab) -> bool:
+    return "\ncolocation 8\n" in (lab.layout.controller_run / "snapshot.txt").read_text()
+
+
+def log_of(lab: Lab) -> str:
+    return (lab.layout.log / "slurm-gpuctld.out").read_text()[-3000:]
+
+
+def submit(lab: Lab, application: str, seconds: float = WORK_S) -> int:
+    util, memory = USE[application]
+    work = f"simgpu --application {application} --util {util} --mem-mib {memory} --seconds {seconds}"
+    script = f"#!/bin/sh\nexec {work} --speeds {lab.layout.root}/speeds.json\n"
+    options = ("--gpus=1", "--mem=1000", "--time=10", "--output=/dev/null", f"--comment=share={application}")
+    return lab.submit("alice", *options, script=script)
+
+
+def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
+    """Wait for all; seconds from the first begin to the last end, by simgpu, and how each ended."""
+    wait_for(
+        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(), DEADLINE_S, "all end",
+        lambda: lab.output(["squeue", "-o", "%i %T %r %b %S %N"]) + log_of(lab), 1.0,
+    )  # fmt: skip
+    mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
+    begin = min(course.began_s for course in mine)
+    return max(course.ended_s or 0 for course in mine) - begin, {
+        course.job_id or 0: course.ended_by or "?" for course in mine
+    }
+
+
+def book(lab: Lab) -> Book:
+    return books.read(book_path(lab))
+
+
+def book_path(lab: Lab) -> Path:
+    (found,) = lab.layout.root.rglob(f"slurm-gpu/{books.FILE_NAME}")
+    return found
+
+
+def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_slowed_down_beyond_the_cap(
+    lab: Lab,
+) -> None:
+    order = [*USE, *USE, *USE]
+    apply(lab, "observe")
+    alone_s, ended = run_all(lab, [submit(lab, name) for name in order])
+    assert set(ended.values()) == {"done"}
+    wait_for(
+        lambda: {key: one.runs for key, one in book(lab).profiles.items()} == dict.fromkeys(USE, 3),
+        120, "all are known", lambda: log_of(lab), 1.0,
+    )  # fmt: skip
+
+    apply(lab, "enforce")
+    jobs = [submit(lab, name) for name in order]
+    shared_s, ended = run_all(lab, jobs)
+    assert set(ended.values()) == {"done"}  # nobody ran out of memory
+    mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
+    slowdowns = [course.slowdown or 99.0 for course in mine]
+    n_shared = sum(any(others for _, others, _ in course.stretches) for course in mine)
+    print(f"\nalone {alone_s:.0f} s, sharing {shared_s:.0f} s: {shared_s / alone_s:.2f}")
+    print(f"{n_shared} of 12 shared; worst slowdown {max(slowdowns):.2f}, cap {CAP}")
+    assert shared_s <= 0.75 * alone_s
+    assert max(slowdowns) <= CAP
+    assert n_shared >= 10
+
+    met = {
+        (course.application, other)
+        for course in mine
+        for _, others, _ in course.stretches
+        for other in others
+    }
+    wait_for(
+        lambda: len(book(lab).speeds) >= 0.7 * len(met), 120, "pairs are learned", lambda: log_of(lab), 1.0
+    )
+    learned = book(lab).speeds
+    print("pair        hidden  learned  times")
+    for (name, other), (speed, times) in sorted(learned.items()):
+        print(f"{name} beside {other}  {HIDDEN[name][other]:.2f}  {speed:.2f}  {times}")
+    error = sum(abs(speed - HIDDEN[a][b]) for (a, b), (speed, _) in learned.items()) / len(learned)
+    before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they ask for less than a GPU
+    print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
+    assert error < before * 2 / 3  # each start takes a second or two, of which nobody slows anybody down
