@@ -15,8 +15,10 @@ import math
 import multiprocessing
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,9 @@ import numpy as np
 
 from bench import colocation_figures, colocation_thesis
 from bench.arguments import number
+from bench.colocation_beliefs import predict_unseen
 from bench.colocation_runs import (
     BASELINE,
-    INFORMATION,
     MEMORY_ERROR,
     MODES,
     Place,
@@ -43,6 +45,7 @@ from bench.colocation_runs import (
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
 from slurm_gpu.colocation.planners import DEFAULT, PLANNERS
 from slurm_gpu.colocation.price import comparisons
+from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import TITAN_XP
 from slurm_gpu.yamlsource import read_yaml
 
@@ -50,6 +53,7 @@ PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
 PLACEMENTS = 100_000
 HEADROOM = 0.2
 """Of memory, in the placements with errors: as much as these are."""
+CONSIDERATE = ("ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom")
 BELOW = 1e-6
 """Relative. A makespan so much below its bound says that one of both is wrong."""
 
@@ -58,19 +62,15 @@ def main() -> None:
     args = arguments()
     begun = time.monotonic()
     table = args.data / "throughputs_v100.json" if args.data and args.data.is_dir() else args.data
-    place = Place(table, args.gpu_model, args.jobs, args.gpus)
-    seeds = range(2 if args.quick else args.seeds)
-    tasks = [Task(place, workload, seed, args.planners) for workload in place.workloads for seed in seeds]
-    n_placements = 1000 if args.quick else args.placements
-    shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
-    headrooms, place_seeds = [HEADROOM] * len(shares), range(len(shares))
-    if args.processes == 1:
-        done = [run for some in watched(map(runs, tasks), len(tasks)) for run in some]
-        placed = list(map(place_with_errors, headrooms, shares, place_seeds))
-    else:
-        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-            done = [run for some in watched(pool.imap_unordered(runs, tasks), len(tasks)) for run in some]
-            placed = pool.starmap(place_with_errors, zip(headrooms, shares, place_seeds, strict=True))
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(table, args.gpu_model, args.jobs, args.gpus)
+        if table is not None:
+            predicted = Path(folder) / "predicted.npz"
+            error = predict_unseen(read_table(table, args.gpu_model), predicted)
+            print(f"speeds of pairs, each predicted without it: mean absolute error {error:.3f}")
+            place = replace(place, predicted=predicted)
+        n_seeds = 2 if args.quick else args.seeds
+        done, placed = run_all(place, range(n_seeds), args)
     done.sort(key=lambda run: (run.workload, run.seed))
     check_bounds(done)
     title = (
@@ -78,10 +78,10 @@ def main() -> None:
     )
     print(
         f"{title}: {args.jobs} jobs, {place.most_together} together at most, GPUs: {args.gpus}, "
-        f"seeds: {len(seeds)}; means with 95 % intervals\n"
+        f"seeds: {n_seeds}; means with 95 % intervals\n"
     )
     for mode in MODES:
-        for information in INFORMATION:
+        for information in place.information:
             show_mode(done, place, mode, information, args.planners)
     if table is None:
         show_thesis(done, {})
@@ -93,7 +93,23 @@ def main() -> None:
             print(f"drawn: {path}")
     print(f"\n{time.monotonic() - begun:.0f} s")
     if args.json:
-        print(json.dumps(answer(done, placed, len(seeds), title, args.planners)))
+        print(json.dumps(answer(done, placed, n_seeds, title, place, args.planners)))
+
+
+def run_all(
+    place: Place, seeds: Sequence[int], args: argparse.Namespace
+) -> tuple[list[Run], list[Placements]]:
+    """All lists of jobs, and placements with errors, by so many processes."""
+    tasks = [Task(place, workload, seed, args.planners) for workload in place.workloads for seed in seeds]
+    n_placements = 1000 if args.quick else args.placements
+    shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
+    headrooms, place_seeds = [HEADROOM] * len(shares), range(len(shares))
+    if args.processes == 1:
+        done = [run for some in watched(map(runs, tasks), len(tasks)) for run in some]
+        return done, list(map(place_with_errors, headrooms, shares, place_seeds))
+    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+        done = [run for some in watched(pool.imap_unordered(runs, tasks), len(tasks)) for run in some]
+        return done, pool.starmap(place_with_errors, zip(headrooms, shares, place_seeds, strict=True))
 
 
 def arguments() -> argparse.Namespace:
@@ -254,19 +270,24 @@ def show_placements(placed: Sequence[Placements]) -> None:
 
 
 def answer(
-    done: Sequence[Run], placed: Sequence[Placements], n_seeds: int, title: str, planners: Sequence[str]
+    done: Sequence[Run],
+    placed: Sequence[Placements],
+    n_seeds: int,
+    title: str,
+    place: Place,
+    planners: Sequence[str],
 ) -> dict[str, Any]:
     """Stable keys; null is what was not run."""
     all_of = {
         mode: {
             information: {name: summary(select(done, mode, information, name)) for name in planners}
-            for information in INFORMATION
+            for information in place.information
         }
         for mode in MODES
     }
 
     def of_default(mode: str, key: str, information: str = "known") -> Any:
-        ran = information in INFORMATION and DEFAULT in planners
+        ran = information in place.information and DEFAULT in planners
         return all_of[mode][information][DEFAULT][key] if ran else None
 
     return {
@@ -281,8 +302,9 @@ def answer(
         },
         "considerate": {
             key: of_default("considerate", key)
-            for key in ("ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom")
+            for key in CONSIDERATE
         },
+        "considerate_predicted": {key: of_default("considerate", key, "predicted") for key in CONSIDERATE},
         "train_s": None,
         "decision_ms_p99": of_default("throughput", "decision_ms_p99"),
         "placements": {

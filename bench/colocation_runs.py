@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from bench.colocation_beliefs import Unseen
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.bound import least_makespan
 from slurm_gpu.colocation.planner import Belief, Member, Planner, Start, View
@@ -43,6 +44,13 @@ class Place:
     gpu_model: str | None
     n_jobs: int
     n_gpus: int
+    predicted: Path | None = None
+    """What `predict_unseen` wrote; None: planners are told what is true alone."""
+
+    @property
+    def information(self) -> tuple[str, ...]:
+        """What planners are told, each by its name."""
+        return ("known",) if self.predicted is None else ("known", "predicted")
 
     @property
     def most_together(self) -> int:
@@ -66,13 +74,19 @@ def _table_world(table: Path, gpu_model: str | None) -> World:
     return table_world(read_table(table, gpu_model))
 
 
-def known(place: Place, cap: float) -> Belief:
+def known(place: Place, cap: float) -> Known:
     """What is true."""
     return Known(place.world(), most_together=place.most_together, cap=cap)
 
 
-INFORMATION: Mapping[str, Callable[[Place, float], Belief]] = {"known": known}
-"""What planners may believe, by name: made for a place and a cap."""
+def believed(place: Place, information: str, cap: float) -> Known:
+    """By the name of what planners are told."""
+    if information == "known":
+        return known(place, cap)
+    if information == "predicted" and place.table is not None and place.predicted is not None:
+        names = read_table(place.table, place.gpu_model).names
+        return Unseen(place.world(), names, place.predicted, most_together=place.most_together, cap=cap)
+    raise ValueError(f"nothing is {information!r} here")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +164,7 @@ def _runs(task: Task) -> Iterator[Run]:
             may_meet=lambda applications, truth=truth: within(truth, applications),
         ).makespan_s
         yield _with(first, mode, bound_s)
-        for information in INFORMATION:
+        for information in place.information:
             for name in task.planners:
                 if name != BASELINE:
                     yield _run(task, world, jobs, mode, information, name, first.makespan_s, bound_s)
@@ -179,10 +193,11 @@ def _run(
     alone_s: float,
     bound_s: float,
 ) -> Run:
-    belief = INFORMATION[information](task.place, MODES[mode])
+    belief = believed(task.place, information, MODES[mode])
     setting = Setting(belief=belief, profiles=world.profiles, capacity_mib=world.capacity_mib, seed=task.seed)
     timed = Timed(planner(name, setting))
-    ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus)
+    watcher = belief if isinstance(belief, Unseen) else None
+    ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
     return Run(
         task.workload, task.seed, mode, information, name, ran.makespan_s, alone_s, bound_s,
         ran.utilisation, ran.memory, ran.memory_peak_mib, ran.together, ran.out_of_memory,

@@ -38,6 +38,11 @@ class Known:
             )
         return known
 
+    def forget(self) -> None:
+        """After the world has changed: what is asked from now on is looked up anew."""
+        self._speeds.clear()
+        self._fit.clear()
+
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
         """Whether nobody's greatest memory at any time is too much, which is quick to see."""
         peaks = (self.world.profiles[one.application].peak("memory_mib") for one in members)

@@ -8,13 +8,21 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bench import colocation, colocation_figures
-from bench.colocation_runs import Place, Run, Task, place_with_errors, runs
+from bench.colocation_beliefs import Unseen, predict_unseen
+from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
+from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.price import Comparison
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.speeds import PairTable
+from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import THESIS
+from slurm_gpu.colocation.world import TableWorld
 
 THROUGHPUT_KEYS = ["ratio_to_sjf_max", "gap_to_lp_known", "gap_to_lp_predicted", "oom"]
 CONSIDERATE_KEYS = ["ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom"]
@@ -51,6 +59,9 @@ def test_a_table_is_told_with_stable_keys_and_nobody_is_below_the_bound(
     assert 0 <= answer["throughput"]["gap_to_lp_known"] < 0.5
     assert answer["throughput"]["ratio_to_sjf_max"] <= 1
     assert answer["considerate"]["worst_slowdown"] <= 1.1 + 1e-9
+    assert answer["throughput"]["gap_to_lp_predicted"] >= 0
+    assert list(answer["considerate_predicted"]) == CONSIDERATE_KEYS
+    assert any("mean absolute error" in line for line in text)
     assert {"default_planner", "train_s", "decision_ms_p99", "planners"} < answer.keys()
     assert any(line.startswith("LP bound") for line in text)
     assert not any(line.startswith("figure 10") for line in text)  # these are of the thesis's applications
@@ -109,6 +120,35 @@ def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> Non
     assert place_with_errors(0.0, 300, 1).out_of_memory > 0
     placed = place_with_errors(0.2, 300, 1)
     assert (placed.n >= 300, placed.out_of_memory) == (True, 0)
+
+
+def test_who_has_predictions_alone_learns_the_speed_of_pairs_that_it_sees_running(tmp_path: Path) -> None:
+    one = Profile("one", "card", (Phase(seconds=100.0),))
+    two = Profile("two", "card", (Phase(seconds=100.0),))
+    names = ["one", "two"]
+    true = np.array([[0.9, 0.5], [0.6, 0.9]])
+    world = TableWorld([one, two], PairTable(names, true))
+    np.savez(tmp_path / "predicted.npz", mean=np.full((2, 2), 0.95), lower=np.full((2, 2), 0.92))
+    belief = Unseen(world, names, tmp_path / "predicted.npz", most_together=2, cap=1.1)
+    members = [Member(0, 0, 100.0), Member(1, 1, 100.0)]
+    assert belief.may_share(members)
+    simulate(world, [Job(0, 100.0), Job(1, 100.0)], AnyFit(belief, 0), watcher=belief)
+    assert belief.speeds((0, 1)) == (0.5, 0.6)
+    assert belief.speeds((0, 0)) == (0.95, 0.95)
+    assert not belief.may_share(members)
+    belief.ran_out(0, 0.0, [members[0], members[0]], members[0])
+    assert belief.speeds((0, 0)) == (0, 0)
+
+
+def test_no_pair_is_predicted_from_itself(tmp_path: Path, table: Path) -> None:
+    measured = read_table(table / "throughputs_v100.json")
+    error = predict_unseen(measured, tmp_path / "predicted.npz")
+    with np.load(tmp_path / "predicted.npz") as found:
+        true = measured.table().speeds
+        assert error == pytest.approx(np.abs(found["mean"] - true)[true > 0].mean())
+        assert not (found["mean"] == true)[true > 0].all()
+        assert (found["mean"][true == 0] == 0).all()
+        assert (found["lower"] <= found["mean"] + 1e-9).all()
 
 
 def test_jobs_are_sorted_by_slowdown_as_in_figure_15() -> None:

@@ -58,7 +58,7 @@ class Learner:
         total = 0.0
         for lesson in lessons:
             loss = self._loss(lesson, entropy) / n
-            loss.backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(loss)
             total += float(loss.detach())
         torch.nn.utils.clip_grad_norm_(self._layers, 1.0)
         self._adam.step()

@@ -1,0 +1,94 @@
+"""What planners believe in bench/colocation.py: the truth, or what was predicted of pairs that never met."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.predictor import predict
+from slurm_gpu.colocation.sharing import Stretch
+from slurm_gpu.colocation.speeds import PairTable
+from slurm_gpu.colocation.traits import Floats, traits_of_table
+from slurm_gpu.colocation.world import TableWorld, World
+
+FOLDS = 5
+CONFIDENCE = 0.95
+"""Under a cap a pair must be within it at the lower end of what is likely, one-sided."""
+SEEN_S = 5.0
+"""A pair that ran together for so long is known from then on."""
+
+
+def predict_unseen(measured: Measured, path: Path) -> float:
+    """Each pair's speed as predicted without it, from the others; into a file. Returns the mean absolute error.
+
+    A fifth of all pairs is left out at a time. Which pairs cannot run together is taken for known: that is
+    memory, of which such tables tell nothing.
+    """
+    true = measured.table().speeds
+    n = len(true)
+    traits = traits_of_table(measured)
+    pairs = [(i, j) for i in range(n) for j in range(i, n)]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    mean, lower = true.copy(), true.copy()
+    for fold in range(FOLDS):
+        fifth = [pairs[int(at)] for at in order[fold::FOLDS]]
+        seen = true.copy()
+        for i, j in fifth:
+            seen[i, j] = seen[j, i] = np.nan
+        found = predict(traits, seen)
+        least = found.lower(CONFIDENCE)
+        for i, j in fifth:
+            for one, other in ((i, j), (j, i)):
+                if true[one, other] != 0:
+                    mean[one, other], lower[one, other] = found.speed[one, other], least[one, other]
+    np.savez(path, mean=mean, lower=lower)
+    return float(np.nanmean(np.abs(mean - true)[true > 0]))
+
+
+class Unseen(Known):
+    """Begins with predictions alone, and learns the speed of each pair that it sees running."""
+
+    def __init__(
+        self, world: World, names: Sequence[str], path: Path, *, most_together: int, cap: float
+    ) -> None:
+        with np.load(path) as arrays:
+            self._mean: Floats = arrays["mean"]
+            self._lower: Floats = arrays["lower"]
+        table = PairTable(names, self._mean)
+        self._careful = PairTable(names, self._lower)
+        super().__init__(
+            TableWorld(world.profiles, table, world.capacity_mib), most_together=most_together, cap=cap
+        )
+
+    def may_share(self, members: Sequence[Member]) -> bool:
+        """See planner.Belief; the cap is for the lower end of what is likely."""
+        if len(members) > 1 and math.isfinite(self.cap):
+            speeds = self._careful.together(tuple(one.application for one in members))
+            if not all(speed > 0 and 1 / speed <= self.cap for speed in speeds):
+                return False
+        return super().may_share(members)
+
+    def ran(self, stretch: Stretch) -> None:
+        """See sharing.Watcher."""
+        if len(stretch.ran) == 2 and stretch.to_s - stretch.from_s >= SEEN_S:
+            one, other = stretch.ran
+            self._learn(one.application, other.application, one.speed)
+            self._learn(other.application, one.application, other.speed)
+
+    def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
+        """See sharing.Watcher."""
+        if len(together) == 2:
+            one, other = (member.application for member in together)
+            self._learn(one, other, 0.0)
+            self._learn(other, one, 0.0)
+
+    def _learn(self, one: int, other: int, speed: float) -> None:
+        for table in (self._mean, self._lower):
+            table[one, other] = speed
+        self.forget()
