@@ -25,7 +25,7 @@ SEEN_S = 5.0
 
 
 def predict_unseen(measured: Measured, path: Path) -> float:
-    """Each pair's speed as predicted without it, from the others; into a file. Returns the mean absolute error.
+    """Each pair's speed as predicted without it, from the others, into a file; the mean absolute error.
 
     A fifth of all pairs is left out at a time. Which pairs cannot run together is taken for known: that is
     memory, of which such tables tell nothing.
