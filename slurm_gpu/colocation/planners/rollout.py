@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu.colocation.planner import Belief, Member
-from slurm_gpu.colocation.planners.decision import gain
 
 _SLOWEST = 0.01
 """Of jobs that run together although they are believed not to be able to."""
@@ -75,11 +74,10 @@ class Rollout:
         key = (*running, job)
         known = self._joins.get(key)
         if known is None:
-            members = [self.members[one] for one in running]
-            joining = self.members[job]
-            known = self._joins[key] = gain(
-                self._belief, members, [joining]
-            ) > self._least_gain and self._belief.may_share([*members, joining])
+            more = sum(self._speeds_of(key)) - sum(self._speeds_of(running))
+            known = self._joins[key] = more > self._least_gain and self._belief.may_share(
+                [self.members[one] for one in key]
+            )
         return known
 
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
@@ -95,10 +93,10 @@ class Rollout:
         return beside, joins
 
     def _speeds_of(self, jobs: tuple[int, ...]) -> tuple[float, ...]:
-        key = tuple(self.members[one].application for one in jobs)
-        known = self._speeds.get(key)
+        known = self._speeds.get(jobs)
         if known is None:
-            known = self._speeds[key] = tuple(max(one, _SLOWEST) for one in self._belief.speeds(key))
+            believed = self._belief.speeds(tuple(self.members[one].application for one in jobs))
+            known = self._speeds[jobs] = tuple(max(one, _SLOWEST) for one in believed)
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
@@ -142,23 +140,37 @@ class Rollout:
             b = -1
 
     def _end_of_groups(self, gpu: int, order: Sequence[int]) -> float:
+        known_speeds, known_joins, apart, took_s = self._speeds, self._joins, self.apart, self.took_s
         present = self.here[gpu]
         left_s = [self.left_s[one] for one in present]
         began_s = [self._began_s[one] for one in present]
         now_s, at, n = 0.0, 0, len(order)
         while present or at < n:
-            while at < n and self._begins(present, order[at]):
+            while at < n:
                 job = order[at]
+                if present:
+                    if apart[job]:
+                        break
+                    joins = known_joins.get((*present, job))
+                    if not (self.joins(present, job) if joins is None else joins):
+                        break
                 present += (job,)
                 left_s.append(self.left_s[job])
                 began_s.append(now_s)
                 at += 1
-            speeds = self._speeds_of(present)
-            step_s = min(left / speed for left, speed in zip(left_s, speeds, strict=True))
+            speeds = known_speeds.get(present) or self._speeds_of(present)
+            first, step_s = 0, left_s[0] / speeds[0]
+            for index in range(1, len(present)):
+                end_s = left_s[index] / speeds[index]
+                if end_s < step_s:
+                    first, step_s = index, end_s
             now_s += step_s
-            left_s = [left - step_s * speed for left, speed in zip(left_s, speeds, strict=True)]
-            first = min(range(len(present)), key=left_s.__getitem__)
-            self.took_s[present[first]] = now_s - began_s[first]
-            present = (*present[:first], *present[first + 1 :])
-            del left_s[first], began_s[first]
+            took_s[present[first]] = now_s - began_s[first]
+            present = present[:first] + present[first + 1 :]
+            left_s = [
+                left - step_s * speed
+                for index, (left, speed) in enumerate(zip(left_s, speeds, strict=True))
+                if index != first
+            ]
+            del began_s[first]
         return now_s
