@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from slurm_gpu.colocation.planner import Belief, Gpu, Member, Start, View
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN
 from slurm_gpu.colocation.planners.history import History
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, Search
@@ -32,14 +33,14 @@ class Annealing:
         belief: Belief,
         *,
         seed: int = 0,
-        evaluations: int = 12_000,
-        again: float = 0.125,
-        least_gain: float = 0.0,
+        evaluations: int = 16_000,
+        again: float = 0.25,
+        least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
     ) -> None:
         """A new plan takes so many `evaluations` of a GPU's order, one that goes on `again` times as many.
 
-        `least_gain`: sharing pays where this much more is done in a second, of what one job does alone.
+        `least_gain`: see LEAST_GAIN.
         `slowed`: such a part of the jobs may be noticeably slowed down, where the belief has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain

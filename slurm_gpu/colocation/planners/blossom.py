@@ -13,7 +13,7 @@ from itertools import combinations
 import networkx as nx
 
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import Decision
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision
 from slurm_gpu.colocation.planners.rollout import Rollout
 
 _MOST_WAITING = 128
@@ -27,8 +27,8 @@ class Blossom:
 
     name = "blossom"
 
-    def __init__(self, belief: Belief, *, least_gain: float = 0.0) -> None:
-        """`least_gain`: sharing pays where this much more is done in a second, of what one job does alone."""
+    def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
+        """`least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: View) -> Sequence[Start]:

@@ -6,6 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 
+LEAST_GAIN = 0.03
+"""Sharing pays where this much more is done in a second, of what one job does alone.
+
+Speeds are believed, seldom known: what gains less than they are wrong by is as likely lost.
+"""
+
 
 class Decision:
     """Starts only what waits, each once, and only where `belief` lets it share."""

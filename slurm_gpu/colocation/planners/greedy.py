@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
-from slurm_gpu.colocation.planners.decision import Decision, gain
+from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision, gain
 
 
 class Greedy:
@@ -14,8 +14,8 @@ class Greedy:
 
     name = "greedy"
 
-    def __init__(self, belief: Belief, *, least_gain: float = 0.0) -> None:
-        """`least_gain`: sharing pays where this much more is done in a second, of what one job does alone."""
+    def __init__(self, belief: Belief, *, least_gain: float = LEAST_GAIN) -> None:
+        """`least_gain`: see LEAST_GAIN."""
         self._belief, self._least_gain = belief, least_gain
 
     def choose(self, view: View) -> Sequence[Start]:
