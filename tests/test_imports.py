@@ -56,6 +56,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
         "quota",
         "policy",
         "placement",
+        "colocation",
         "audit",
         "report",
         "db",

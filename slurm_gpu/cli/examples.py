@@ -36,6 +36,21 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu placement status", "How full is each node, and in which order are they taken?"),
         ("slurm-gpu placement replay --since 30d", "What would the last month have been by other rules?"),
     ),
+    "colocation": (
+        (
+            "slurm-gpu colocation train speeds.json --gpu-model v100 --out v100.npz",
+            "Train our planner on measured speeds:",
+        ),
+        (
+            "slurm-gpu colocation train speeds.json --out v100.npz --sbatch 8 | sbatch",
+            "The same with eight seeds, as a job array; the best wins:",
+        ),
+        (
+            "slurm-gpu colocation evaluate speeds.json --model v100.npz",
+            "How good are all planners on such jobs?",
+        ),
+        ("slurm-gpu colocation plan speeds.json jobs.csv", "Who would share a GPU with whom?"),
+    ),
     "reserve": (
         (
             "slurm-gpu reserve request --gpus 16 --time 3d --why pretraining",

@@ -130,7 +130,10 @@ def _work_s(episodes: Episodes) -> NDArray[np.float64]:
 
 
 class DqnGpu:
-    """See planner.Planner."""
+    """See planner.Planner.
+
+    The belief is asked for the speeds of applications once: make a new planner when it has learned.
+    """
 
     name = "dqngpu"
 

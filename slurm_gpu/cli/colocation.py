@@ -1,0 +1,162 @@
+"""`slurm-gpu colocation`: train planners of shared GPUs, compare them, and see what they would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.errors import UsageError
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+LEARNED = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.group()
+def colocation() -> None:
+    """Jobs that share a GPU: train planners, compare them, and see what they would do.
+
+    All by a table of speeds that applications had beside each other, as CSV, JSON or in Gavel's format
+    (docs/colocation.md). Nothing here acts on Slurm.
+    """
+
+
+def _of_table(command: Command) -> Command:
+    """The options that say what is known."""
+    for option in (
+        click.option("--cap", type=click.FloatRange(min=1, min_open=True), metavar="FACTOR",
+                     help="Nobody may take longer by more than this factor, such as 1.10."),
+        click.option("--together", type=click.IntRange(1, 3), default=2, show_default=True,
+                     help="So many jobs share a GPU at most."),
+        click.option("--gpu-model", metavar="NAME", help="Which table of the file, where it has several."),
+        click.argument("table", type=_FILE),
+    ):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def _cap(cap: float | None) -> float:
+    return math.inf if cap is None else cap
+
+
+@colocation.command(short_help="Train a planner on a table; writes a small file.")
+@_of_table
+@click.option("--planner", type=click.Choice(LEARNED), default="dqngpu", show_default=True)
+@click.option("--out", type=_FILE, metavar="FILE", default="model.npz", show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--start", type=_FILE, metavar="FILE", help="A model that only needs to learn what is new.")
+@click.option(
+    "--checkpoint",
+    type=_FILE,
+    metavar="FILE",
+    help="Written after each epoch; where there is one, the training goes on from it.",
+)
+@click.option(
+    "--if-better", is_flag=True, help="Leave a model alone that was trained on the same and is as good."
+)
+@click.option(
+    "--sbatch",
+    "n_seeds",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Print a script for sbatch that trains with N seeds, a job array; the best model wins.",
+)
+@click.option("--device", default="cpu", show_default=True, help="Of torch, as in `cuda`.")
+@with_site
+def train(
+    site: Site, table: Path, gpu_model: str | None, together: int, cap: float | None, planner: str, out: Path,
+    seed: int, start: Path | None, checkpoint: Path | None, n_seeds: int | None, device: str, *,
+    if_better: bool,
+) -> None:  # fmt: skip
+    """Train a planner on a table of speeds, and write what it learned as a small file.
+
+    It ends early where nothing becomes better. Killed, it goes on from its --checkpoint to the same result.
+    Needs torch, which no package carries: the extra `train` has it.
+    """
+    from slurm_gpu.cli import colocationtrain as run
+
+    if n_seeds is not None:
+        if seed or checkpoint is not None or if_better:
+            raise UsageError(
+                "--sbatch gives each task its --seed, --checkpoint and --if-better: leave them out"
+            )
+        run.print_script(table, gpu_model, together, cap, planner, out, start, device, n_seeds)
+        return
+    known = run.Table(table, gpu_model, together, _cap(cap))
+    run.train_planner(
+        known, planner, out, seed, start, checkpoint, device, if_better=if_better, now_s=site.wall()
+    )
+
+
+@colocation.command(short_help="Compare planners on jobs drawn from a table.")
+@_of_table
+@click.option(
+    "--model",
+    "models",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE",
+    help="What a planner learned, by `train`; may be repeated.",
+)
+@click.option(
+    "--planners",
+    metavar="NAMES",
+    help="Joined by commas. [default: all that need no model, and those that have one]",
+)
+@click.option(
+    "--lists", type=click.IntRange(1, 1000), default=20, show_default=True, help="So many lists of jobs."
+)
+@click.option("--jobs", type=click.IntRange(1, 500), default=30, show_default=True, help="In each list.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the first list.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+def evaluate(
+    table: Path, gpu_model: str | None, together: int, cap: float | None, models: tuple[Path, ...],
+    planners: str | None, lists: int, jobs: int, gpus: int, seed: int, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Let planners schedule the same jobs in a model of the GPUs, beside SJF and the least that is possible.
+
+    Each list is of random applications of the table, each job of one to ten minutes. All planners know the
+    table.
+    """
+    from slurm_gpu.cli import colocationevaluate as run
+    from slurm_gpu.cli.colocationtrain import Table
+
+    known = Table(table, gpu_model, together, _cap(cap))
+    names = None if planners is None else tuple(planners.split(","))
+    run.evaluate_planners(known, models, names, range(seed, seed + lists), jobs, gpus, as_json=as_json)
+
+
+@colocation.command(short_help="Who would share with whom, and what it would save.")
+@_of_table
+@click.argument("jobs", type=click.File(encoding="utf-8"))
+@click.option("--planner", metavar="NAME", help="[default: the one that wins the benchmark]")
+@click.option("--model", type=_FILE, metavar="FILE", help="What the planner learned, by `train`.")
+@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option(
+    "--prices",
+    type=_FILE,
+    metavar="FILE",
+    help="What a GPU and a part of one cost, if not prices.yaml of the package.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
+def plan(
+    table: Path, gpu_model: str | None, together: int, cap: float | None, jobs: Any, planner: str | None,
+    model: Path | None, gpus: int, prices: Path | None, *, as_json: bool,
+) -> None:  # fmt: skip
+    """Who would share a GPU with whom, in which order, how fast that is believed to be, and what it saves.
+
+    JOBS is a CSV file with the columns application and seconds (alone), and if need be submit_s; - reads
+    standard input. All of it is what would happen if the table were true; nothing is submitted.
+    """
+    from slurm_gpu.cli import colocationplan as run
+    from slurm_gpu.cli.colocationtrain import Table
+
+    known = Table(table, gpu_model, together, _cap(cap))
+    run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)

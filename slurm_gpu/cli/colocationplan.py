@@ -1,0 +1,167 @@
+"""`slurm-gpu colocation plan`: what a planner would do with a list of jobs."""
+
+from __future__ import annotations
+
+import csv
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+
+from slurm_gpu.cli.cells import GAP
+from slurm_gpu.cli.colocationevaluate import checked_names, read_nets
+from slurm_gpu.cli.colocationtrain import Table
+from slurm_gpu.cli.output import print_json, print_table
+from slurm_gpu.colocation.outcome import Outcome, What
+from slurm_gpu.colocation.planners import DEFAULT, planner
+from slurm_gpu.colocation.price import comparisons
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.errors import InputError
+from slurm_gpu.units import counted, format_duration
+from slurm_gpu.yamlsource import read_yaml
+
+PRICES = "prices.yaml"
+_COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "beside", "speed", "memory")
+_FIELDS = ("application", "seconds", "submit_s")
+
+
+def plan_jobs(
+    known: Table,
+    file: TextIO,
+    name: str | None,
+    model: Path | None,
+    n_gpus: int,
+    prices: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """See the command."""
+    nets = read_nets([] if model is None else [model])
+    (chosen,) = checked_names([_default(nets) if name is None else name], nets)
+    jobs = read_jobs(file, known.measured.names)
+    setting = known.setting(0, nets)
+    ran = simulate(known.world, jobs, planner(chosen, setting), n_gpus=n_gpus)
+    alone = simulate(known.world, jobs, planner("sjf", setting), n_gpus=n_gpus)
+    saved = _saved(prices, alone.makespan_s, ran.makespan_s)
+    lines = [
+        _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
+    ]
+    if as_json:
+        print_json({
+            "planner": chosen, "makespan_s": ran.makespan_s, "one_by_one_s": alone.makespan_s,
+            "saved": saved, "jobs": lines,
+        })  # fmt: skip
+        return
+    print_table(
+        _COLUMNS, map(_cells, lines), right=("start", "end", "GPU", "job", "alone", "speed", "memory")
+    )
+    click.echo(
+        f"\n{counted(len(jobs), 'job')} by {chosen}: {format_duration(ran.makespan_s)}, one after the other "
+        f"{format_duration(alone.makespan_s)}; {ran.together:.2f} on a GPU in the mean"
+    )
+    for label, part in saved.items():
+        click.echo(f"Price saved, {label}: {part:.1%}")
+
+
+def _default(nets: Mapping[str, object]) -> str:
+    """A model that is named is meant."""
+    return next(iter(nets), DEFAULT)
+
+
+def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
+    """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
+    reader = csv.DictReader(file)
+    found, path = [], getattr(file, "name", "JOBS")
+
+    def wrong(message: str) -> InputError:
+        return InputError(str(path), reader.line_num, 1, message)
+
+    header = list(reader.fieldnames or ())
+    if header not in (list(_FIELDS[:2]), list(_FIELDS)):
+        raise wrong(
+            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s"
+        )
+    at = {name: number for number, name in enumerate(names)}
+    for row in reader:
+        name = row["application"]
+        if name not in at:
+            raise wrong(f"application {name!r} is not in the table; there are {', '.join(names)[:300]}")
+        try:
+            found.append(Job(at[name], _number(row, "seconds", 0.001), _number(row, "submit_s", 0)))
+        except ValueError as error:
+            raise wrong(str(error)) from None
+    if not found:
+        raise wrong("there is no job")
+    return found
+
+
+def _number(row: Mapping[str, str | None], key: str, least: float) -> float:
+    text = row.get(key, "0")
+    try:
+        value = float(text or "")
+    except ValueError:
+        value = math.nan
+    if not least <= value < math.inf:
+        raise ValueError(f"{key} {text!r} must be a number of seconds, {least:g} or more")
+    return value
+
+
+def _line(known: Table, jobs: Sequence[Job], ran: Outcome, job: int) -> dict[str, object]:
+    application = jobs[job].application
+    profile = known.world.profiles[application]
+    gpu = next(one.gpu for one in reversed(ran.log) if one.job == job and one.what is What.START)
+    return {
+        "job": job + 1,
+        "application": profile.application,
+        "gpu": gpu,
+        "start_s": float(ran.start_s[job]),
+        "end_s": float(ran.end_s[job]),
+        "alone_s": jobs[job].work_s,
+        "beside": [one + 1 for one in beside(ran, job)],
+        "speed": float(1 / ran.slowdown[job]),
+        "memory_mib": profile.peak("memory_mib"),
+    }
+
+
+def beside(ran: Outcome, job: int) -> list[int]:
+    """Who was on its GPU while it ran, in the order of their starts."""
+    running: dict[int, int] = {}
+    met: dict[int, None] = {}
+    for event in ran.log:
+        if event.what is What.START:
+            running[event.job] = event.gpu
+        elif event.what in (What.END, What.OUT_OF_MEMORY):
+            running.pop(event.job, None)
+        if job in running:
+            met |= {one: None for one, gpu in running.items() if gpu == running[job] and one != job}
+    return list(met)
+
+
+def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
+    others, memory = line["beside"], line["memory_mib"]
+    assert isinstance(others, list)
+    return (
+        f"{line['start_s']:.0f}", f"{line['end_s']:.0f}", str(line["gpu"]), str(line["job"]),
+        str(line["application"]), f"{line['alone_s']:.0f}", " ".join(map(str, others)) or GAP,
+        f"{line['speed']:.2f}", GAP if memory is None else f"{memory:.0f}M",
+    )  # fmt: skip
+
+
+def _saved(prices: Path | None, alone_s: float, shared_s: float) -> dict[str, float]:
+    """By comparison; nothing where no file of prices is there, and none was asked for."""
+    path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
+    if path is None:
+        return {}
+    return {one.name: one.saved(alone_s, shared_s) for one in comparisons(read_yaml(path))}
+
+
+def _price_files() -> tuple[Path, ...]:
+    return (
+        Path("/etc/slurm-gpu") / PRICES,
+        Path(sys.prefix) / "share" / "slurm-gpu" / PRICES,
+        Path("/usr/share/slurm-gpu") / PRICES,
+        Path(__file__).resolve().parents[2] / "etc" / PRICES,
+    )

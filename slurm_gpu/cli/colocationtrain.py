@@ -1,0 +1,164 @@
+"""`slurm-gpu colocation train`: reads a table, trains with a bar, writes the model."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_gpu.cli.output import console, remark
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.learned import jobarray
+from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_model
+from slurm_gpu.colocation.learned.models import inputs_of, write_if_better
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.planners import Setting
+from slurm_gpu.colocation.tables import read_table
+from slurm_gpu.colocation.workloads import table_world
+from slurm_gpu.colocation.world import World
+from slurm_gpu.errors import InputError, OutsideError
+
+if TYPE_CHECKING:  # torch is where planners are trained
+    from slurm_gpu.colocation.learned.training import Progress
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file of speeds, and the terms of sharing."""
+
+    path: Path
+    gpu_model: str | None
+    together: int
+    cap: float
+
+    @cached_property
+    def measured(self) -> Measured:
+        """Raises InputError, also where a pair has no speed: what is planned here is by the table alone."""
+        found = read_table(self.path, self.gpu_model)
+        for one, name in enumerate(found.names):
+            for other, beside in enumerate(found.names):
+                if (one, (other,)) not in found.speeds:
+                    raise InputError(
+                        str(self.path),
+                        0,
+                        0,
+                        f"{found.gpu_model}: lacks the speed of {name!r} beside {beside!r}",
+                    )
+        return found
+
+    @cached_property
+    def world(self) -> World:
+        """As if the table were true."""
+        return table_world(self.measured)
+
+    def setting(self, seed: int = 0, nets: Mapping[str, Net] | None = None) -> Setting:
+        """A new one, which remembers nothing of former plans."""
+        belief = Known(self.world, most_together=self.together, cap=self.cap)
+        return Setting(
+            belief=belief, profiles=self.world.profiles, capacity_mib=self.world.capacity_mib, seed=seed,
+            nets={} if nets is None else nets,
+        )  # fmt: skip
+
+
+def train_planner(
+    known: Table,
+    name: str,
+    out: Path,
+    seed: int,
+    start: Path | None,
+    checkpoint: Path | None,
+    device: str,
+    *,
+    if_better: bool,
+    now_s: float,
+) -> None:
+    """See the command."""
+    try:
+        from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise OutsideError("training needs torch, which no package carries: the extra train has it") from None
+
+    setting = known.setting(seed)
+    net = None if start is None else read_model(start, name, inputs_of(name)).net
+    settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
+    with _progress() as told:
+        trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, told=told)
+    data = {
+        "file": known.path.name,
+        "gpu_model": known.measured.gpu_model,
+        "sha256": hashlib.sha256(known.path.read_bytes()).hexdigest(),
+        "together": known.together,
+        "cap": repr(known.cap),
+    }
+    model = model_of(name, trained, setting, settings, data, now_s)
+    try:
+        written = write_if_better(out, model) if if_better else _write(out, model)
+    except OSError as error:
+        raise OutsideError(f"{out}: cannot be written: {error.strerror}") from None
+    click.echo(str(out))
+    taught = "" if trained.taught_score is None else f", {trained.taught_score:.4f} after imitation"
+    unit = "makespan ÷ one job after the other" if name == "dqngpu" else "time in the system ÷ time alone"
+    remark(
+        f"{trained.epochs} epochs in {trained.seconds:.0f} s; {unit}: {trained.score:.4f}{taught}, "
+        f"{trained.history[0][1]:.4f} before"
+    )
+    if not written:
+        remark("the model that was there is as good, and stays")
+
+
+def _write(out: Path, model: Model) -> bool:
+    write_model(out, model)
+    return True
+
+
+def print_script(
+    table: Path,
+    gpu_model: str | None,
+    together: int,
+    cap: float | None,
+    name: str,
+    out: Path,
+    start: Path | None,
+    device: str,
+    n_seeds: int,
+) -> None:
+    """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
+    command = ["slurm-gpu", "colocation", "train", str(table.resolve()), "--planner", name]
+    command += ["--together", str(together), "--device", device]
+    for option, value in (("--gpu-model", gpu_model), ("--cap", cap)):
+        command += [] if value is None else [option, str(value)]
+    command += [] if start is None else ["--start", str(start.resolve())]
+    click.echo(jobarray.script(command, out.resolve(), n_seeds), nl=False)
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; nothing in a pipe or a log."""
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    screen = console(sys.stderr)
+    bar = Bar(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=screen, transient=True,
+        disable=not screen.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("begins", total=None)
+
+        def told(progress: Progress) -> None:
+            bar.update(
+                task, completed=progress.epoch, total=progress.of, refresh=True,
+                description=f"{progress.stage}, best {progress.best:.4f}",
+            )  # fmt: skip
+
+        yield told

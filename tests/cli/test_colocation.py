@@ -1,0 +1,197 @@
+"""`slurm-gpu colocation`: a model trained, compared and put to use by its file alone."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.colocation.learned import school
+from slurm_gpu.colocation.learned.jobarray import script
+from slurm_gpu.colocation.learned.models import read_any
+from tests.cli.conftest import CommandLine
+
+APPLICATIONS = ("light", "heavy", "loner")
+SPEEDS = {
+    ("light", "light"): (1.0, 1.0), ("light", "heavy"): (0.97, 0.96), ("light", "loner"): (0.5, 0.5),
+    ("heavy", "heavy"): (0.6, 0.6), ("heavy", "loner"): (0.4, 0.4), ("loner", "loner"): (0.4, 0.4),
+}  # fmt: skip
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "speeds.json"
+    path.write_text(
+        json.dumps(
+            {
+                "format": "slurm-gpu speeds 1",
+                "gpu_model": "card",
+                "applications": {name: {"alone_per_s": 1.0} for name in APPLICATIONS},
+                "together": [
+                    {"applications": list(pair), "speeds": list(speeds)} for pair, speeds in SPEEDS.items()
+                ],
+            }
+        )
+    )
+    return path
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains for an epoch of each kind; what more of them learn is tests/colocation's."""
+    usual = school.settings_of
+
+    def short(name: str, *, seed: int = 0, again: bool = False) -> school.Settings:
+        return replace(
+            usual(name, seed=seed, again=again), taught_epochs=1, taught_queues=4, epochs=1, queues=2,
+            plays=4,
+            judged_queues=4,
+        )  # fmt: skip
+
+    monkeypatch.setattr(school, "settings_of", short)
+
+
+@pytest.fixture
+def model(slurm_gpu: CommandLine, table: Path, tmp_path: Path, quickly: None) -> Path:
+    out = tmp_path / "model.npz"
+    assert slurm_gpu("colocation", "train", str(table), "--out", str(out)) == 0
+    assert slurm_gpu.out == f"{out}\n"
+    assert "epochs in" in slurm_gpu.err
+    return out
+
+
+def test_a_model_tells_what_it_was_trained_on(model: Path, table: Path):
+    told = read_any(model).provenance
+    assert told["data"]["file"] == table.name
+    assert told["data"]["gpu_model"] == "card"
+    assert told["most_together"] == 2
+    assert told["cap"] is None
+    assert {"slurm_gpu", "python", "numpy", "torch"} == set(told["versions"])
+    assert told["score"] < 1
+
+
+def test_planners_are_compared(slurm_gpu: CommandLine, table: Path, model: Path):
+    argv = ("colocation", "evaluate", str(table), "--lists", "2", "--jobs", "8", "--model", str(model))
+    assert slurm_gpu(*argv, "--planners", "sjf,greedy,dqngpu") == 0
+    lines = slurm_gpu.out.splitlines()
+    assert [line.split()[0] for line in lines] == ["planner", "sjf", "greedy", "dqngpu"]
+    assert lines[1].split()[1] == "1.000"
+    assert slurm_gpu(*argv, "--planners", "sjf,dqngpu", "--json") == 0
+    told = json.loads(slurm_gpu.out)
+    ours = told["planners"][1]
+    assert told["gpu_model"] == "card"
+    assert ours["planner"] == "dqngpu"
+    assert ours["gap"] >= 0
+    assert ours["ratio_max"] <= 1
+    assert ours["out_of_memory"] == 0
+
+
+def test_under_a_cap_nobody_is_slower_than_that(slurm_gpu: CommandLine, table: Path, model: Path):
+    argv = ("colocation", "evaluate", str(table), "--lists", "2", "--jobs", "8", "--cap", "1.05", "--json")
+    assert slurm_gpu(*argv, "--planners", "dqngpu", "--model", str(model)) == 0
+    assert json.loads(slurm_gpu.out)["planners"][0]["worst_slowdown"] <= 1.05 + 1e-9
+
+
+def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, model: Path, tmp_path: Path):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("application,seconds\nlight,100\nheavy,100\nlight,100\nheavy,100\nloner,50\n")
+    argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
+    assert slurm_gpu(*argv) == 0
+    assert "5 jobs by annealing: " in slurm_gpu.out
+    assert "Price saved, cost 1: " in slurm_gpu.out
+    assert slurm_gpu(*argv, "--json") == 0
+    told = json.loads(slurm_gpu.out)
+    assert told["one_by_one_s"] == pytest.approx(450)
+    by_job = {one["job"]: one for one in told["jobs"]}
+    assert by_job[5]["beside"] == []
+    assert by_job[5]["memory_mib"] is None
+    assert 5 not in by_job[2]["beside"]
+    assert by_job[2]["beside"]
+    assert slurm_gpu("colocation", "plan", str(table), str(jobs), "--model", str(model)) == 0
+    assert "5 jobs by dqngpu: " in slurm_gpu.out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,s\n", "the columns 'name,s' must be 'application,seconds'"),
+        ("application,seconds\nheavy,0\n", "jobs.csv:2:1: seconds '0' must be a number of seconds"),
+        ("application,seconds\nheavy\n", "seconds None must be a number"),
+        ("application,seconds\nother,5\n", "application 'other' is not in the table; there are light, heavy"),
+        ("application,seconds\n", "there is no job"),
+    ],
+)
+def test_jobs_that_are_none_are_told_with_their_line(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path, text: str, message: str
+):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text(text)
+    assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 2
+    assert message in slurm_gpu.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--planners", "best"), "there is no planner 'best'; there are sjf, "),
+        (("--planners", "deeprm_max"), "planner deeprm_max needs what it learned: --model FILE"),
+        (("--gpu-model", "other"), "has no GPU model 'other'; there are: card"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(
+    slurm_gpu: CommandLine, table: Path, options: tuple[str, ...], message: str
+):
+    assert slurm_gpu("colocation", "evaluate", str(table), *options) == 2
+    assert message in slurm_gpu.err
+
+
+def test_a_table_with_a_gap_is_no_table_to_plan_by(slurm_gpu: CommandLine, table: Path):
+    told = json.loads(table.read_text())
+    told["together"].pop()
+    table.write_text(json.dumps(told))
+    assert slurm_gpu("colocation", "evaluate", str(table)) == 2
+    assert "card: lacks the speed of 'loner' beside 'loner'" in slurm_gpu.err
+
+
+def test_the_better_of_two_models_stays(slurm_gpu: CommandLine, table: Path, model: Path):
+    before = model.read_bytes()
+    argv = ("colocation", "train", str(table), "--out", str(model), "--if-better")
+    assert slurm_gpu(*argv) == 0
+    assert "the model that was there is as good, and stays" in slurm_gpu.err
+    assert model.read_bytes() == before
+    assert slurm_gpu(*argv, "--cap", "1.05") == 0
+    assert model.read_bytes() != before
+
+
+def test_what_is_known_is_a_start_for_what_is_new(slurm_gpu: CommandLine, table: Path, model: Path):
+    again = model.with_name("again.npz")
+    argv = ("colocation", "train", str(table), "--out", str(again), "--start", str(model))
+    assert slurm_gpu(*argv) == 0
+    assert read_any(again).provenance["score_after_imitation"] is None
+
+
+def test_an_array_has_a_seed_and_a_checkpoint_for_each_task(slurm_gpu: CommandLine, table: Path):
+    assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--cap", "1.1") == 0
+    text = slurm_gpu.out
+    assert text.startswith("#!/bin/sh\n")
+    assert "#SBATCH --array=0-3\n" in text
+    assert f"colocation train {table} " in text
+    assert "--cap 1.1 --seed $SLURM_ARRAY_TASK_ID --checkpoint " in text
+    assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--seed", "1") == 2
+
+
+def test_an_array_runs_what_it_says_whatever_stands_in_paths(tmp_path: Path):
+    seen = tmp_path / "seen"
+    program = tmp_path / "a program"
+    program.write_text(f'#!/bin/sh\nprintf "%s|" "$@" > {seen}\n')
+    program.chmod(0o755)
+    text = script([str(program), "a b; touch $HOME"], tmp_path / "o u't.npz", 2)
+    done = subprocess.run(
+        ["sh"], input=text, text=True, check=False, env={"SLURM_ARRAY_TASK_ID": "1", "PATH": "/usr/bin:/bin"}
+    )
+    assert done.returncode == 0
+    out = tmp_path / "o u't.npz"
+    assert seen.read_text().split("|")[:-1] == [
+        "a b; touch $HOME", "--seed", "1", "--checkpoint", f"{out}.seed1", "--out", str(out), "--if-better",
+    ]  # fmt: skip
