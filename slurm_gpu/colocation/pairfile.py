@@ -13,7 +13,7 @@ from slurm_gpu.colocation.measured import Measured
 from slurm_gpu.colocation.speeds import Beside, views_of
 from slurm_gpu.colocation.strictjson import mapping, number, shown
 from slurm_gpu.errors import InputError
-from slurm_gpu.spreadsheet import defused
+from slurm_gpu.spreadsheet import armoured, bare
 from slurm_gpu.wholefile import whole_file
 
 FORMAT = "slurm-gpu speeds 1"
@@ -156,7 +156,7 @@ def _read_csv(path: Path, reader: Any) -> tuple[Measured, ...]:
 def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int) -> None:
     if len(row) != width:
         raise ValueError(f"{len(row)} cells must be {width}, as in the first line")
-    cells = [cell.removeprefix("'") for cell in row]
+    cells = [bare(cell) for cell in row]
     model, name, alone, speed, *beside = cells
     others = [other for other in beside if other]
     if not model or not name:
@@ -225,7 +225,7 @@ def write_csv(path: Path, tables: Sequence[Measured]) -> None:
 
 
 def _rows(table: Measured, n_beside: int) -> Iterator[list[str]]:
-    model, names = _cell(table.gpu_model), [_cell(name) for name in table.names]
+    model, names = armoured(table.gpu_model), [armoured(name) for name in table.names]
     for name, alone in zip(names, table.alone_per_s, strict=True):
         yield [model, name, "" if alone is None else repr(alone), "", *[""] * n_beside]
     for group in table.groups:
@@ -234,8 +234,3 @@ def _rows(table: Measured, n_beside: int) -> Iterator[list[str]]:
             if speed is not None:
                 empty = [""] * (n_beside - len(others))
                 yield [model, names[one], "", repr(speed), *(names[other] for other in others), *empty]
-
-
-def _cell(text: str) -> str:
-    """A text that a spreadsheet does not compute; the reader takes one apostrophe off."""
-    return f"'{text}" if text.startswith("'") else defused(text)

@@ -1,0 +1,132 @@
+"""Files of profiles: what is written is read back, and what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.profilefile import read_profiles, write_profiles_csv, write_profiles_json
+from slurm_gpu.errors import InputError
+
+TEXT = st.text(st.characters(exclude_categories=("C", "Z")), min_size=1, max_size=8) | st.sampled_from(
+    ["=1+1", "'q'", "a, b", 'say "b"', "-x"]
+)
+PART = st.none() | st.floats(0, 1)
+PROFILES = st.lists(
+    st.builds(
+        Profile,
+        application=TEXT,
+        gpu_model=TEXT,
+        phases=st.lists(
+            st.builds(
+                Phase,
+                seconds=st.floats(1e-6, 1e9),
+                util=PART,
+                sm=PART,
+                pcie=PART,
+                memory_mib=st.none() | st.floats(0, 1e7),
+            ),
+            min_size=1,
+            max_size=3,
+        ).map(tuple),
+        kind=st.just("") | TEXT,
+        input_size=st.none() | st.floats(-1e9, 1e9),
+        parameters=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2).map(
+            lambda one: tuple(sorted(one.items()))
+        ),
+        runs=st.integers(1, 10**6),
+    ),
+    max_size=3,
+    unique_by=lambda one: one.key,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PROFILES)
+def test_files_are_read_as_they_were_written(tmp_path: Path, profiles: list[Profile]) -> None:
+    write_profiles_json(tmp_path / "p.json", profiles)
+    write_profiles_csv(tmp_path / "p.csv", profiles)
+    assert read_profiles(tmp_path / "p.json") == tuple(profiles)
+    assert read_profiles(tmp_path / "p.csv") == tuple(profiles)
+
+
+ONE: dict[str, Any] = {"application": "a", "gpu_model": "V100", "phases": [{"seconds": 1, "util": 0.5}]}
+
+
+def whole(*profiles: Any) -> dict[str, Any]:
+    return {"format": "slurm-gpu profiles 1", "profiles": list(profiles)}
+
+
+def test_what_is_left_out_is_not_known(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(whole(ONE)))
+    assert read_profiles(path) == (Profile("a", "V100", (Phase(seconds=1, util=0.5),)),)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "said"),
+    [
+        ([], "must be a JSON object"),
+        ({"format": "x"}, 'format: "x" must be "slurm-gpu profiles 1"'),
+        ({"format": "slurm-gpu profiles 1"}, "must have `format` and `profiles`"),
+        (whole(3), r"profiles\[0\]: 3 must be an object of application, gpu_model"),
+        (whole(ONE, ONE), "a on V100 with one input is there twice"),
+        (whole(ONE | {"applicaton": 1}), "must be an object of"),
+        (whole(ONE | {"application": ""}), "application and gpu_model must be given"),
+        (whole(ONE | {"application": "a\n"}), "must be printable"),
+        (whole(ONE | {"kind": 3}), "kind: 3 must be a text"),
+        (whole(ONE | {"input_size": "16"}), 'input_size: "16" must be a number or null'),
+        (whole(ONE | {"parameters": {"a": 1}}), "must be texts by name"),
+        (whole(ONE | {"runs": 0}), "runs: 0 must be 1 or more"),
+        (whole(ONE | {"runs": 1.5}), "runs: 1.5 must be a whole number"),
+        (whole(ONE | {"phases": []}), r"phases: \[\] must be a list of one or more"),
+        (whole(ONE | {"phases": [{"util": 1}]}), r"phases\[0\]: seconds must be given"),
+        (whole(ONE | {"phases": [{"seconds": 0}]}), r"phases\[0\]: a phase lasts more than 0 seconds"),
+        (whole(ONE | {"phases": [{"seconds": 1, "util": 50}]}), r"phases\[0\]: util must be from 0 to 1"),
+        (whole(ONE | {"phases": [{"seconds": 1, "memory": 50}]}), "must be an object of seconds, util"),
+    ],
+)
+def test_what_is_wrong_in_json_is_named(tmp_path: Path, decoded: Any, said: str) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(decoded))
+    with pytest.raises(InputError, match=said):
+        read_profiles(path)
+
+
+HEADER = "application,gpu_model,kind,input_size,parameters,runs,phase,seconds,util,memory_mib,sm,pcie\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ":1:1: the first line must be application,gpu_model"),
+        (HEADER + "a,V100\n", ":2:1: 2 cells must be 12"),
+        (HEADER + "a,V100,,,,1,2,1,,,,\n", ":2:1: phase '2' must be 1, or one more"),
+        (HEADER + "a,V100,,,,1,1,1,,,,\nb,V100,,,,1,2,1,,,,\n", ":3:1: phase '2' must be 1"),
+        (HEADER + "a,V100,,,,1,1,,,,,\n", ":2:1: seconds must be given"),
+        (HEADER + "a,V100,,,,1,1,1,2,,,\n", ":2:1: util must be from 0 to 1, not 2"),
+        (HEADER + "a,V100,,,,1,1,1,x,,,\n", ":2:1: util 'x' must be a number, or empty"),
+        (HEADER + "a,V100,,,,1,1,nan,,,,\n", "seconds 'nan' must be a number"),
+        (HEADER + "a,V100,,,,,1,1,,,,\n", ":2:1: runs '' must be a whole number"),
+        (HEADER + "a,V100,,,[1],1,1,1,,,,\n", r":2:1: parameters '\[1\]' must be empty or texts by name"),
+        (HEADER + "a,V100,,,,1,1,1,,,,\n" * 2, "is there twice"),
+        (HEADER + '"a', "is not CSV"),
+    ],
+)
+def test_what_is_wrong_in_csv_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "p.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read_profiles(path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    for name in ("p.csv", "p.json"):
+        with pytest.raises(InputError, match=f"{name}: cannot be read"):
+            read_profiles(tmp_path / name)
