@@ -7,27 +7,23 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 import slurm_gpu
-from slurm_gpu.database.asking import RETRY_AFTER_S
+from slurm_gpu.database.answers import FORESEEN, answer_to
 from slurm_gpu.database.controllerapi import ControllerWords
 from slurm_gpu.database.forecasts.api import Forecasts
-from slurm_gpu.database.identity import NotAuthenticatedError
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads
 from slurm_gpu.database.reserve.api import ReservationPages
 from slurm_gpu.database.services import Services
-from slurm_gpu.database.shipment import ShipmentError
-from slurm_gpu.errors import DatabaseError, MungedAwayError, OutsideError, SlurmError, UsageError
-from slurm_gpu.records import WIRE_RANGE
 
 
-def make_app(services: Services) -> Starlette:
+def make_app(services: Services, posts: Posts) -> Starlette:
     """The ASGI application."""
-    posts, reads, words = Posts(services), Reads(services), ControllerWords(services)
+    reads, words = Reads(services), ControllerWords(services)
     forecasts, reservations = Forecasts(services), ReservationPages(services)
     routes = [
         Route("/v1/node", posts.post_node, methods=["POST"]),
@@ -49,42 +45,17 @@ def make_app(services: Services) -> Starlette:
         Route("/v1/reservations/{id:int}", reservations.decide, methods=["POST"]),
         Route("/v1/health", reads.get_health, methods=["GET"]),
     ]
-    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
-        NotAuthenticatedError: _not_authenticated,
-        ShipmentError: _bad_shipment,
-        UsageError: _bad_usage,
-        DatabaseError: _try_later,
-        MungedAwayError: _try_later,
-        SlurmError: _try_later,
-        HTTPException: _http_error,
-        ClientDisconnect: _gone,
-    }
+    handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = dict.fromkeys(FORESEEN, _answer)
+    handlers[HTTPException] = _http_error
     return Starlette(routes=routes, exception_handlers=handlers)
 
 
-async def _not_authenticated(_: Request, error: NotAuthenticatedError) -> Response:
-    return JSONResponse({"error": str(error)}, 401, headers={"WWW-Authenticate": "MUNGE"})
-
-
-async def _bad_shipment(_: Request, error: ShipmentError) -> Response:
-    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
-    return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)
-
-
-async def _bad_usage(_: Request, error: UsageError) -> Response:
-    return JSONResponse({"error": str(error)}, 400)
-
-
-async def _try_later(_: Request, error: OutsideError) -> Response:
-    return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+async def _answer(_: Request, error: Exception) -> Response:
+    return answer_to(error)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
-    why = error.detail
     if error.status_code == 405 or "endpoint" not in request.scope:
         why = f"slurm-gpudbd {slurm_gpu.__version__} has no {request.method} {request.url.path}"
-    return JSONResponse({"error": why}, error.status_code, headers=error.headers)
-
-
-async def _gone(_: Request, __: ClientDisconnect) -> Response:
-    return Response(status_code=400)  # nobody is there to read it
+        return JSONResponse({"error": why}, error.status_code, headers=error.headers)
+    return answer_to(error)

@@ -17,11 +17,13 @@ from slurm_gpu.config import SiteConfig, load_config
 from slurm_gpu.daemonlog import log_to_stderr
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.engine import Database, UnusableDatabaseError
+from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.memory import Memory
 from slurm_gpu.database.nodeperiods import Places
 from slurm_gpu.database.parts import ImportThread, make_importer, tune_python
+from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.services import Importing, Services
@@ -84,7 +86,9 @@ def _run(options: argparse.Namespace) -> None:
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
-    answering = Answering(make_app(services), clock)
+    posts = Posts(services)
+    answering = Answering(make_app(services, posts), clock)
+    hatch = Hatch(posts.take, answering.records)
     lanes = (*answering.lanes, services.intake.storing, *(() if workers is None else (workers,)))
     pulse = Pulse(notifier, clock, lanes, importing, importing.runs)
 
@@ -95,9 +99,9 @@ def _run(options: argparse.Namespace) -> None:
     beat = pulse.beat if notifier.listens else None
     if isinstance(importing, ImportThread):
         with importing.going_on(answering.is_behind):
-            serve(answering, sockets, stopping, beat)
+            serve(answering, hatch, sockets, stopping, beat)
     elif workers is not None:
-        serve(answering, sockets, stopping, beat, workers.run)
+        serve(answering, hatch, sockets, stopping, beat, workers.run)
     log.info("stopped")
 
 

@@ -8,15 +8,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from slurm_gpu.database.admission import Admission
 from slurm_gpu.database.asking import CONNECTION, PEER_UID, RETRY_AFTER_S, asked
 from slurm_gpu.database.crew import Crew, outcome_of
+from slurm_gpu.database.hatch import TARGET, Visit
 from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.services import Services
+from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.database.storers import Parcel, Storers, encode
 from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.errors import MungedAwayError, SlurmError
@@ -25,6 +29,8 @@ SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
 READERS = 3
 """More would only wait for Python's lock; and not all are to wait for one name that is hard to resolve."""
+LIVE_AT_ONCE, RECORDS_AT_ONCE = 300, 600
+"""So many wait; of a thousand connections that leaves some for who is to be told to come again."""
 SMALL_BYTES = 4096
 """What is larger, as it was sent, has records in it: it is read by the thread that stores it, in its turn."""
 
@@ -37,6 +43,26 @@ class _Post:
     parcel: Parcel
 
 
+class _Reading:
+    """Waits until a shipment of a visit was read."""
+
+    def __init__(self, posts: Posts, parcel: Parcel, visit: Visit) -> None:
+        self._posts, self._parcel, self._visit = posts, parcel, visit
+        self.done = visit.done
+
+    def set_result(self, answer: bytes | None, /) -> None:
+        """It is answered already, or has to be stored."""
+        if answer is None:
+            self._posts.begin_storing(self._parcel, self._visit)
+        else:
+            self._parcel.held.close()
+            self._visit.set_result(answer)
+
+    def set_exception(self, error: Exception, /) -> None:
+        """It cannot be taken."""
+        self._posts.tell(error, self._parcel, self._visit)
+
+
 class Posts:
     """The endpoint, and what is under way there."""
 
@@ -47,7 +73,10 @@ class Posts:
         # Records wait for the database, and live values must not wait for them.
         self._reading = Crew[_Post, bytes | None](self._read, READERS, 1, "read-posts")
         self._shipments: Counter[str] = Counter()
+        self._of_live = Admission(services.clock, LIVE_AT_ONCE)
+        self._of_records = Admission(services.clock, RECORDS_AT_ONCE)
         self._counting = threading.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._again = TroubleLog("nodes are told to come again: %s", services.clock)
 
     async def post_node(self, request: Request) -> Response:
@@ -64,6 +93,7 @@ class Posts:
         if connection is not None:
             parcel.is_in_vain = connection.is_closing
         with parcel.held:
+            self._admit(parcel)
             try:
                 answer = await self._reading.do(_Post(identify, parcel))
                 if answer is None:
@@ -72,6 +102,52 @@ class Posts:
                 self._again.failed(str(error))
                 raise
         return Response(answer, media_type="application/json")
+
+    def take(self, visit: Visit) -> None:
+        """Take in a shipment that came the short way."""
+        vouch, headers = self._services.authenticator.by_credential, visit.headers
+        parcel = Parcel(
+            visit.body,
+            encoding=headers.get(b"content-encoding", "").lower(),
+            address=visit.address,
+            came_s=self._services.clock.monotonic(),
+            is_in_vain=visit.is_in_vain,
+        )
+        self._admit(parcel)
+        identify = partial(vouch, headers[b"authorization"], "POST", TARGET, visit.body)
+        self._reading.begin(_Post(identify, parcel), _Reading(self, parcel, visit))
+
+    def _admit(self, parcel: Parcel) -> None:
+        """Raises ShipmentError where it would be served too late, or not at all."""
+        admission = self._of_live if len(parcel.body) <= SMALL_BYTES else self._of_records
+        try:
+            admission.come()
+        except ShipmentError as error:
+            self._again.failed(str(error))
+            raise
+        parcel.held.callback(admission.go)
+
+    def begin_storing(self, parcel: Parcel, visit: Visit) -> None:
+        """Have it stored, and tell the visit."""
+        task = asyncio.get_running_loop().create_task(self._stored(parcel, visit))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _stored(self, parcel: Parcel, visit: Visit) -> None:
+        try:
+            answer = await self._store(parcel)
+        except Exception as error:
+            self.tell(error, parcel, visit)
+        else:
+            parcel.held.close()
+            visit.set_result(answer)
+
+    def tell(self, error: Exception, parcel: Parcel, visit: Visit) -> None:
+        """It was not taken in."""
+        parcel.held.close()
+        if isinstance(error, MungedAwayError | SlurmError):
+            self._again.failed(str(error))
+        visit.set_exception(error)
 
     def _read(self, posts: Sequence[_Post]) -> list[bytes | Exception | None]:
         """The answers, where these are a matter of the moment; None where there is something to be stored."""

@@ -44,6 +44,11 @@ class Answering:
         """Requests that wait for the first word of their answer."""
         return self._records, self._questions
 
+    @property
+    def records(self) -> Lane:
+        """Where POST requests wait."""
+        return self._records
+
     def is_behind(self) -> bool:
         """Whether so many shipments wait that what nobody waits for should give way."""
         return self._records.n_waiting > MANY_SHIPMENTS

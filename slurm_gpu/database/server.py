@@ -12,7 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -20,6 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_gpu.clock import SystemClock
 from slurm_gpu.database.asking import CONNECTION, PEER_UID
+from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.settings import Address
 from slurm_gpu.database.trouble import TroubleLog
 from slurm_gpu.errors import OutsideError
@@ -55,6 +56,33 @@ _HEARD_MS = struct.Struct("52xI")
 """tcpi_last_data_recv of struct tcp_info in linux/tcp.h: since when nothing more has come from the peer."""
 
 
+class Peers:
+    """How many connections each has."""
+
+    def __init__(self) -> None:
+        self._open: Counter[object] = Counter()
+        self._crowded = TroubleLog("%s", SystemClock())
+
+    def come(self, peer: object, free: int) -> bool:
+        """One more, which is to go in any case; whether it may stay where there is room for so many more."""
+        self._open[peer] += 1
+        most = _most_of_a_peer(free)
+        if self._open[peer] <= most or peer == 0:
+            return True
+        if peer is not None:
+            self._crowded.failed(f"{peer} has more than {most} connections")
+        return False
+
+    def go(self, peer: object) -> None:
+        """One less."""
+        self._open[peer] -= 1
+        if not self._open[peer]:
+            del self._open[peer]
+
+
+PEERS = Peers()
+
+
 class PeerCredentialProtocol(HttpToolsProtocol):
     """HTTP/1.1 that puts the uid of a Unix socket's peer, as the kernel saw it connect, into the state.
 
@@ -62,8 +90,10 @@ class PeerCredentialProtocol(HttpToolsProtocol):
     has to say within seconds, and in few words, what it wants.
     """
 
-    _open: ClassVar[Counter[object]] = Counter()
-    _crowded: ClassVar[TroubleLog] = TroubleLog("%s", SystemClock())
+    def __init__(self, *given: Any, early: bytes = b"") -> None:
+        """`early` was read of the connection already."""
+        super().__init__(*given)
+        self._early = early
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin a connection."""
@@ -80,20 +110,16 @@ class PeerCredentialProtocol(HttpToolsProtocol):
             self._peer = uid
         elif self._peer is None:
             transport.abort()  # it has gone, and nobody knows whose word that would be
-        self._open[self._peer] += 1
-        most = _most_of_a_peer(_room(peer.family) - len(self.connections))
-        if self._open[self._peer] > most and self._peer != 0:
-            if self._peer is not None:
-                self._crowded.failed(f"{self._peer} has more than {most} connections")
-            transport.abort()
-        else:
+        if PEERS.come(self._peer, _room(peer.family) - len(self.connections)):
             self._await_request()
+            if self._early:
+                self.data_received(self._early)
+        else:
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
-        self._open[self._peer] -= 1
-        if not self._open[self._peer]:
-            del self._open[self._peer]
+        PEERS.go(self._peer)
         self._got_request()
         super().connection_lost(exc)
 
@@ -179,8 +205,11 @@ def _answers(path: Path) -> bool:
         return probe.connect_ex(str(path)) in (0, errno.EAGAIN)
 
 
-def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """A server for `app`; its `serve(sockets)` calls `on_stop` and ends when its `should_exit` is set."""
+def make_server(app: ASGIApp, hatch: Hatch, on_stop: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """A server for `app`, beside what the hatch deals with.
+
+    Its `serve(sockets)` calls `on_stop` and ends when its `should_exit` is set.
+    """
     config = uvicorn.Config(
         app,
         http=PeerCredentialProtocol,
@@ -193,11 +222,12 @@ def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvi
         timeout_graceful_shutdown=_STOP_WITHIN_S,
         timeout_keep_alive=30,
     )
-    return _Server(config, on_stop)
+    return _Server(config, hatch, on_stop)
 
 
 def serve(
     app: ASGIApp,
+    hatch: Hatch,
     sockets: list[socket.socket],
     on_stop: Callable[[], None] = lambda: None,
     beat: Callable[[], float] | None = None,
@@ -208,13 +238,15 @@ def serve(
     `beat` is called in between; it returns the seconds until it is to be called again. What `beside` makes
     runs meanwhile, and is cancelled at the end.
     """
-    asyncio.run(_serve(make_server(app, on_stop), sockets, beat, beside))
+    asyncio.run(_serve(make_server(app, hatch, on_stop), sockets, beat, beside))
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, hatch: Hatch, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_stop = on_stop
+        self._hatch, self._on_stop = hatch, on_stop
+        hatch.others, hatch.ended = self._begin, PEERS.go
+        self._watching: asyncio.Task[None] | None = None
         self._listeners: list[socket.socket] = []
         self._beginning: set[asyncio.Task[Any]] = set()
 
@@ -225,6 +257,7 @@ class _Server(uvicorn.Server):
         as much then as a thousand that are served. Here they wait in the kernel, and are served in turn.
         """
         await super().startup([])
+        self._watching = asyncio.get_running_loop().create_task(self._hatch.watch())
         for listener in sockets or ():
             listener.setblocking(False)
             self._listeners.append(listener)
@@ -241,9 +274,9 @@ class _Server(uvicorn.Server):
 
     def _accept(self, listener: socket.socket) -> None:
         """Take those that wait, as far as there is room."""
-        for _ in range(_room(listener.family) - len(self.server_state.connections) - len(self._beginning)):
+        for _ in range(self._free(listener.family)):
             try:
-                connection, _ = listener.accept()
+                connection, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -252,16 +285,29 @@ class _Server(uvicorn.Server):
                 return
             if _waited_s(connection) > _WAITED_S:
                 connection.close()
-            else:
+            elif connection.family == socket.AF_UNIX:
                 self._begin(connection)
+            else:
+                self._look(connection, address[0])
         self._pause(listener, _LOOK_AGAIN_S)
 
-    def _begin(self, connection: socket.socket) -> None:
-        def protocol() -> PeerCredentialProtocol:
-            return PeerCredentialProtocol(self.config, self.server_state, self.lifespan.state)
+    def _free(self, family: int) -> int:
+        """So many more connections there is room for."""
+        return _room(family) - len(self.server_state.connections) - len(self._beginning) - len(self._hatch)
 
-        if connection.family != socket.AF_UNIX:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+    def _look(self, connection: socket.socket, address: str) -> None:
+        connection.setblocking(False)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)
+        if PEERS.come(address, self._free(connection.family)):
+            self._hatch.open(connection, address, _REQUEST_WITHIN_S)
+        else:
+            PEERS.go(address)
+            connection.close()
+
+    def _begin(self, connection: socket.socket, early: bytes = b"") -> None:
+        def protocol() -> PeerCredentialProtocol:
+            return PeerCredentialProtocol(self.config, self.server_state, self.lifespan.state, early=early)
+
         loop = asyncio.get_running_loop()
         task = loop.create_task(loop.connect_accepted_socket(protocol, connection))
         self._beginning.add(task)
@@ -273,7 +319,9 @@ class _Server(uvicorn.Server):
         for listener in self._listeners:
             asyncio.get_running_loop().remove_reader(listener)
         self._listeners.clear()
-        await super().shutdown(sockets)
+        if self._watching is not None:
+            self._watching.cancel()
+        await asyncio.gather(self._hatch.stop(), super().shutdown(sockets))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

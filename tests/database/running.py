@@ -22,10 +22,13 @@ from slurm_gpu.config import Operators, Reservations, SiteConfig
 from slurm_gpu.database.accounting import run_row
 from slurm_gpu.database.app import make_app
 from slurm_gpu.database.engine import Database
+from slurm_gpu.database.hatch import Hatch
 from slurm_gpu.database.identity import Authenticator
 from slurm_gpu.database.importer import Importer, store_changed_runs
 from slurm_gpu.database.intake import Intake
 from slurm_gpu.database.memory import Memory
+from slurm_gpu.database.posts import Posts
+from slurm_gpu.database.pulse import Answering
 from slurm_gpu.database.schema import metadata
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.database.services import Services
@@ -121,7 +124,9 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
     )
     tcp = socket.create_server(("127.0.0.1", 0))
     unix = listen_unix(path)
-    uvicorn = make_server(make_app(services), services.stopping.set)
+    posts = Posts(services)
+    answering = Answering(make_app(services, posts), clock)
+    uvicorn = make_server(answering, Hatch(posts.take, answering.records), services.stopping.set)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([tcp, unix])))
     thread.start()
     config = SiteConfig(

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.engine import head_revision
+from slurm_gpu.database.hatch import Hatch, Visit
+from slurm_gpu.database.lane import Lane
 from slurm_gpu.database.server import listen_unix, make_server
 from slurm_gpu.errors import DatabaseError, OutsideError, UsageError
 from slurm_gpu.records import WIRE_RANGE
@@ -71,6 +74,10 @@ def test_a_killed_daemons_socket_is_not_taken_for_a_daemon(server: Running, shor
     listen_unix(stale).close()
 
 
+def _none_ships(visit: Visit) -> None:
+    raise AssertionError(f"{visit.address} ships")
+
+
 @pytest.mark.parametrize(
     ("status", "headers", "body", "complaint"),
     [
@@ -105,7 +112,7 @@ def test_an_answer_that_is_none_says_what_to_do(
 @contextlib.contextmanager
 def answering(path: Path, app: Any) -> Iterator[SiteConfig]:
     """A site whose slurm-gpudbd is this ASGI application."""
-    uvicorn = make_server(app)
+    uvicorn = make_server(app, Hatch(_none_ships, Lane("nothing waits", SystemClock())))
     listener = listen_unix(path)
     thread = threading.Thread(target=lambda: asyncio.run(uvicorn.serve([listener])))
     thread.start()

@@ -351,7 +351,7 @@ def test_thousands_that_are_refused_are_a_line_in_the_log(
 ) -> None:
     monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 0)
     clock = FakeClock()
-    monkeypatch.setattr(server_module.PeerCredentialProtocol, "_crowded", TroubleLog("%s", clock))
+    monkeypatch.setattr(server_module.PEERS, "_crowded", TroubleLog("%s", clock))
     url = urlsplit(server.config.database)
     for _ in range(50):
         with (

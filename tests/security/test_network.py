@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.app import make_app
+from slurm_gpu.database.posts import Posts
 from tests.docs.pages import ROOT
 
 
@@ -25,7 +26,8 @@ class _Untouched:
 
 
 _PARAMETER = re.compile(r"\{[^}]*\}")
-_APP = make_app(_Untouched())  # type: ignore[arg-type]
+_SERVICES: Any = _Untouched()
+_APP = make_app(_SERVICES, Posts(_SERVICES))
 _ROUTES = [
     (method, _PARAMETER.sub("1", route.path))
     for route in _APP.routes

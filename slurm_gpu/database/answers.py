@@ -1,0 +1,36 @@
+"""What an error is answered with."""
+
+from __future__ import annotations
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse, Response
+
+from slurm_gpu.database.asking import RETRY_AFTER_S
+from slurm_gpu.database.identity import NotAuthenticatedError
+from slurm_gpu.database.shipment import ShipmentError
+from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
+from slurm_gpu.records import WIRE_RANGE
+
+TRY_LATER = DatabaseError, MungedAwayError, SlurmError
+FORESEEN = (NotAuthenticatedError, ShipmentError, UsageError, HTTPException, ClientDisconnect, *TRY_LATER)
+"""All others are mistakes of ours: 500."""
+
+
+def answer_to(error: Exception) -> Response:
+    """The answer to a request that ended with this error, one of FORESEEN; raises any other."""
+    match error:
+        case NotAuthenticatedError():
+            return JSONResponse({"error": str(error)}, 401, headers={"WWW-Authenticate": "MUNGE"})
+        case ShipmentError():
+            headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+            return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)
+        case UsageError():
+            return JSONResponse({"error": str(error)}, 400)
+        case HTTPException():
+            return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+        case ClientDisconnect():
+            return Response(status_code=400)  # nobody is there to read it
+        case DatabaseError() | MungedAwayError() | SlurmError():
+            return JSONResponse({"error": str(error)}, 503, headers={"Retry-After": str(RETRY_AFTER_S)})
+    raise error

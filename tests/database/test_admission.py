@@ -1,0 +1,83 @@
+"""Nobody waits in vain, and whoever is sent away has a turn."""
+
+from collections import deque
+
+import pytest
+
+from slurm_gpu.database.admission import FIRST_PER_S, SERVED_WITHIN_S, Admission
+from slurm_gpu.database.shipment import ShipmentError
+from tests.database.samples import FakeClock
+
+STEP_S = 0.01
+MOST = 500
+
+
+class Site:
+    """Nodes that come again as they are told, and a server that serves the first come first."""
+
+    def __init__(self, n_nodes: int, per_s: float) -> None:
+        self.clock, self.per_s = FakeClock(), per_s
+        self.admission = Admission(self.clock, MOST)
+        self.due = deque((self.clock.monotonic() + n / n_nodes, n) for n in range(n_nodes))
+        self.waiting: deque[tuple[float, int]] = deque()
+        self.waited_s: list[float] = []
+        self._served = 0.0
+
+    def run(self) -> float:
+        """Until all are served; returns how long that took."""
+        began_s = self.clock.monotonic()
+        while self.due or self.waiting:
+            self.clock.now += STEP_S
+            now_s = self.clock.monotonic()
+            while self.due and self.due[0][0] <= now_s:
+                self.come(self.due.popleft()[1], now_s)
+            self._served = min(self._served + self.per_s * STEP_S, len(self.waiting))
+            while self._served >= 1:
+                self._served -= 1
+                self.waited_s.append(now_s - self.waiting.popleft()[0])
+                self.admission.go()
+            assert now_s - began_s < 600
+        return self.clock.monotonic() - began_s
+
+    def come(self, node: int, now_s: float) -> None:
+        told_s = told(self.admission)
+        if told_s is None:
+            self.waiting.append((now_s, node))
+        else:
+            self.due = deque(sorted([*self.due, (now_s + told_s + 1 + node % 7 / 7, node)]))
+
+
+def told(admission: Admission) -> int | None:
+    """After how long it is to come again; None of one that is let in."""
+    try:
+        admission.come()
+    except ShipmentError as error:
+        return error.retry_after_s
+    return None
+
+
+@pytest.mark.parametrize("per_s", [40, 400, 1500])
+def test_whoever_is_let_in_is_served_while_it_waits_and_all_are_in_the_end(per_s: int) -> None:
+    site = Site(1000, per_s)
+    took_s = site.run()
+    assert len(site.waited_s) == 1000
+    assert max(site.waited_s) < max(1.2 * SERVED_WITHIN_S, 1.2 * MOST / per_s)
+    assert took_s < 2 * 1000 / per_s + 10, "there is hardly ever nothing to do"
+
+
+def test_turns_follow_each_other_as_fast_as_shipments_are_served() -> None:
+    admission = Admission(FakeClock(), MOST)
+    turns = [turn for _ in range(10_000) if (turn := told(admission)) is not None]
+    assert len(turns) == 10_000 - MOST
+    assert turns == sorted(turns)
+    assert turns[-1] == pytest.approx(1 + len(turns) / FIRST_PER_S, abs=1)
+
+
+def test_a_quiet_time_says_nothing_of_what_could_be_served() -> None:
+    clock = FakeClock()
+    admission = Admission(clock, MOST)
+    for _ in range(100):
+        admission.come()
+        clock.now += 0.5
+        admission.go()
+    assert admission.per_s == FIRST_PER_S

@@ -1,0 +1,127 @@
+"""The short way in: whatever comes there, and however it is cut, is answered as by the long one."""
+
+import contextlib
+import socket
+
+import pytest
+
+from slurm_gpu.database import hatch as hatch_module
+from slurm_gpu.database.admission import Admission
+from slurm_gpu.database.hatch import Visit
+from slurm_gpu.database.shipment import ShipmentError
+from tests.database.running import Running, shipment
+from tests.database.samples import record, segment
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of each shipment that came the short way, its node's address."""
+    seen: list[str] = []
+    result = Visit.set_result
+
+    def noted(visit: Visit, answer: bytes) -> None:
+        seen.append(visit.address)
+        result(visit, answer)
+
+    monkeypatch.setattr(Visit, "set_result", noted)
+    return seen
+
+
+def request(
+    server: Running, body: bytes, *more: str, target: str = "/v1/node", version: str = "1.0"
+) -> bytes:
+    signed = server.signed("POST", target, body, **{"Content-Encoding": "gzip"})
+    lines = [
+        f"POST {target} HTTP/{version}",
+        "Host: dbhost",
+        *(f"{name}: {is_}" for name, is_ in signed.items()),
+    ]
+    lines += [f"Content-Length: {len(body)}", *more]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode() + body
+
+
+def answered(server: Running, *pieces: bytes) -> bytes:
+    """All that comes back of what is sent piece by piece."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                connection.sendall(piece)
+        came = b""
+        with contextlib.suppress(ConnectionError):
+            while piece := connection.recv(65536):
+                came += piece
+        return came
+
+
+@pytest.mark.parametrize("cut", [1, 10, 100, 300, 100_000])
+def test_a_shipment_is_taken_however_it_is_cut(server: Running, taken: list[str], cut: int) -> None:
+    records = [record(node="here", segment=segment(n)).to_wire() for n in range(8)]
+    whole = request(server, shipment(records=records))
+    came = answered(server, *(whole[start : start + cut] for start in range(0, len(whole), cut)))
+    assert came.startswith(b"HTTP/1.1 200 ")
+    assert b'"stored":8' in came or b'"stale":8' in came
+    assert taken == ["127.0.0.1"]
+
+
+def test_what_is_uncommon_takes_the_long_way_to_the_same_answer(server: Running, taken: list[str]) -> None:
+    body = shipment(records=[])
+    for uncommon in ("Expect: 100-continue", "Content-Encoding: gzip"):
+        came = answered(server, request(server, body, uncommon, "Connection: close", version="1.1"))
+        assert b" 200 OK" in came
+    head, _, rest = request(server, body, "Connection: close", version="1.1").partition(b"\r\n\r\n")
+    chunked = head.replace(f"Content-Length: {len(body)}".encode(), b"Transfer-Encoding: chunked")
+    came = answered(server, chunked + b"\r\n\r\n" + f"{len(rest):x}\r\n".encode() + rest + b"\r\n0\r\n\r\n")
+    assert b" 200 OK" in came
+    assert taken == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /v1/node HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", b" 401 "),
+        (b"POST /v1/node HTTP/1.0\r\nAuthorization: MUNGE x\r\nContent-Length: 2\r\n\r\n{}", b" 401 "),
+        (b"POST /v1/node HTTP/1.0\r\nAuthorization: MUNGE x\r\nContent-Length: 99999999\r\n\r\n", b" 413 "),
+        (b"GET /v1/node HTTP/1.0\r\nAuthorization: MUNGE x\r\n\r\n", b" 405 "),
+        (b"POST /v1/nodes HTTP/1.0\r\nAuthorization: MUNGE x\r\nContent-Length: 2\r\n\r\n{}", b" 405 "),
+        (b"GET /v1/health HTTP/1.0\r\n\r\n", b" 401 "),
+        (b"\x16\x03\x01 this is no HTTP\r\n\r\n", b" 400 "),
+    ],
+)
+def test_all_else_is_answered_as_ever(server: Running, sent: bytes, status: bytes, taken: list[str]) -> None:
+    assert status in answered(server, sent)[:30]
+    assert taken == []
+
+
+def test_who_does_not_go_on_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hatch_module, "BODY_WITHIN_S", 0.1)
+    whole = request(server, shipment(records=[]))
+    assert answered(server, whole[:-5]) == b""
+
+
+def test_who_is_not_let_in_is_told_when_to_come_by_either_way(
+    server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Admission) -> None:
+        raise ShipmentError(503, "600 shipments wait already", 7)
+
+    body = shipment(records=[])
+    before = server.contents()
+    with monkeypatch.context() as busy:
+        busy.setattr(Admission, "come", full)
+        for sent in (
+            request(server, body),
+            request(server, body, "Expect: 100-continue", "Connection: close"),
+        ):
+            came = answered(server, sent)
+            assert b" 503 " in came
+            assert b"\r\nretry-after: 7\r\n" in came.lower()
+            assert b"600 shipments wait already" in came
+    assert server.contents() == before
+    assert b" 200 " in answered(server, request(server, body))
+
+
+def test_what_cannot_be_read_is_refused_in_words(server: Running) -> None:
+    came = answered(server, request(server, b"no gzip at all"))
+    assert b" 400 " in came
+    assert b"the body is not gzip" in came
