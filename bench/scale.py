@@ -1,12 +1,13 @@
 """One slurm-gpudbd for ten thousand nodes of eight GPUs: what it takes, how fast, and what that costs.
 
-    .venv/bin/python bench/scale.py [--nodes 10000] [--minutes 10] [--directory DIR] [--json]
+    .venv/bin/python bench/scale.py [--nodes 10000] [--minutes 10] [--workers 1] [--directory DIR] [--json]
 
 slurm-gpudbd and MariaDB run as installed. Each node posts from an address of its own with a MUNGE credential
 of its own, as docs/contracts.md has it: live values each 10 s, records each 300 ± 60 s and when its job ends.
 At last all jobs end at once, and what slurm-gpudbd has of them is counted in the database. Stand-ins: nodes
 (scale_load.c), whose records slurm-gpud made (scale_records.py), and Slurm's commands (scale_slurm.py).
 
+What each side takes of the processors is told apart, since the nodes and their munged run on the same ones.
 DIR is to lie on the disk on which a database would lie: MariaDB waits for it at each commit. Each half minute
 a line on stderr tells how it fares. With --json the last line is {"live_posts_per_s": …, "records_per_s": …,
 "burst_records_per_s": …, "p99_ms": …, "growth_gb_per_million_job_gpus": …, …}. The exit code is 1 where
@@ -51,6 +52,7 @@ AFTER_S = 300.0
 """For so long the end of all jobs may take."""
 MATCHED_WITHIN_S = 600.0
 MARIADB = ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=512M")
+_OURS = "slurm-gpudbd", "worker"
 _TABLES = "run_device", "run_host", "run"
 
 
@@ -90,8 +92,8 @@ class Spent:
 
 
 @contextlib.contextmanager
-def running(directory: Path, jobs: Sequence[SimulatedJob]) -> Iterator[Bench]:
-    """slurm-gpudbd with MariaDB, and a munged for each side, which share a key."""
+def running(directory: Path, jobs: Sequence[SimulatedJob], n_workers: int) -> Iterator[Bench]:
+    """slurm-gpudbd with so many workers and MariaDB, and a munged for each side, which share a key."""
     install(directory / "slurm", [(name(n), address(n)) for n in range(len(jobs))])
     tell_jobs(directory / "slurm", jobs, over=False)
     for place in ("maria", "munge", "nodes-munge"):
@@ -108,7 +110,7 @@ def running(directory: Path, jobs: Sequence[SimulatedJob]) -> Iterator[Bench]:
         (directory / "site.yaml").write_text(site + f"database_socket: {directory}/gpudbd.sock\n")
         url = maria.fresh()
         private = directory / "slurm-gpudbd.yaml"
-        private.write_text(f"url: {url}\n")
+        private.write_text(f"url: {url}\nworkers: {n_workers}\n")
         private.chmod(0o600)
         command = [sys.executable, "-m", "slurm_gpu.database.main", f"--config={directory}/site.yaml"]
         command += [f"--database-config={private}", "--foreground"]
@@ -118,9 +120,15 @@ def running(directory: Path, jobs: Sequence[SimulatedJob]) -> Iterator[Bench]:
         stack.callback(daemon.wait)
         stack.callback(daemon.terminate)
         _wait_until_it_listens(port, daemon, directory / "slurm-gpudbd.log")
-        pids = {"slurm-gpudbd": daemon.pid, "mariadbd": maria.pid}
+        pids = {"slurm-gpudbd": daemon.pid, "mariadbd": maria.pid, **_workers(daemon.pid)}
         pids |= {"munged": _munged(munge), "munged of the nodes": _munged(nodes_munge)}
         yield Bench(directory, maria, url, port, nodes_munge, pids)
+
+
+def _workers(daemon: int) -> dict[str, int]:
+    children = psutil.Process(daemon).children()
+    found = [child.pid for child in children if "slurm_gpu.database.worker" in child.cmdline()]
+    return {f"worker {n}": pid for n, pid in enumerate(found, 1)}
 
 
 def _munged(place: Path) -> int:
@@ -161,7 +169,7 @@ def measure(
     command = [str(load), str(plan), str(results), str(bench.munge_socket), str(bench.port), str(until_s)]
     began = time.monotonic()
     with (
-        progress_told(results, bench.pids["slurm-gpudbd"]),
+        progress_told(results, [pid for who, pid in bench.pids.items() if who.startswith(_OURS)]),
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
         try:
@@ -183,8 +191,13 @@ def measure(
             raise SystemExit(f"the nodes could not post:\n{bench.log.read_text()[-3000:]}")
     told = np.fromfile(results, RESULT)
     found = _stored(bench, len(jobs))
+    of_steady = _of_steady(told, ramp_s, ramp_s + steady_s)
+    n_posts = of_steady["live_posts_per_s"] * steady_s
     return {
-        **_of_steady(told, ramp_s, ramp_s + steady_s),
+        **of_steady,
+        "cpu_ms_a_post": {
+            who: round(1000 * (after.cpu_s - before[who].cpu_s) / n_posts, 3) for who, after in steady.items()
+        },
         **_of_burst(told, burst_s, len(jobs)),
         "failures": said.strip(),
         "core_pct": {who: after.core_pct(before[who]) for who, after in steady.items()},
@@ -297,6 +310,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="One slurm-gpudbd for many nodes.")
     parser.add_argument("--nodes", type=arguments.number(1, 60_000), default=10_000, help="default 10000")
     parser.add_argument("--minutes", type=float, default=10.0, help="of steady load (default 10)")
+    parser.add_argument("--workers", type=arguments.number(0, 8), default=1, help="default 1")
     parser.add_argument("--directory", type=Path, help="where the database lies (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     options = parser.parse_args()
@@ -308,7 +322,7 @@ def main() -> int:
         load, plan = build_load(directory), directory / "plan"
         ramp_s, steady_s = options.nodes / FIRST_PER_S, options.minutes * 60
         jobs = write_plan(plan, patterns(), options.nodes, int(time.time()), ramp_s, ramp_s + steady_s)
-        with running(directory, jobs) as bench:
+        with running(directory, jobs, options.workers) as bench:
             print(f"posting for {options.minutes:g} minutes ...", file=sys.stderr)
             values = measure(bench, load, jobs, plan, ramp_s, steady_s)
         log = (directory / "slurm-gpudbd.log").read_text()

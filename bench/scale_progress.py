@@ -6,7 +6,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +22,16 @@ RESULT = np.dtype(
 
 
 @contextlib.contextmanager
-def progress_told(results: Path, daemon_pid: int) -> Iterator[None]:
-    """Tell on stderr of what was answered in each half minute, and what slurm-gpudbd took for it."""
+def progress_told(results: Path, pids: Sequence[int]) -> Iterator[None]:
+    """Tell on stderr of what was answered in each half minute, and what slurm-gpudbd's `pids` took for it."""
     over = threading.Event()
-    daemon = psutil.Process(daemon_pid)
+    ours = [psutil.Process(pid) for pid in pids]
 
     def tell() -> None:
         began_s = since_s = time.monotonic()
-        before, n_told = _spent(daemon), 0
+        before, n_told = _spent(ours), 0
         while not over.wait(EACH_S):
-            now_s, spent = time.monotonic(), _spent(daemon)
+            now_s, spent = time.monotonic(), _spent(ours)
             told = np.fromfile(results, RESULT)  # whole ones alone
             line = _line(told[n_told:], now_s - since_s, *(spent - before))
             print(f"{now_s - began_s:6.0f} s: {line}", file=sys.stderr, flush=True)
@@ -46,10 +46,11 @@ def progress_told(results: Path, daemon_pid: int) -> Iterator[None]:
         thread.join()
 
 
-def _spent(daemon: psutil.Process) -> Any:
-    """Seconds of processor time, and how often one of its threads gave way to another."""
-    times = daemon.cpu_times()
-    return np.array([times.user + times.system, _n_switches(daemon.pid)])
+def _spent(ours: Sequence[psutil.Process]) -> Any:
+    """Seconds of processor time, and how often one of their threads gave way to another."""
+    times = [process.cpu_times() for process in ours]
+    cpu_s = sum(one.user + one.system for one in times)
+    return np.array([cpu_s, sum(_n_switches(process.pid) for process in ours)])
 
 
 def _n_switches(pid: int) -> int:
