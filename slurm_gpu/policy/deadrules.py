@@ -30,6 +30,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_odd_walltimes(policy),
         *_closed_ways(policy),
         *_hidden_bundles(policy),
+        *_uncounted_shares(policy),
     ]
     errors = [source.error(location, message, key=True) for location, message in found]
     return sorted(errors, key=lambda error: (error.line, error.column))
@@ -89,6 +90,20 @@ def _needless_limits(policy: Policy) -> Iterator[_Doubt]:
 def _unheld_limits(policy: Policy, names: ResolvedNames, today: dt.date) -> Iterator[_Doubt]:
     for rule, key, why in unheld_limits(policy, names, today):
         yield (*rule.location, "limits", key), f"nothing holds {key} of rule {rule.id}: {why}"
+
+
+def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
+    """A limit on running GPUs binds jobs that share only where it is counted by others than Slurm."""
+    if policy.colocation is None:
+        return
+    rules = sorted(rule.id for rule in policy.rules if rule.limits.gpus_running is not None)
+    if rules:
+        message = (
+            f"gpus_running of rule {', '.join(rules)} is Slurm's to count, which counts no job that shares"
+        )
+        yield ("colocation",), message
+    if policy.owners:
+        yield ("colocation",), "owners' GPUs are Slurm's to count, which counts no job that shares among them"
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:

@@ -7,8 +7,8 @@ each needs from the runs alone, and how fast each is beside which from those tha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,9 +26,11 @@ HIDDEN = {
     "bee": {"ant": 0.86, "bee": 0.94, "cat": 0.90, "dog": 0.83},
     "cat": {"ant": 0.91, "bee": 0.85, "cat": 0.87, "dog": 0.92},
     "dog": {"ant": 0.83, "bee": 0.89, "cat": 0.95, "dog": 0.86},
+    "elk": {"elk": 0.5},
 }
-USE = {"ant": (30, 8000), "bee": (35, 12000), "cat": (40, 10000), "dog": (45, 14000)}
+USE = {"ant": (30, 8000), "bee": (35, 12000), "cat": (40, 10000), "dog": (45, 14000), "elk": (40, 9000)}
 """Utilisation in %, memory in MiB of 40 GiB."""
+SUITED = ("ant", "bee", "cat", "dog")
 WORK_S = 30
 CAP = 1.25
 POLICY = """\
@@ -83,23 +85,20 @@ def run_all(lab: Lab, jobs: list[int]) -> tuple[float, dict[int, str]]:
 
 
 def book(lab: Lab) -> Book:
-    return books.read(book_path(lab))
-
-
-def book_path(lab: Lab) -> Path:
-    (found,) = lab.layout.root.rglob(f"slurm-gpu/{books.FILE_NAME}")
-    return found
+    """What slurm-gpuctld has learned so far."""
+    found = list(lab.layout.root.rglob(f"slurm-gpu/{books.FILE_NAME}"))
+    return books.read(found[0]) if found else Book()
 
 
 def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_slowed_down_beyond_the_cap(
     lab: Lab,
 ) -> None:
-    order = [*USE, *USE, *USE]
+    order = [*SUITED, *SUITED, *SUITED]
     apply(lab, "observe")
     alone_s, ended = run_all(lab, [submit(lab, name) for name in order])
     assert set(ended.values()) == {"done"}
     wait_for(
-        lambda: {key: one.runs for key, one in book(lab).profiles.items()} == dict.fromkeys(USE, 3),
+        lambda: {key: one.runs for key, one in book(lab).profiles.items()} == dict.fromkeys(SUITED, 3),
         120, "all are known", lambda: log_of(lab), 1.0,
     )  # fmt: skip
 
@@ -133,3 +132,51 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     before = sum(1 - HIDDEN[a][b] for a, b in learned) / len(learned)  # together they ask for less than a GPU
     print(f"mean error of {len(learned)} pairs: {before:.3f} predicted, {error:.3f} learned")
     assert error < before * 2 / 3  # each start takes a second or two, of which nobody slows anybody down
+
+
+def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_meanwhile(lab: Lab) -> None:
+    apply(lab, "enforce")
+    first = submit(lab, "elk")
+    wait_for(lambda: "elk" in book(lab).profiles, 180, "elk is known", lambda: log_of(lab), 1.0)
+    assert shards_of(lab, first) is None
+    jobs = [submit(lab, "elk", 90) for _ in range(3)]
+    wait_for(lambda: len(together(lab, jobs)) == 2, 60, "two share", lambda: queue(lab) + log_of(lab), 0.5)
+    mine, other = together(lab, jobs)
+    told = lab.output(["slurm-gpu", "explain", str(mine)])
+    assert f"beside job {other}; 1.00 of its speed alone is predicted" in told
+    lab.daemons["slurm-gpuctld"].kill9()
+    lab.daemons["slurm-gpuctld"].start()
+    wait_for(
+        lambda: "colocation ended" in lab.output(["slurm-gpu", "audit"]), 120, "the pair ends",
+        lambda: queue(lab) + log_of(lab), 1.0,
+    )  # fmt: skip
+    _, ended = run_all(lab, jobs)
+    assert set(ended.values()) <= {"done", "SIGTERM"}
+    states = [lab.output(["sacct", "-nXP", "-j", str(job), "-o", "State"]).split()[-1] for job in jobs]
+    assert states == ["COMPLETED"] * 3
+    learned = book(lab)
+    assert frozenset(("elk",)) in learned.apart
+    print(f"elk beside elk: hidden {HIDDEN['elk']['elk']}, learned {learned.speeds['elk', 'elk'][0]:.2f}")
+    assert abs(learned.speeds["elk", "elk"][0] - HIDDEN["elk"]["elk"]) < 0.15
+
+
+def together(lab: Lab, jobs: list[int]) -> list[int]:
+    """Those of the jobs that are on one GPU, by what slurmctld says."""
+    by_gpu: dict[str, list[int]] = {}
+    for job in jobs:
+        shown = lab.run_as("root", ["scontrol", "-d", "show", "job", str(job)], check=False).stdout
+        if "JobState=RUNNING" in shown and (found := re.search(r"GRES=shard:\S*\(IDX:(\d+)\)", shown)):
+            by_gpu.setdefault(found[1], []).append(job)
+    return max(by_gpu.values(), key=len, default=[])
+
+
+def shards_of(lab: Lab, job: int) -> str | None:
+    """What a job that is over had."""
+    found = re.search(
+        r"gres/shard=(\d+)", lab.output(["sacct", "-nXP", "-j", str(job), "-o", "AllocTRES%200"])
+    )
+    return found and found[1]
+
+
+def queue(lab: Lab) -> str:
+    return lab.output(["squeue", "-o", "%i %T %r %b %S %N"])

@@ -181,6 +181,17 @@ def test_of_two_equal_limits_the_later_is_told() -> None:
     assert "gpus_total of rule b never binds" in told
 
 
+def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
+    share = 'colocation: {why: "Small ones."}\n'
+    running = rule("share", "vision", "user", "gpus_running: 4")
+    assert any(
+        "gpus_running of rule share is Slurm's to count, which counts no job that shares" in doubt
+        for doubt in doubts(running, tail=share)
+    )
+    total = rule("share", "vision", "user", "gpus_total: 4")
+    assert not any("shares" in doubt for doubt in doubts(total, tail=share))
+
+
 def test_what_is_over_is_told() -> None:
     tail = (
         "exceptions:\n"

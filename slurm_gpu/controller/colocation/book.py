@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
@@ -173,13 +174,16 @@ def read(path: Path) -> Book:
         ) from error
 
 
-def write(path: Path, book: Book, at_s: float) -> None:
-    """Have it on disk before this returns; raises OutsideError."""
+def write(path: Path, book: Book, at_s: float, owner_uid: int) -> None:
+    """Have it on disk before this returns, SlurmUser's (`owner_uid`) alone; raises OutsideError."""
     try:
         path.parent.mkdir(mode=0o755, exist_ok=True)
         with whole_file(path) as fresh:
             fresh.write_text(json.dumps(book.to_json(at_s)) + "\n", encoding="utf-8")
             fresh.chmod(0o600)
+            if os.geteuid() == 0:
+                os.chown(fresh, owner_uid, -1)
+                os.chown(path.parent, owner_uid, -1)
     except OSError as error:
         raise OutsideError(f"{error.filename or path}: {error.strerror}") from error
     book.is_changed = False

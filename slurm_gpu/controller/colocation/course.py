@@ -74,4 +74,4 @@ class Course:
         return {other: speed(self.key, (other,)) * factor for other in sorted(self.beside)}
 
     def _ends(self, end_s: float) -> list[float]:
-        return [*(stretch.from_s for stretch in self.stretches[1:]), end_s]
+        return [*(stretch.from_s for stretch in self.stretches[1:]), end_s][: len(self.stretches)]

@@ -70,6 +70,7 @@ class ColocationKeeper:
         self._path, self._clock, self._acts, self._cpu = run_directory / status.FILE_NAME, clock, acts, cpu
         self._book: Book | None = None
         self._book_path: Path | None = None
+        self._owner_uid = 0
         self._learning: Learning | None = None
         self._shards_per_gpu: int | None = None
         self._landing: dict[int, _Landing] = {}
@@ -143,12 +144,14 @@ class ColocationKeeper:
             self._place(found, agreed, policy, facts, now_s)
             self._last_call(agreed, now_s)
         if book.is_changed and self._book_path is not None:
-            books.write(self._book_path, book, now_s)
+            books.write(self._book_path, book, now_s, self._owner_uid)
         self._tell(policy, now_s, found, agreed, book)
 
     def _read(self) -> tuple[Book, Learning]:
         if self._book is None or self._learning is None:
-            saved = self._client.settings().raw.get("StateSaveLocation", "/var/spool/slurmctld")
+            settings = self._client.settings()
+            self._owner_uid = settings.slurm_user_uid
+            saved = settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")
             self._book_path = Path(saved) / "slurm-gpu" / books.FILE_NAME
             self._book = books.read(self._book_path)
             self._learning = Learning(self._book, self._clock.wall())
@@ -260,8 +263,7 @@ class ColocationKeeper:
                 del self._landing[job_id]
             elif now_s - landing.at_s > _LANDS_WITHIN_S:
                 del self._landing[job_id]
-                log.info("job %d does not start at its place, and has a GPU of its own now", job_id)
-                self._control.let_go(job_id, f"{one.gres}{one.of}")
+                log.info("job %d does not start at its place", job_id)
             elif landing.act.place.node in found:
                 amounts = amounts_of(one.job, facts)
                 found[landing.act.place.node].take(
@@ -318,13 +320,21 @@ class ColocationKeeper:
         del self._last[:-_TOLD]
 
     def _last_call(self, agreed: Mapping[int, Agreed], now_s: float) -> None:
-        """Whose wait is about to end without a place gets a GPU for itself, once there is one."""
+        """Whose wait is about to end without a place gets a GPU for itself, once there is one.
+
+        So does one whose wait is over, as it was requeued or had its place given by a slurm-gpuctld that was
+        killed then: the node that it was to be on may be gone.
+        """
         for one in agreed.values():
             job = one.job
-            if job.job_id in self._landing or not one.waits_for_its_place(now_s):
+            if job.phase is not Phase.PENDING or one.is_alone or job.job_id in self._landing:
                 continue
             if (job.start_s or 0) - now_s <= _LAST_CALL_S:
-                self._control.let_go(job.job_id, f"{one.gres}{one.of}")
+                try:
+                    self._control.let_go(job.job_id, f"{one.gres}{one.of}")
+                except SlurmError as error:  # such as one that has started just now
+                    log.warning("job %d does not start: %s", job.job_id, error)
+                    continue
                 log.info("job %d waited for a place, and gets a GPU of its own", job.job_id)
 
     def _tell(

@@ -102,7 +102,9 @@ class Cluster:
 
     def _try(self, job: Job) -> None:
         wanted = OF if job.shards is None else job.shards
-        for name in self.names if job.wanted_node is None else [job.wanted_node]:
+        for name in self.names:
+            if job.wanted_node not in (None, name):
+                continue
             for position, left in enumerate(self.free(name)):
                 if left >= wanted:
                     job.state, job.node, job.position = "RUNNING", name, position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,8 @@ def test_it_outlives_slurm_gpuctld(book: Book, tmp_path: Path) -> None:
     book.part("a", "a")
     book.part("a", "b")
     path = tmp_path / "slurm-gpu" / books.FILE_NAME
-    books.write(path, book, 1.5)
+    books.write(path, book, 1.5, os.geteuid())
+    assert path.stat().st_mode & 0o777 == 0o600
     again = books.read(path)
     assert (again.profiles, again.speeds, again.apart) == (book.profiles, book.speeds, book.apart)
     assert not book.is_changed
@@ -131,7 +133,9 @@ class TestCourse:
             Course("a", 0, [Stretch(0, ())], 100),
             Course("a", 0, [Stretch(0, ()), Stretch(97, ("b",))], 100),
             Course("a", 5, [Stretch(5, ("b",))], 5),
+            Course("a", 0, [], 100),
         ],
     )
     def test_what_says_nothing_is_not_learned_from(self, course: Course, book: Book) -> None:
         assert course.speeds(100, 100, book.speed) == {}
+        assert course.done_s(100, book.speed) >= 0

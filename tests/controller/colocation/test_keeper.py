@@ -136,6 +136,25 @@ def test_who_has_no_place_when_the_wait_ends_gets_a_gpu_alone(site: Site, cluste
     assert late.state == "COMPLETED"
 
 
+def test_one_that_was_to_be_on_a_node_that_is_gone_starts_elsewhere(site: Site, cluster: Cluster) -> None:
+    job = cluster.submit("a", 2)
+    site.pass_s(3)
+    assert job.state == "RUNNING"
+    cluster.requeue(job.job_id)
+    job.wanted_node, job.begin_s = "gone", cluster.clock.wall()
+    site.begin()
+    site.pass_s(5)
+    assert (job.state, job.node) == ("RUNNING", "n1")
+
+
+def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster: Cluster) -> None:
+    first = cluster.submit("a", 2)
+    site.keeper.turn(cluster.queue(), POLICY, site_facts(), in_charge=True)
+    first.wanted_node = "gone"  # as if its node went down just now
+    site.pass_s(30)
+    assert (first.state, first.shards) == ("RUNNING", OF)
+
+
 def test_what_was_learned_outlives_a_kill(site: Site, cluster: Cluster) -> None:
     before = shards(site)
     site.begin()
