@@ -22,6 +22,7 @@ from slurm_gpu.colocation.learned.rows import (
     NAMES,
     SLOTS,
     Moment,
+    best_pair,
     fitting,
     pairs_of,
     rows,
@@ -72,7 +73,8 @@ class GroupPlayer:
                 moment.price[some] = _repriced(mates, moment, steps)[some]
         self._price[at], self._is_priced[at] = moment.price, True
         work, _ = work_of(mates, moment)
-        seen = rows(mates, moment, slots_of(fitting(mates, moment)), as_if_new=True)
+        best = best_pair(mates, moment)
+        seen = rows(mates, moment, slots_of(fitting(mates, moment, best)), best, as_if_new=True)
         n_jobs = waits.shape[1]
         jobs_of = np.where(seen.members == n_jobs, NO_JOB, seen.members)[:, :, : 3 - r]
         allowed = seen.allowed
@@ -178,9 +180,10 @@ class DqnGpu:
     ) -> tuple[float, tuple[Member, ...]]:
         """Who starts on one GPU, and by how much that scores above holding; nobody: hold."""
         moment = self._moment(running, window)
-        fit = fitting(self._mates, moment)
+        best = best_pair(self._mates, moment)
+        fit = fitting(self._mates, moment, best)
         slots = slots_of(fit) if not running else self._joining(running, window, fit)
-        seen = rows(self._mates, moment, slots, as_if_new=False)
+        seen = rows(self._mates, moment, slots, best, as_if_new=False)
         score = scores(self._net, seen.inputs)[0]
         n_new = (seen.members[0] < len(window)).sum(axis=1)
         allowed = seen.allowed[0] & (n_new <= most)

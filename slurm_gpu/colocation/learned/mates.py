@@ -46,8 +46,8 @@ class Mates:
         n = self.nobody + 1
         self.applications: list[int] = []
         self._place: dict[int, int] = {}
-        self._speed = np.full((n, n, n), np.nan, dtype=np.float32)
-        self._speed[self.nobody] = 0
+        self._speeds = np.full((n, n, n, 3), np.nan, dtype=np.float32)
+        self._pays = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._may = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self._fits = np.full((n, n, n), _UNKNOWN, dtype=np.int8)
         self.pair_speed = np.zeros((n, n), dtype=np.float32)
@@ -94,11 +94,10 @@ class Mates:
 
     def speeds(self, groups: Places) -> Floats:
         """(..., 3) places to the speed of each beside the others; 0 for nobody."""
-        a, b, c = groups[..., 0], groups[..., 1], groups[..., 2]
-        out = np.stack([self._speed[a, b, c], self._speed[b, a, c], self._speed[c, a, b]], axis=-1)
-        unknown = np.isnan(out)
+        out = self._speeds[groups[..., 0], groups[..., 1], groups[..., 2]]
+        unknown = np.isnan(out[..., 0])
         if unknown.any():
-            for group in np.unique(np.sort(groups[unknown.any(axis=-1)], axis=-1), axis=0):
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
                 self._ask_speeds(tuple(int(one) for one in group))
             return self.speeds(groups)
         return out
@@ -132,26 +131,34 @@ class Mates:
 
         Of these speeds alone: with them no order of ends can make sharing slower than one after the other.
         """
-        out = self._pays(groups)
-        for left_out in range(3):
-            pair = groups.copy()
-            pair[..., left_out] = self.nobody
-            out &= self._pays(pair)
-        return out
+        out = self._pays[groups[..., 0], groups[..., 1], groups[..., 2]]
+        unknown = out == _UNKNOWN
+        if unknown.any():
+            for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
+                self._ask_pays([int(one) for one in group if one != self.nobody])
+            return self.pays(groups)
+        return np.asarray(out == 1)
 
-    def _pays(self, groups: Places) -> NDArray[np.bool_]:
-        rate = self.speeds(groups).sum(axis=-1)
-        alone = (groups != self.nobody).sum(axis=-1) < 2
-        return np.asarray(alone | (rate >= 1 + self.margin))
+    def _ask_pays(self, here: Sequence[int]) -> None:
+        pays = True
+        for n in range(2, len(here) + 1):
+            for some in combinations(here, n):
+                speeds = self.speeds(self._padded(some))
+                pays = pays and float(speeds.sum()) >= 1 + self.margin
+        for order in permutations(self._padded(here).tolist()):
+            self._pays[order] = pays
+
+    def _padded(self, here: Sequence[int]) -> Places:
+        return np.array([*here, *[self.nobody] * (3 - len(here))], dtype=np.intp)
 
     def _ask_speeds(self, group: tuple[int, ...]) -> None:
         here = [one for one in group if one != self.nobody]
         said = self.belief.speeds(tuple(self.applications[one] for one in here))
         speed_of = [*said, *[0.0] * (3 - len(here))]
-        padded = [*here, *[self.nobody] * (3 - len(here))]
+        padded = self._padded(here).tolist()
         for order in permutations(range(3)):
             a, b, c = (padded[i] for i in order)
-            self._speed[a, b, c] = speed_of[order[0]]
+            self._speeds[a, b, c] = [speed_of[i] for i in order]
 
     def _members(self, group: Iterable[int]) -> list[Member]:
         """As if each began now."""

@@ -30,25 +30,24 @@ def refine(speed: Floats, pairs: Floats, work: Floats, price: Floats, steps: int
     """(n, A) better prices of A applications for each of n queues.
 
     `speed` is (A, A): [a, b] that of a beside b. `pairs` (n, A, A) is 1 where both have work and may run
-    together, else 0. `work` (n, A) is in any unit; without work the price stays.
+    together, else 0. `work` (n, A) is in any unit; without work a price stays.
     """
     has_work = work > 0
-    total = work.sum(axis=1, keepdims=True)
-    share = np.where(has_work, work, 1) / np.maximum(total, np.float32(1e-30))
+    share = np.where(has_work, work, 1) / np.maximum(work.sum(axis=1, keepdims=True), np.float32(1e-30))
     speed_of_pairs = speed * pairs
+    steep = speed / _SOFTNESS
+    log_share = np.log(share / _SPREAD)
+    before = price
     for _ in range(steps):
-        value = speed * price[:, :, None]
-        value += value.transpose(0, 2, 1).copy()
-        value -= 1
-        value /= _SOFTNESS
+        value = steep * price[:, :, None]
+        value = value + value.transpose(0, 2, 1)
+        value -= 1 / _SOFTNESS
         np.minimum(value, _STEEPEST, out=value)
         use = np.exp(value, out=value)
         use *= speed_of_pairs
         alone = np.exp((price - 1) / _SOFTNESS)
-        together = use.sum(axis=2)
-        got = together + alone
+        got = use.sum(axis=2) + alone
         use *= speed
         slope = (use.sum(axis=2) + alone) / got
-        step = _DAMPING * _SOFTNESS / slope * np.log(share / (_SPREAD * got))
-        price = np.where(has_work, np.clip(price + step, 0, 1), price)
-    return price
+        price = np.clip(price + _DAMPING * _SOFTNESS / slope * (log_share - np.log(got)), 0, 1)
+    return np.where(has_work, price, before)

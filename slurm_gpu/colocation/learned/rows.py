@@ -82,10 +82,11 @@ def pairs_of(mates: Mates, counts: Floats) -> Floats:
     return out
 
 
-def fitting(mates: Mates, moment: Moment) -> Floats:
+def fitting(mates: Mates, moment: Moment, best: Floats) -> Floats:
     """(n, w) how well each waiting job goes with who runs, or with the best partner that waits, by prices.
 
-    -inf for nobody, and beside others where it does not pay. Of each application the longest two come first.
+    `best` is as best_pair gives it. -inf for nobody, and beside others where it does not pay. Of each
+    application the longest two come first.
     """
     n, w = moment.waiting.shape
     r = moment.running.shape[1]
@@ -94,7 +95,7 @@ def fitting(mates: Mates, moment: Moment) -> Floats:
     group[..., 0] = moment.waiting
     here = moment.waiting != mates.nobody
     if r == 0:
-        value = _best_pair(mates, moment)[each, moment.waiting]
+        value = best[each, moment.waiting]
     else:
         group[..., 1 : 1 + r] = moment.running[:, None, :]
         value = (mates.speeds(group) * moment.price[each[..., None], group]).sum(axis=-1)
@@ -113,7 +114,7 @@ def fitting(mates: Mates, moment: Moment) -> Floats:
     return np.where(here, value, -np.inf).astype(np.float32)
 
 
-def _best_pair(mates: Mates, moment: Moment) -> Floats:
+def best_pair(mates: Mates, moment: Moment) -> Floats:
     """(n, places) of each application: what a GPU gives it and its best partner that waits, by prices."""
     n = len(mates.applications)
     value = mates.pair_speed[:n, :n] * moment.price[:, :n, None]
@@ -133,7 +134,7 @@ def slots_of(fit: Floats, n_slots: int = SLOTS) -> NDArray[np.intp]:
     return out
 
 
-def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], *, as_if_new: bool) -> Rows:
+def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *, as_if_new: bool) -> Rows:
     """The groups of the slots, (n, M) as `slots_of` gives them.
 
     `as_if_new`: beside who runs may start what might if all of them began now. Else that is left open here,
@@ -158,12 +159,13 @@ def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], *, as_if_new: bo
         allowed &= mates.may_share(group)
     members = np.full((n, n_groups, 3), w, dtype=np.intp)
     members[:, :, : 3 - r] = new
-    return Rows(_numbers(mates, moment, group, left, here, allowed), allowed, members)
+    return Rows(_numbers(mates, moment, best, group, left, here, allowed), allowed, members)
 
 
 def _numbers(
     mates: Mates,
     moment: Moment,
+    best: Floats,
     group: Places,
     left: Floats,
     here: NDArray[np.bool_],
@@ -195,7 +197,7 @@ def _numbers(
     mean_s = bound_s / np.maximum(n_waiting, 1)
     longest_s = np.maximum(moment.waiting_left.max(axis=1), np.float32(1e-6))[:, None]
     n_or_1 = np.maximum(n_new, 1)
-    own_best = _best_pair(mates, moment)[each, group]
+    own_best = best[each, group]
     columns = (
         ~starts, n_new == 1, n_new == 2, n_new == 3, np.full_like(rate, r == 1), np.full_like(rate, r == 2),
         rate - 1, rate - rate[:, :1], priced - 1, priced - priced[:, :1], best_priced - priced,
