@@ -19,6 +19,8 @@ from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Order
 
 _PRICE = 2.0
 """Of a slowed job too many, in the mean work of a job."""
+_GROUPS_TAKE = 4
+"""Times as long, each evaluation where more than two share a GPU: so many fewer are made."""
 _MOST_WAITING = 128
 """So many are planned for at a time, by submission."""
 
@@ -44,7 +46,8 @@ class Annealing:
         `slowed`: such a part of the jobs may be noticeably slowed down, where the belief has a cap.
         """
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
-        self._evaluations, self._again, self._slowed = evaluations, again, slowed
+        self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
+        self._again, self._slowed = again, slowed
         self._plan: list[list[int]] = []
         """By GPU, jobs by number."""
         self._apart: set[int] = set()

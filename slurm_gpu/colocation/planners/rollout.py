@@ -45,6 +45,12 @@ class Rollout:
             self.here.append(tuple(range(n, n + len(gpu))))
             self._began_s[n : n + len(gpu)] = [-one for one in elapsed]
             n += len(gpu)
+        kinds: dict[tuple[int, float, float], int] = {}
+        self._kind = [
+            kinds.setdefault((one.application, one.left_s, one.done_s), len(kinds)) for one in self.members
+        ]
+        """By job. Jobs of one kind are alike, and what is believed of one is believed of the others."""
+        self._of_kind = dict(zip(self._kind, self.members, strict=True))
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._joins: dict[tuple[int, ...], bool] = {}
         self._pairs = belief.most_together <= 2 and all(len(gpu) <= 2 for gpu in running)
@@ -69,14 +75,15 @@ class Rollout:
 
     def joins(self, running: tuple[int, ...], job: int) -> bool:
         """Whether it may start beside these, and sharing pays."""
-        if not running:
-            return True
-        key = (*running, job)
-        known = self._joins.get(key)
+        return not running or self._join(tuple(self._kind[one] for one in (*running, job)))
+
+    def _join(self, kinds: tuple[int, ...]) -> bool:
+        """Of the last one, beside those before it."""
+        known = self._joins.get(kinds)
         if known is None:
-            more = sum(self._speeds_of(key)) - sum(self._speeds_of(running))
-            known = self._joins[key] = more > self._least_gain and self._belief.may_share(
-                [self.members[one] for one in key]
+            more = sum(self._speeds_of(kinds)) - sum(self._speeds_of(kinds[:-1]))
+            known = self._joins[kinds] = more > self._least_gain and self._belief.may_share(
+                [self._of_kind[kind] for kind in kinds]
             )
         return known
 
@@ -88,15 +95,15 @@ class Rollout:
         meet = {(a, b) for gpu in self.here for a in gpu for b in gpu if a < b}
         meet.update((a, b) for a in range(n_waiting) for b in range(a + 1, n))
         for a, b in meet:
-            beside[a][b], beside[b][a] = self._speeds_of((a, b))
+            beside[a][b], beside[b][a] = self._speeds_of((self._kind[a], self._kind[b]))
             joins[a][b] = joins[b][a] = a < n_waiting and self.joins((b,), a)
         return beside, joins
 
-    def _speeds_of(self, jobs: tuple[int, ...]) -> tuple[float, ...]:
-        known = self._speeds.get(jobs)
+    def _speeds_of(self, kinds: tuple[int, ...]) -> tuple[float, ...]:
+        known = self._speeds.get(kinds)
         if known is None:
-            believed = self._belief.speeds(tuple(self.members[one].application for one in jobs))
-            known = self._speeds[jobs] = tuple(max(one, _SLOWEST) for one in believed)
+            believed = self._belief.speeds(tuple(self._of_kind[kind].application for kind in kinds))
+            known = self._speeds[kinds] = tuple(max(one, _SLOWEST) for one in believed)
         return known
 
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
@@ -141,24 +148,28 @@ class Rollout:
 
     def _end_of_groups(self, gpu: int, order: Sequence[int]) -> float:
         known_speeds, known_joins, apart, took_s = self._speeds, self._joins, self.apart, self.took_s
+        kind = self._kind
         present = self.here[gpu]
+        kinds = tuple(kind[one] for one in present)
         left_s = [self.left_s[one] for one in present]
         began_s = [self._began_s[one] for one in present]
         now_s, at, n = 0.0, 0, len(order)
         while present or at < n:
             while at < n:
                 job = order[at]
+                with_it = (*kinds, kind[job])
                 if present:
                     if apart[job]:
                         break
-                    joins = known_joins.get((*present, job))
-                    if not (self.joins(present, job) if joins is None else joins):
+                    joins = known_joins.get(with_it)
+                    if not (self._join(with_it) if joins is None else joins):
                         break
                 present += (job,)
+                kinds = with_it
                 left_s.append(self.left_s[job])
                 began_s.append(now_s)
                 at += 1
-            speeds = known_speeds.get(present) or self._speeds_of(present)
+            speeds = known_speeds.get(kinds) or self._speeds_of(kinds)
             first, step_s = 0, left_s[0] / speeds[0]
             for index in range(1, len(present)):
                 end_s = left_s[index] / speeds[index]
@@ -167,6 +178,7 @@ class Rollout:
             now_s += step_s
             took_s[present[first]] = now_s - began_s[first]
             present = present[:first] + present[first + 1 :]
+            kinds = kinds[:first] + kinds[first + 1 :]
             left_s = [
                 left - step_s * speed
                 for index, (left, speed) in enumerate(zip(left_s, speeds, strict=True))
