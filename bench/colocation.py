@@ -31,8 +31,11 @@ import numpy as np
 from bench import colocation_figures, colocation_thesis
 from bench.arguments import number
 from bench.colocation_beliefs import predict_unseen
+from bench.colocation_learned import can_train, learn, lessons
 from bench.colocation_runs import (
     BASELINE,
+    LEARNED_OURS,
+    LEARNED_THEIRS,
     MEMORY_ERROR,
     MODES,
     Place,
@@ -43,7 +46,8 @@ from bench.colocation_runs import (
     runs,
 )
 from bench.colocation_thesis import BUCKETS, buckets, mean_and_interval
-from slurm_gpu.colocation.planners import DEFAULT, PLANNERS
+from slurm_gpu.colocation.learned.models import read_any
+from slurm_gpu.colocation.planners import DEFAULT, LEARNED, PLANNERS
 from slurm_gpu.colocation.price import comparisons
 from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import TITAN_XP
@@ -53,6 +57,7 @@ PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
 PLACEMENTS = 100_000
 HEADROOM = 0.2
 """Of memory, in the placements with errors: as much as these are."""
+ALL = (*PLANNERS, *LEARNED)
 CONSIDERATE = ("ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom")
 BELOW = 1e-6
 """Relative. A makespan so much below its bound says that one of both is wrong."""
@@ -69,8 +74,11 @@ def main() -> None:
             error = predict_unseen(read_table(table, args.gpu_model), predicted)
             print(f"speeds of pairs, each predicted without it: mean absolute error {error:.3f}")
             place = replace(place, predicted=predicted)
+        planners = trainable(args.planners, table)
+        train_s = train_all(place, planners, args.nets or Path(folder), args)
+        place = replace(place, nets=args.nets or Path(folder))
         n_seeds = 2 if args.quick else args.seeds
-        done, placed = run_all(place, range(n_seeds), args)
+        done, placed = run_all(place, range(n_seeds), planners, args)
     done.sort(key=lambda run: (run.workload, run.seed))
     check_bounds(done)
     title = (
@@ -82,9 +90,9 @@ def main() -> None:
     )
     for mode in MODES:
         for information in place.information:
-            show_mode(done, place, mode, information, args.planners)
+            show_mode(done, place, mode, information, planners)
     if table is None:
-        show_thesis(done, {})
+        show_thesis(done, train_s)
     show_prices(done)
     show_placements(placed)
     if args.figures is not None:
@@ -93,14 +101,43 @@ def main() -> None:
             print(f"drawn: {path}")
     print(f"\n{time.monotonic() - begun:.0f} s")
     if args.json:
-        print(json.dumps(answer(done, placed, n_seeds, title, place, args.planners)))
+        print(json.dumps(answer(done, placed, n_seeds, title, place, planners, train_s)))
+
+
+def trainable(asked: tuple[str, ...], table: Path | None) -> tuple[str, ...]:
+    """Without those that have nothing to learn from, which is told."""
+    left_out = set(LEARNED) if not can_train() else set() if table is None else set(LEARNED_THEIRS)
+    if left_out & set(asked):
+        why = "tables do not tell use over time" if can_train() else "training needs torch (extra `train`)"
+        print(f"not run: {', '.join(sorted(left_out & set(asked)))}: {why}")
+    return tuple(name for name in asked if name not in left_out)
+
+
+def train_all(
+    place: Place, planners: tuple[str, ...], folder: Path, args: argparse.Namespace
+) -> dict[str, float]:
+    """Nets that are not there yet; seconds by planner, of mode throughput with known speeds."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = [one for one in lessons(place, planners, folder, args.quick) if not one.path.exists()]
+    if args.processes == 1 or not wanted:
+        took = [learn(one) for one in wanted]
+    else:
+        with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+            took = pool.map(learn, wanted, chunksize=1)
+    for one, seconds in zip(wanted, took, strict=True):
+        print(f"trained: {one.planner} for {one.mode}, speeds {one.information}: {seconds:.0f} s")
+    return {
+        one.planner: float(read_any(one.path).provenance["seconds"])
+        for one in lessons(place, planners, folder, args.quick)
+        if one.mode == "throughput" and one.information == "known"
+    }
 
 
 def run_all(
-    place: Place, seeds: Sequence[int], args: argparse.Namespace
+    place: Place, seeds: Sequence[int], planners: tuple[str, ...], args: argparse.Namespace
 ) -> tuple[list[Run], list[Placements]]:
     """All lists of jobs, and placements with errors, by so many processes."""
-    tasks = [Task(place, workload, seed, args.planners) for workload in place.workloads for seed in seeds]
+    tasks = [Task(place, workload, seed, planners) for workload in place.workloads for seed in seeds]
     n_placements = 1000 if args.quick else args.placements
     shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
     headrooms, place_seeds = [HEADROOM] * len(shares), range(len(shares))
@@ -121,7 +158,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", type=number(1), default=20)
     parser.add_argument("--jobs", type=number(1), default=30)
     parser.add_argument("--gpus", type=number(1), default=1)
-    parser.add_argument("--planners", type=names, default=tuple(PLANNERS), help="joined by commas; all")
+    parser.add_argument("--planners", type=names, default=ALL, help="joined by commas; all")
+    parser.add_argument(
+        "--nets", type=Path, metavar="DIR", help="keep what was trained there, and use it again"
+    )
     parser.add_argument("--processes", type=number(1), default=os.cpu_count() or 1)
     parser.add_argument("--placements", type=number(0), default=PLACEMENTS, help="with errors of memory")
     parser.add_argument("--figures", type=Path, metavar="DIR", help="draw figures into it")
@@ -134,9 +174,9 @@ def names(text: str) -> tuple[str, ...]:
     """Of planners; the baseline is always there."""
     asked = text.split(",")
     for name in asked:
-        if name not in PLANNERS:
-            raise argparse.ArgumentTypeError(f"there is no planner {name!r}; there are {', '.join(PLANNERS)}")
-    return tuple(name for name in PLANNERS if name in {*asked, BASELINE})
+        if name not in ALL:
+            raise argparse.ArgumentTypeError(f"there is no planner {name!r}; there are {', '.join(ALL)}")
+    return tuple(name for name in ALL if name in {*asked, BASELINE})
 
 
 def watched(results: Any, n: int) -> Any:
@@ -240,7 +280,7 @@ def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
     for mode, some in by_mode.items():
         print(f"\nFigure 15 in mode {mode}, jobs of 30 by slowdown (random)")
         print(row("", BUCKETS))
-        for name in sorted({run.planner for run in some}, key=list(PLANNERS).index):
+        for name in sorted({run.planner for run in some}, key=ALL.index):
             counts = [
                 np.array(buckets(run.slowdown)) * 30 / len(run.slowdown)
                 for run in some
@@ -276,6 +316,7 @@ def answer(
     title: str,
     place: Place,
     planners: Sequence[str],
+    train_s: Mapping[str, float],
 ) -> dict[str, Any]:
     """Stable keys; null is what was not run."""
     all_of = {
@@ -285,6 +326,8 @@ def answer(
         }
         for mode in MODES
     }
+
+    thinks = next((name for name in (LEARNED_OURS, DEFAULT) if name in planners), None)
 
     def of_default(mode: str, key: str, information: str = "known") -> Any:
         ran = information in place.information and DEFAULT in planners
@@ -305,8 +348,8 @@ def answer(
             for key in CONSIDERATE
         },
         "considerate_predicted": {key: of_default("considerate", key, "predicted") for key in CONSIDERATE},
-        "train_s": None,
-        "decision_ms_p99": of_default("throughput", "decision_ms_p99"),
+        "train_s": train_s.get(LEARNED_OURS),
+        "decision_ms_p99": all_of["throughput"]["known"][thinks]["decision_ms_p99"] if thinks else None,
         "placements": {
             "n": sum(one.n for one in placed),
             "oom": sum(one.out_of_memory for one in placed),

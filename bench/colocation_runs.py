@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,7 +13,10 @@ import numpy as np
 from bench.colocation_beliefs import Unseen
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.bound import least_makespan
-from slurm_gpu.colocation.planner import Belief, Member, Planner, Start, View
+from slurm_gpu.colocation.contest import BASELINE, Timed
+from slurm_gpu.colocation.learned.models import read_any
+from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.colocation.tables import read_table
@@ -30,7 +32,6 @@ from slurm_gpu.colocation.world import World
 
 MODES = {"throughput": math.inf, "considerate": 1.10}
 """Nobody is slowed down by more."""
-BASELINE = "sjf"
 TOGETHER_THESIS, TOGETHER_TABLE = 3, 2
 """So many jobs share a GPU at most: the thesis has up to three, tables know pairs."""
 
@@ -46,6 +47,8 @@ class Place:
     n_gpus: int
     predicted: Path | None = None
     """What `predict_unseen` wrote; None: planners are told what is true alone."""
+    nets: Path | None = None
+    """Where `colocation_learned.learn` wrote its nets."""
 
     @property
     def information(self) -> tuple[str, ...]:
@@ -89,6 +92,37 @@ def believed(place: Place, information: str, cap: float) -> Known:
     raise ValueError(f"nothing is {information!r} here")
 
 
+def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setting:
+    """What a planner is made from."""
+    world = place.world()
+    return Setting(
+        belief=believed(place, information, MODES[mode]),
+        profiles=world.profiles,
+        capacity_mib=world.capacity_mib,
+        seed=seed,
+        nets={} if place.nets is None else nets(place.nets, mode, information),
+    )
+
+
+LEARNED_OURS = "dqngpu"
+LEARNED_THEIRS = ("dqngpu_thesis", "deeprm_max", "deeprm_mean")
+"""They look at use over time, of which tables of pairs tell nothing, and at no cap: trained once."""
+
+
+def net_path(folder: Path, mode: str, information: str, name: str) -> Path:
+    """Where the net of a learned planner is, or will be."""
+    if name in LEARNED_THEIRS:
+        mode, information = "throughput", "known"
+    return folder / f"{name}-{mode}-{information}.npz"
+
+
+@cache
+def nets(folder: Path, mode: str, information: str) -> Mapping[str, Net]:
+    """Of all planners that were trained for this."""
+    paths = {name: net_path(folder, mode, information, name) for name in (LEARNED_OURS, *LEARNED_THEIRS)}
+    return {name: read_any(path).net for name, path in paths.items() if path.exists()}
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One planner, one list of jobs."""
@@ -119,20 +153,6 @@ class Run:
     @property
     def gap(self) -> float:
         return self.makespan_s / self.bound_s - 1
-
-
-class Timed:
-    """A planner, and how long it thinks."""
-
-    def __init__(self, inner: Planner) -> None:
-        self.name, self._inner = inner.name, inner
-        self.took_ms: list[float] = []
-
-    def choose(self, view: View) -> Sequence[Start]:
-        before = time.thread_time_ns()
-        starts = self._inner.choose(view)
-        self.took_ms.append((time.thread_time_ns() - before) / 1e6)
-        return starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,10 +213,9 @@ def _run(
     alone_s: float,
     bound_s: float,
 ) -> Run:
-    belief = believed(task.place, information, MODES[mode])
-    setting = Setting(belief=belief, profiles=world.profiles, capacity_mib=world.capacity_mib, seed=task.seed)
+    setting = setting_of(task.place, mode, information, seed=task.seed)
     timed = Timed(planner(name, setting))
-    watcher = belief if isinstance(belief, Unseen) else None
+    watcher = setting.belief if isinstance(setting.belief, Unseen) else None
     ran = simulate(world, jobs, timed, n_gpus=task.place.n_gpus, watcher=watcher)
     return Run(
         task.workload, task.seed, mode, information, name, ran.makespan_s, alone_s, bound_s,

@@ -1,0 +1,64 @@
+"""Nets of the learned planners for bench/colocation.py: trained once for each mode and information."""
+
+from __future__ import annotations
+
+import importlib.util
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.colocation_runs import LEARNED_OURS, LEARNED_THEIRS, MODES, Place, net_path, setting_of
+from slurm_gpu.colocation.learned.modelfile import write_model
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One training."""
+
+    place: Place
+    mode: str
+    information: str
+    planner: str
+    folder: Path
+    quick: bool
+    """Too short to learn much: does it work?"""
+
+    @property
+    def path(self) -> Path:
+        return net_path(self.folder, self.mode, self.information, self.planner)
+
+
+def lessons(place: Place, planners: tuple[str, ...], folder: Path, quick: bool) -> list[Lesson]:
+    """All trainings that runs of these planners need, the longest first."""
+    ours = [
+        Lesson(place, mode, information, LEARNED_OURS, folder, quick)
+        for mode in MODES
+        for information in place.information
+        if LEARNED_OURS in planners
+    ]
+    theirs = [
+        Lesson(place, "throughput", "known", name, folder, quick)
+        for name in LEARNED_THEIRS
+        if name in planners
+    ]
+    return [*ours, *theirs]
+
+
+def can_train() -> bool:
+    """Whether torch is installed."""
+    return importlib.util.find_spec("torch") is not None
+
+
+def learn(lesson: Lesson) -> float:
+    """Train, and write the net to its file; the seconds that it took, by this process alone."""
+    import torch
+
+    from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
+
+    torch.set_num_threads(1)
+    setting = setting_of(lesson.place, lesson.mode, lesson.information, seed=0)
+    settings = settings_of(lesson.planner, again=lesson.quick)
+    trained = teach(lesson.planner, setting, settings)
+    data = {"benchmark": lesson.place.world().profiles[0].gpu_model}
+    write_model(lesson.path, model_of(lesson.planner, trained, setting, settings, data, time.time()))
+    return trained.seconds
