@@ -160,3 +160,18 @@ def plan(
 
     known = Table(table, gpu_model, together, _cap(cap))
     run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)
+
+
+@colocation.command(short_help="What slurm-gpuctld learned of jobs that share, as a table.")
+@click.argument("out", type=_FILE)
+@click.option("--gpu-model", metavar="NAME", default="any", show_default=True, help="Named in the table.")
+@with_site
+def learned(site: Site, out: Path, gpu_model: str) -> None:
+    """Write the speeds that jobs which share GPUs on this cluster were seen to have, as a table.
+
+    OUT is CSV or JSON, by its name; `train`, `evaluate` and `plan` read it. On the host of slurmctld, as root
+    or SlurmUser.
+    """
+    from slurm_gpu.cli import colocationlearned as run
+
+    run.write_learned(site, out, gpu_model)

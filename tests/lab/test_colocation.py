@@ -15,7 +15,7 @@ import pytest
 from lab.cluster import Lab
 from lab.options import NodeGpus
 from lab.polling import wait_for
-from lab.simgpu.sharing import courses
+from lab.simgpu.sharing import OUT_OF_MEMORY, courses
 from slurm_gpu.controller.colocation import book as books
 from slurm_gpu.controller.colocation.book import Book
 
@@ -27,8 +27,16 @@ HIDDEN = {
     "cat": {"ant": 0.91, "bee": 0.85, "cat": 0.87, "dog": 0.92},
     "dog": {"ant": 0.83, "bee": 0.89, "cat": 0.95, "dog": 0.86},
     "elk": {"elk": 0.5},
+    "fox": {"fox": 0.9},
 }
-USE = {"ant": (30, 8000), "bee": (35, 12000), "cat": (40, 10000), "dog": (45, 14000), "elk": (40, 9000)}
+USE = {
+    "ant": (30, 8000),
+    "bee": (35, 12000),
+    "cat": (40, 10000),
+    "dog": (45, 14000),
+    "elk": (40, 9000),
+    "fox": (30, 9000),
+}
 """Utilisation in %, memory in MiB of 40 GiB."""
 SUITED = ("ant", "bee", "cat", "dog")
 WORK_S = 30
@@ -63,10 +71,14 @@ def log_of(lab: Lab) -> str:
     return (lab.layout.log / "slurm-gpuctld.out").read_text()[-3000:]
 
 
-def submit(lab: Lab, application: str, seconds: float = WORK_S) -> int:
+def submit(lab: Lab, application: str, seconds: float = WORK_S, phases: str | None = None) -> int:
     util, memory = USE[application]
-    work = f"simgpu --application {application} --util {util} --mem-mib {memory} --seconds {seconds}"
-    script = f"#!/bin/sh\nexec {work} --speeds {lab.layout.root}/speeds.json\n"
+    use = (
+        f"--util {util} --mem-mib {memory} --seconds {seconds}" if phases is None else f"--phases '{phases}'"
+    )
+    script = (
+        f"#!/bin/sh\nexec simgpu --application {application} {use} --speeds {lab.layout.root}/speeds.json\n"
+    )
     options = ("--gpus=1", "--mem=1000", "--time=10", "--output=/dev/null", f"--comment=share={application}")
     return lab.submit("alice", *options, script=script)
 
@@ -158,6 +170,28 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
     assert frozenset(("elk",)) in learned.apart
     print(f"elk beside elk: hidden {HIDDEN['elk']['elk']}, learned {learned.speeds['elk', 'elk'][0]:.2f}")
     assert abs(learned.speeds["elk", "elk"][0] - HIDDEN["elk"]["elk"]) < 0.15
+
+
+def test_one_that_runs_out_of_memory_beside_another_runs_once_more_alone(lab: Lab) -> None:
+    apply(lab, "enforce")
+    submit(lab, "fox", 10)
+    wait_for(lambda: "fox" in book(lab).profiles, 180, "fox is known", lambda: log_of(lab), 1.0)
+    # More than any of them ever had: two of these do not fit.
+    jobs = [submit(lab, "fox", phases="util=30,mem=9000,s=15; util=30,mem=30000,s=15") for _ in range(3)]
+    wait_for(
+        lambda: any(course.ended_by == OUT_OF_MEMORY for course in courses(lab.layout.truth)), 120,
+        "memory runs out", lambda: queue(lab) + log_of(lab), 0.5,
+    )  # fmt: skip
+    wait_for(
+        lambda: not lab.output(["squeue", "-h", "-o", "%i"]).split(), DEADLINE_S, "all end",
+        lambda: queue(lab) + log_of(lab), 1.0,
+    )  # fmt: skip
+    mine = [course for course in courses(lab.layout.truth) if course.job_id in jobs]
+    assert sorted(str(course.ended_by) for course in mine) == ["done", "done", "done", OUT_OF_MEMORY]
+    (again,) = (course for course in mine if course.restart == 1)
+    assert [others for _, others, _ in again.stretches] == [[]]
+    assert frozenset(("fox",)) in book(lab).apart
+    assert "it failed beside fox; alone its like did not" in lab.output(["slurm-gpu", "audit"])
 
 
 def together(lab: Lab, jobs: list[int]) -> list[int]:

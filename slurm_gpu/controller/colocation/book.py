@@ -17,6 +17,7 @@ from typing import Any
 
 from slurm_gpu.controller.colocation.told import ShareTable
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.slurm.client import SlurmSettings
 from slurm_gpu.wholefile import whole_file
 
 FILE_NAME = "colocation.json"
@@ -158,6 +159,11 @@ class Book:
             book.speeds[str(key), str(other)] = float(speed), int(times)
         book.apart = {frozenset(map(str, pair)) for pair in plain["apart"]}
         return book
+
+
+def path_of(settings: SlurmSettings) -> Path:
+    """Where the book of this Slurm lies."""
+    return Path(settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")) / "slurm-gpu" / FILE_NAME
 
 
 def read(path: Path) -> Book:

@@ -151,8 +151,7 @@ class ColocationKeeper:
         if self._book is None or self._learning is None:
             settings = self._client.settings()
             self._owner_uid = settings.slurm_user_uid
-            saved = settings.raw.get("StateSaveLocation", "/var/spool/slurmctld")
-            self._book_path = Path(saved) / "slurm-gpu" / books.FILE_NAME
+            self._book_path = books.path_of(settings)
             self._book = books.read(self._book_path)
             self._learning = Learning(self._book, self._clock.wall())
         return self._book, self._learning

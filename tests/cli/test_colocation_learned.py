@@ -1,0 +1,73 @@
+"""What slurm-gpuctld learned of jobs that share becomes a table that planners learn from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.cli.colocationlearned import measured_of, write_learned
+from slurm_gpu.cli.site import Site
+from slurm_gpu.colocation.tables import read_table
+from slurm_gpu.controller.colocation import book as books
+from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.slurm.client import SlurmSettings
+from tests.cli.installation import Installation
+
+
+@pytest.fixture
+def site(installed: Installation, tmp_path: Path) -> Site:
+    installed.conf["StateSaveLocation"] = str(tmp_path)
+    return installed.at().site
+
+
+@pytest.fixture
+def settings(site: Site) -> SlurmSettings:
+    return site.slurm.settings()
+
+
+@pytest.fixture
+def book() -> Book:
+    found = Book()
+    found.ran_alone("alice/train", 100, 0.3, 0.5)
+    found.ran_alone("bert", 50, 0.4, None)
+    found.ran_beside("alice/train", "bert", 0.8)
+    found.ran_beside("bert", "alice/train", 0.9)
+    found.ran_beside("bert", "bert", 0.7)
+    found.ran_beside("bert", "forgotten", 0.6)
+    return found
+
+
+@pytest.mark.parametrize("name", ["out.csv", "out.json"])
+def test_it_is_read_as_any_table_is(
+    site: Site, settings: SlurmSettings, book: Book, tmp_path: Path, name: str
+) -> None:
+    books.write(books.path_of(settings), book, 0, os.geteuid())
+    write_learned(site, tmp_path / name, "a100")
+    table = read_table(tmp_path / name)
+    assert (table.gpu_model, table.names) == ("a100", ("alice/train", "bert"))
+    assert table.alone_per_s == (0.01, 0.02)
+    assert table.together((0, 1)) == (0.8, 0.9)
+    assert table.together((1, 1)) == (0.7, 0.7)
+
+
+def test_a_pair_of_which_one_was_not_seen_is_left_out(book: Book) -> None:
+    del book.speeds["bert", "alice/train"]
+    assert measured_of(book, "a100").groups == [(1, 1)]
+
+
+def test_nothing_learned_and_nothing_to_write_to_are_told(site: Site, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="nothing is known yet"):
+        write_learned(site, tmp_path / "out.csv", "any")
+    with pytest.raises(UsageError, match=r"ends in \.csv or \.json"):
+        write_learned(site, tmp_path / "out.txt", "any")
+
+
+def test_a_damaged_book_is_no_empty_one(site: Site, settings: SlurmSettings, tmp_path: Path) -> None:
+    path = books.path_of(settings)
+    path.parent.mkdir()
+    path.write_text("{")
+    with pytest.raises(OutsideError, match="cannot be read"):
+        write_learned(site, tmp_path / "out.csv", "any")
