@@ -21,6 +21,8 @@ _LEAST_PER_S = 5.0
 _BUSY = 20
 """Where at least so many wait all the time, no more could be served than were."""
 _MEASURED_EACH_S = 1.0
+_INVITED = 1.5
+"""So many are invited for each that is served: who comes too early comes again, and costs next to nothing."""
 _SOONEST_S = 1.0
 _LATEST_S = 300.0
 
@@ -46,7 +48,7 @@ class Admission:
         self._measure()
         if self._n_waiting >= min(self._per_s * SERVED_WITHIN_S, self._most):
             now_s = self._clock.monotonic()
-            turn_s = max(self._last_turn_s, now_s + _SOONEST_S) + 1 / self._per_s
+            turn_s = max(self._last_turn_s, now_s + _SOONEST_S) + 1 / (_INVITED * self._per_s)
             self._last_turn_s = min(turn_s, now_s + _LATEST_S)
             why = f"{self._n_waiting} shipments wait already, and {self._per_s:.0f} are taken in in a second"
             raise ShipmentError(503, why, math.ceil(self._last_turn_s - now_s))
@@ -68,4 +70,7 @@ class Admission:
         per_s = self._n_served / passed_s
         if per_s > self._per_s or self._was_busy:
             self._per_s = max(_LEAST_PER_S, (self._per_s + per_s) / 2)
+        elif self._n_waiting < _BUSY and self._last_turn_s > now_s:
+            # Hardly anybody waits, and some have yet to come: there was more room than it seemed.
+            self._per_s = min(FIRST_PER_S, 2 * self._per_s)
         self._since_s, self._n_served, self._was_busy = now_s, 0, self._n_waiting >= _BUSY
