@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_gpu.colocation.process import Entries, Scales, fitted
+from slurm_gpu.colocation.process import USUAL_VARIANCE, Entries, Scales, fitted
 from slurm_gpu.colocation.traits import Floats, Traits, likeness
 
 _SLOWEST = 0.02
@@ -64,7 +64,8 @@ def predict(
     believed = np.full((n, n), level) if prior is None else np.where(np.isnan(prior), level, prior)
     entries = _most_counted(speeds, counts)
     if len(entries.speed) == 0:
-        deviation = np.full((n, n), math.sqrt(sum((scales or Scales()).variances)))
+        parts = (scales or Scales()).of(USUAL_VARIANCE).variances
+        deviation = np.full((n, n), math.sqrt(sum(parts)))
         return Predicted(np.clip(believed, _SLOWEST, 1.0), deviation, np.zeros(0))
     process = fitted(likeness(traits), entries, believed, scales or Scales())
     speed, deviation = process.everywhere()

@@ -1,0 +1,259 @@
+"""Speeds of pairs that nobody measured: how far off is a prediction, and by which method?
+
+Five folds of a table of pairs, by chance. `pairs`: a fold's pairs are left out, both ways. `applications`:
+of whole applications with their input all that they and others do to each other is left out; their name, size
+and speed alone are known, and nothing of them shared. `families`: so are all inputs of an application.
+`met N`: as applications, but each was seen beside N others that chance chooses. The mean absolute error is of
+speeds relative to alone; pairs that cannot run together count for nothing. Nothing of a fold is in what a
+method learns from, neither targets nor features made of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before numpy: small matrices, on machines that do more
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
+
+from slurm_gpu.colocation.predictor import predict
+from slurm_gpu.colocation.tables import read_table
+from slurm_gpu.colocation.traits import Traits, likeness, traits_of_table
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Method = Callable[[Sequence[Traits], Floats], Floats]
+"""(n, n) of all speeds from (n, n) of those that are known, NaN elsewhere."""
+
+FOLDS = 5
+MET = (1, 2, 4)
+_SLOWEST = 0.02
+_CONFIDENCE = 0.95
+GOALS = {"pairs": 0.035, "applications": 0.065}
+
+
+def main() -> None:
+    args = arguments()
+    path = args.data / "throughputs_v100.json" if args.data.is_dir() else args.data
+    table = read_table(path, args.gpu_model)
+    traits, speeds = traits_of_table(table), table.table().speeds
+    there = np.nan_to_num(speeds) > 0
+    print(
+        f"{table.gpu_model}: {len(traits)} applications, {there.sum()} speeds, {len(table.groups)} groups\n"
+    )
+    report: dict[str, object] = {"gpu_model": table.gpu_model, "folds": FOLDS, "seeds": args.seeds}
+    for kind in ("pairs", "applications", "families"):
+        report[kind] = {
+            name: told(kind, name, method, traits, speeds, args.seeds) for name, method in METHODS.items()
+        }
+        print()
+    for n in MET:
+        kind = f"met {n}"
+        report[kind] = {NAME: told(kind, NAME, METHODS[NAME], traits, speeds, args.seeds)}
+    report["covered"] = covered(traits, speeds, args.seeds)
+    begun = time.process_time()
+    predict(traits, speeds)
+    report["fit_s"] = time.process_time() - begun
+    print(f"\nat or above the lower bound of {_CONFIDENCE:.0%}: {report['covered']:.1%} of left out speeds")
+    print(f"one fit to all: {report['fit_s']:.1f} s of processor time")
+    if args.json:
+        print(json.dumps(report))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="a table of pairs, or Gavel's folder")
+    parser.add_argument("--gpu-model", help="of a table of several")
+    parser.add_argument("--seeds", type=int, default=1, help="so many different divisions into folds")
+    parser.add_argument("--json", action="store_true", help="a line of JSON in the end")
+    return parser.parse_args()
+
+
+def told(
+    kind: str, name: str, method: Method, traits: Sequence[Traits], speeds: Floats, seeds: int
+) -> dict[str, object]:
+    """The error of each fold of the first division, and the mean of all divisions."""
+    errors = [
+        [error(method(traits, seen), speeds, asked) for seen, asked in folds(kind, traits, speeds, seed)]
+        for seed in range(seeds)
+    ]
+    mean = float(np.mean(errors))
+    goal = GOALS.get(kind)
+    verdict = "" if goal is None or name != NAME else f"  goal {goal}: {'met' if mean <= goal else 'not met'}"
+    print(
+        f"{kind:13} {name:22} {mean:.4f}   {' '.join(f'{one:.3f}' for one in errors[0])}{verdict}", flush=True
+    )
+    return {"mae": mean, "folds": errors[0], "divisions": [float(np.mean(one)) for one in errors]}
+
+
+def error(found: Floats, speeds: Floats, asked: Bools) -> float:
+    return float(np.abs(np.clip(found, _SLOWEST, 1) - speeds)[asked].mean())
+
+
+def folds(kind: str, traits: Sequence[Traits], speeds: Floats, seed: int) -> Iterator[tuple[Floats, Bools]]:
+    """What is known, and what is asked."""
+    rng, n = np.random.default_rng(seed), len(speeds)
+    there = np.nan_to_num(speeds) > 0
+    if kind == "pairs":
+        pairs = np.argwhere(np.triu(there))
+        fold = rng.permutation(len(pairs)) % FOLDS
+        for k in range(FOLDS):
+            asked = np.zeros((n, n), dtype=bool)
+            asked[tuple(pairs[fold == k].T)] = True
+            yield known(speeds, there, asked | asked.T)
+        return
+    groups = [one.family for one in traits] if kind == "families" else list(range(n))
+    names = list(dict.fromkeys(groups))
+    of = dict(zip(names, rng.permutation(len(names)) % FOLDS, strict=True))
+    fold = np.array([of[group] for group in groups])
+    for k in range(FOLDS):
+        out = fold == k
+        asked = out[:, None] | out
+        if kind.startswith("met "):
+            asked &= ~met(out, there, int(kind.removeprefix("met ")), rng)
+        yield known(speeds, there, asked)
+
+
+def known(speeds: Floats, there: Bools, asked: Bools) -> tuple[Floats, Bools]:
+    return np.where(asked | ~there, np.nan, speeds), asked & there
+
+
+def met(out: Bools, there: Bools, n: int, rng: np.random.Generator) -> Bools:
+    """Pairs of each application that is left out with some that are not."""
+    found = np.zeros_like(there)
+    for one in np.flatnonzero(out):
+        others = np.flatnonzero(there[one] & ~out)
+        for other in rng.permutation(others)[:n]:
+            found[one, other] = found[other, one] = True
+    return found
+
+
+def covered(traits: Sequence[Traits], speeds: Floats, seeds: int) -> float:
+    """How many speeds of left out pairs are at or above their lower bound."""
+    above: list[bool] = []
+    for seed in range(seeds):
+        for seen, asked in folds("pairs", traits, speeds, seed):
+            above += (speeds >= predict(traits, seen).lower(_CONFIDENCE))[asked].tolist()
+    return float(np.mean(above))
+
+
+def constant(traits: Sequence[Traits], seen: Floats) -> Floats:
+    return np.full_like(seen, np.nanmedian(seen))
+
+
+def effects(traits: Sequence[Traits], seen: Floats, penalty: float = 1.0) -> Floats:
+    """What one suffers plus what the other does, of logarithms of speeds (ridge, by turns)."""
+    logs = np.log(seen)
+    there = ~np.isnan(logs)
+    level = np.nanmean(logs)
+    rows, columns = np.zeros(len(seen)), np.zeros(len(seen))
+    for _ in range(30):
+        rows = np.where(there, logs - level - columns, 0).sum(axis=1) / (there.sum(axis=1) + penalty)
+        columns = np.where(there, logs - level - rows[:, None], 0).sum(axis=0) / (there.sum(axis=0) + penalty)
+    return np.asarray(np.exp(level + rows[:, None] + columns))
+
+
+def low_rank(traits: Sequence[Traits], seen: Floats, rank: int = 4, shrink: float = 0.5) -> Floats:
+    """Completion of what the effects leave (soft-thresholded singular values; Mazumder and others, 2010)."""
+    base = np.log(effects(traits, seen))
+    rest = np.log(seen) - base
+    there = ~np.isnan(rest)
+    filled = np.zeros_like(rest)
+    for _ in range(100):
+        u, values, v = np.linalg.svd(np.where(there, rest, filled))
+        values = np.maximum(values - shrink, 0)[:rank]
+        filled = (u[:, :rank] * values) @ v[:rank]
+    return np.asarray(np.exp(base + filled))
+
+
+def nearest(traits: Sequence[Traits], seen: Floats) -> Floats:
+    """That of the nearest pair that is known: of the same families, by octaves of both sizes."""
+    like = likeness(traits)
+    far = like.octaves + 100 * (1 - like.same_family)
+    at = np.argwhere(~np.isnan(seen))
+    distance = far[:, at[:, 0]][:, None, :] + far[:, at[:, 1]][None]
+    return np.asarray(seen[tuple(at[distance.argmin(axis=2)].transpose(2, 0, 1))])
+
+
+def features(traits: Sequence[Traits], seen: Floats) -> Floats:
+    """(n·n, columns) of each pair: names, sizes, times alone, and what both do in all pairs but this one."""
+    like, n = likeness(traits), len(traits)
+    families = {family: at for at, family in enumerate(dict.fromkeys(one.family for one in traits))}
+    family = np.array([families[one.family] for one in traits])
+    size = np.array([np.log2(one.size) if one.size else np.nan for one in traits])
+    alone = np.array([one.uses[0] if one.uses and one.uses[0] is not None else np.nan for one in traits])
+    near = np.argsort(like.octaves + 100 * (1 - like.same_family) + 1000 * np.eye(n), axis=1)[:, :2]
+    rows = []
+    for one in range(n):
+        for other in range(n):
+            rest = seen.copy()
+            rest[one, other] = rest[other, one] = np.nan
+            kin, their = family == family[one], family == family[other]
+            rows.append(
+                [family[one], family[other], size[one], size[other], alone[one], alone[other],
+                 alone[one] - alone[other], one == other,
+                 mean(rest[one]), mean(rest[:, other]), mean(rest[other]), mean(rest[:, one]),
+                 mean(rest[one, their]), mean(rest[kin, other]), mean(rest[np.ix_(kin, their)]),
+                 mean(rest[other, kin]), mean(rest[their, one]), rest[one, one], rest[other, other],
+                 *rest[one, near[other]], *rest[near[one], other],
+                 *rest[other, near[one]], *rest[near[other], one]]
+            )  # fmt: skip
+    return np.array(rows, dtype=float)
+
+
+def mean(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else np.nan
+
+
+def boosting(traits: Sequence[Traits], seen: Floats) -> Floats:
+    given, there = features(traits, seen), ~np.isnan(seen).ravel()
+    model = HistGradientBoostingRegressor(
+        loss="absolute_error",
+        max_iter=200,
+        learning_rate=0.06,
+        max_leaf_nodes=8,
+        min_samples_leaf=5,
+        random_state=0,
+    )
+    model.fit(given[there], seen.ravel()[there])
+    return np.asarray(model.predict(given).reshape(seen.shape))
+
+
+def trees(traits: Sequence[Traits], seen: Floats) -> Floats:
+    given, there = np.nan_to_num(features(traits, seen), nan=-1.0), ~np.isnan(seen).ravel()
+    model = ExtraTreesRegressor(300, min_samples_leaf=2, max_features=0.4, random_state=0)
+    model.fit(given[there], seen.ravel()[there])
+    return np.asarray(model.predict(given).reshape(seen.shape))
+
+
+def process(traits: Sequence[Traits], seen: Floats) -> Floats:
+    return predict(traits, seen).speed
+
+
+NAME = "Gaussian process"
+METHODS: dict[str, Method] = {
+    "constant": constant,
+    "effects of both": effects,
+    "low rank completion": low_rank,
+    "nearest pair": nearest,
+    "extra trees": trees,
+    "gradient boosting": boosting,
+    NAME: process,
+}
+
+
+if __name__ == "__main__":
+    main()
