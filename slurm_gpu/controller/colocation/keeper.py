@@ -128,11 +128,8 @@ class ColocationKeeper:
         sharers = [one.job.job_id for one in shared]
         found = rooms(self._client.nodes(), queued, sharers, self._known) if shared else {}
         self._known = {
-            job.job_id: held for job in queued if (held := held_by(job, facts.shards_per_gpu or 0))
-        } | {
-            job_id: held
-            for job_id, held in self._known.items()
-            if any(job.job_id == job_id for job in queued)
+            job.job_id: held_by(job, facts.shards_per_gpu or 0) or self._known.get(job.job_id, ())
+            for job in queued
         }
         on_gpu = {job: gpu.sharers for room in found.values() for gpu in room.gpus for job in gpu.sharers}
         alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
@@ -295,12 +292,17 @@ class ColocationKeeper:
             if job_id in agreed and agreed[job_id].key in book.profiles:
                 running[job_id] = (agreed[job_id].key, 0.0, book.profiles[agreed[job_id].key].alone_s)
         waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
-        acts = choose(
-            now_s, found, waiting, running, book, (policy.together, policy.slowdown), self._make,
-            frozenset(landing.act.place.node for landing in self._landing.values()),
-        )  # fmt: skip
-        for act in acts:
-            self._start(act, agreed, book, now_s)
+        for partitions in sorted({one.agreed.job.partition for one in waiting}):
+            named = frozenset(partitions.split(","))
+            acts = choose(
+                now_s,
+                {name: room for name, room in found.items() if named.intersection(room.node.partitions)},
+                [one for one in waiting if one.agreed.job.partition == partitions],
+                running, book, (policy.together, policy.slowdown), self._make,
+                frozenset(landing.act.place.node for landing in self._landing.values()),
+            )  # fmt: skip
+            for act in acts:
+                self._start(act, agreed, book, now_s)
 
     def _start(self, act: Act, agreed: Mapping[int, Agreed], book: Book, now_s: float) -> None:
         one = agreed[act.job_id]

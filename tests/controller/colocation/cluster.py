@@ -37,6 +37,7 @@ class Job:
     end_s: int | None = None
     done_s: float = 0.0
     restarts: int = 0
+    partition: str = "gpu"
     fails_beside: str | None = None
     """Beside a job of this key it runs out of memory."""
 
@@ -126,6 +127,7 @@ class Cluster:
                 per_node="gres:gpu:1" if job.shards is None else f"gres:shard:{job.shards}",
                 tres="cpu=1,mem=1G,node=1,gres/" + ("gpu=1" if job.shards is None else f"shard={job.shards}"),
                 n_cpus=1,
+                partition=job.partition,
                 submit_s=job.job_id,
                 start_s=int(job.begin_s) if job.state == "PENDING" else job.start_s,
                 end_s=job.end_s,

@@ -155,6 +155,12 @@ def test_a_job_that_does_not_start_at_its_place_gets_another(site: Site, cluster
     assert (first.state, first.shards) == ("RUNNING", OF)
 
 
+def test_no_job_is_told_a_node_of_another_partition(site: Site, cluster: Cluster) -> None:
+    job = cluster.submit("a", 2, partition="long")
+    site.pass_s(5)
+    assert (job.state, job.wanted_node) == ("PENDING", None)
+
+
 def test_what_was_learned_outlives_a_kill(site: Site, cluster: Cluster) -> None:
     before = shards(site)
     site.begin()
