@@ -65,6 +65,7 @@ def rules(mix: Mix) -> dict[str, Callable[[int], Rule]]:
         "weights": lambda _: NodeWeights(mix, every=WEIGHTS_EVERY),
         "fgd": lambda _: LeastFragmentation(mix, Measure.FGD),
         "ours": lambda _: LeastFragmentation(mix),
+        "ours_whole_last": lambda _: LeastFragmentation(mix, whole_last=True),
     }
 
 

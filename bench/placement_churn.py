@@ -1,9 +1,12 @@
 """Which jobs find no room where jobs come and go, by how Slurm is made to choose nodes.
 
 Alike nodes of 8 GPUs and 64 CPUs. Jobs come at random (Poisson) and stay for a random time (exponential, of
-1000 s in the mean); what finds no room is turned away, and does not come again. `slurm` is the node with the
-fewest free CPUs that will do, as without weights; `weights_fullness` and `weights` go by what slurm-gpuctld
-sets, by fullness alone and by the mix, anew after every `--every` jobs; `ours` chooses anew for each job.
+ten hours in the mean); what finds no room is turned away, and does not come again. `slurm` is the node with
+the fewest free CPUs that will do, as without weights; `weights_fullness` goes by how full nodes are,
+`weights_untimed` by what is at stake for the mix, `weights` by that and by when nodes will be whole, as
+slurm-gpuctld sets them, all anew after every `--every` jobs; `ours` chooses anew for each job, `ours_whole`
+too, and breaks into whole nodes last. Time limits are longer than jobs: by the factor exp(|z|) with z normal
+(0.8), as where people guess, or with `--limits most` eight times the mean for all.
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import math
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +29,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from bench.arguments import number
 from slurm_gpu.placement.choice import FewestCPUs, LeastFragmentation, Place, Rule
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.placement.state import Nodes, NodeState, Running
 from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.simulate.jobs import Request
 
 GPUS, CPUS = 8, 64
-STAY_S = 1000.0
+STAY_S = 36_000.0
+GUESSES, MOST = 0.8, 8
 WARM_UP = 0.1
 """Of the events, before which nothing counts."""
 
@@ -66,9 +71,11 @@ def rules(mix: Mix, every: int) -> dict[str, Callable[[], Rule]]:
     """By name, one for each run."""
     return {
         "slurm": FewestCPUs,
-        "weights_fullness": lambda: NodeWeights(None, every=every),
+        "weights_fullness": lambda: NodeWeights(None, every=every, timed=False),
+        "weights_untimed": lambda: NodeWeights(mix, every=every, timed=False),
         "weights": lambda: NodeWeights(mix, every=every),
         "ours": lambda: LeastFragmentation(mix),
+        "ours_whole": lambda: LeastFragmentation(mix, whole_last=True),
     }
 
 
@@ -82,7 +89,21 @@ def empty_nodes(n: int) -> Nodes:
     )  # fmt: skip
 
 
-def run(rule: Rule, asked: Mapping[Request, int], nodes: Nodes, load: float, seed: int, events: int) -> Found:
+def with_running(nodes: Nodes, ends: Sequence[Mapping[int, float]], now_s: float) -> Nodes:
+    """The nodes with what is known of how long their jobs (by number, until when) may go on."""
+    until_s = np.array([max(one.values(), default=0.0) for one in ends])
+    return replace(nodes, running=Running(now_s, until_s, np.array([len(one) for one in ends])))
+
+
+def run(
+    rule: Rule,
+    asked: Mapping[Request, int],
+    nodes: Nodes,
+    load: float,
+    seed: int,
+    events: int,
+    limits: str = "guessed",
+) -> Found:
     """`load`: GPUs asked for over those there are; the same jobs come for every rule."""
     rng = random.Random(seed)
     requests, times = list(asked), list(asked.values())
@@ -91,12 +112,17 @@ def run(rule: Rule, asked: Mapping[Request, int], nodes: Nodes, load: float, see
     now_s, running = 0.0, list[tuple[float, int, Request, Place]]()
     came, away = Counter[int](), Counter[int]()
     used, whole = [], []
+    ends: list[dict[int, float]] = [{} for _ in range(len(nodes))]
     for event in range(events):
         now_s += rng.expovariate(rate)
         request, stay_s = rng.choices(requests, times)[0], rng.expovariate(1 / STAY_S)
+        longer = math.exp(abs(rng.gauss(0, GUESSES)))
+        limit_s = stay_s * longer if limits == "guessed" else max(stay_s, MOST * STAY_S)
         while running and running[0][0] <= now_s:
-            _, _, ended, place = heapq.heappop(running)
+            _, job, ended, place = heapq.heappop(running)
             nodes = nodes.give_back(place.node, ended, place.devices)
+            del ends[place.node][job]
+        nodes = with_running(nodes, ends, now_s)
         places = rule.choose(nodes, request)
         if event >= WARM_UP * events:
             came[request.gpus] += 1
@@ -106,6 +132,7 @@ def run(rule: Rule, asked: Mapping[Request, int], nodes: Nodes, load: float, see
         for place in places:
             nodes = nodes.take(place.node, request, place.devices)
             heapq.heappush(running, (now_s + stay_s, event, request, place))
+            ends[place.node][event] = now_s + limit_s
     return Found(
         sum(gpus * n for gpus, n in away.items()) / max(sum(gpus * n for gpus, n in came.items()), 1),
         {gpus: away[gpus] / n for gpus, n in sorted(came.items())},
@@ -122,6 +149,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=number(1), default=32)
     parser.add_argument("--load", type=float, default=0.9, help="GPUs asked for over those there are")
     parser.add_argument("--every", type=number(1), default=1, help="jobs until weights follow what happened")
+    parser.add_argument("--limits", choices=("guessed", "most"), default="guessed", help="time limits")
     parser.add_argument("--json", action="store_true", help="the last line is JSON")
     options = parser.parse_args()
     nodes, answer = empty_nodes(options.nodes), dict[str, dict[str, dict[str, float]]]()
@@ -132,7 +160,8 @@ def main() -> None:
         answer[name] = {}
         for rule, make in rules(Mix.of(asked.items()), options.every).items():
             found = [
-                run(make(), asked, nodes, options.load, seed, options.events) for seed in range(options.seeds)
+                run(make(), asked, nodes, options.load, seed, options.events, options.limits)
+                for seed in range(options.seeds)
             ]
             away = [one.turned_away for one in found]
             figures = answer[name][rule] = {

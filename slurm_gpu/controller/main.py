@@ -115,9 +115,10 @@ def _run(options: argparse.Namespace) -> None:
         waits = ZoneWait(FeatureClient(calls), options.run_dir, config.placement.zone_wait_s, clock, acts)
 
         def weights_turn() -> None:
-            if watcher.seen is not None:
-                mix.look(watcher.seen[0], watcher.facts)
-            keeper.turn(watcher.running)
+            jobs = None if watcher.seen is None else watcher.seen[0]
+            if jobs is not None:
+                mix.look(jobs, watcher.facts)
+            keeper.turn(watcher.running, jobs)
 
         def share_turn() -> None:
             if watcher.seen is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from slurm_gpu.config import Placement, Zone
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known, set_by_hand
@@ -16,6 +18,7 @@ from slurm_gpu.simulate.request import GPU_MGPU
 from slurm_gpu.slurm.client import SlurmNode
 from slurm_gpu.slurm.hostlist import expand
 from slurm_gpu.slurm.occupancy import out_of_service
+from slurm_gpu.slurm.queue import CountedJob, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,47 @@ def kind_and_room(node: SlurmNode) -> tuple[Kind, Room]:
     return Kind(types, node.cpus, node.memory_mib), Room(free_mgpu, max(0, cpus), max(0, memory_mib))
 
 
-def room_of(node: SlurmNode, worth: float | None = None, whole_rank: int = 0) -> NodeRoom:
-    """What a node has left."""
+@dataclass(frozen=True, slots=True)
+class Running:
+    """The jobs on one node."""
+
+    n: int
+    until_s: float
+    """When the last is over by its time limit; inf where one has none."""
+
+
+def running_on(jobs: Iterable[CountedJob]) -> dict[str, Running]:
+    """By node; those on which nothing runs are left out."""
+    found: dict[str, Running] = {}
+    for job in jobs:
+        if job.phase is not Phase.RUNNING:
+            continue
+        until_s = math.inf if job.end_s is None else float(job.end_s)
+        for name in _names(job.nodes):
+            one = found.get(name)
+            found[name] = (
+                Running(1, until_s) if one is None else Running(one.n + 1, max(one.until_s, until_s))
+            )
+    return found
+
+
+@lru_cache(maxsize=20_000)
+def _names(nodes: str) -> tuple[str, ...]:
+    """Of a hostlist; none where it cannot be read: nothing is known of these nodes then."""
+    try:
+        return tuple(expand(nodes))
+    except ValueError:
+        return ()
+
+
+def room_of(
+    node: SlurmNode,
+    worth: float | None = None,
+    whole_rank: int = 0,
+    running: Running | None = None,
+    now_s: float = 0.0,
+) -> NodeRoom:
+    """What a node has left; `running` is None where its jobs are not known."""
     used = float(sum(node.gpus_allocated.values()))
     if node.shards_per_gpu:
         used += node.shards_allocated / node.shards_per_gpu
@@ -86,6 +128,8 @@ def room_of(node: SlurmNode, worth: float | None = None, whole_rank: int = 0) ->
         memory_free_mib=max(0, node.memory_mib - node.memory_allocated_mib),
         worth=worth,
         whole_rank=whole_rank,
+        whole_in_s=None if running is None else running.until_s - now_s,
+        one_job=running is not None and running.n == 1,
     )
 
 
@@ -96,17 +140,20 @@ def plan(
     written: Mapping[str, int],
     before: Mapping[str, int],
     order_of: Callable[[Mapping[Kind, int]], Order | None] = lambda kinds: None,
+    running: Mapping[str, Running] | None = None,
+    now_s: float = 0.0,
 ) -> list[NodePlan]:
     """One line for each managed node, in their order.
 
     `written` are the weights in slurm.conf, `before` the levels of the last plan, `order_of` the order of
-    nodes of some kinds; without one it is by how full they are.
+    nodes of some kinds; without one it is by how full they are. `running`: the jobs on nodes, by which it
+    counts when they will be whole; None where nobody told of any.
     """
     weights = {node.name: node.weight for node in managed}
     known = as_known(memory, weights, written)
     hand = set_by_hand(memory, known, weights)
-    stakes, rooms, whole_ranks = _judged(managed, order_of)
-    scale = Scale.of(rooms.values(), whole_ranks)
+    stakes, rooms, whole_ranks = _judged(managed, order_of, {} if running is None else running, now_s)
+    scale = Scale.of(rooms.values(), whole_ranks, timed=running is not None)
     ours = layout(
         {known[name].site for name in weights if name not in hand},
         _weights_beside(nodes, managed),
@@ -129,18 +176,23 @@ def plan(
 
 
 def _judged(
-    managed: Sequence[SlurmNode], order_of: Callable[[Mapping[Kind, int]], Order | None]
+    managed: Sequence[SlurmNode],
+    order_of: Callable[[Mapping[Kind, int]], Order | None],
+    running: Mapping[str, Running],
+    now_s: float,
 ) -> tuple[dict[str, Stake], dict[str, NodeRoom], int]:
     """What is at stake on each node, what it has left, and how many ranks of whole nodes there are."""
     found = [kind_and_room(node) for node in managed]
     order = order_of(Counter(kind for kind, _ in found))
     if order is None:
-        return {}, {node.name: room_of(node) for node in managed}, 1
+        known = {node.name: running.get(node.name) for node in managed}
+        return {}, {node.name: room_of(node, None, 0, known[node.name], now_s) for node in managed}, 1
     stakes: dict[str, Stake] = {}
     rooms: dict[str, NodeRoom] = {}
     for node, (kind, room) in zip(managed, found, strict=True):
         stake = stakes[node.name] = order.stake(kind, room)
-        rooms[node.name] = room_of(node, order.gpus_left(stake), order.whole_rank(kind))
+        worth, rank = order.gpus_left(stake), order.whole_rank(kind)
+        rooms[node.name] = room_of(node, worth, rank, running.get(node.name), now_s)
     return stakes, rooms, order.n_whole_ranks
 
 

@@ -22,13 +22,14 @@ from slurm_gpu.controller.jobmix import JobMix, MixedOrder
 from slurm_gpu.controller.nodelooks import NodeLooks
 from slurm_gpu.controller.placementtable import LastAct, PlacementTable, lines_of, mix_lines
 from slurm_gpu.controller.weightmemory import Known, Memory, as_known
-from slurm_gpu.controller.weightplan import Managed, NodePlan, plan, zone_names
+from slurm_gpu.controller.weightplan import Managed, NodePlan, plan, running_on, zone_names
 from slurm_gpu.errors import OutsideError, SlurmGpuError
 from slurm_gpu.placement.weights import changes
 from slurm_gpu.policy.peers import controllers, this_host
 from slurm_gpu.slurm.client import SlurmClient, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.conffile import node_weights, read_conf
 from slurm_gpu.slurm.hostlist import compress
+from slurm_gpu.slurm.queue import CountedJob
 
 log = logging.getLogger("slurm-gpuctld")
 
@@ -75,6 +76,7 @@ class WeightKeeper:
         """Weights that we set, or found to be as they should be."""
         self._by_hand: frozenset[str] = frozenset()
         self._running: int | None = None
+        self._jobs: Sequence[CountedJob] | None = None
         self._next_s, self._again_s = 0.0, 0.0
         self._earliest_s = 0.0
         self._last_act: LastAct | None = None
@@ -83,9 +85,13 @@ class WeightKeeper:
         self._trouble: str | None = None
         self._advised: tuple[float, str] = (0.0, "")
 
-    def turn(self, running: int) -> None:
-        """Look, and act, if it is time; `running` is another number whenever other jobs run, or elsewhere."""
+    def turn(self, running: int, jobs: Sequence[CountedJob] | None = None) -> None:
+        """Look, and act, if it is time; `running` is another number whenever other jobs run, or elsewhere.
+
+        `jobs` are those of the last look at the queue; None where there is no newer one.
+        """
         self._acts.poll()
+        self._jobs = self._jobs if jobs is None else jobs
         now = self._clock.monotonic()
         has_changed, self._running = running != self._running, running
         if has_changed:
@@ -140,7 +146,10 @@ class WeightKeeper:
         if self._give_up_others(nodes, settings):
             nodes = self._nodes.within(0.0)
         managed = self._managed.of(nodes)
-        plans = plan(nodes, managed, self._memory, written_weights(settings), self._levels, self._order.of)
+        plans = plan(
+            nodes, managed, self._memory, written_weights(settings), self._levels, self._order.of,
+            None if self._jobs is None else running_on(self._jobs), self._clock.wall(),
+        )  # fmt: skip
         self._levels = {one.node.name: one.level for one in plans if one.level is not None}
         self._notice_by_hand(plans)
         now = {node.name: node.weight for node in managed}

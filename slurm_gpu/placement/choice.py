@@ -98,12 +98,14 @@ class LeastFragmentation:
     """Where the expected stranded GPUs grow least: fragmentation gradient descent.
 
     By our measure, nodes that are equal in that come in the order of what is left over on them; by FGD's own
-    the first of them is taken, as its authors say nothing of it.
+    the first of them is taken, as its authors say nothing of it. With `whole_last` nodes of which no GPU is
+    in use are broken into only where no other will do: the measure knows the next job alone, and where jobs
+    come and go a whole node is harder to have back than to keep.
     """
 
-    def __init__(self, mix: Mix, measure: Measure = Measure.FED) -> None:
+    def __init__(self, mix: Mix, measure: Measure = Measure.FED, *, whole_last: bool = False) -> None:
         self._scorer = Scorer(mix, measure)
-        self._fullest_first = measure is Measure.FED
+        self._fullest_first, self._whole_last = measure is Measure.FED, whole_last
 
     def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
         """The least, then the fullest, then by index."""
@@ -112,6 +114,10 @@ class LeastFragmentation:
         fits = np.flatnonzero(rooms if among is None else rooms & among)
         if len(fits) < request.nodes:
             return ()
+        if self._whole_last and request.mgpu:
+            is_whole = nodes.free_gpus[fits] == nodes.n_gpus[fits]
+            others = fits[~is_whole | (nodes.n_gpus[fits] <= request.gpus)]
+            fits = others if len(others) >= request.nodes else fits
         increase = best.increase_mgpu[fits]
         if request.nodes == 1:
             fits = fits[increase == increase.min()]

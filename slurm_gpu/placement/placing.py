@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.placement.choice import Rule
-from slurm_gpu.placement.state import Mask, Nodes, NodeState
+from slurm_gpu.placement.state import Mask, Nodes, NodeState, Running
 from slurm_gpu.simulate.cluster import GPU_MGPU, Cluster
 from slurm_gpu.simulate.jobs import Request
 from slurm_gpu.simulate.placement import first_devices
@@ -31,22 +31,29 @@ class View:
     """The state of one run of a model, as rules read it; only nodes that changed are read anew."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._nodes, self._seen = empty_nodes(cluster), 0
+        n = len(cluster.nodes)
+        self._running = Running(0.0, np.zeros(n), np.zeros(n, dtype=np.int64))
+        self._nodes, self._seen = replace(empty_nodes(cluster), running=self._running), 0
 
     def nodes(self, state: ClusterState) -> tuple[Nodes, NDArray[np.intp]]:
         """All of them, and which changed since the last question."""
         changed = np.flatnonzero(state.changed > self._seen)
         if len(changed):
             free_mgpu = self._nodes.free_mgpu.copy()
+            until_s, n_jobs = self._running.until_s.copy(), self._running.n_jobs.copy()
             for node in changed.tolist():
                 devices = state.devices[node]
                 free_mgpu[node, : len(devices)] = devices
+                until_s[node] = max((one.until_s for one in state.on_node[node].values()), default=0.0)
+                n_jobs[node] = len(state.on_node[node])
+            self._running = Running(state.now_s, until_s, n_jobs)
             self._nodes = replace(
                 self._nodes,
                 free_mgpu=free_mgpu,
                 free_cpus=state.free_cpus.copy(),
                 free_memory_mib=state.free_memory_mib.copy(),
                 up=state.open.copy(),
+                running=self._running,
             )
             self._seen = state.tick
         return self._nodes, changed

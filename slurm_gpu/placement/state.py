@@ -21,6 +21,17 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, eq=False)
+class Running:
+    """How long jobs may go on; n nodes. 0 jobs, until 0, where nothing runs."""
+
+    now_s: float
+    until_s: NDArray[np.float64]
+    """(n,): when the last job of each node is over by its time limit; inf where one has none."""
+    n_jobs: NDArray[np.int64]
+    """(n,)"""
+
+
+@dataclass(frozen=True, eq=False)
 class Nodes:
     """All nodes of a cluster at one moment; never written to. n nodes, g GPUs on the node that has most."""
 
@@ -39,6 +50,8 @@ class Nodes:
     """Names of zones; `zone` has their places in here."""
     zone: NDArray[np.int32]
     up: Mask
+    running: Running | None = None
+    """Where somebody told of it; what takes and gives back GPUs does not change it."""
 
     @classmethod
     def of(cls, nodes: Iterable[NodeState]) -> Nodes:

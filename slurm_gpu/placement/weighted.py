@@ -14,6 +14,9 @@ from slurm_gpu.placement.state import Mask, Nodes
 from slurm_gpu.placement.weights import NodeRoom, Scale, level_of
 from slurm_gpu.simulate.request import GPU_MGPU, Request
 
+_TIME_EVERY_S = 60.0
+"""So often nodes are judged anew on which nothing changed but the time that is left."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Node:
@@ -27,17 +30,22 @@ class _Node:
 class NodeWeights:
     """The lightest nodes that have room; of these, as Slurm does, the one with the fewest free CPUs.
 
-    Levels, their bands and their ranks are the daemon's own; with no mix they are by fullness alone. Weights
-    follow what happened only after `every` decisions: in between Slurm goes by those of before.
+    Levels, their bands and their ranks are the daemon's own; with no mix they are by fullness alone. How long
+    jobs may go on counts where the nodes tell it, and `timed` is not False. Weights follow what happened only
+    after `every` decisions: in between Slurm goes by those of before.
     """
 
-    def __init__(self, mix: Mix | None, n_seen: float = 1000.0, every: int = 1) -> None:
-        self._mix, self._n_seen, self._every = mix, n_seen, every
+    def __init__(
+        self, mix: Mix | None, n_seen: float = 1000.0, every: int = 1, *, timed: bool = True
+    ) -> None:
+        self._mix, self._n_seen, self._every, self._timed = mix, n_seen, every, timed
         self._order: Order | None = None
         self._nodes: list[_Node] = []
         self._seen: Nodes | None = None
         self._level: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self._decisions = 0
+        self._timed_s = 0.0
+        """When all nodes with jobs were last looked at."""
 
     def choose(self, nodes: Nodes, request: Request, among: Mask | None = None) -> tuple[Place, ...]:
         """Ties by index; a share goes to the first GPU that has enough."""
@@ -64,12 +72,16 @@ class NodeWeights:
         if last is not None:
             differs = (nodes.free_mgpu != last.free_mgpu).any(axis=1)
             differs |= (nodes.free_cpus != last.free_cpus) | (nodes.free_memory_mib != last.free_memory_mib)
+        running = nodes.running
+        if self._scale.timed and running is not None and running.now_s >= self._timed_s + _TIME_EVERY_S:
+            differs |= running.n_jobs > 0
+            self._timed_s = running.now_s
         for index in np.flatnonzero(differs).tolist():
             before = None if last is None else int(self._level[index])
             self._level[index] = level_of(self._room(nodes, index), self._scale, before)
 
     def _begin(self, nodes: Nodes) -> None:
-        self._seen, self._decisions = None, self._every
+        self._seen, self._decisions, self._timed_s = None, self._every, -_TIME_EVERY_S
         self._level = np.zeros(len(nodes), dtype=np.int64)
         self._nodes, kinds = [], dict[Kind, int]()
         for index, n_gpus in enumerate(nodes.n_gpus.tolist()):
@@ -82,8 +94,8 @@ class NodeWeights:
             self._nodes.append(_Node(kind, order))
         self._order = None if self._mix is None else Order(self._mix, self._n_seen, kinds)
         largest = max((len(kind.gpu_types) for kind in kinds), default=1)
-        self._scale = Scale(max(largest, 1), 1 if self._order is None else self._order.n_whole_ranks)
-
+        ranks = 1 if self._order is None else self._order.n_whole_ranks
+        self._scale = Scale(max(largest, 1), ranks, self._timed and nodes.running is not None)
         self._look(nodes)
 
     def _room(self, nodes: Nodes, index: int) -> NodeRoom:
@@ -95,11 +107,13 @@ class NodeWeights:
             room = Room(tuple(free_mgpu[at] for at in one.order), cpus, memory_mib)
             worth = self._order.gpus_left(self._order.stake(one.kind, room))
             rank = self._order.whole_rank(one.kind)
-        n_gpus = len(one.kind.gpu_types)
+        n_gpus, running = len(one.kind.gpu_types), nodes.running
         return NodeRoom(
             name=nodes.names[index], gpus=n_gpus, gpus_used=n_gpus - sum(free_mgpu) / GPU_MGPU,
             cpus=one.kind.cpus, cpus_free=cpus, memory_mib=one.kind.memory_mib, memory_free_mib=memory_mib,
             worth=worth, whole_rank=rank,
+            whole_in_s=None if running is None else float(running.until_s[index]) - running.now_s,
+            one_job=running is not None and int(running.n_jobs[index]) == 1,
         )  # fmt: skip
 
 

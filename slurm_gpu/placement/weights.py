@@ -2,7 +2,9 @@
 
 Of the nodes that a job fits Slurm takes those with the least Weight. So a node has the less of it the fewer
 GPUs it has left that are of any use, by the mix of jobs (`order.Order`) or, where that is not known, by its
-share of cores and memory; a job that does not fit there is passed on by Slurm itself.
+share of cores and memory; a job that does not fit there is passed on by Slurm itself. And the less, the
+longer its jobs may go on: what will be whole soon is left alone until it is. docs/measurements.md compares
+orders of nodes.
 There are few levels, as each costs a call, and a site's own order of nodes is kept: our weights of those
 that had one Weight lie between it and the next that another node has. Pure functions, without numpy: a
 login node runs them too.
@@ -20,6 +22,13 @@ _MOST_LEVELS = 9
 """As many as a node of eight GPUs has states; nodes with more GPUs have several to a level."""
 _EXACT = 4
 """Up to so many GPUs left each number has a level of its own, however many GPUs a node has."""
+_TIMED_LEVELS = 16
+"""As many below whole nodes where it is known how long jobs may go on, however many GPUs a node has."""
+_UNIT_S = 900.0
+_MOST_DOUBLINGS = 10.0
+"""Of _UNIT_S plus the time until a node's jobs are over: each weighs as much as a GPU less. Ten days."""
+_UNKNOWN_S = 4 * 3600.0
+"""For a node of whose jobs that is not known, as one that has just got its first."""
 _DEAD_BAND = 0.75
 """How far from its level (in levels) a node has to be to leave it. Whole GPUs are whole levels, and always
 pass; shards that come and go, cores and memory do not."""
@@ -42,6 +51,10 @@ class NodeRoom:
     known, so it is worth the GPUs that it has left."""
     whole_rank: int = 0
     """Its place among whole nodes, once it is one: 0 for those that are given away first."""
+    whole_in_s: float | None = None
+    """Seconds until its jobs are over by their time limits, inf where one has none; None: not known."""
+    one_job: bool = False
+    """Whether a single job is all that runs there."""
 
     @property
     def usable_gpus(self) -> float:
@@ -56,6 +69,11 @@ class NodeRoom:
         """No GPU is in use, and a job of all of them finds cores and memory, but for half a GPU's share."""
         return self.gpus_used == 0 and self.usable_gpus >= self.gpus - 0.5
 
+    @property
+    def is_whole_next(self) -> bool:
+        """One job holds it, and leaves no cores of a GPU's share to others: it will be whole at once."""
+        return self.one_job and self.gpus_used >= self.gpus and self.cpus_free * self.gpus < self.cpus
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -65,16 +83,18 @@ class Scale:
     """GPUs of the node that has most."""
     whole_ranks: int = 1
     """Levels of whole nodes, above all others."""
+    timed: bool = False
+    """Whether it counts how long jobs may go on."""
 
     @classmethod
-    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1) -> Scale:
+    def of(cls, rooms: Iterable[NodeRoom], whole_ranks: int = 1, *, timed: bool = False) -> Scale:
         """The scale of these nodes."""
-        return cls(max((room.gpus for room in rooms), default=1), whole_ranks)
+        return cls(max((room.gpus for room in rooms), default=1), whole_ranks, timed)
 
     @property
     def below_whole(self) -> int:
         """Levels of nodes that are not whole; the first is FULL."""
-        return min(self.largest, _MOST_LEVELS - 1)
+        return _TIMED_LEVELS if self.timed else min(self.largest, _MOST_LEVELS - 1)
 
     @property
     def levels(self) -> int:
@@ -87,16 +107,16 @@ def level_of(room: NodeRoom, scale: Scale, before: int | None = None) -> int:
 
     `before` is its level until now, which it keeps where it has hardly moved.
     """
-    if room.is_whole:
+    if room.is_whole or (scale.timed and room.is_whole_next):
         return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
     worth = room.usable_gpus if room.worth is None else room.worth
     if room.usable_gpus == 0 or worth == 0:
         return FULL
-    most = scale.below_whole - 1
-    place = _place(worth, most, scale.largest)
-    if before is not None and before <= most and abs(place - before) < _DEAD_BAND:
+    least, most = FULL + scale.timed, scale.below_whole - 1
+    place = _timed_place(worth, room, most, scale) if scale.timed else _place(worth, most, scale.largest)
+    if before is not None and least <= before <= most and abs(place - before) < _DEAD_BAND:
         return before
-    return min(math.floor(place + 0.5), most)
+    return min(max(math.floor(place + 0.5), least), most)
 
 
 def _place(usable: float, most: int, largest: int) -> float:
@@ -105,6 +125,18 @@ def _place(usable: float, most: int, largest: int) -> float:
         return min(usable, most)
     exact = min(_EXACT, most)
     return exact + (usable - exact) * (most - exact) / (largest - 1 - exact)
+
+
+def _timed_place(worth: float, room: NodeRoom, most: int, scale: Scale) -> float:
+    """GPUs left, less one for each doubling of the time until the node will be whole, spread over the levels.
+
+    From 1 for one GPU beside a job that goes on for very long.
+    """
+    left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
+    doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
+    highest = max(scale.largest - 1, 1)
+    lowest = 1 - _MOST_DOUBLINGS
+    return 1 + (worth - doublings - lowest) * (most - 1) / (highest - lowest)
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:

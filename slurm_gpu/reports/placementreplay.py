@@ -64,7 +64,7 @@ def compare_rules(
         MOST_ALLOCATED: (ByRule(cluster, MostAllocated()), jobs),
         WEIGHTS: (ByRule(cluster, NodeWeights(mix, every=_WEIGHTS_EVERY)), jobs),
         OURS: (
-            ByRule(cluster, LeastFragmentation(mix)),
+            ByRule(cluster, LeastFragmentation(mix, whole_last=True)),
             in_one_zone_where_possible(cluster, jobs) if zones else jobs,
         ),
     }

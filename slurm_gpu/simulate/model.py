@@ -209,6 +209,7 @@ class _Model:
         return changed or self._backfill_at <= now
 
     def _pass(self, now: float) -> None:
+        self._state.now_s = now
         every = self._scheduling.backfill_every_s
         while True:
             self._requeued = False

@@ -87,6 +87,8 @@ class ClusterState:
         """Node → the tick of its last change."""
         self.tick = 0
         """Grows with every change."""
+        self.now_s = 0.0
+        """The moment, as the model tells it."""
         self.freed: set[int] = set()
         """Nodes on which more may fit than before; whoever looks at them empties it."""
         codes = {zone: code for code, zone in enumerate(dict.fromkeys(node.zone for node in nodes))}

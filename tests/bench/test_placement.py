@@ -57,6 +57,7 @@ def test_all_rules_are_told_with_stable_keys(
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert list(answer["allocated_percent"]) == [
         "random", "bestfit", "mostallocated", "slurm", "weights_fullness", "weights", "fgd", "ours",
+        "ours_whole_last",
     ]  # fmt: skip
     assert all(50 < value <= 100 for value in answer["allocated_percent"].values())
     times = answer["decision_ms"]["4"]

@@ -41,7 +41,14 @@ def test_all_rules_are_told_with_stable_keys(
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert list(answer["rules"]) == list(placement_churn.LOADS)
     for figures in answer["rules"].values():
-        assert list(figures) == ["slurm", "weights_fullness", "weights", "ours"]
+        assert list(figures) == [
+            "slurm",
+            "weights_fullness",
+            "weights_untimed",
+            "weights",
+            "ours",
+            "ours_whole",
+        ]
         assert list(figures["weights"]) == [
             "turned_away", "standard_error", "turned_away_8_gpus", "used", "whole",
         ]  # fmt: skip

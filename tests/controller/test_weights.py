@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from slurm_gpu.controller.amounts import Facts
+from slurm_gpu.controller.weightplan import Running, running_on
 from slurm_gpu.controller.weights import CYCLE_S
 from slurm_gpu.errors import SlurmError, UsageError
+from slurm_gpu.slurm.queue import CountedJob, Phase
 
 from .fakes import make_job
 from .weightsite import ALL_ONE, PACKED, Site
@@ -197,3 +199,55 @@ def test_before_any_job_was_seen_it_goes_by_fullness(site: Site) -> None:
     assert site.weights == PACKED
     assert site.table().mix == ()
     assert {line.useful for line in site.table().nodes} == {None}
+
+
+def runs_on(nodes: str, hours: float | None, site: Site) -> CountedJob:
+    end_s = None if hours is None else int(site.clock.wall() + hours * 3600)
+    return make_job(len(nodes), nodes=nodes, end_s=end_s, phase=Phase.RUNNING)
+
+
+def test_of_nodes_as_full_those_come_first_whose_jobs_go_on_for_longest(site: Site) -> None:
+    site.busy({"n1": 2, "n2": 2, "n3": 2, "n4": 0})
+    site.jobs = [runs_on("n1", 1, site), runs_on("n[1-2]", 10, site), runs_on("n3", None, site)]
+    site.start()
+    weights = site.weights
+    assert weights["n3"] < weights["n1"] == weights["n2"] < weights["n4"]
+    site.slurm.set_calls.clear()
+    site.jobs = site.jobs[1:]
+    site.turn()
+    assert site.slurm.set_calls == []
+    site.turn(9.5 * 3600)
+    assert site.slurm.set_calls == [(site.weights["n1"], ["n1", "n2"])]
+    assert weights["n1"] < site.weights["n1"] < site.weights["n4"]
+
+
+def test_a_node_that_one_job_holds_has_the_weight_of_whole_nodes_before_it_is_one(site: Site) -> None:
+    site.busy({"n1": 4, "n2": 4, "n3": 1, "n4": 0})
+    site.jobs = [runs_on("n1", 1, site), runs_on("n2", 1, site), runs_on("n[2-3]", 1, site)]
+    site.start()
+    assert site.weights["n1"] == site.weights["n4"]
+    assert site.weights["n2"] < site.weights["n3"]
+    site.busy({"n1": 0, "n2": 4, "n3": 1, "n4": 0})
+    site.slurm.set_calls.clear()
+    site.turn()
+    assert site.slurm.set_calls == []  # so whatever starts before the next look leaves it whole
+
+
+def test_levels_stay_those_of_timed_jobs_while_slurmctld_does_not_answer(site: Site) -> None:
+    site.jobs = [runs_on("n[1-3]", 5, site)]
+    site.start()
+    weights = site.weights
+    site.jobs = None
+    site.turn()
+    assert site.weights == weights
+
+
+def test_jobs_by_node_are_as_long_as_the_longest_and_hostlists_that_are_none_are_passed_over(
+    site: Site,
+) -> None:
+    now = site.clock.wall()
+    jobs = [
+        runs_on("n[1-2]", 1, site), runs_on("n2", 2, site), runs_on("n[", 3, site),
+        make_job(9, phase=Phase.ENDED, nodes="n1"), make_job(10, phase=Phase.PENDING, nodes=""),
+    ]  # fmt: skip
+    assert running_on(jobs) == {"n1": Running(1, int(now + 3600)), "n2": Running(2, int(now + 7200))}

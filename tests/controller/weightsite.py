@@ -14,6 +14,7 @@ from slurm_gpu.controller.placementtable import PlacementTable
 from slurm_gpu.controller.weights import CYCLE_S, WeightKeeper
 from slurm_gpu.database.results import Act
 from slurm_gpu.slurm.client import SlurmctldHost
+from slurm_gpu.slurm.queue import CountedJob
 
 from .fakes import Clock, Slurm, make_node
 
@@ -36,6 +37,8 @@ class Site:
         self.told: list[Act] = []
         self.busy(BUSY)
         self.running = 0
+        self.jobs: list[CountedJob] | None = None
+        """Of the last look at the queue."""
         self.mix = JobMix(self.clock, directory / "jobmix.json")
 
     def busy(self, gpus: dict[str, int], **more: Any) -> None:
@@ -63,12 +66,12 @@ class Site:
             config, self.directory, self.slurm, NodeLooks(self.slurm, self.clock), self.clock,
             Acts(self.clock, self.told.extend), lambda: 0.0, host, self.mix,
         )  # fmt: skip
-        self.keeper.turn(self.running)
+        self.keeper.turn(self.running, self.jobs)
         return self.keeper
 
     def turn(self, after_s: float = CYCLE_S) -> None:
         self.clock.advance(after_s)
-        self.keeper.turn(self.running)
+        self.keeper.turn(self.running, self.jobs)
 
     @property
     def weights(self) -> dict[str, int]:

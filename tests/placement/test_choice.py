@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -19,7 +21,7 @@ from slurm_gpu.placement.choice import (
 )
 from slurm_gpu.placement.fragmentation import Measure
 from slurm_gpu.placement.mix import Mix
-from slurm_gpu.placement.state import Nodes, NodeState
+from slurm_gpu.placement.state import Nodes, NodeState, Running
 from slurm_gpu.placement.weighted import NodeWeights
 from slurm_gpu.simulate.jobs import Request
 from tests.placement.building import node, node_states, requests
@@ -116,3 +118,42 @@ def test_whatever_fits_is_placed_once_for_each_node_where_it_may_be(
     for place in places:
         assert room[place.node]
         nodes = nodes.take(place.node, request_, place.devices)  # raises where it has no room
+
+
+def test_a_whole_node_is_broken_into_last_where_that_is_asked_for() -> None:
+    """Few want a whole node, and many what is left on the other: by the next job alone it is broken into."""
+    mix = Mix.of([(Request(gpus=1), 6), (Request(gpus=2), 6), (Request(gpus=4), 1)])
+    nodes = Nodes.of([node("whole", 1000, 1000, 1000, 1000), node("half", 0, 0, 1000, 1000)])
+    one, pair, four = Request(gpus=1), Request(gpus=1, nodes=2), Request(gpus=4)
+
+    def chosen(request: Request, among: Nodes, *, whole_last: bool) -> list[int]:
+        rule = LeastFragmentation(mix, whole_last=whole_last)
+        return sorted(place.node for place in rule.choose(among, request))
+
+    assert chosen(one, nodes, whole_last=False) == [0]
+    assert chosen(one, nodes, whole_last=True) == [1]
+    assert chosen(pair, nodes, whole_last=True) == [0, 1]  # where it cannot be helped
+    assert chosen(four, nodes, whole_last=True) == [0]
+    assert chosen(one, nodes.take(1, Request(gpus=2), (2, 3)), whole_last=True) == [0]
+
+
+def hours_until_whole(*hours: float) -> Nodes:
+    """Nodes with one of four GPUs in use, by jobs that may go on for so long."""
+    nodes = Nodes.of([node(f"n{i}", 0, 1000, 1000, 1000) for i in range(len(hours))])
+    until_s = 3600 * np.array(hours)
+    return dataclasses.replace(nodes, running=Running(0.0, until_s, np.ones(len(hours), dtype=np.int64)))
+
+
+def test_weights_fill_the_node_first_that_will_be_whole_last() -> None:
+    nodes = hours_until_whole(2, 30, 0.5)
+    (place,) = NodeWeights(None).choose(nodes, Request(gpus=1))
+    assert place.node == 1
+    (place,) = NodeWeights(None, timed=False).choose(nodes, Request(gpus=1))
+    assert place.node == 0
+    # Time goes by, and what was told of jobs changes.
+    weights = NodeWeights(None)
+    weights.choose(nodes, Request(gpus=1))
+    assert nodes.running is not None
+    later = dataclasses.replace(nodes.running, now_s=3600.0, until_s=3600 * np.array([40.0, 30, 1.5]))
+    (place,) = weights.choose(dataclasses.replace(nodes, running=later), Request(gpus=1))
+    assert place.node == 0

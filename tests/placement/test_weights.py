@@ -74,6 +74,57 @@ def test_what_a_node_is_worth_by_the_mix_counts_in_place_of_what_it_has_left() -
     assert level(room(2, worth=1.8), before=1) == 2
 
 
+HOUR_S = 3600.0
+
+
+def timed(node: NodeRoom, in_h: float | None, before: int | None = None, **more: Any) -> int:
+    """The level of a node whose jobs are over in so many hours."""
+    in_s = None if in_h is None else in_h * HOUR_S
+    return level_of(dataclasses.replace(node, whole_in_s=in_s, **more), Scale(node.gpus, timed=True), before)
+
+
+def test_the_longer_jobs_may_go_on_the_sooner_a_node_is_filled_and_whole_nodes_are_above_all() -> None:
+    assert Scale(4, whole_ranks=3, timed=True).levels == 19
+    for gpus in (2, 4, 8, 16):
+        hours = [math.inf, 1000, 24, 4, 1, 0.25, 0]
+        levels = [timed(room(1, gpus=gpus), in_h) for in_h in hours]
+        assert levels == sorted(levels)
+        assert FULL < levels[0] < levels[-1] < timed(room(0, gpus=gpus), 0) == 16
+        assert levels[0] == levels[1]  # ten days and for ever are one
+    # What is over the limit, or not known, is a place like others.
+    assert timed(room(1), -5) == timed(room(1), 0)
+    assert timed(room(1), 24) < timed(room(1), None) < timed(room(1), 0)
+
+
+def test_of_nodes_whose_jobs_end_together_the_fullest_comes_first() -> None:
+    for in_h in (0.1, 3, 200):
+        levels = [timed(room(used, gpus=8), in_h) for used in range(7, 0, -1)]
+        assert levels == sorted(levels)
+        assert len(set(levels)) > 3
+    # Each doubling of the time weighs as much as a GPU less.
+    assert timed(room(3, gpus=8), 3.75) == timed(room(4, gpus=8), 1.75) == timed(room(5, gpus=8), 0.75)
+
+
+def test_a_node_that_one_job_holds_will_be_whole_at_once_and_is_kept_for_that() -> None:
+    held = room(4, cpus_free=0)
+    assert timed(held, 10, one_job=True) == timed(room(0), 0) == 16
+    assert timed(held, 10) == FULL
+    # What cores it leaves may go to CPU jobs, before any that GPU jobs need.
+    assert timed(room(4, cpus_free=8), 10, one_job=True) == FULL
+    assert timed(room(3), 10, one_job=True) < 16
+    assert level_of(dataclasses.replace(held, one_job=True), Scale(4)) == FULL
+
+
+def test_time_that_goes_by_moves_a_node_by_three_quarters_of_a_level_at_the_least() -> None:
+    node, moves, level_now = room(1, gpus=8), 0, timed(room(1, gpus=8), 240)
+    for minutes in range(240 * 60, -1, -1):
+        then = timed(node, minutes / 60, level_now)
+        assert then - level_now in (0, 1)
+        moves += then != level_now
+        level_now = then
+    assert 5 <= moves <= 10
+
+
 def test_whole_nodes_of_several_ranks_are_above_all_others_in_their_order() -> None:
     scale = Scale(4, whole_ranks=3)
     assert scale.levels == 7

@@ -1,0 +1,52 @@
+"""The benchmark of orders runs what it says, and the same each time."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from bench import placement_orders
+from bench.placement_orders import SMALL_LOADS, Found, orders, run
+
+ASKED = SMALL_LOADS["CPUs in proportion"]
+
+
+@pytest.mark.parametrize("name", orders(ASKED, 4, 2))
+def test_where_there_is_room_for_all_nobody_is_turned_away(name: str) -> None:
+    found = run(orders(ASKED, 4, 12)[name](), ASKED, 4, 12, 0.1, 3, 300)
+    assert found.turned_away == 0
+    assert 9 < found.whole < 12
+
+
+def test_the_same_seed_gives_the_same_and_more_than_there_is_turns_some_away() -> None:
+    def once(seed: int, order: str = "applied") -> Found:
+        return run(orders(ASKED, 4, 3)[order](), ASKED, 4, 3, 1.5, seed, 400)
+
+    assert once(1) == once(1) != once(2)
+    assert 0.2 < once(1).turned_away < 0.8
+    assert once(1, "stock").moves == 0 < once(1).moves
+
+
+def test_places_that_follow_late_cost_something() -> None:
+    """The rule keeps whole nodes whole only as long as it knows which they are."""
+
+    def whole(every: int) -> float:
+        order = orders(ASKED, 4, 6)["latest_fullest"]
+        return sum(run(order(), ASKED, 4, 6, 0.6, seed, 400, every).whole for seed in range(6))
+
+    assert whole(1) > whole(8)
+
+
+def test_all_orders_are_told_with_stable_keys(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["placement_orders", "--seeds", "2", "--events", "30", "--nodes", "2", "--gpus", "4", "--json"]
+    monkeypatch.setattr(sys, "argv", argv)
+    placement_orders.main()
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(answer["orders"]) == list(SMALL_LOADS)
+    for figures in answer["orders"].values():
+        assert list(figures) == list(orders(ASKED, 4, 2))
+        assert set(figures["applied"]) >= {"turned_away", "whole", "whole_more", "whole_error", "moves"}
