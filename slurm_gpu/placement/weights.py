@@ -17,7 +17,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 FULL = 0
-"""The level of nodes that can take no GPU job at all: CPU jobs that may go anywhere strand nothing there."""
+"""The level of nodes that can take no GPU job at all: CPU jobs that may go anywhere strand nothing there.
+
+Where it counts how long jobs may go on it is that of those that stay so for very long.
+"""
 _MOST_LEVELS = 9
 """As many as a node of eight GPUs has states; nodes with more GPUs have several to a level."""
 _EXACT = 4
@@ -111,12 +114,14 @@ def level_of(room: NodeRoom, scale: Scale, before: int | None = None) -> int:
         return scale.below_whole + min(room.whole_rank, scale.whole_ranks - 1)
     worth = room.usable_gpus if room.worth is None else room.worth
     if room.usable_gpus == 0 or worth == 0:
-        return FULL
-    least, most = FULL + scale.timed, scale.below_whole - 1
+        if not scale.timed:
+            return FULL
+        worth = 0.0  # it has a place all the same: when some job ends there, it is not the first of all
+    most = scale.below_whole - 1
     place = _timed_place(worth, room, most, scale) if scale.timed else _place(worth, most, scale.largest)
-    if before is not None and least <= before <= most and abs(place - before) < _DEAD_BAND:
+    if before is not None and before <= most and abs(place - before) < _DEAD_BAND:
         return before
-    return min(max(math.floor(place + 0.5), least), most)
+    return min(max(math.floor(place + 0.5), FULL), most)
 
 
 def _place(usable: float, most: int, largest: int) -> float:
@@ -130,13 +135,12 @@ def _place(usable: float, most: int, largest: int) -> float:
 def _timed_place(worth: float, room: NodeRoom, most: int, scale: Scale) -> float:
     """GPUs left, less one for each doubling of the time until the node will be whole, spread over the levels.
 
-    From 1 for one GPU beside a job that goes on for very long.
+    From FULL for none beside a job that goes on for very long.
     """
     left_s = _UNKNOWN_S if room.whole_in_s is None else max(0.0, room.whole_in_s)
     doublings = min(math.log2(1 + left_s / _UNIT_S), _MOST_DOUBLINGS)
     highest = max(scale.largest - 1, 1)
-    lowest = 1 - _MOST_DOUBLINGS
-    return 1 + (worth - doublings - lowest) * (most - 1) / (highest - lowest)
+    return FULL + (worth - doublings + _MOST_DOUBLINGS) * (most - FULL) / (highest + _MOST_DOUBLINGS)
 
 
 def layout(managed: Collection[int], others: Collection[int], levels: int) -> Mapping[int, tuple[int, ...]]:

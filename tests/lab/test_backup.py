@@ -253,7 +253,7 @@ def test_reservations_go_on_when_the_backup_takes_over(backup: Backup) -> None:
         first.restart()
 
 
-OWN, WHOLE = 1, 5
+OWN, WHOLE = 1, 17
 """Weights of a node of four GPUs, none of them in use: the site's own, and ours."""
 
 

@@ -89,7 +89,7 @@ def test_the_longer_jobs_may_go_on_the_sooner_a_node_is_filled_and_whole_nodes_a
         hours = [math.inf, 1000, 24, 4, 1, 0.25, 0]
         levels = [timed(room(1, gpus=gpus), in_h) for in_h in hours]
         assert levels == sorted(levels)
-        assert FULL < levels[0] < levels[-1] < timed(room(0, gpus=gpus), 0) == 16
+        assert FULL <= levels[0] < levels[-1] < timed(room(0, gpus=gpus), 0) == 16
         assert levels[0] == levels[1]  # ten days and for ever are one
     # What is over the limit, or not known, is a place like others.
     assert timed(room(1), -5) == timed(room(1), 0)
@@ -108,11 +108,18 @@ def test_of_nodes_whose_jobs_end_together_the_fullest_comes_first() -> None:
 def test_a_node_that_one_job_holds_will_be_whole_at_once_and_is_kept_for_that() -> None:
     held = room(4, cpus_free=0)
     assert timed(held, 10, one_job=True) == timed(room(0), 0) == 16
-    assert timed(held, 10) == FULL
+    assert timed(held, 10) < timed(room(3), 10, one_job=True) < 16
     # What cores it leaves may go to CPU jobs, before any that GPU jobs need.
-    assert timed(room(4, cpus_free=8), 10, one_job=True) == FULL
-    assert timed(room(3), 10, one_job=True) < 16
+    assert timed(room(4, cpus_free=8), 10, one_job=True) == timed(held, 10)
     assert level_of(dataclasses.replace(held, one_job=True), Scale(4)) == FULL
+
+
+def test_a_full_node_has_its_place_so_that_it_is_not_the_first_when_a_job_ends_there() -> None:
+    levels = [timed(room(4), in_h) for in_h in (math.inf, 24, 1, 0)]
+    assert levels[0] == FULL
+    assert levels == sorted(set(levels))
+    assert timed(room(4), 24) < timed(room(3), 24) < timed(room(4), 0.1)
+    assert timed(room(2, cpus_free=0), 24) == timed(room(4), 24)  # no cores, no room
 
 
 def test_time_that_goes_by_moves_a_node_by_three_quarters_of_a_level_at_the_least() -> None:
