@@ -55,8 +55,6 @@ from slurm_gpu.yamlsource import read_yaml
 
 PRICES = Path(__file__).resolve().parents[1] / "etc/prices.yaml"
 PLACEMENTS = 100_000
-HEADROOM = 0.2
-"""Of memory, in the placements with errors: as much as these are."""
 ALL = (*PLANNERS, *LEARNED)
 CONSIDERATE = ("ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom")
 BELOW = 1e-6
@@ -140,7 +138,7 @@ def run_all(
     tasks = [Task(place, workload, seed, planners) for workload in place.workloads for seed in seeds]
     n_placements = 1000 if args.quick else args.placements
     shares = [n_placements // args.processes + 1] * args.processes if n_placements else []
-    headrooms, place_seeds = [HEADROOM] * len(shares), range(len(shares))
+    headrooms, place_seeds = [None] * len(shares), range(len(shares))
     if args.processes == 1:
         done = [run for some in watched(map(runs, tasks), len(tasks)) for run in some]
         return done, list(map(place_with_errors, headrooms, shares, place_seeds))
@@ -302,11 +300,10 @@ def show_prices(done: Sequence[Run]) -> None:
 def show_placements(placed: Sequence[Placements]) -> None:
     if placed:
         n, kills = sum(one.n for one in placed), sum(one.out_of_memory for one in placed)
-        percent = f"{100 * MEMORY_ERROR:.0f} %"
-        print(
-            f"{n} placements of the thesis's applications, whose memory is up to {percent} off, with as much"
-        )
-        print(f"headroom: {kills} out of memory")
+        together = np.mean([one.together for one in placed])
+        print(f"{n} placements of the thesis's applications in groups that chance chooses, memory up to")
+        error = f"{100 * MEMORY_ERROR:.0f} %"
+        print(f"{error} off, headroom learned: {kills} out of memory, {together:.2f} jobs/GPU")
 
 
 def answer(

@@ -16,6 +16,7 @@ from slurm_gpu.colocation.bound import least_makespan
 from slurm_gpu.colocation.contest import BASELINE, Timed
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
+from slurm_gpu.colocation.learnedbelief import Learned
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.simulator import Job, simulate
@@ -254,13 +255,25 @@ class Placements:
 
     n: int
     out_of_memory: int
+    together: float
+    """Jobs on a GPU, the mean over the time in which it had any."""
 
 
-def place_with_errors(headroom: float, n_placements: int, seed: int) -> Placements:
-    """The thesis's applications, whose memory is off by up to MEMORY_ERROR, until so many were started."""
+def place_with_errors(headroom: float | None, n_placements: int, seed: int) -> Placements:
+    """The thesis's applications, whose memory is off by up to MEMORY_ERROR, until so many were started.
+
+    `headroom`: a part of each one's memory, by a belief that knows all but the errors; None: by the belief
+    that learns, headroom too, from what it sees of these same jobs.
+    """
     random = np.random.default_rng(seed)
-    belief = Known(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
+    belief: Known | Learned
+    if headroom is None:
+        belief = Learned(THESIS_WORLD.profiles, THESIS_WORLD.capacity_mib, most_together=TOGETHER_THESIS)
+    else:
+        belief = Known(THESIS_WORLD, most_together=TOGETHER_THESIS, headroom=headroom)
+    watcher = belief if isinstance(belief, Learned) else None
     n = kills = 0
+    together: list[float] = []
     while n < n_placements:
         jobs = [
             Job(one.application, one.work_s, memory_factor=factor)
@@ -270,7 +283,8 @@ def place_with_errors(headroom: float, n_placements: int, seed: int) -> Placemen
                 strict=True,
             )
         ]
-        ran = simulate(THESIS_WORLD, jobs, AnyFit(belief, int(random.integers(1 << 31))))
+        ran = simulate(THESIS_WORLD, jobs, AnyFit(belief, int(random.integers(1 << 31))), watcher=watcher)
         n += ran.placements
         kills += ran.out_of_memory
-    return Placements(n, kills)
+        together.append(ran.together)
+    return Placements(n, kills, float(np.mean(together)))

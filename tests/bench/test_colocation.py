@@ -118,8 +118,10 @@ def test_a_makespan_below_its_bound_is_not_passed_over(few: list[Run]) -> None:
 
 def test_without_headroom_memory_that_is_off_runs_out_and_with_it_never() -> None:
     assert place_with_errors(0.0, 300, 1).out_of_memory > 0
-    placed = place_with_errors(0.2, 300, 1)
-    assert (placed.n >= 300, placed.out_of_memory) == (True, 0)
+    for headroom in (0.2, None):
+        placed = place_with_errors(headroom, 300, 1)
+        assert (placed.n >= 300, placed.out_of_memory) == (True, 0)
+        assert placed.together > 1.3
 
 
 def test_who_has_predictions_alone_learns_the_speed_of_pairs_that_it_sees_running(tmp_path: Path) -> None:
