@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,11 @@ def short(checkpoint: Path | None = None, settings: Settings = SHORT) -> Trained
     return train(GroupMethod(), mates_of(light_and_heavy()), settings, checkpoint=checkpoint)
 
 
+@cache
+def undisturbed() -> Trained:
+    return short()
+
+
 def same(one: Trained, other: Trained) -> bool:
     return one.history == other.history and all(
         np.array_equal(a, b) for a, b in zip(one.net.weights, other.net.weights, strict=True)
@@ -36,8 +42,8 @@ def same(one: Trained, other: Trained) -> bool:
 
 
 def test_the_same_seed_learns_the_same_and_another_something_else():
-    assert same(short(), short())
-    assert not same(short(), short(settings=replace(SHORT, seed=1)))
+    assert same(short(), undisturbed())
+    assert not same(undisturbed(), short(settings=replace(SHORT, seed=1)))
 
 
 def killed_after(checkpoint: Path, epoch: int) -> None:
@@ -64,7 +70,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, epoc
         GroupMethod(), mates_of(light_and_heavy()), SHORT, checkpoint=checkpoint, told=seen.append
     )
     assert seen[0].epoch == epoch + 1
-    assert same(resumed, short())
+    assert same(resumed, undisturbed())
 
 
 def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path):
@@ -83,7 +89,7 @@ def test_it_ends_early_where_nothing_becomes_better():
 
 
 def test_what_is_known_is_not_taught_again_and_never_lost():
-    first = short()
+    first = undisturbed()
     again = train(
         GroupMethod(), mates_of(light_and_heavy()), replace(SHORT, rate=1.0, last_rate=1.0), start=first.net
     )
