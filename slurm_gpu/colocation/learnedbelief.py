@@ -67,6 +67,8 @@ class Learned:
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._slowest: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
+        self._margins = 0.0, 0.0
+        self._peaks = [one.peak("memory_mib") for one in self.profiles]
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """See planner.Belief: what is likeliest. All 0 where they are not thought to run together."""
@@ -90,6 +92,11 @@ class Learned:
         """
         if len(members) < 2:
             return True
+        # What is learned of errors meanwhile counts at once.
+        margins = self.headroom.part.value, self.headroom.group_mib.value
+        if margins != self._margins:
+            self._margins = margins
+            self._fit.clear()
         key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
         known = self._fit.get(key)
         if known is None:
@@ -147,7 +154,7 @@ class Learned:
 
     def _fits(self, members: Sequence[Member]) -> bool:
         applications = tuple(one.application for one in members)
-        peaks = [self.profiles[one].peak("memory_mib") for one in applications]
+        peaks = [self._peaks[one] for one in applications]
         known = [peak for peak in peaks if peak is not None]
         if len(known) < len(peaks):
             return not self._not_together(applications)
@@ -169,7 +176,7 @@ class Learned:
     def _not_together(self, applications: tuple[int, ...]) -> bool:
         if self.experience.refused(applications):
             return True
-        if any(self.profiles[one].peak("memory_mib") is None for one in applications):
+        if any(self._peaks[one] is None for one in applications):
             return any(
                 self._like_refused(one, other)
                 for at, one in enumerate(applications)

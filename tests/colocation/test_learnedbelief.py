@@ -87,6 +87,14 @@ def test_what_does_not_fit_does_not_share() -> None:
     assert belief.fits([of(1)])
 
 
+def test_an_error_of_memory_counts_from_the_moment_it_is_seen() -> None:
+    belief = Learned([profile("half", (60, 4500.0))], CAPACITY_MIB)
+    pair = [of(0), of(0)]
+    assert belief.fits(pair)
+    belief.headroom.saw(1000.0, 1500.0)
+    assert not belief.fits(pair)
+
+
 def test_without_memory_known_those_like_who_could_not_do_not_share() -> None:
     names = [f"net (batch size {size})" for size in (8, 16, 32, 64)] + ["other"]
     speeds = {(i, (j,)): 0.9 for i in range(5) for j in range(5) if i < 3 or j < 3}
