@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 from slurm_gpu.colocation.planner import Belief, Planner
 
 if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
-    from slurm_gpu.colocation.profile import Profile
-
-if TYPE_CHECKING:
     from slurm_gpu.colocation.learned.net import Net
+    from slurm_gpu.colocation.profile import Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
