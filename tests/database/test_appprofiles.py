@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import delete
 
 from slurm_gpu.colocation.profile import Phase
 from slurm_gpu.database.appprofiles import profile_of, recorded_profiles
-from slurm_gpu.database.client import DeviceTimeline, Run, RunPage, RunTimeline
+from slurm_gpu.database.client import DatabaseClient, DeviceTimeline, Run, RunTimeline
+from slurm_gpu.database.schema import metadata
 from slurm_gpu.records import DeviceFacts, Host, Timeline
+from tests.database.running import Running
+from tests.database.samples import T0, gpu, host, record, row, segment
+from tests.database.test_detail import account, ship
 
 RUN = Run(
     id="17", full=True, cluster="c", job_id=17, array_job_id=None, array_task=None, het_job_id=None,
@@ -23,7 +29,7 @@ RUN = Run(
 )  # fmt: skip
 
 
-def host(**params: str) -> Host:
+def watched(**params: str) -> Host:
     return Host(
         cluster="c", job_id=17, restart=0, prolog_s=0, node="n1", boot_id="b", segment="s", seq=0, final=True,
         first_s=0, last_s=40, app="PyTorch", app_params=params,
@@ -46,7 +52,7 @@ LEVELS = bytes([125] * 10)
 
 
 def test_a_run_has_its_application_card_input_and_phases() -> None:
-    profile = profile_of(replace(RUN, hosts=[host(batch_size="64", dtype="fp16")]), recorded(LEVELS))
+    profile = profile_of(replace(RUN, hosts=[watched(batch_size="64", dtype="fp16")]), recorded(LEVELS))
     assert profile is not None
     assert (profile.application, profile.kind, profile.gpu_model) == (
         "PyTorch",
@@ -66,7 +72,7 @@ def test_without_the_cards_facts_slurms_type_names_it_and_no_memory_is_known() -
 
 @pytest.mark.parametrize("size", ["0", "many", "nan", "1e999"])
 def test_a_size_that_is_none_stays_a_parameter(size: str) -> None:
-    profile = profile_of(replace(RUN, hosts=[host(batch_size=size)]), recorded(LEVELS))
+    profile = profile_of(replace(RUN, hosts=[watched(batch_size=size)]), recorded(LEVELS))
     assert profile is not None
     assert (profile.input_size, profile.parameters) == (None, (("batch_size", size),))
 
@@ -80,31 +86,32 @@ def test_runs_of_which_too_little_is_known_have_no_profile() -> None:
     assert profile_of(RUN, replace(recorded(LEVELS), devices=None)) is None
 
 
-class Answers:
-    """A client whose database has these runs."""
-
-    def __init__(self, *runs: Run) -> None:
-        self._runs = runs
-        self.asked: list[dict[str, object]] = []
-
-    def all_runs(self, **filters: object) -> list[Run]:
-        self.asked.append(filters)
-        return list(RunPage(runs=self._runs, cursor=None).runs)
-
-    def run(self, job: str) -> list[Run]:
-        return [run for run in self._runs if run.id == job]
-
-    def timelines(self, job: str) -> list[RunTimeline]:
-        return [recorded(LEVELS)] if self.run(job) else []
+@pytest.fixture
+def site(server: Running) -> Running:
+    """The server without a row."""
+    with server.database.engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            connection.execute(delete(table))
+    return server
 
 
-def test_only_finished_runs_on_one_whole_gpu_are_asked_for() -> None:
-    client = Answers(
-        RUN,
-        replace(RUN, id="18", n_gpus=0.5),
-        replace(RUN, id="19", n_gpus=2.0),
-        replace(RUN, id="20", full=False),
+def test_finished_runs_on_one_whole_gpu_are_read_from_the_server(site: Running) -> None:
+    def shipped(job_id: int, number: int) -> list[Any]:
+        one = {"job_id": job_id, "segment": segment(number), "node": "here"}
+        course = Timeline(width_s=1, start_s=T0, series={"util": bytes([0] * 5 + [250] * 5)})
+        return [record(**one, timeline=course), host(**one, app_params={"batch_size": "64"})]
+
+    records, hosts = zip(*(shipped(job_id, job_id) for job_id in (1, 2, 3)), strict=True)
+    ship(site, records=list(records), hosts=list(hosts), devices=[gpu(node="here")])
+    account(
+        site,
+        row(nodes="here"),
+        row(nodes="here", job_id=2, state="FAILED"),
+        row(nodes="here", job_id=3, tres_allocated={"cpu": 1, "gres/gpu": 2}),
     )
-    found = list(recorded_profiles(client, since_s=5))  # type: ignore[arg-type]
-    assert len(found) == 1
-    assert client.asked == [{"states": ("COMPLETED",), "since_s": 5}]
+    with DatabaseClient(site.config) as client:
+        (profile,) = recorded_profiles(client, since_s=T0 - 100)
+        assert list(recorded_profiles(client, until_s=T0 - 100)) == []
+    assert (profile.application, profile.kind) == ("GROMACS", "molecular dynamics")
+    assert (profile.gpu_model, profile.input_size) == ("NVIDIA A100-SXM4-80GB", 64)
+    assert [(phase.seconds, phase.util) for phase in profile.phases] == [(5, 0.0), (5, 1.0)]
