@@ -20,7 +20,7 @@ def _doctor(lab: Lab) -> tuple[int, dict[str, set[str]]]:
 
 def _all_well(lab: Lab) -> bool:
     code, found = _doctor(lab)
-    # Its policy lends nothing, and nobody is urgent or shares there; there is no second slurmctld, nobody trains
+    # Its policy lends nothing, nobody is urgent or shares GPUs; there is no second slurmctld, nobody trains
     # forecasts, no daemon is systemd's.
     for nothing in ("lending", "urgent", "colocation", "backup", "forecasts", "boot"):
         found.pop(nothing, None)
