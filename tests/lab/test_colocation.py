@@ -67,6 +67,11 @@ def tells(lab: Lab) -> bool:
     return "\ncolocation 8\n" in (lab.layout.controller_run / "snapshot.txt").read_text()
 
 
+def is_told(lab: Lab, key: str) -> bool:
+    """Whether job_submit.lua knows what such jobs need: a moment after slurm-gpuctld does."""
+    return f"\nshare {key} " in (lab.layout.controller_run / "snapshot.txt").read_text()
+
+
 def log_of(lab: Lab) -> str:
     return (lab.layout.log / "slurm-gpuctld.out").read_text()[-3000:]
 
@@ -115,6 +120,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
     )  # fmt: skip
 
     apply(lab, "enforce")
+    wait_for(lambda: all(is_told(lab, name) for name in SUITED), 60, "all are told", lambda: log_of(lab), 0.5)
     jobs = [submit(lab, name) for name in order]
     shared_s, ended = run_all(lab, jobs)
     assert set(ended.values()) == {"done"}  # nobody ran out of memory
@@ -149,7 +155,7 @@ def test_twelve_jobs_share_two_gpus_in_three_quarters_of_the_time_and_nobody_is_
 def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_meanwhile(lab: Lab) -> None:
     apply(lab, "enforce")
     first = submit(lab, "elk")
-    wait_for(lambda: "elk" in book(lab).profiles, 180, "elk is known", lambda: log_of(lab), 1.0)
+    wait_for(lambda: is_told(lab, "elk"), 180, "elk is known", lambda: log_of(lab), 1.0)
     assert shards_of(lab, first) is None
     jobs = [submit(lab, "elk", 90) for _ in range(3)]
     wait_for(lambda: len(together(lab, jobs)) == 2, 60, "two share", lambda: queue(lab) + log_of(lab), 0.5)
@@ -175,7 +181,7 @@ def test_a_pair_that_breaks_its_promise_is_ended_though_slurm_gpuctld_is_killed_
 def test_one_that_runs_out_of_memory_beside_another_runs_once_more_alone(lab: Lab) -> None:
     apply(lab, "enforce")
     submit(lab, "fox", 10)
-    wait_for(lambda: "fox" in book(lab).profiles, 180, "fox is known", lambda: log_of(lab), 1.0)
+    wait_for(lambda: is_told(lab, "fox"), 180, "fox is known", lambda: log_of(lab), 1.0)
     # More than any of them ever had: two of these do not fit.
     jobs = [submit(lab, "fox", phases="util=30,mem=9000,s=15; util=30,mem=30000,s=15") for _ in range(3)]
     wait_for(
