@@ -29,8 +29,8 @@ SHIPMENTS_OF_AN_ADDRESS = 4
 """A node has one under way, and perhaps some on which it gave up: it must not take all threads."""
 READERS = 3
 """More would only wait for Python's lock; and not all are to wait for one name that is hard to resolve."""
-LIVE_AT_ONCE, RECORDS_AT_ONCE = 300, 600
-"""So many wait; of a thousand connections that leaves some for who is to be told to come again."""
+LIVE_AT_ONCE, RECORDS_AT_ONCE = 2500, 1000
+"""So many wait; of all connections that leaves some for who is to be told to come again."""
 SMALL_BYTES = 4096
 """What is larger, as it was sent, has records in it: it is read by the thread that stores it, in its turn."""
 

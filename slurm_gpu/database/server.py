@@ -33,7 +33,8 @@ _STOP_WITHIN_S = 2
 _REQUEST_WITHIN_S = 5.0
 _HEAD_BYTES = 1 << 16
 """Of a request, before its body."""
-_CONNECTIONS = 1000
+_CONNECTIONS = 4000
+"""Ten thousand nodes post a thousand times a second, and all wait while nothing is answered for a moment."""
 _WAITED_S = 8.0
 """Who has waited in the kernel for longer is let go: a node gives up after 20 s.
 
@@ -43,7 +44,7 @@ _MORE_ON_UNIX = 500
 """Those on this host get in where nodes have to wait."""
 _CONNECTIONS_OF_A_PEER = 200
 _SHARE_OF_ROOM = 4
-"""A peer may hold this part of the room that is left: five that take all they can leave 445 to others."""
+"""A peer may hold this part of the room that is left: twenty that take all they can leave 668 to others."""
 _ALWAYS_OF_A_PEER = 8
 _UNREAD_MS = 60_000
 """Whose answer cannot be sent on for so long has gone, or does not want it."""
