@@ -17,6 +17,8 @@ import sys
 import zlib
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from slurm_gpu.clock import Clock
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.asking import RETRY_AFTER_S
@@ -98,14 +100,14 @@ class FarImport:
     @property
     def status(self) -> ImportStatus:
         """As it was told last."""
-        fares = self._worker.fares
-        return ImportStatus() if fares is None else ImportStatus(fares.last_import_s, fares.import_error)
+        told = self._worker.told
+        return ImportStatus() if told is None else ImportStatus(told.last_import_s, told.import_error)
 
     @property
     def stepped_s(self) -> float:
         """When it last got on, by Clock.monotonic()."""
-        fares = self._worker.fares
-        return self._since_s if fares is None else fares.stepped_s
+        told = self._worker.told
+        return self._since_s if told is None else told.stepped_s
 
     def runs(self) -> bool:
         """Whether it goes on, or will once its worker is there again."""
@@ -121,13 +123,22 @@ class _Worker:
         self._beginning, self._clock, self._memory = beginning, clock, memory
         self._talk: _Talk | None = None
         self.fares: Fares | None = None
+        """While it lives, and has told something."""
+        self.told: Fares | None = None
+        """The last that was heard of it, or of those before it."""
 
     async def keep(self) -> None:
         """Start it again and again."""
         pause_s = _PAUSE_S
         while True:
             began_s = self._clock.monotonic()
-            why = await self._live_once()
+            try:
+                why = await self._live_once()
+            except OSError as error:  # such as no descriptor left: that may pass
+                why = f"cannot be started: {error.strerror or error}"
+            except Exception:
+                log.exception("%s was given up", self._name)
+                why = "was given up"
             if self._clock.monotonic() - began_s >= _LONG_S:
                 pause_s = _PAUSE_S
             log.error("%s %s; it is started again in %g s", self._name, why, pause_s)
@@ -156,10 +167,11 @@ class _Worker:
         """How it ended."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = self._start(theirs)
-        if process is None:
-            ours.close()
-            return "cannot be started"
+            try:
+                process = self._start(theirs)
+            except BaseException:
+                ours.close()
+                raise
         talk = _Talk(self._name, self._memory, self._note)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: talk, ours)
@@ -172,18 +184,14 @@ class _Worker:
             talk.close(f"{self._name} has ended")
             await asyncio.shield(_reaped(process))
 
-    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes] | None:
+    def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         path = os.pathsep.join(filter(None, sys.path))
-        try:
-            return subprocess.Popen(
-                [*_COMMAND, str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        except OSError as error:
-            log.error("%s: %s", self._name, error.strerror)  # noqa: TRY400
-            return None
+        return subprocess.Popen(
+            [*_COMMAND, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "PYTHONPATH": path},
+        )
 
     async def _ended(self, talk: _Talk, process: subprocess.Popen[bytes]) -> str:
         heard_s = self._clock.monotonic()
@@ -198,7 +206,10 @@ class _Worker:
                 return f"has said nothing for {SILENT_S:g} s, and was killed"
 
     def _note(self, fares: Fares) -> None:
-        self.fares = fares
+        if fares.last_import_s is None and self.told is not None:
+            # It was started again: what the one before it imported is there.
+            fares = replace(fares, last_import_s=self.told.last_import_s)
+        self.fares = self.told = fares
 
 
 class _Talk(asyncio.Protocol):
@@ -265,6 +276,7 @@ class _Talk(asyncio.Protocol):
         finally:
             self._asked.pop(number, None)
             self._waiting_bytes -= n_bytes
+            del answer  # an error knows this frame, and what was sent
 
     def _take(self, word: Word) -> None:
         match word:

@@ -48,12 +48,16 @@ def running(root: Path, url: str, n_workers: int) -> Iterator[Daemon]:
             daemon.stop(signal.SIGKILL)
 
 
-def workers_of(daemon: Daemon) -> list[int]:
-    """Their process ids."""
-    assert daemon.process is not None
-    tasks = Path(f"/proc/{daemon.process.pid}/task").glob("*/children")
+def workers_of(daemon: Daemon | int, named: bytes = b"slurm_gpu.database.worker") -> list[int]:
+    """The process ids of a daemon's, or of a process's, in whose command line that stands."""
+    if isinstance(daemon, Daemon):
+        assert daemon.process is not None
+        parent = daemon.process.pid
+    else:
+        parent = daemon
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
     pids = [int(pid) for children in tasks for pid in children.read_text().split()]
-    return [pid for pid in pids if b"slurm_gpu.database.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in pids if named in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 def is_alive(pid: int) -> bool:
