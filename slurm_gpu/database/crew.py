@@ -64,7 +64,10 @@ class Crew(Generic[T, R]):
         """The item's result; raises what is given in its place."""
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self.begin(item, result)
-        return await result
+        try:
+            return await result
+        finally:
+            del result  # an error knows this frame: all that it knows would wait for a search for cycles
 
     def begin(self, item: T, receiver: Receiver[R]) -> None:
         """Do it, and tell the receiver in the loop that runs now."""
@@ -84,6 +87,7 @@ class Crew(Generic[T, R]):
                 log.exception("the work came to an end that nobody foresaw")
                 outcomes = [DatabaseError(f"the work came to an end: {error!r}") for _ in some]
             self._tell([(receiver, outcome) for (_, receiver), outcome in zip(some, outcomes, strict=True)])
+            del outcomes  # as in `do`
 
     def _next(self) -> Sequence[tuple[T, Receiver[R]]]:
         """Some that wait, and for which somebody waits; where none does, this thread is done."""

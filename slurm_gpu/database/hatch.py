@@ -16,9 +16,8 @@ import httptools
 from starlette.responses import Response
 
 from slurm_gpu.database.answers import answer_to
-from slurm_gpu.database.asking import BODY_WITHIN_S
+from slurm_gpu.database.asking import BODY_WITHIN_S, is_taken
 from slurm_gpu.database.lane import Lane
-from slurm_gpu.database.shipment import MAX_BODY_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -49,19 +48,24 @@ class Visit:
         self.since_s, self.within_s = now_s(), within_s
         self.headers: dict[bytes, str] = {}
         self.body = b""
-        self._parser = httptools.HttpRequestParser(self)
+        # It knows us as we know it: let go of at once, since bodies would wait for a search for cycles.
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
         self._url, self._kept, self._answer = b"", b"", b""
+        self._coming = bytearray()
         self._is_ours: bool | None = None
-        self._is_whole = self.waits = False
+        self.is_whole = self.waits = False
 
-    # What the parser finds
+    # What the parser finds: of the first request, since what follows it is not looked at
 
     def on_url(self, url: bytes) -> None:
         """A part of it."""
-        self._url += url
+        if not self.is_whole:
+            self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One of them. What no node sends is for others to judge."""
+        if self.is_whole:
+            return
         name = name.lower()
         if name in self.headers or name in _UNCOMMON:
             self._is_ours = False
@@ -69,19 +73,24 @@ class Visit:
 
     def on_headers_complete(self) -> None:
         """It is known what the peer wants."""
+        if self.is_whole or self._parser is None:
+            return
         is_post = self._parser.get_method() == b"POST" and self._url == TARGET.encode()
         length = self.headers.get(b"content-length", "")
-        is_known = b"authorization" in self.headers and length.isdecimal() and int(length) <= MAX_BODY_BYTES
+        is_known = b"authorization" in self.headers and is_taken(length)
         self._is_ours = self._is_ours is None and is_post and is_known
         self.since_s, self.within_s = now_s(), BODY_WITHIN_S
 
     def on_body(self, body: bytes) -> None:
         """A part of it."""
-        self.body += body
+        if not self.is_whole:
+            self._coming += body
 
     def on_message_complete(self) -> None:
         """The request is there, whole."""
-        self._is_whole = True
+        if not self.is_whole:
+            self.is_whole, self.body = True, bytes(self._coming)
+            self._coming.clear()
 
     # What the loop sees
 
@@ -98,14 +107,18 @@ class Visit:
             return
         if self._is_ours is None:
             self._kept += data
+        assert self._parser is not None
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._is_ours = bool(self._is_ours and self._is_whole)  # what follows a request is not looked at
+            self._is_ours = bool(self._is_ours and self.is_whole)
+        if self._is_ours:
+            self._kept = b""
         if self._is_ours is False or (self._is_ours is None and len(self._kept) > _HEAD_BYTES):
+            self._parser = None
             self._hatch.pass_on(self, self._connection, self._kept)
-        elif self._is_whole:
-            self.waits = True
+        elif self.is_whole:
+            self._parser, self.waits = None, True
             self._hatch.take(self, self._connection)
 
     def writable(self) -> None:
@@ -122,7 +135,7 @@ class Visit:
     def close(self) -> None:
         """It is over."""
         if self._connection.fileno() >= 0:
-            self.waits = False
+            self._parser, self.waits = None, False
             self._hatch.forget(self, self._connection)
             self._connection.close()
 
@@ -223,8 +236,8 @@ class Hatch:
                 visit.close()
 
     async def stop(self) -> None:
-        """Those who wait for an answer get a moment, the others none."""
-        for visit in [one for one in self._visits if not one.waits]:
+        """Those who wait for an answer, or for the rest of it, get a moment, the others none."""
+        for visit in [one for one in self._visits if not one.is_whole]:
             visit.close()
         until_s = now_s() + _STOP_WITHIN_S
         while self._visits and now_s() < until_s:

@@ -114,7 +114,8 @@ class PeerCredentialProtocol(HttpToolsProtocol):
         if PEERS.come(self._peer, _room(peer.family) - len(self.connections)):
             self._await_request()
             if self._early:
-                self.data_received(self._early)
+                early, self._early = self._early, b""
+                self.data_received(early)
         else:
             transport.abort()
 
