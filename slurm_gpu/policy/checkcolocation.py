@@ -83,10 +83,10 @@ class ColocationCheck(ValueCheck):
         location = (*_PLACE, "hold")
         try:
             seconds = parse_duration(value)
-        except (TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError):
             seconds = -1
         if not LEAST_HOLD_S <= seconds <= MOST_HOLD_S:
-            bounds = f"from {LEAST_HOLD_S}s to {MOST_HOLD_S // 60}m"
+            bounds = f"a time with its unit, from {LEAST_HOLD_S}s to {MOST_HOLD_S // 60}m"
             self.fail(
                 location,
                 f"{name_of(location)}: {shown(value)} must be {bounds}, such as 5m",

@@ -271,7 +271,7 @@ def _clock(minutes: int) -> str:
 
 def _colocation(said: Colocation) -> Section:
     who = "for every job" if said.may is None else f"for jobs of {', '.join(said.may)}"
-    slowed = "Who shares how fast is chosen so that all are done soonest."
+    slowed = "Who runs beside whom is chosen so that all are done soonest."
     if said.slowdown is not None:
         slowed = f"Nobody is to be slowed down beside others by more than a factor of {said.slowdown:g}."
     remarks = [
