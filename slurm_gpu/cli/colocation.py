@@ -34,6 +34,8 @@ def _of_table(command: Command) -> Command:
                      help="Nobody may take longer by more than this factor, such as 1.10."),
         click.option("--together", type=click.IntRange(1, 3), default=2, show_default=True,
                      help="So many jobs share a GPU at most."),
+        click.option("--predict", is_flag=True,
+                     help="Speeds of pairs that the table lacks are predicted from those that it has."),
         click.option("--gpu-model", metavar="NAME", help="Which table of the file, where it has several."),
         click.argument("table", type=_FILE),
     ):  # fmt: skip
@@ -72,7 +74,7 @@ def _cap(cap: float | None) -> float:
 def train(
     site: Site, table: Path, gpu_model: str | None, together: int, cap: float | None, planner: str, out: Path,
     seed: int, start: Path | None, checkpoint: Path | None, n_seeds: int | None, device: str, *,
-    if_better: bool,
+    predict: bool, if_better: bool,
 ) -> None:  # fmt: skip
     """Train a planner on a table of speeds, and write what it learned as a small file.
 
@@ -81,14 +83,14 @@ def train(
     """
     from slurm_gpu.cli import colocationtrain as run
 
+    known = run.Table(table, gpu_model, together, _cap(cap), predict)
     if n_seeds is not None:
         if seed or checkpoint is not None or if_better:
             raise UsageError(
                 "--sbatch gives each task its --seed, --checkpoint and --if-better: leave them out"
             )
-        run.print_script(table, gpu_model, together, cap, planner, out, start, device, n_seeds)
+        run.print_script(known, planner, out, start, device, n_seeds)
         return
-    known = run.Table(table, gpu_model, together, _cap(cap))
     run.train_planner(
         known, planner, out, seed, start, checkpoint, device, if_better=if_better, now_s=site.wall()
     )
@@ -118,7 +120,7 @@ def train(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 def evaluate(
     table: Path, gpu_model: str | None, together: int, cap: float | None, models: tuple[Path, ...],
-    planners: str | None, lists: int, jobs: int, gpus: int, seed: int, *, as_json: bool,
+    planners: str | None, lists: int, jobs: int, gpus: int, seed: int, *, predict: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Let planners schedule the same jobs in a model of the GPUs, beside SJF and the least that is possible.
 
@@ -128,27 +130,27 @@ def evaluate(
     from slurm_gpu.cli import colocationevaluate as run
     from slurm_gpu.cli.colocationtrain import Table
 
-    known = Table(table, gpu_model, together, _cap(cap))
-    names = None if planners is None else tuple(planners.split(","))
+    known = Table(table, gpu_model, together, _cap(cap), predict)
+    names = None if planners is None else tuple(name.strip() for name in planners.split(","))
     run.evaluate_planners(known, models, names, range(seed, seed + lists), jobs, gpus, as_json=as_json)
 
 
 @colocation.command(short_help="Who would share with whom, and what it would save.")
 @_of_table
-@click.argument("jobs", type=click.File(encoding="utf-8"))
-@click.option("--planner", metavar="NAME", help="[default: the one that wins the benchmark]")
+@click.argument("jobs", type=click.File(encoding="utf-8-sig"))
+@click.option("--planner", metavar="NAME", help="[default: annealing, or that of --model]")
 @click.option("--model", type=_FILE, metavar="FILE", help="What the planner learned, by `train`.")
 @click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option(
     "--prices",
     type=_FILE,
     metavar="FILE",
-    help="What a GPU and a part of one cost, if not prices.yaml of the package.",
+    help="What a GPU and a part of one cost, if not /etc/slurm-gpu/prices.yaml or the package's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/commands.md has its keys.")
 def plan(
     table: Path, gpu_model: str | None, together: int, cap: float | None, jobs: Any, planner: str | None,
-    model: Path | None, gpus: int, prices: Path | None, *, as_json: bool,
+    model: Path | None, gpus: int, prices: Path | None, *, predict: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Who would share a GPU with whom, in which order, how fast that is believed to be, and what it saves.
 
@@ -158,7 +160,7 @@ def plan(
     from slurm_gpu.cli import colocationplan as run
     from slurm_gpu.cli.colocationtrain import Table
 
-    known = Table(table, gpu_model, together, _cap(cap))
+    known = Table(table, gpu_model, together, _cap(cap), predict)
     run.plan_jobs(known, jobs, planner, model, gpus, prices, as_json=as_json)
 
 

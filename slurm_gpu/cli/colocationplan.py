@@ -17,15 +17,18 @@ from slurm_gpu.cli.colocationtrain import Table
 from slurm_gpu.cli.output import print_json, print_table
 from slurm_gpu.colocation.outcome import Outcome, What
 from slurm_gpu.colocation.planners import DEFAULT, planner
-from slurm_gpu.colocation.price import comparisons
+from slurm_gpu.colocation.price import Comparison, comparisons
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.errors import InputError
-from slurm_gpu.units import counted, format_duration
+from slurm_gpu.spreadsheet import bare
+from slurm_gpu.units import counted
 from slurm_gpu.yamlsource import read_yaml
 
 PRICES = "prices.yaml"
 _COLUMNS = ("start", "end", "GPU", "job", "application", "alone", "beside", "speed", "memory")
 _FIELDS = ("application", "seconds", "submit_s")
+_MOST_S = 10_000_000_000.0
+"""More than any time in epoch seconds for three hundred years."""
 
 
 def plan_jobs(
@@ -45,7 +48,8 @@ def plan_jobs(
     setting = known.setting(0, nets)
     ran = simulate(known.world, jobs, planner(chosen, setting), n_gpus=n_gpus)
     alone = simulate(known.world, jobs, planner("sjf", setting), n_gpus=n_gpus)
-    saved = _saved(prices, alone.makespan_s, ran.makespan_s)
+    compared = _compared(prices)
+    saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) for one in compared}
     lines = [
         _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
     ]
@@ -59,11 +63,11 @@ def plan_jobs(
         _COLUMNS, map(_cells, lines), right=("start", "end", "GPU", "job", "alone", "speed", "memory")
     )
     click.echo(
-        f"\n{counted(len(jobs), 'job')} by {chosen}: {format_duration(ran.makespan_s)}, one after the other "
-        f"{format_duration(alone.makespan_s)}; {ran.together:.2f} on a GPU in the mean"
+        f"\n{counted(len(jobs), 'job')} by {chosen}: {ran.makespan_s:.0f} s, one after the other "
+        f"{alone.makespan_s:.0f} s; {ran.together:.2f} on a GPU in the mean"
     )
-    for label, part in saved.items():
-        click.echo(f"Price saved, {label}: {part:.1%}")
+    for one in compared:
+        click.echo(f"Price saved, {one.name} ({one.in_words}): {saved[one.name]:.1%}")
 
 
 def _default(nets: Mapping[str, object]) -> str:
@@ -73,39 +77,52 @@ def _default(nets: Mapping[str, object]) -> str:
 
 def read_jobs(file: TextIO, names: Sequence[str]) -> list[Job]:
     """Lines of CSV with a header: application, seconds, and perhaps submit_s. Raises InputError."""
-    reader = csv.DictReader(file)
-    found, path = [], getattr(file, "name", "JOBS")
-
-    def wrong(message: str) -> InputError:
-        return InputError(str(path), reader.line_num, 1, message)
-
-    header = list(reader.fieldnames or ())
+    path = str(getattr(file, "name", "JOBS"))
+    reader = csv.reader(file, strict=True)
+    try:
+        lines = [(reader.line_num, row) for row in reader if row]
+    except csv.Error as error:
+        raise InputError(path, reader.line_num, 1, f"is not CSV: {error}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(path, 0, 0, f"is not UTF-8: {error.reason} at byte {error.start}") from None
+    header = lines[0][1] if lines else []
     if header not in (list(_FIELDS[:2]), list(_FIELDS)):
-        raise wrong(
-            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s"
+        raise InputError(
+            path,
+            1,
+            1,
+            f"the columns {','.join(header)!r} must be {','.join(_FIELDS[:2])!r}, and perhaps submit_s",
         )
+    if len(lines) == 1:
+        raise InputError(path, 1, 1, "there is no job")
     at = {name: number for number, name in enumerate(names)}
-    for row in reader:
-        name = row["application"]
-        if name not in at:
-            raise wrong(f"application {name!r} is not in the table; there are {', '.join(names)[:300]}")
+    found = []
+    for line, row in lines[1:]:
         try:
-            found.append(Job(at[name], _number(row, "seconds", 0.001), _number(row, "submit_s", 0)))
+            found.append(_job(row, header, at))
         except ValueError as error:
-            raise wrong(str(error)) from None
-    if not found:
-        raise wrong("there is no job")
+            raise InputError(path, line, 1, str(error)) from None
     return found
 
 
-def _number(row: Mapping[str, str | None], key: str, least: float) -> float:
-    text = row.get(key, "0")
+def _job(row: Sequence[str], header: Sequence[str], at: Mapping[str, int]) -> Job:
+    if len(row) != len(header):
+        raise ValueError(f"{len(row)} cells must be {len(header)}, as in the first line")
+    cells = dict(zip(header, row, strict=True))
+    name = bare(cells["application"])
+    if name not in at:
+        raise ValueError(f"application {name!r} is not in the table; there are {', '.join(at)[:300]}")
+    return Job(at[name], _number(cells, "seconds", 0.001), _number(cells, "submit_s", 0))
+
+
+def _number(cells: Mapping[str, str], key: str, least: float) -> float:
+    text = cells.get(key, "0")
     try:
-        value = float(text or "")
+        value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value < math.inf:
-        raise ValueError(f"{key} {text!r} must be a number of seconds, {least:g} or more")
+    if not least <= value <= _MOST_S:
+        raise ValueError(f"{key} {text!r} must be a number of seconds from {least:g} to {_MOST_S:.0f}")
     return value
 
 
@@ -150,12 +167,12 @@ def _cells(line: Mapping[str, object]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _saved(prices: Path | None, alone_s: float, shared_s: float) -> dict[str, float]:
-    """By comparison; nothing where no file of prices is there, and none was asked for."""
+def _compared(prices: Path | None) -> tuple[Comparison, ...]:
+    """Nothing where no file of prices is there, and none was asked for."""
     path = next((one for one in _price_files() if one.exists()), None) if prices is None else prices
     if path is None:
-        return {}
-    return {one.name: one.saved(alone_s, shared_s) for one in comparisons(read_yaml(path))}
+        return ()
+    return comparisons(read_yaml(path))
 
 
 def _price_files() -> tuple[Path, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import click
 
 from slurm_gpu.cli.output import console, remark
 from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.gaps import completed
 from slurm_gpu.colocation.learned import jobarray
 from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_model
 from slurm_gpu.colocation.learned.models import inputs_of, write_if_better
@@ -25,6 +28,7 @@ from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import table_world
 from slurm_gpu.colocation.world import World
 from slurm_gpu.errors import InputError, OutsideError
+from slurm_gpu.units import counted
 
 if TYPE_CHECKING:  # torch is where planners are trained
     from slurm_gpu.colocation.learned.training import Progress
@@ -38,21 +42,29 @@ class Table:
     gpu_model: str | None
     together: int
     cap: float
+    predict: bool = False
+    """Speeds that it lacks are predicted."""
 
     @cached_property
     def measured(self) -> Measured:
-        """Raises InputError, also where a pair has no speed: what is planned here is by the table alone."""
+        """The speed of each pair, a remark where some are predicted. Raises InputError where one lacks."""
         found = read_table(self.path, self.gpu_model)
-        for one, name in enumerate(found.names):
-            for other, beside in enumerate(found.names):
-                if (one, (other,)) not in found.speeds:
-                    raise InputError(
-                        str(self.path),
-                        0,
-                        0,
-                        f"{found.gpu_model}: lacks the speed of {name!r} beside {beside!r}",
-                    )
-        return found
+        lacking = found.lacking
+        if not lacking:
+            return found
+        n_pairs = len(found.names) ** 2
+        if self.predict:
+            remark(f"{counted(len(lacking), 'speed')} of {n_pairs} are not in {self.path}, and predicted")
+            return completed(found)
+        one, other = lacking[0]
+        and_more = f" (and {len(lacking) - 1} more of {n_pairs})" if len(lacking) > 1 else ""
+        raise InputError(
+            str(self.path),
+            0,
+            0,
+            f"{found.gpu_model}: lacks the speed of {found.names[one]!r} beside {found.names[other]!r}"
+            f"{and_more}; measure it, or have it predicted (--predict)",
+        )
 
     @cached_property
     def world(self) -> World:
@@ -82,12 +94,18 @@ def train_planner(
 ) -> None:
     """See the command."""
     try:
+        from slurm_gpu.colocation.learned.gradients import checked_device
         from slurm_gpu.colocation.learned.school import model_of, settings_of, teach
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise OutsideError("training needs torch, which no package carries: the extra train has it") from None
+        raise OutsideError(
+            "training needs torch, which no package carries: pip install 'slurm-gpu[train]'"
+        ) from None
 
+    checked_device(device)
+    for path in (out,) if checkpoint is None else (out, checkpoint):
+        _check_folder(path)
     setting = known.setting(seed)
     net = None if start is None else read_model(start, name, inputs_of(name)).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
@@ -99,7 +117,7 @@ def train_planner(
         "sha256": hashlib.sha256(known.path.read_bytes()).hexdigest(),
         "together": known.together,
         "cap": repr(known.cap),
-    }
+    } | ({"predicted": True} if known.predict else {})
     model = model_of(name, trained, setting, settings, data, now_s)
     try:
         written = write_if_better(out, model) if if_better else _write(out, model)
@@ -121,22 +139,20 @@ def _write(out: Path, model: Model) -> bool:
     return True
 
 
-def print_script(
-    table: Path,
-    gpu_model: str | None,
-    together: int,
-    cap: float | None,
-    name: str,
-    out: Path,
-    start: Path | None,
-    device: str,
-    n_seeds: int,
-) -> None:
+def _check_folder(path: Path) -> None:
+    """Known before the training, not after it."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise OutsideError(f"{path}: cannot be written: there is no folder {path.parent} to write to")
+
+
+def print_script(known: Table, name: str, out: Path, start: Path | None, device: str, n_seeds: int) -> None:
     """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
-    command = ["slurm-gpu", "colocation", "train", str(table.resolve()), "--planner", name]
-    command += ["--together", str(together), "--device", device]
-    for option, value in (("--gpu-model", gpu_model), ("--cap", cap)):
-        command += [] if value is None else [option, str(value)]
+    _ = known.measured  # a table with mistakes fails here, in place of in each task
+    command = ["slurm-gpu", "colocation", "train", str(known.path.resolve()), "--planner", name]
+    command += ["--together", str(known.together), "--device", device]
+    command += [] if known.gpu_model is None else ["--gpu-model", known.gpu_model]
+    command += ["--cap", str(known.cap)] if math.isfinite(known.cap) else []
+    command += ["--predict"] if known.predict else []
     command += [] if start is None else ["--start", str(start.resolve())]
     click.echo(jobarray.script(command, out.resolve(), n_seeds), nl=False)
 

@@ -62,6 +62,7 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
     "audit": (
         ("slurm-gpu audit", "What was done to the cluster last?"),
         ("slurm-gpu audit --act urgent", "Which urgent jobs started, and what had to wait for them?"),
+        ("slurm-gpu audit --refused urgent", "Who was refused one, and what reason was given?"),
     ),
     "report": (
         ("slurm-gpu report build --last month --out /srv/reports", "What the GPUs were used for last month:"),

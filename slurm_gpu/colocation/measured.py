@@ -64,6 +64,12 @@ class Measured:
         found = {tuple(sorted((one, *others))) for one, others in self.speeds}
         return sorted(found, key=lambda group: (len(group), group))
 
+    @property
+    def lacking(self) -> list[tuple[int, int]]:
+        """Pairs, one beside the other, whose speed nobody measured; a pair of one application is one."""
+        places = range(len(self.names))
+        return [(one, other) for one in places for other in places if (one, (other,)) not in self.speeds]
+
     def together(self, group: Sequence[int]) -> tuple[float | None, ...]:
         """Each one's speed in the order of `group`; None where nobody measured it."""
         return tuple(self.speeds.get((one, others)) for one, others in views_of(group))

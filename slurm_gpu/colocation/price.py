@@ -18,6 +18,8 @@ class Comparison:
     alone_price: float
     """Of an hour, as that of the part."""
     part_price: float
+    in_words: str = ""
+    """What is compared: "1/2 of a g4dn.4xlarge in place of g3.xlarge"."""
 
     def saved(self, alone_s: float, shared_s: float) -> float:
         """The part of the price that is saved where `shared_s` with sharing replace `alone_s` without.
@@ -44,7 +46,9 @@ def _comparison(source: YamlSource, location: Location, prices: Mapping[str, flo
     parts = value["parts"]
     if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
         raise source.error((*location, "parts"), f"parts must be a whole number from 1 on, not {parts!r}")
-    return Comparison(str(location[-1]), prices[value["alone"]], prices[value["shared"]] / parts)
+    alone, shared = value["alone"], value["shared"]
+    in_words = f"{f'1/{parts} of a ' if parts > 1 else ''}{shared} in place of {alone}"
+    return Comparison(str(location[-1]), prices[alone], prices[shared] / parts, in_words)
 
 
 def _price(source: YamlSource, location: Location) -> float:

@@ -34,8 +34,14 @@ def read_table(path: Path, gpu_model: str | None = None, scale: int = 1) -> Meas
     for table in tables:
         if table.gpu_model == gpu_model:
             return table
-    there = ", ".join(table.gpu_model for table in tables) or "none"
-    wanted = "one model of GPU must be named" if gpu_model is None else f"has no GPU model {gpu_model!r}"
+    if not tables:
+        raise InputError(str(path), 0, 0, "has no speeds; docs/colocation.md says how to write them")
+    there = ", ".join(table.gpu_model for table in tables)
+    wanted = (
+        "one model of GPU must be named (--gpu-model)"
+        if gpu_model is None
+        else f"has no GPU model {gpu_model!r}"
+    )
     raise InputError(str(path), 0, 0, f"{wanted}; there are: {there}")
 
 

@@ -73,7 +73,7 @@ def test_a_model_tells_what_it_was_trained_on(model: Path, table: Path):
 
 def test_planners_are_compared(slurm_gpu: CommandLine, table: Path, model: Path):
     argv = ("colocation", "evaluate", str(table), "--lists", "2", "--jobs", "8", "--model", str(model))
-    assert slurm_gpu(*argv, "--planners", "sjf,greedy,dqngpu") == 0
+    assert slurm_gpu(*argv, "--planners", "sjf, greedy,dqngpu") == 0
     lines = slurm_gpu.out.splitlines()
     assert [line.split()[0] for line in lines] == ["planner", "sjf", "greedy", "dqngpu"]
     assert lines[1].split()[1] == "1.000"
@@ -99,7 +99,7 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
     assert slurm_gpu(*argv) == 0
     assert "5 jobs by annealing: " in slurm_gpu.out
-    assert "Price saved, cost 1: " in slurm_gpu.out
+    assert "Price saved, cost 1 (1/2 of a g4dn.4xlarge in place of g3.xlarge): " in slurm_gpu.out
     assert slurm_gpu(*argv, "--json") == 0
     told = json.loads(slurm_gpu.out)
     assert told["one_by_one_s"] == pytest.approx(450)
@@ -117,7 +117,12 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     [
         ("name,s\n", "the columns 'name,s' must be 'application,seconds'"),
         ("application,seconds\nheavy,0\n", "jobs.csv:2:1: seconds '0' must be a number of seconds"),
-        ("application,seconds\nheavy\n", "seconds None must be a number"),
+        ("application,seconds\nheavy\n", "jobs.csv:2:1: 1 cells must be 2, as in the first line"),
+        ("application,seconds\n\nheavy,5,7\n", "jobs.csv:3:1: 3 cells must be 2"),
+        ("application,seconds\nheavy,1e300\n", "must be a number of seconds from 0.001 to 10000000000"),
+        ("application,seconds\nheavy,1h\n", "seconds '1h' must be a number of seconds"),
+        ('application,seconds\n"heavy,5\n', "is not CSV: unexpected end of data"),
+        ("", "the columns '' must be 'application,seconds'"),
         ("application,seconds\nother,5\n", "application 'other' is not in the table; there are light, heavy"),
         ("application,seconds\n", "there is no job"),
     ],
@@ -129,6 +134,16 @@ def test_jobs_that_are_none_are_told_with_their_line(
     jobs.write_text(text)
     assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 2
     assert message in slurm_gpu.err
+
+
+def test_jobs_come_as_spreadsheets_write_them(slurm_gpu: CommandLine, table: Path, tmp_path: Path):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_bytes(b"\xef\xbb\xbfapplication,seconds\r\n'light,100\r\n")
+    assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 0
+    assert "1 job by annealing: 100 s, one after the other 100 s" in slurm_gpu.out
+    jobs.write_bytes(b"application,seconds\nl\xe4ght,100\n")
+    assert slurm_gpu("colocation", "plan", str(table), str(jobs)) == 2
+    assert f"{jobs}: is not UTF-8: " in slurm_gpu.err
 
 
 @pytest.mark.parametrize(
@@ -151,7 +166,48 @@ def test_a_table_with_a_gap_is_no_table_to_plan_by(slurm_gpu: CommandLine, table
     told["together"].pop()
     table.write_text(json.dumps(told))
     assert slurm_gpu("colocation", "evaluate", str(table)) == 2
-    assert "card: lacks the speed of 'loner' beside 'loner'" in slurm_gpu.err
+    assert (
+        "card: lacks the speed of 'loner' beside 'loner'; measure it, or have it predicted" in slurm_gpu.err
+    )
+
+
+def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
+    slurm_gpu: CommandLine, table: Path, tmp_path: Path
+):
+    told = json.loads(table.read_text())
+    told["together"] = told["together"][:2]
+    table.write_text(json.dumps(told))
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("application,seconds\nlight,100\nheavy,100\n")
+    argv = ("colocation", "plan", str(table), str(jobs), "--json")
+    assert slurm_gpu(*argv) == 2
+    assert "lacks the speed of 'light' beside 'loner' (and 5 more of 9)" in slurm_gpu.err
+    assert slurm_gpu(*argv, "--predict") == 0
+    assert f"6 speeds of 9 are not in {table}, and predicted" in slurm_gpu.err
+    assert [one["speed"] for one in json.loads(slurm_gpu.out)["jobs"]] == pytest.approx(
+        [0.97, 0.97], abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "rc", "message"),
+    [
+        (("--device", "abacus"), 2, "--device abacus: torch cannot use it here: "),
+        (
+            ("--out", "nowhere/model.npz"),
+            3,
+            "nowhere/model.npz: cannot be written: there is no folder nowhere",
+        ),
+        (("--checkpoint", "nowhere/file"), 3, "nowhere/file: cannot be written: "),
+        (("--sbatch", "2", "--gpu-model", "other"), 2, "has no GPU model 'other'; there are: card"),
+    ],
+)
+def test_what_keeps_a_training_from_its_end_is_told_before_it(
+    slurm_gpu: CommandLine, table: Path, options: tuple[str, ...], rc: int, message: str
+):
+    assert slurm_gpu("colocation", "train", str(table), *options) == rc
+    assert message in slurm_gpu.err
+    assert slurm_gpu.out == ""
 
 
 def test_the_better_of_two_models_stays(slurm_gpu: CommandLine, table: Path, model: Path):
@@ -172,12 +228,12 @@ def test_what_is_known_is_a_start_for_what_is_new(slurm_gpu: CommandLine, table:
 
 
 def test_an_array_has_a_seed_and_a_checkpoint_for_each_task(slurm_gpu: CommandLine, table: Path):
-    assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--cap", "1.1") == 0
+    assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--cap", "1.1", "--predict") == 0
     text = slurm_gpu.out
     assert text.startswith("#!/bin/sh\n")
     assert "#SBATCH --array=0-3\n" in text
     assert f"colocation train {table} " in text
-    assert "--cap 1.1 --seed $SLURM_ARRAY_TASK_ID --checkpoint " in text
+    assert "--cap 1.1 --predict --seed $SLURM_ARRAY_TASK_ID --checkpoint " in text
     assert slurm_gpu("colocation", "train", str(table), "--sbatch", "4", "--seed", "1") == 2
 
 
