@@ -46,6 +46,8 @@ _CONNECTIONS_OF_A_PEER = 200
 _SHARE_OF_ROOM = 4
 """A peer may hold this part of the room that is left: twenty that take all they can leave 668 to others."""
 _ALWAYS_OF_A_PEER = 8
+_AHEAD = 16
+"""So many requests may come before the one before them is answered; none of our clients sends any."""
 _UNREAD_MS = 60_000
 """Whose answer cannot be sent on for so long has gone, or does not want it."""
 _LOOK_AGAIN_S = 0.02
@@ -138,6 +140,9 @@ class PeerCredentialProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins, perhaps the next one on this connection."""
+        if len(self.pipeline) >= _AHEAD:
+            # Ends the parsing, and is answered with 400: each answer lets a quarter of a MiB of them in.
+            raise ValueError(f"more than {_AHEAD} requests wait for the answer to the first")
         super().on_message_begin()
         if self._request_timer is None:
             self._await_request()

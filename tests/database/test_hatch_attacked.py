@@ -105,6 +105,15 @@ def test_what_is_no_request_of_ours_is_refused_once(server: Running, sent: bytes
     assert came.count(b"HTTP/1.1 ") == 1
 
 
+def test_few_requests_may_come_before_the_first_is_answered(server: Running) -> None:
+    one = b"GET /v1/live HTTP/1.1\r\nHost: dbhost\r\n\r\n"
+    last = b"GET /v1/live HTTP/1.1\r\nConnection: close\r\n\r\n"
+    assert answered(server, one * 15 + last).count(b"HTTP/1.1 401 ") == 16
+    came = answered(server, one * 1000 + last)
+    assert came.count(b"HTTP/1.1 401 ") <= 17
+    assert b"HTTP/1.1 400 " in came
+
+
 def test_a_credential_counts_once_by_whichever_way(server: Running) -> None:
     one = request(server, shipment(records=[]))
     other = one.replace(b"\r\nHost:", b"\r\nContent-Encoding: gzip\r\nHost:", 1)
