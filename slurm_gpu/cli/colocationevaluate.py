@@ -7,17 +7,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from slurm_gpu.cli.colocationtrain import Table
 from slurm_gpu.cli.output import console, print_json, print_table
-from slurm_gpu.colocation.contest import Standing, contest
 from slurm_gpu.colocation.learned.models import read_any
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.planners import LEARNED, PLANNERS
 from slurm_gpu.colocation.workloads import table_jobs
 from slurm_gpu.errors import UsageError
+
+if TYPE_CHECKING:  # its bound takes scipy, which a plan does not
+    from slurm_gpu.colocation.contest import Standing
 
 _COLUMNS = (
     "planner", "of_SJF", "at_worst", "above_bound", "not_slowed", "slowest", "together", "OOM", "ms_p50",
@@ -62,6 +65,8 @@ def evaluate_planners(
     as_json: bool,
 ) -> None:
     """See the command."""
+    from slurm_gpu.colocation.contest import contest
+
     nets = read_nets(models)
     planners = checked_names(names, nets)
     lists = [table_jobs(known.measured, "random", seed, n_jobs) for seed in seeds]

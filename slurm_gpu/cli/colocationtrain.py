@@ -100,7 +100,7 @@ def train_planner(
         if error.name != "torch":
             raise
         raise OutsideError(
-            "training needs torch, which no package carries: pip install 'slurm-gpu[train]'"
+            "training needs torch, which no package carries: pip install '/path/to/slurm-gpu[train]'"
         ) from None
 
     checked_device(device)

@@ -43,6 +43,7 @@ CARRIED_BY = {
     **dict.fromkeys(("matplotlib", "pyarrow"), ("slurm-gpu-report", "report")),
     **dict.fromkeys(("scipy", "sklearn"), ("slurm-gpu-learn", "learn")),
 }
+_IN_NO_PACKAGE = {"networkx": ("no package", "colocation")}
 _JUDGES_OF_SITE_FILE = ("doctor",)
 """Commands that say themselves what is wrong with the site file."""
 SUMMARIES = {name: summary for name, (_, summary) in _COMMANDS.items()}
@@ -148,7 +149,7 @@ def main(argv: Sequence[str] | None = None, site: Site | None = None) -> int:
     except ModuleNotFoundError as error:
         if os.environ.get(DEBUG_VARIABLE):
             raise
-        part = CARRIED_BY.get((error.name or "").partition(".")[0])
+        part = (CARRIED_BY | _IN_NO_PACKAGE).get((error.name or "").partition(".")[0])
         remedy = (
             "install the package again"
             if part is None

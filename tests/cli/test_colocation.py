@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -110,6 +111,39 @@ def test_a_plan_says_who_runs_beside_whom(slurm_gpu: CommandLine, table: Path, m
     assert by_job[2]["beside"]
     assert slurm_gpu("colocation", "plan", str(table), str(jobs), "--model", str(model)) == 0
     assert "5 jobs by dqngpu: " in slurm_gpu.out
+
+
+@pytest.mark.parametrize(
+    ("planner", "rc", "message"),
+    [
+        ("annealing", 0, "1 job by annealing: 100 s"),
+        (
+            "lp",
+            3,
+            "needs the Python module scipy.optimize, which is not installed here: slurm-gpu-learn has it",
+        ),
+        (
+            "blossom",
+            3,
+            "networkx, which is not installed here: no package has it (by hand, the extra colocation)",
+        ),
+    ],
+)
+def test_a_plan_needs_no_more_than_its_planner(
+    table: Path, tmp_path: Path, planner: str, rc: int, message: str
+):
+    jobs = tmp_path / "jobs.csv"
+    jobs.write_text("application,seconds\nlight,100\n")
+    program = (
+        "import sys; sys.modules |= dict.fromkeys(('scipy', 'networkx', 'sklearn', 'torch')); "
+        "from slurm_gpu.cli.main import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, "colocation", "plan", str(table), str(jobs), "--planner", planner],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert message in done.stdout + done.stderr
+    assert done.returncode == rc
 
 
 @pytest.mark.parametrize(
