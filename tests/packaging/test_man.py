@@ -138,8 +138,8 @@ def test_every_example_is_a_command_as_it_may_be_written(
             Path(file).touch()  # some are to be there
         path = words[:2] if words[:2] in COMMANDS else words[:1]
         command = COMMANDS[path]
-        context = click.Context(command, **command.context_settings)
-        command.parse_args(context, list(words[len(path) :]))  # raises where that is wrong usage
+        with click.Context(command, **command.context_settings) as context:
+            command.parse_args(context, list(words[len(path) :]))  # raises where that is wrong usage
 
 
 def test_pages_are_the_same_whoever_makes_them(man: Path) -> None:
