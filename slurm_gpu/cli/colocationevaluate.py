@@ -78,7 +78,10 @@ def evaluate_planners(
     if as_json:
         print_json({"gpu_model": known.measured.gpu_model, "planners": [asdict(one) for one in standings]})
         return
-    print_table(_COLUMNS, map(_row, standings), right=_COLUMNS[1:])
+    print_table(
+        _COLUMNS, map(_row, standings), right=_COLUMNS[1:], whole=_COLUMNS,
+        spare=("ms_p50", "together", "slowest", "at_worst"),
+    )  # fmt: skip
 
 
 def _row(one: Standing) -> tuple[str, ...]:

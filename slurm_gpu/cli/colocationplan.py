@@ -60,8 +60,9 @@ def plan_jobs(
         })  # fmt: skip
         return
     print_table(
-        _COLUMNS, map(_cells, lines), right=("start", "end", "GPU", "job", "alone", "speed", "memory")
-    )
+        _COLUMNS, map(_cells, lines), right=("start", "end", "GPU", "job", "alone", "speed", "memory"),
+        spare=("memory", "alone"),
+    )  # fmt: skip
     click.echo(
         f"\n{counted(len(jobs), 'job')} by {chosen}: {ran.makespan_s:.0f} s, one after the other "
         f"{alone.makespan_s:.0f} s; {ran.together:.2f} on a GPU in the mean"

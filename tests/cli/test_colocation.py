@@ -1,6 +1,7 @@
 """`slurm-gpu colocation`: a model trained, compared and put to use by its file alone."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -86,6 +87,31 @@ def test_planners_are_compared(slurm_gpu: CommandLine, table: Path, model: Path)
     assert ours["gap"] >= 0
     assert ours["ratio_max"] <= 1
     assert ours["out_of_memory"] == 0
+
+
+def test_on_80_columns_whole_columns_are_left_out(
+    slurm_gpu: CommandLine, table: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    argv = (
+        "colocation",
+        "evaluate",
+        str(table),
+        "--lists",
+        "1",
+        "--jobs",
+        "4",
+        "--planners",
+        "sjf,annealing",
+    )
+    assert slurm_gpu(*argv) == 0
+    header, *lines = re.sub(r"\x1b\[[0-9;]*m", "", slurm_gpu.out).splitlines()
+    assert max(map(len, (header, *lines))) <= 80
+    assert header.split()[-1] == "ms_p99"
+    assert [line.split()[0] for line in lines] == ["sjf", "annealing"]
+    assert slurm_gpu.err == "no room for ms_p50: a wider terminal or --json shows all\n"
 
 
 def test_under_a_cap_nobody_is_slower_than_that(slurm_gpu: CommandLine, table: Path, model: Path):
