@@ -1,13 +1,14 @@
 """A cluster under steady jobs whose daemons are killed, restarted and reconfigured, and whose clocks are set.
 
-    .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--json] [--keep]
+    .venv/bin/python bench/soak.py [--minutes 120] [--seed N] [--workers N] [--json] [--keep]
 
 Brings up a lab of its own (root; the lab must be down). Any daemon of Slurm, slurm-gpu or the database may
-be killed, ended and restarted, or be away for up to a minute, at any time; Slurm is told to read its files
-again and the policy is applied again. The wall clock of one node at a time, or of slurm-gpudbd's host, is set
-wrong by 1.5 s to 4 min, forward or back, and right again within a minute. At the end each job that held GPUs
-has to be recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks'
-own stamps; what was watched all the time has to agree with what the simulated GPUs did. What leaks is told by
+be killed, ended and restarted, or be away for up to a minute, at any time, and so may what stores for
+slurm-gpudbd (--workers) but that it is never away; Slurm is told to read its files again and the policy is
+applied again. The wall clock of one node at a time, or of slurm-gpudbd's host, is set wrong by 1.5 s to 4
+min, forward or back, and right again within a minute. At the end each job that held GPUs has to be
+recorded, once on each of them and for as long as it held them, by Slurm's accounting and the hooks' own
+stamps; what was watched all the time has to agree with what the simulated GPUs did. What leaks is told by
 the longest life of each daemon (soak_leaks.py): one of each kind lives through the second half.
 Nodes that Slurm takes out of service, as for a step that it could not kill, are put back as an admin would,
 and told with the reason; none of these may be a hook. How far it is goes to stderr every ten minutes.
@@ -162,6 +163,9 @@ class Soak:
             ("policy apply", lambda: self._say(["slurm-gpu", "policy", "apply"])),
         ]
         weights = [6, 4, 2, 1, 1, 1]
+        if self.lab.options.database_workers:
+            kinds.append(("worker killed", self._kill_worker))
+            weights.append(2)
         if not names:
             return
         kind, act = self.dice.choices(kinds, weights)[0]
@@ -172,6 +176,17 @@ class Soak:
 
     def _say(self, argv: Sequence[str]) -> None:
         self._quietly(argv, timeout_s=30)
+
+    def _kill_worker(self) -> None:
+        """One of slurm-gpudbd's that store, which lives through the second half as slurm-gpudbd does."""
+        pid = self.lab.daemons["slurm-gpudbd"].pid
+        try:
+            workers = psutil.Process(pid).children() if pid is not None and not self.spares_some else []
+            for worker in workers[:1]:
+                worker.kill()
+                self._note("a worker of slurm-gpudbd is killed")
+        except psutil.Error:
+            return  # slurm-gpudbd ended at this moment
 
     def _take_away(self, now: float, *, kill: bool, most_s: float, name: str | None = None) -> None:
         # slurm-gpu's own daemons oftener than the others.
@@ -271,10 +286,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A lab under jobs and trouble.")
     parser.add_argument("--minutes", type=arguments.seconds(0.1), default=120.0, help="default 120")
     parser.add_argument("--seed", type=int, default=1, help="of what happens when (default 1)")
+    parser.add_argument("--workers", type=int, default=0, help="of slurm-gpudbd (default 0)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     parser.add_argument("--keep", action="store_true", help="leave the lab up, to be looked at")
     options = parser.parse_args()
-    lab = Lab(options=Options(native_limits=False, own_clocks=True))
+    lab = Lab(options=Options(native_limits=False, own_clocks=True, database_workers=options.workers))
     if any(lab.status().values()):
         raise SystemExit("a lab is up; take it down first: lab/down")
     try:

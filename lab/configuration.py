@@ -39,7 +39,7 @@ def write(layout: Layout, options: Options, nodes: Sequence[Node], cgroups: Cgro
     _secret(layout.etc / "slurmdbd.conf", slurm_config.slurmdbd_conf(layout, passwords.slurm), "slurm")
     job_submit_script(layout, options.job_submit)
     hooks.install(layout, ours=options.services, own_clocks=options.own_clocks)
-    _slurm_gpu(layout, nodes, passwords)
+    _slurm_gpu(layout, options, nodes, passwords)
     programs.install(layout)
     associations.write(layout.associations_file)
     layout.port_file.write_text(f"{layout.port}\n")
@@ -106,7 +106,7 @@ def _munge_key(layout: Layout) -> None:
     _own(key, MUNGE_USER)
 
 
-def _slurm_gpu(layout: Layout, nodes: Sequence[Node], passwords: Passwords) -> None:
+def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], passwords: Passwords) -> None:
     zones = {
         name: {"nodes": ",".join(node.name for node in nodes if node.zone == name), "role": role}
         for name, role in (("zone1", "small"), ("zone2", "large"))
@@ -127,7 +127,11 @@ def _slurm_gpu(layout: Layout, nodes: Sequence[Node], passwords: Passwords) -> N
         f"mysql+pymysql://slurm_gpu:{passwords.slurm_gpu}@localhost/slurm_gpu"
         f"?unix_socket={layout.mariadb_socket}&charset=utf8mb4"
     )
-    settings = {"url": url, "listen": f"127.0.0.1:{layout.database_port}"}
+    settings = {
+        "url": url,
+        "listen": f"127.0.0.1:{layout.database_port}",
+        "workers": options.database_workers,
+    }
     _secret(layout.database_file, yaml.safe_dump(settings), slurm_config.SLURM_USER)
     policy = REPOSITORY / "lab" / "policy.yaml"
     if policy.exists():

@@ -123,6 +123,8 @@ class Options:
     """Whether slurm-gpud, slurm-gpudbd and the hooks run; the bare cluster if not."""
     controller: bool | None = None
     """Whether slurm-gpuctld runs, which needs none of the other services; None: as they do."""
+    database_workers: int = 0
+    """Processes of slurm-gpudbd's own that store what nodes ship."""
     own_clocks: bool = False
     """Whether each node, and slurm-gpudbd, has a wall clock that can be set: see lab/clocks.py."""
     extra_slurm_conf: tuple[str, ...] = ()
@@ -171,6 +173,7 @@ class Options:
             job_submit=JobSubmit(values["job_submit"]),
             services=values["services"],
             controller=values["controller"],
+            database_workers=values["database_workers"],
             own_clocks=values["own_clocks"],
             extra_slurm_conf=tuple(values["extra_slurm_conf"]),
         )

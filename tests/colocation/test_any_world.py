@@ -80,7 +80,9 @@ def test_the_same_seed_gives_the_same_log_and_the_log_played_again_gives_itself(
     again = simulate(world, some, Reckless(seed, 3), n_gpus=n_gpus)
     replayed = simulate(world, some, Replay(ran.log), n_gpus=n_gpus)
     assert ran.log == again.log == replayed.log
-    assert ran.utilisation == again.utilisation == replayed.utilisation
+    assert ran.utilisation == again.utilisation
+    # The log does not tell which starts were chosen together: the GPUs' times may be added in another order.
+    assert replayed.utilisation == pytest.approx(ran.utilisation, rel=1e-12)
     assert ran.memory_peak_mib == replayed.memory_peak_mib
 
 
