@@ -28,6 +28,7 @@ from slurm_gpu.database.results import (
     RunPage,
     RunTimeline,
 )
+from slurm_gpu.database.running import Running
 from slurm_gpu.errors import DatabaseError, NotAllowedError, RecordError, UsageError
 from slurm_gpu.records import Live
 
@@ -46,6 +47,7 @@ __all__ = [
     "Run",
     "RunPage",
     "RunTimeline",
+    "Running",
 ]
 
 _TIMEOUT_S = 30.0
@@ -185,6 +187,10 @@ class DatabaseClient:
     def cluster(self) -> ClusterState:
         """All nodes, the jobs on them and those that wait, as slurmctld said a moment ago."""
         return ClusterState.from_json(self._get("/v1/cluster", {}))
+
+    def running(self) -> Running:
+        """How the jobs that run have used their GPUs since they began; for operators."""
+        return Running.from_json(self._get("/v1/running", {}))
 
     def forecast(self, job: str) -> Forecast | str:
         """How long a job that waits will wait, or why nothing can be said; UsageError where it does not."""

@@ -1,0 +1,95 @@
+"""slurm-gpuweb over a cluster that never was: to look at the page, and for bench/monitor.py to measure.
+
+    python bench/monitor_server.py --gpus 10240 --port 8080
+
+Everybody who asks is signed in, as an operator or with --user as somebody: it listens on this host alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import uvicorn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.arguments import number, seconds
+from lab.synthetic import SyntheticCluster
+from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.seen import Seen
+from slurm_gpu.monitor.state import State, make_state
+from slurm_gpu.monitor.viewer import Viewer
+
+
+class Synthetic:
+    """Lets a synthetic cluster live, and makes states of it."""
+
+    def __init__(self, n_gpus: int, seed: int = 1) -> None:
+        self.source = SyntheticCluster(n_gpus, seed, now_s=time.time())
+        self._reports = self.source.nodes()
+        self._attention = Attention()
+        self.state: State | None = None
+
+    def look(self, step_s: float = 5.0) -> State:
+        """The next state."""
+        if self.state is not None:
+            self.source.step(step_s)
+        source = self.source
+        seen = Seen(
+            cluster=source.cluster(),
+            live=source.live(),
+            live_s=source.now_s,
+            reports=self._reports,
+            reservations=source.reservations(),
+            running=source.running(),
+        )
+        version = int(source.now_s * 1000) if self.state is None else self.state.version + 1
+        self._attention.look(seen.live_s, seen)
+        self.state = make_state(version, "synthetic", seen, source.racks, self.state, self._attention)
+        return self.state
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", type=number(8), default=10_240)
+    parser.add_argument("--port", type=number(1, 65535), default=8080)
+    parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds from state to state")
+    parser.add_argument("--user", help="who looks; an operator where it is not given")
+    parser.add_argument("--seed", type=number(0), default=1)
+    options = parser.parse_args()
+    viewer = Viewer(options.user or "operator", None, operator=options.user is None)
+    board, synthetic = Board(), Synthetic(options.gpus, options.seed)
+    board.show(synthetic.look())
+    asyncio.run(_serve(board, synthetic, viewer, options.port, options.every))
+
+
+async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, every_s: float) -> None:
+    config = uvicorn.Config(
+        make_app(board, lambda _: viewer), host="127.0.0.1", port=port, log_level="warning", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+
+    async def live() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            board.show(await asyncio.to_thread(synthetic.look, every_s))
+
+    living = asyncio.create_task(live())
+    print(f"http://127.0.0.1:{port}/", flush=True)
+    try:
+        await server.serve()
+    finally:
+        board.stop()
+        living.cancel()
+
+
+if __name__ == "__main__":
+    main()

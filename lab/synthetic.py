@@ -1,0 +1,270 @@
+"""Clusters that never were, of any size: what slurm-gpudbd would tell of them, moment by moment.
+
+The page, its tests and bench/monitor.py are tried on them. The same size, seed and moment give the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.database.reserve.reservation import Reservation
+from slurm_gpu.database.results import NodeReport
+from slurm_gpu.database.running import Running, RunningUse
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+
+GPUS_PER_NODE = 8
+NODES_PER_RACK = 16
+NODES_PER_ZONE = 256
+_CARDS = {
+    "h200": ("NVIDIA H200", 143_771.0, 700.0, 1980.0),
+    "a100": ("NVIDIA A100-SXM4-80GB", 81_920.0, 400.0, 1410.0),
+}
+_USERS = tuple(f"user{number}" for number in range(1, 61))
+_ACCOUNTS = ("vision", "language", "speech", "robots")
+_SIZES = (1, 1, 1, 2, 4, 8, 8, 16, 32, 64)
+"""GPUs of a job, as often as they stand here."""
+_BUSY = 0.9
+"""Of all GPUs so many are held."""
+_CHURN = 0.002
+"""Of the running jobs so many end in one step, and others begin."""
+
+
+@dataclass(slots=True)
+class _Job:
+    job: ClusterJob
+    places: dict[int, list[int]]
+    """By node its GPUs."""
+    level: float
+    """How busy it keeps them, in %."""
+    spread: float
+
+
+class SyntheticCluster:
+    """A cluster of so many GPUs; `step` lets some seconds pass.
+
+    It answers as slurm_gpu.database.client.DatabaseClient does.
+    """
+
+    def __init__(
+        self, n_gpus: int, seed: int = 1, now_s: float = 1_800_000_000.0, churn: float = _CHURN
+    ) -> None:
+        self.now_s = now_s
+        self._churn = churn
+        self._random = random.Random(seed)
+        self._n_nodes = max(1, n_gpus // GPUS_PER_NODE)
+        self._free = {node: list(range(GPUS_PER_NODE)) for node in range(self._n_nodes)}
+        self._down = {node for node in range(self._n_nodes) if self._random.random() < 0.01}
+        self._silent = {node for node in range(self._n_nodes) if self._random.random() < 0.005}
+        self._jobs: dict[int, _Job] = {}
+        self._waiting: dict[int, ClusterJob] = {}
+        self._next_id = 1001
+        while self._held() < _BUSY * self._n_nodes * GPUS_PER_NODE:
+            if not self._start(self._random.choice(_SIZES)):
+                break
+        for _ in range(min(2000, self._n_nodes)):
+            self._wait()
+
+    @property
+    def racks(self) -> dict[str, str]:
+        """By node, as slurm-gpu.yaml would say."""
+        return {self._name(node): f"r{node // NODES_PER_RACK + 1}" for node in range(self._n_nodes)}
+
+    def step(self, seconds: float = 5.0) -> None:
+        """Some jobs end, others begin, and all GPUs do something else."""
+        self.now_s += seconds
+        for job_id in list(self._jobs):
+            if self._random.random() < self._churn:
+                self._end(job_id)
+                self._start(self._random.choice(_SIZES))
+
+    def cluster(self) -> ClusterState:
+        """All nodes, the jobs on them and those that wait."""
+        holders: dict[int, list[ClusterHolder]] = {}
+        for job_id, item in self._jobs.items():
+            for node, gpus in item.places.items():
+                holders.setdefault(node, []).append(
+                    ClusterHolder(job_id=job_id, gpus=tuple(gpus), shared_gpus=())
+                )
+        nodes = tuple(self._node(node, holders.get(node, [])) for node in range(self._n_nodes))
+        jobs = (*(item.job for item in self._jobs.values()), *self._waiting.values())
+        return ClusterState(as_of_s=self.now_s, nodes=nodes, jobs=jobs)
+
+    def live(self) -> Mapping[str, Live]:
+        """What each device does now."""
+        holder = {
+            (node, gpu): item
+            for item in self._jobs.values()
+            for node, gpus in item.places.items()
+            for gpu in gpus
+        }
+        return {
+            self._name(node): Live(
+                at_s=self.now_s,
+                devices={
+                    _uuid(node, gpu): self._device(node, holder.get((node, gpu)))
+                    for gpu in range(GPUS_PER_NODE)
+                },
+                host={"cpu_pct": 40.0},
+            )
+            for node in range(self._n_nodes)
+            if node not in self._silent
+        }
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The devices of all nodes that have a slurm-gpud."""
+        return tuple(
+            NodeReport(
+                node=self._name(node),
+                heard_s=self.now_s,
+                version="0.2.0",
+                devices=tuple(self._facts(node, gpu) for gpu in range(GPUS_PER_NODE)),
+            )
+            for node in range(self._n_nodes)
+            if node not in self._silent
+        )
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
+        """None."""
+        return ()
+
+    def running(self) -> Running:
+        """How the jobs have used their GPUs."""
+        jobs = tuple(
+            RunningUse(
+                job_id=job_id,
+                start_s=item.job.start_s or 0,
+                coverage=1.0,
+                used=item.level > 0,
+                util_p25=round(max(0.0, item.level - item.spread)),
+                util_p95=round(min(100.0, item.level + item.spread)),
+                mem_p25=40.0,
+                mem_p95=60.0,
+            )
+            for job_id, item in self._jobs.items()
+        )
+        return Running(as_of_s=self.now_s, jobs=jobs, xids=())
+
+    def _held(self) -> int:
+        return sum(len(gpus) for item in self._jobs.values() for gpus in item.places.values())
+
+    def _start(self, n_gpus: int) -> bool:
+        places: dict[int, list[int]] = {}
+        wanted = n_gpus
+        order = self._random.sample(range(self._n_nodes), self._n_nodes)
+        for node in order:
+            free = self._free[node]
+            if node in self._down or not free or (wanted >= GPUS_PER_NODE and len(free) < GPUS_PER_NODE):
+                continue
+            if wanted < GPUS_PER_NODE and len(free) < wanted:
+                continue
+            taken = free[: min(wanted, len(free))]
+            places[node] = taken
+            wanted -= len(taken)
+            if wanted == 0:
+                break
+        if wanted:
+            return False
+        for node, taken in places.items():
+            self._free[node] = [gpu for gpu in self._free[node] if gpu not in taken]
+        level = self._random.choice((0.0, 35.0, 70.0, 95.0, 100.0, 100.0))
+        job = self._job(
+            "RUNNING", n_gpus, len(places), start_s=int(self.now_s - self._random.random() * 90_000)
+        )
+        self._jobs[job.job_id] = _Job(job, places, level, self._random.choice((0.0, 2.0, 10.0)))
+        return True
+
+    def _end(self, job_id: int) -> None:
+        for node, gpus in self._jobs.pop(job_id).places.items():
+            self._free[node] = sorted(self._free[node] + gpus)
+
+    def _wait(self) -> None:
+        n_gpus = self._random.choice(_SIZES)
+        job = self._job("PENDING", n_gpus, max(1, n_gpus // GPUS_PER_NODE), start_s=None)
+        self._waiting[job.job_id] = replace(job, reason=self._random.choice(("Resources", "Priority")))
+
+    def _job(self, state: str, n_gpus: int, n_nodes: int, start_s: int | None) -> ClusterJob:
+        job_id = self._next_id
+        self._next_id += 1
+        user = self._random.choice(_USERS)
+        submit_s = int(self.now_s if start_s is None else start_s) - self._random.randrange(7200)
+        return ClusterJob(
+            id=str(job_id),
+            job_id=job_id,
+            full=True,
+            user=user,
+            account=_ACCOUNTS[len(user) * int(user[4:]) % len(_ACCOUNTS)],
+            partition="gpu",
+            qos="normal",
+            state=state,
+            reason="None",
+            n_tasks=1,
+            n_nodes=n_nodes,
+            n_gpus=float(n_gpus),
+            submit_s=submit_s,
+            eligible_s=submit_s,
+            start_s=start_s,
+            end_s=None if start_s is None else start_s + 172_800,
+            time_limit_s=172_800,
+            name=self._random.choice(("train", "finetune <b>7B</b>", "eval", "sweep-17")),
+        )
+
+    def _node(self, node: int, holders: Sequence[ClusterHolder]) -> ClusterNode:
+        held = sum(len(holder.gpus) for holder in holders)
+        down = node in self._down
+        return ClusterNode(
+            node=self._name(node),
+            state="drain" if down else "mixed" if held else "idle",
+            reason="broken fan" if down else None,
+            in_service=not down,
+            partitions=("gpu",),
+            zone=f"zone{node // NODES_PER_ZONE + 1}",
+            server_type=self._type(node),
+            gpus={self._type(node): GPUS_PER_NODE},
+            gpus_free=0 if down else GPUS_PER_NODE - held,
+            cpus=128,
+            cpus_allocated=16 * held,
+            memory_mib=2_000_000,
+            memory_allocated_mib=250_000 * held,
+            holders=tuple(holders),
+        )
+
+    def _device(self, node: int, item: _Job | None) -> LiveDevice:
+        _, memory_mib, power_w, clock_mhz = _CARDS[self._type(node)]
+        if item is None:
+            return LiveDevice(
+                util_pct=0.0, mem_used_mib=4.0, mem_used_frac=0.0, power_w=0.1 * power_w, temp_c=31.0,
+                sm_clock_mhz=345.0, processes=0.0, throttle=(), jobs=(),
+            )  # fmt: skip
+        util = min(100.0, max(0.0, item.level + self._random.uniform(-item.spread, item.spread)))
+        used = 0.02 if item.level == 0 else 0.55 + 0.004 * item.spread
+        return LiveDevice(
+            util_pct=float(round(util)),
+            mem_used_mib=used * memory_mib,
+            mem_used_frac=used,
+            power_w=power_w * (0.15 + 0.0075 * util),
+            temp_c=35.0 + round(0.35 * util),
+            sm_clock_mhz=clock_mhz if util else 345.0,
+            processes=1.0,
+            throttle=(),
+            jobs=(item.job.job_id,),
+        )
+
+    def _facts(self, node: int, gpu: int) -> DeviceFacts:
+        name, memory_mib, power_w, clock_mhz = _CARDS[self._type(node)]
+        return DeviceFacts(
+            uuid=_uuid(node, gpu), node=self._name(node), at_s=1_799_000_000, name=name, minor=gpu, index=gpu,
+            memory_mib=memory_mib, power_limit_w=power_w, sm_clock_max_mhz=clock_mhz,
+        )  # fmt: skip
+
+    def _name(self, node: int) -> str:
+        return f"n{node + 1}"
+
+    def _type(self, node: int) -> str:
+        return "a100" if (node // NODES_PER_ZONE) % 2 else "h200"
+
+
+def _uuid(node: int, gpu: int) -> str:
+    return f"GPU-{node:08x}-0000-4000-8000-{gpu:012x}"

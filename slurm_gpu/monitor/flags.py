@@ -1,0 +1,64 @@
+"""Which running jobs need somebody's eye, and where that shows: slurm_gpu.attention on live values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from slurm_gpu.attention.concern import Flag
+from slurm_gpu.attention.watch import RunningJob, Watch
+from slurm_gpu.monitor.layout import Layout
+from slurm_gpu.monitor.seen import Seen
+
+_RUNS = frozenset({"RUNNING", "SUSPENDED"})
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFlag:
+    """A concern, whose job it is and where it shows."""
+
+    flag: Flag
+    id: str
+    user: str
+    squares: Sequence[int]
+
+
+class Attention:
+    """Watches each state that comes."""
+
+    def __init__(self, watch: Watch | None = None) -> None:
+        self._watch = Watch() if watch is None else watch
+
+    def look(self, now_s: float, seen: Seen) -> None:
+        """Take in what was seen; jobs whose start Slurm has not told are not judged."""
+        uses = {} if seen.running is None else {use.job_id: use for use in seen.running.jobs}
+        jobs = [
+            RunningJob(
+                job_id=job.job_id,
+                start_s=job.start_s,
+                suspended=job.state == "SUSPENDED",
+                used_before=uses[job.job_id].used if job.job_id in uses else None,
+            )
+            for job in seen.cluster.jobs
+            if job.state in _RUNS and job.start_s is not None
+        ]
+        devices = {
+            uuid: (node.at_s, value) for node in seen.live.values() for uuid, value in node.devices.items()
+        }
+        self._watch.look(now_s, jobs, devices)
+        for xid in () if seen.running is None else seen.running.xids:
+            self._watch.xid(xid.job_id, xid.device, xid.at_s)
+
+    def flags(self, now_s: float, seen: Seen, layout: Layout) -> list[ShownFlag]:
+        """The worst first."""
+        jobs = {job.job_id: job for job in seen.cluster.jobs}
+        return [
+            ShownFlag(
+                flag=flag,
+                id=jobs[flag.job_id].id,
+                user=jobs[flag.job_id].user,
+                squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
+            )
+            for flag in self._watch.flags(now_s)
+            if flag.job_id in jobs
+        ]

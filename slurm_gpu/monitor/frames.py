@@ -1,0 +1,122 @@
+"""One octet a square for each metric: what all may see, and what is left of it for one user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from slurm_gpu.database.clusterstate import ClusterNode
+from slurm_gpu.database.running import RunningUse
+from slurm_gpu.monitor.holding import Holding
+from slurm_gpu.monitor.layout import Layout
+from slurm_gpu.monitor.metrics import (
+    FREE,
+    GAP,
+    HELD,
+    LIVE,
+    OUT_OF_SERVICE,
+    SHARED,
+    STATE,
+    UNWATCHED,
+)
+from slurm_gpu.records import Live, LiveDevice
+
+
+def live_frames(layout: Layout, live: Mapping[str, Live]) -> dict[str, bytes]:
+    """The metrics that nodes tell of their devices, of every square."""
+    values = _by_square(layout, live)
+    frames = {}
+    for name, read in LIVE.items():
+        metric = layout.metrics[name]
+        octets = bytearray([GAP]) * layout.n_squares
+        for square, value in values:
+            octets[square] = metric.octet(read(value))
+        frames[name] = bytes(octets)
+    frames["clock"] = _clock(layout, values)
+    return frames
+
+
+def state_frame(
+    layout: Layout, nodes: Iterable[ClusterNode], live: Mapping[str, Live], holding: Holding
+) -> bytes:
+    """Who holds a square comes first; then whether anybody could, and whether anybody watches it."""
+    octets = bytearray(layout.n_squares)
+    in_service = {node.node: node.in_service for node in nodes}
+    for place in layout.nodes:
+        values = live.get(place.node)
+        out = not in_service.get(place.node, False)
+        for at, square in enumerate(place.squares):
+            unwatched = values is None or square.uuid not in values.devices
+            octets[place.first + at] = OUT_OF_SERVICE if out else UNWATCHED if unwatched else FREE
+    for held in holding.jobs_at:
+        octets[held] = SHARED if holding.is_shared(held) else HELD
+    return bytes(octets)
+
+
+def job_frames(layout: Layout, holding: Holding, running: Mapping[int, RunningUse]) -> dict[str, bytes]:
+    """p25 and p95 of each job on the squares that it has for itself."""
+    frames = {
+        name: bytearray([GAP]) * layout.n_squares for name in ("p25_util", "p95_util", "p25_mem", "p95_mem")
+    }
+    for job, squares in holding.whole.items():
+        use = running.get(job)
+        if use is None:
+            continue
+        values = {
+            "p25_util": use.util_p25,
+            "p95_util": use.util_p95,
+            "p25_mem": use.mem_p25,
+            "p95_mem": use.mem_p95,
+        }
+        for name, value in values.items():
+            octet = layout.metrics[name].octet(value)
+            for square in squares:
+                frames[name][square] = octet
+    return {name: bytes(octets) for name, octets in frames.items()}
+
+
+def own_squares(holding: Holding, owner_of: Mapping[int, str]) -> dict[str, list[int]]:
+    """By user the squares that only their own jobs hold."""
+    found: dict[str, list[int]] = {}
+    for square, jobs in holding.jobs_at.items():
+        users = {owner_of.get(job, "") for job in jobs}
+        if len(users) == 1 and (user := users.pop()) != "":
+            found.setdefault(user, []).append(square)
+    return found
+
+
+def only(octets: bytes, squares: Iterable[int]) -> bytes:
+    """A frame in which all but these squares are gaps."""
+    shown = bytearray([GAP]) * len(octets)
+    for square in squares:
+        shown[square] = octets[square]
+    return bytes(shown)
+
+
+def is_for_all(metric: str) -> bool:
+    """Whether everybody may see it of every square: occupancy is no secret."""
+    return metric == STATE.name
+
+
+def _by_square(layout: Layout, live: Mapping[str, Live]) -> list[tuple[int, LiveDevice]]:
+    return [
+        (square, value)
+        for node in live.values()
+        for uuid, value in node.devices.items()
+        if (square := layout.square_of.get(uuid)) is not None
+    ]
+
+
+def _clock(layout: Layout, values: list[tuple[int, LiveDevice]]) -> bytes:
+    """As a part of the device's maximum; where no driver tells one, of the greatest seen of its type."""
+    greatest: dict[str, float] = {}
+    for square, value in values:
+        if value.sm_clock_mhz is not None:
+            kind = layout.types[square]
+            greatest[kind] = max(value.sm_clock_mhz, greatest.get(kind, 0.0))
+    octets = bytearray([GAP]) * layout.n_squares
+    metric = layout.metrics["clock"]
+    for square, value in values:
+        top = layout.clock_max_mhz[square] or greatest.get(layout.types[square])
+        if value.sm_clock_mhz is not None and top:
+            octets[square] = metric.octet(100 * value.sm_clock_mhz / top)
+    return bytes(octets)

@@ -1,0 +1,61 @@
+"""A small cluster that never was, slurm-gpuweb's application over it, and whoever looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import httpx
+
+from lab.synthetic import SyntheticCluster
+from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.seen import Seen
+from slurm_gpu.monitor.state import State, make_state
+from slurm_gpu.monitor.viewer import Viewer
+
+OPERATOR = Viewer("carol", 1000, operator=True)
+N_GPUS = 64
+
+
+class Here:
+    """`viewer` is who asks; `look` makes the next state of what the cluster says."""
+
+    def __init__(self) -> None:
+        self.source = SyntheticCluster(N_GPUS, churn=0.1)
+        self.board = Board()
+        self.attention = Attention()
+        self.viewer = OPERATOR
+        self.app = make_app(self.board, lambda _: self.viewer)
+
+    def look(self) -> State:
+        before = self.board.state
+        source = self.source
+        seen = Seen(
+            cluster=source.cluster(),
+            live=source.live(),
+            live_s=source.now_s,
+            reports=source.nodes(),
+            reservations=source.reservations(),
+            running=source.running(),
+        )
+        self.attention.look(seen.live_s, seen)
+        version = 1 if before is None else before.version + 1
+        state = make_state(version, "lab", seen, source.racks, before, self.attention)
+        self.board.show(state)
+        return state
+
+    def somebody(self) -> str:
+        """A user with jobs that run."""
+        return next(job.user for job in self.source.cluster().jobs if job.state == "RUNNING")
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> httpx.Response:
+        """What the application answers."""
+
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+                return await client.get(path, headers=headers)
+
+        return asyncio.run(ask())

@@ -1,0 +1,101 @@
+"""What the API answers, over a cluster of sixty-four GPUs and through the real application."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.monitor.viewer import Viewer
+from tests.monitor.here import Here
+
+
+def test_a_frame_has_one_octet_for_each_square_of_the_layout_that_it_names(here: Here):
+    layout, frame = here.get("/api/v1/layout"), here.get("/api/v1/frame?metric=util")
+    gpus = [
+        gpu
+        for zone in layout.json()["zones"]
+        for rack in zone["racks"]
+        for node in rack["nodes"]
+        for gpu in node["gpus"]
+    ]
+    assert len(gpus) == len(frame.content) == 64
+    assert frame.headers["x-layout"] == layout.json()["id"]
+
+
+def test_before_anything_was_read_it_says_so(here: Here):
+    here.board.state = None
+    answer = here.get("/api/v1/layout")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert "since slurm-gpuweb started" in answer.json()["error"]
+
+
+def test_who_has_a_frame_is_not_sent_it_again(here: Here):
+    first = here.get("/api/v1/frame?metric=mem")
+    again = here.get("/api/v1/frame?metric=mem", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["x-layout"] == first.headers["x-layout"]
+
+
+def test_a_user_sees_gaps_in_all_frames_but_state_for_squares_of_others(here: Here):
+    seen_by_all = {name: here.get(f"/api/v1/frame?metric={name}").content for name in _metrics(here)}
+    user = here.somebody()
+    here.viewer = Viewer(user, None, operator=False)
+    state = here.board.state
+    assert state is not None
+    own = set(state.own[user])
+    assert own
+    for name, all_of_it in seen_by_all.items():
+        shown = here.get(f"/api/v1/frame?metric={name}").content
+        if name == "state":
+            assert shown == all_of_it
+        else:
+            assert all(shown[at] == (all_of_it[at] if at in own else 255) for at in range(64)), name
+
+
+def test_jobs_of_others_are_told_without_their_names(here: Here):
+    user = here.somebody()
+    here.get("/api/v1/jobs")
+    here.viewer = Viewer(user, None, operator=False)
+    jobs = here.get("/api/v1/jobs").json()["jobs"]
+    assert {job["user"] for job in jobs} > {user}
+    assert all((job["name"] is not None) == job["full"] == (job["user"] == user) for job in jobs)
+
+
+def test_what_changed_added_to_what_was_there_is_what_is_there(here: Here):
+    told = here.get("/api/v1/jobs").json()
+    known = {job["job_id"]: job for job in told["jobs"]}
+    for _ in range(30):
+        here.source.step()
+        here.look()
+        delta = here.get(f"/api/v1/jobs?since={told['version']}").json()
+        assert not delta["all"]
+        for job_id in delta["gone"]:
+            known.pop(job_id, None)
+        known |= {job["job_id"]: job for job in delta["jobs"]}
+        told = delta
+    everything = here.get("/api/v1/jobs").json()
+    assert known == {job["job_id"]: job for job in everything["jobs"]}
+
+
+def test_a_version_that_is_not_known_is_answered_with_everything(here: Here):
+    everything = here.get("/api/v1/jobs").json()
+    assert everything["all"]
+    assert here.get("/api/v1/jobs?since=999999").json() == everything
+
+
+@pytest.mark.parametrize(
+    "query", ["metric=nothing", "metric=../../etc", "metric=util'--", "metric=a&metric=b"]
+)
+def test_a_metric_that_is_none_is_refused(here: Here, query: str):
+    answer = here.get(f"/api/v1/frame?{query}")
+    assert answer.status_code == 400
+    assert "metric" in answer.json()["error"]
+
+
+def test_a_path_that_is_not_there_is_answered_in_json(here: Here):
+    answer = here.get("/api/v1/nothing")
+    assert answer.status_code == 404
+    assert "/api/v1/nothing" in answer.json()["error"]
+
+
+def _metrics(here: Here) -> list[str]:
+    return [item["name"] for item in here.get("/api/v1/layout").json()["metrics"]]
