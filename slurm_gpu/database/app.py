@@ -18,6 +18,7 @@ from slurm_gpu.database.forecasts.api import Forecasts
 from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.reads import Reads
 from slurm_gpu.database.reserve.api import ReservationPages
+from slurm_gpu.database.runninguse import RunningPage
 from slurm_gpu.database.services import Services
 
 
@@ -33,6 +34,7 @@ def make_app(services: Services, posts: Posts) -> Starlette:
         Route("/v1/runs/{job}/window", reads.get_window, methods=["GET"]),
         Route("/v1/live", reads.get_live, methods=["GET"]),
         Route("/v1/nodes", reads.get_nodes, methods=["GET"]),
+        Route("/v1/running", RunningPage(services).get, methods=["GET"]),
         Route("/v1/cluster", reads.get_cluster, methods=["GET"]),
         Route("/v1/forecast", forecasts.get_forecast, methods=["GET"]),
         Route("/v1/forecast/{job}", forecasts.get_job_forecast, methods=["GET"]),

@@ -1,0 +1,146 @@
+"""How each job that runs has used its GPUs so far, for GET /v1/running: in two queries for all of them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import Connection, RowMapping, select, type_coerce
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from slurm_gpu.attention.concern import Rules
+from slurm_gpu.database.asking import authenticated
+from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.packed import HISTOGRAMS, pack_statistics, unpacker
+from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.database.schema import Packed, event, run, run_device
+from slurm_gpu.database.services import Services
+from slurm_gpu.database.store import RECORD_WITHOUT_TIMELINE, read_record, readable
+from slurm_gpu.records import Histogram, histogram_quantile, merge_histograms
+
+KEPT_S = 20.0
+"""Records of a running job come each five minutes: whoever asks meanwhile is answered the same."""
+XIDS_OF_S = 3600
+_AT_ONCE = 500
+"""Runs whose rows are in memory together."""
+_IDLE_PCT = Rules().idle_pct
+_STATISTICS = Packed(pack_statistics, unpacker((*HISTOGRAMS, "uptime_s")))
+_COLUMNS = tuple(
+    type_coerce(column, _STATISTICS).label(column.name) if column.name == "statistics" else column
+    for column in RECORD_WITHOUT_TIMELINE
+)
+
+
+class RunningPage:
+    """GET /v1/running."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._lock = threading.Lock()
+        self._until, self._body = 0.0, b""
+
+    async def get(self, request: Request) -> Response:
+        """Answer an operator."""
+        caller = await authenticated(self._services.authenticator, request)
+        if not caller.sees_all:
+            raise HTTPException(403, "how all jobs use their GPUs is shown to operators")
+        return Response(await run_in_threadpool(self._answer), media_type="application/json")
+
+    def _answer(self) -> bytes:
+        """One at a time finds out, and the others have what it found."""
+        services = self._services
+        with self._lock:
+            if not self._body or services.clock.monotonic() >= self._until:
+                with services.database.reading() as connection:
+                    now_s = services.clock.wall()
+                    found = find_running(connection, services.cluster, now_s, services.min_coverage)
+                self._body = json.dumps(found.to_json(), separators=(",", ":")).encode()
+                self._until = services.clock.monotonic() + KEPT_S
+            return self._body
+
+
+def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Running:
+    """Of all runs that go on."""
+    goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
+    query = select(run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage).where(*goes_on)
+    rows = connection.execute(query).mappings().all()
+    measured = _measured(connection, [row["run_id"] for row in rows])
+    return Running(
+        as_of_s=now_s,
+        jobs=[_use(row, measured.get(row["run_id"], (None, None)), min_coverage) for row in rows],
+        xids=_xids(connection, {row["job_id"] for row in rows}, int(now_s) - XIDS_OF_S),
+    )
+
+
+_Histograms = tuple[Histogram | None, Histogram | None]
+"""Of utilisation and of memory."""
+
+
+def _use(row: RowMapping, histograms: _Histograms, min_coverage: float) -> RunningUse:
+    util, memory = histograms
+    coverage = 0.0 if row["coverage"] is None else min(1.0, row["coverage"])
+    ever = None if util is None else any(ms for percent, ms in util.items() if percent > _IDLE_PCT)
+    return RunningUse(
+        job_id=row["job_id"],
+        start_s=row["start_s"],
+        coverage=coverage,
+        # Nobody may say that it never did who has not looked all the time.
+        used=ever if ever or coverage >= min_coverage else None,
+        util_p25=_quantile(util, 0.25),
+        util_p95=_quantile(util, 0.95),
+        mem_p25=_quantile(memory, 0.25),
+        mem_p95=_quantile(memory, 0.95),
+    )
+
+
+def _quantile(histogram: Histogram | None, q: float) -> float | None:
+    return None if histogram is None else histogram_quantile(histogram, q)
+
+
+def _measured(connection: Connection, run_ids: Sequence[int]) -> dict[int, _Histograms]:
+    """By run, what its devices were measured to do, all added up."""
+    found: dict[int, _Histograms] = {}
+    for first in range(0, len(run_ids), _AT_ONCE):
+        query = select(*_COLUMNS).where(run_device.c.run_id.in_(run_ids[first : first + _AT_ONCE]))
+        by_run: dict[int, list[RowMapping]] = defaultdict(list)
+        for row in connection.execute(query).mappings():
+            by_run[row["run_id"]].append(row)
+        for run_id, some in by_run.items():
+            kept = list(_each_time_once(some))
+            util, memory = (
+                merge_histograms(_histogram(statistics.get(name)) for statistics in kept)
+                for name in HISTOGRAMS
+            )
+            found[run_id] = util, memory
+    return found
+
+
+def _each_time_once(rows: Sequence[RowMapping]) -> Iterable[Mapping[str, object]]:
+    """The statistics of a run's records, without those of a second watch over the same time."""
+    by_place: dict[tuple[str, str], list[RowMapping]] = defaultdict(list)
+    for row in rows:
+        by_place[row["node"], row["device"]].append(row)
+    for some in by_place.values():
+        if len(some) > 1:
+            records = [record for row in some if (record := readable(read_record, row)) is not None]
+            kept = {record.segment for record in resolve_double_watches(records)[0]}
+            some = [row for row in some if row["segment"] in kept]
+        yield from (row["statistics"] for row in some)
+
+
+def _histogram(told: object) -> Histogram | None:
+    return {int(percent): ms for percent, ms in told.items()} if isinstance(told, dict) else None
+
+
+def _xids(connection: Connection, jobs: set[int], since_s: int) -> list[RecentXid]:
+    query = select(event).where(event.c.kind == "xid", event.c.at_s >= since_s, event.c.job_id.is_not(None))
+    return [
+        RecentXid(job_id=row["job_id"], device=row["device"], at_s=row["at_s"], code=row["data"].get("code"))
+        for row in connection.execute(query.order_by(event.c.at_s)).mappings()
+        if row["job_id"] in jobs and row["device"] is not None
+    ]

@@ -1,0 +1,103 @@
+"""GET /v1/running: how the jobs that run have used their GPUs, in one answer for all."""
+
+from __future__ import annotations
+
+import pwd
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import delete
+
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.database.runninguse import KEPT_S, RunningUse
+from slurm_gpu.database.schema import metadata
+from tests.database.running import NOBODY, ROOT, Running
+from tests.database.samples import T0, row, segment
+from tests.database.test_detail import account, event, here, ship
+
+
+@pytest.fixture
+def site(server: Running) -> Iterator[Running]:
+    with server.database.engine.begin() as connection:
+        for table in metadata.sorted_tables:
+            connection.execute(delete(table))
+    server.clock.now += 1000  # what was answered in the test before is forgotten
+    yield server
+    server.slurm.queue.clear()
+
+
+def running(**given: Any) -> Any:
+    return row(**{"nodes": "here", "state": "RUNNING", "end_s": None, **given})
+
+
+def uses(site: Running) -> list[RunningUse]:
+    with DatabaseClient(site.config) as client:
+        return list(client.running().jobs)
+
+
+def test_percentiles_are_over_all_devices_together(site: Running) -> None:
+    busy = here(util_hist_ms={100: 10_000}, mem_hist_ms={50: 10_000})
+    idle = here(device="GPU-2", util_hist_ms={0: 10_000}, mem_hist_ms={10: 9_999, 11: 1})
+    ship(site, records=[busy, idle])
+    account(site, running(tres_allocated={"gres/gpu": 2}))
+    (use,) = uses(site)
+    assert (use.job_id, use.util_p25, use.util_p95, use.mem_p25, use.mem_p95) == (1, 0, 100, 10, 50)
+    assert (use.used, use.coverage) == (True, 1.0)
+
+
+def test_a_time_that_two_watches_saw_counts_once(site: Running) -> None:
+    longer = here(util_hist_ms={90: 10_000})
+    doubled = here(segment=segment(2), util_hist_ms={0: 9_000}, sampled_s=9.0)
+    after = here(segment=segment(3), first_s=T0 + 20, util_hist_ms={80: 10_000})
+    ship(site, records=[longer, doubled, after])
+    account(site, running())
+    (use,) = uses(site)
+    assert (use.util_p25, use.util_p95) == (80, 90)
+
+
+@pytest.mark.parametrize(
+    ("percents", "sampled_s", "used"),
+    [({0: 9_000, 1: 1_000}, 10.0, False), ({0: 9_999, 2: 1}, 10.0, True), ({0: 2_000}, 2.0, None)],
+    ids=["never more than idle", "once", "too little was seen"],
+)
+def test_who_did_not_look_does_not_say_that_a_gpu_was_never_used(
+    site: Running, percents: dict[int, int], sampled_s: float, used: bool | None
+) -> None:
+    ship(site, records=[here(util_hist_ms=percents, sampled_s=sampled_s)])
+    account(site, running())
+    assert [use.used for use in uses(site)] == [used]
+
+
+def test_a_job_of_which_nothing_came_has_gaps_and_one_that_ended_is_not_there(site: Running) -> None:
+    account(site, running(), row(job_id=2, nodes="here"))
+    (use,) = uses(site)
+    assert (use.job_id, use.used, use.coverage) == (1, None, 0.0)
+    assert (use.util_p25, use.util_p95, use.mem_p25, use.mem_p95) == (None, None, None, None)
+
+
+def test_errors_of_the_last_hour_come_with_the_job_that_held_the_gpu(site: Running) -> None:
+    now_s = int(site.clock.now)
+    told = {"device": "GPU-1", "job_id": 1, "data": {"code": 79}}
+    events = [event(1, at_s=now_s - 3500, **told), event(2, at_s=now_s - 3700, **told)]
+    ship(site, events=[*events, event(3, at_s=now_s - 3500, **{**told, "job_id": 2})])
+    account(site, running())
+    with DatabaseClient(site.config) as client:
+        (xid,) = client.running().xids
+    assert (xid.job_id, xid.device, xid.at_s, xid.code) == (1, "GPU-1", now_s - 3500, 79)
+
+
+def test_what_was_found_is_told_for_a_while(site: Running) -> None:
+    account(site, running())
+    assert [use.util_p25 for use in uses(site)] == [None]
+    ship(site, records=[here()])
+    account(site, running())
+    assert [use.util_p25 for use in uses(site)] == [None]
+    site.clock.now += KEPT_S
+    assert [use.util_p25 for use in uses(site)] == [40]
+
+
+@pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
+def test_it_is_for_operators(site: Running) -> None:
+    status, answer = site.asked_by(NOBODY, "GET", "/v1/running")
+    assert (status, "operators" in answer["error"]) == (403, True), pwd.getpwuid(NOBODY)
