@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.cli.cells import GAP, number, percent
 from slurm_gpu.database.client import NodeReport
+from slurm_gpu.monitor.overview import driver_order
 from slurm_gpu.records import Live, LiveDevice
 
 LIVE_COLUMNS = ("util % now", "memory % now", "W now")
@@ -45,18 +45,7 @@ def _listed(values: Iterable[str]) -> str:
 
 def node_lives(values: Mapping[str, Live], reports: Iterable[NodeReport]) -> dict[str, NodeLive]:
     """By node; devices of which no facts are known come last, by UUID."""
-    order = {
-        item.uuid: (
-            math.inf if item.index is None else item.index,
-            -1 if item.gpu_instance is None else item.gpu_instance,
-        )
-        for report in reports
-        for item in report.devices
-    }
-
-    def place(uuid: str) -> tuple[float, int, str]:
-        return *order.get(uuid, (math.inf, -1)), uuid
-
+    place = driver_order(reports)
     return {
         node: NodeLive(live, [live.devices[uuid] for uuid in sorted(live.devices, key=place)])
         for node, live in values.items()

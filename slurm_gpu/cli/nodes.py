@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import click
 
-from slurm_gpu.cli.cells import GAP, memory, positions, span, text
+from slurm_gpu.cli.cells import GAP, count, memory, positions, span, text
 from slurm_gpu.cli.nodelive import LIVE_COLUMNS, NodeLive, node_lives
-from slurm_gpu.cli.output import check_format, print_csv, print_json, print_table, remark
+from slurm_gpu.cli.output import check_format, print_csv, print_json, print_sentences, print_table, remark
 from slurm_gpu.cli.site import Site, with_site
+from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.clusterview import cluster_state
 from slurm_gpu.errors import UsageError
+from slurm_gpu.monitor.summary import gpu_types, in_partition, wait_reasons
 from slurm_gpu.slurm.occupancy import Holder, Occupancy, occupancy
 
 _COLUMNS = ("node", "state", "GPUs free", "shards", "CPUs", "memory", "used by")
@@ -35,6 +39,8 @@ _CSV_COLUMNS = (
 def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bool, as_csv: bool) -> None:
     """One entry per node: free of all GPUs, shards, CPUs and memory, and who holds which GPU.
 
+    Below stand the GPUs that are free, whatever nodes they are on, and why jobs wait.
+
     GPUs are numbered as Slurm numbers them on that node; "part of 1" are shards of GPU 1, "all of 1" every
     shard of it. A GPU of which shards are in use is not free as a whole, and nothing is free on a node that
     takes no jobs. In brackets stands the time to the job's limit, or that it is suspended or completing.
@@ -50,9 +56,11 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
         raise UsageError(
             f"--partition {partition}: no node is in such a partition; there are {', '.join(partitions)}"
         )
+    jobs = site.slurm.jobs()
+    entries = occupancy(everything, jobs)
     shown = [
         entry
-        for entry in occupancy(everything, site.slurm.jobs())
+        for entry in entries
         if (partition is None or partition in entry.node.partitions) and (not free or entry.gpus_free)
     ]
     if not shown:
@@ -62,9 +70,11 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
         told = {} if now is None else {name: {"live": item.to_json()} for name, item in now.items()}
         silent = {} if now is None else {"live": None}
         print_json({"nodes": [_to_json(entry) | told.get(entry.node.name, silent) for entry in shown]})
-    elif as_csv:
+        return
+    if as_csv:
         print_csv(_CSV_COLUMNS, (_to_csv(entry) for entry in shown))
-    elif now is None:
+        return
+    if now is None:
         rows = [_row(entry, now_s) for entry in shown]
         print_table(_COLUMNS, rows, right=_COLUMNS[2:6], whole=("node",), spare=_SPARE)
     else:
@@ -75,6 +85,24 @@ def nodes(site: Site, partition: str | None, free: bool, live: bool, as_json: bo
             rows.append([*row[:3], *(silent_cells if node_live is None else node_live.cells()), row[-1]])
         columns = (*_COLUMNS[:3], *LIVE_COLUMNS, _COLUMNS[-1])
         print_table(columns, rows, right=("GPUs free",), lists=LIVE_COLUMNS, whole=("node",), spare=_SPARE)
+    state = cluster_state(entries, jobs, now_s)
+    print_sentences(_totals(state if partition is None else in_partition(state, partition), now_s))
+
+
+def _totals(state: ClusterState, now_s: float) -> Iterator[str]:
+    """How many GPUs are free, whatever nodes they are on, and what waits for some."""
+    for kind in gpu_types(state):
+        parts = [f"{kind.free} of {kind.total} GPUs free"]
+        if kind.out_of_service:
+            parts.append(f"{kind.out_of_service} out of service")
+        if not kind.free and kind.next_free_s is not None:
+            parts.append(f"the next in {span(max(0.0, kind.next_free_s - now_s))}")
+        yield f"{text(kind.name) if kind.name else 'GPUs'}: {', '.join(parts)}"
+    if waits := wait_reasons(state):
+        n_jobs = sum(wait.n_jobs for wait in waits)
+        n_gpus = count(math.fsum(wait.n_gpus for wait in waits))
+        why = ", ".join(f"{wait.n_jobs} {text(wait.reason)}" for wait in waits)
+        yield f"waiting: {n_jobs} jobs for {n_gpus} GPUs ({why})"
 
 
 def _live(site: Site) -> Mapping[str, NodeLive]:

@@ -6,6 +6,7 @@ import csv
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
@@ -100,6 +101,18 @@ def print_table(
     click.echo("\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n")), color=True)
     if left_out:
         remark(f"no room for {', '.join(left_out)}: a wider terminal or --json shows all")
+
+
+def print_sentences(sentences: Iterable[str]) -> None:
+    """A line each, behind an empty one; what is longer than the terminal is wide goes on further right."""
+    width = console().width
+    wrapped = [
+        line
+        for one in sentences
+        for line in textwrap.wrap(one, width, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    if wrapped:
+        click.echo("\n".join(("", *wrapped)))
 
 
 def _least_width(cells: Iterable[str], *, is_name: bool) -> int:

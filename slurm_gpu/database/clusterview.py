@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
-from slurm_gpu.database.identity import Caller
-from slurm_gpu.database.nodeperiods import Places
-from slurm_gpu.database.slurmview import Queue
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode
 from slurm_gpu.slurm.occupancy import Occupancy, occupancy
+
+if TYPE_CHECKING:
+    # `slurm-gpu nodes` asks Slurm itself, where there are no database libraries.
+    from slurm_gpu.database.identity import Caller
+    from slurm_gpu.database.nodeperiods import Places
+    from slurm_gpu.database.slurmview import Queue
 
 _WAITING = "PENDING"
 
@@ -18,17 +23,39 @@ def show_cluster(
     nodes: Mapping[str, SlurmNode], queue: Queue, places: Places, caller: Caller
 ) -> ClusterState:
     """The cluster as `caller` may see it; jobs by their ids."""
-    shown = occupancy(nodes.values(), queue.by_id.values())
-    here = {holder.job.job_id for entry in shown for holder in entry.holders}
-    jobs = (job for job in queue.by_id.values() if job.state == _WAITING or job.job_id in here)
-    return ClusterState(
-        as_of_s=queue.as_of_s,
-        nodes=[_node(entry, places) for entry in shown],
-        jobs=[_job(job, caller) for job in sorted(jobs, key=lambda job: job.job_id)],
+    return cluster_state(
+        occupancy(nodes.values(), queue.by_id.values()),
+        queue.by_id.values(),
+        queue.as_of_s,
+        may_see=lambda job: caller.may_see(job.uid, job.user),
+        zones=places.zones,
+        server_types=places.server_types,
     )
 
 
-def _node(entry: Occupancy, places: Places) -> ClusterNode:
+def cluster_state(
+    shown: Iterable[Occupancy],
+    jobs: Iterable[QueuedJob],
+    as_of_s: float,
+    *,
+    may_see: Callable[[QueuedJob], bool] = lambda job: True,
+    zones: Mapping[str, str] = MappingProxyType({}),
+    server_types: Mapping[str, str] = MappingProxyType({}),
+) -> ClusterState:
+    """Nodes, and those of `jobs` that wait or are there; zones and server types by node."""
+    shown = list(shown)
+    here = {holder.job.job_id for entry in shown for holder in entry.holders}
+    told = (job for job in jobs if job.state == _WAITING or job.job_id in here)
+    return ClusterState(
+        as_of_s=as_of_s,
+        nodes=[
+            _node(entry, zones.get(entry.node.name), server_types.get(entry.node.name)) for entry in shown
+        ],
+        jobs=[_job(job, may_see(job)) for job in sorted(told, key=lambda job: job.job_id)],
+    )
+
+
+def _node(entry: Occupancy, zone: str | None, server_type: str | None) -> ClusterNode:
     node = entry.node
     return ClusterNode(
         node=node.name,
@@ -36,8 +63,8 @@ def _node(entry: Occupancy, places: Places) -> ClusterNode:
         reason=node.reason,
         in_service=entry.in_service,
         partitions=list(node.partitions),
-        zone=places.zones.get(node.name),
-        server_type=places.server_types.get(node.name),
+        zone=zone,
+        server_type=server_type,
         gpus=dict(node.gpus),
         gpus_free=entry.gpus_free,
         cpus=node.cpus,
@@ -53,8 +80,7 @@ def _node(entry: Occupancy, places: Places) -> ClusterNode:
     )
 
 
-def _job(job: QueuedJob, caller: Caller) -> ClusterJob:
-    full = caller.may_see(job.uid, job.user)
+def _job(job: QueuedJob, full: bool) -> ClusterJob:
     return ClusterJob(
         id=job.label,
         job_id=job.job_id,

@@ -1,1 +1,1 @@
-"""slurm-gpuweb: the whole cluster and every job on one page, over slurm-gpudbd's read API."""
+"""The whole cluster and every job for those who look at it: pages (slurm-gpuweb) and the terminal."""

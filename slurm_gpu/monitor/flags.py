@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from slurm_gpu.attention.concern import Flag
+from slurm_gpu.attention.concern import Concern, Flag, Rules
 from slurm_gpu.attention.watch import RunningJob, Watch
 from slurm_gpu.monitor.layout import Layout
 from slurm_gpu.monitor.seen import Seen
@@ -29,6 +29,11 @@ class Attention:
     def __init__(self, watch: Watch | None = None) -> None:
         self._watch = Watch() if watch is None else watch
 
+    @property
+    def rules(self) -> Rules:
+        """By which it judges."""
+        return self._watch.rules
+
     def look(self, now_s: float, seen: Seen) -> None:
         """Take in what was seen; jobs whose start Slurm has not told are not judged."""
         uses = {} if seen.running is None else {use.job_id: use for use in seen.running.jobs}
@@ -49,6 +54,10 @@ class Attention:
         for xid in () if seen.running is None else seen.running.xids:
             self._watch.xid(xid.job_id, xid.device, xid.at_s)
 
+    def concerns(self, now_s: float) -> list[Flag]:
+        """The worst first."""
+        return self._watch.flags(now_s)
+
     def flags(self, now_s: float, seen: Seen, layout: Layout) -> list[ShownFlag]:
         """The worst first."""
         jobs = {job.job_id: job for job in seen.cluster.jobs}
@@ -59,6 +68,41 @@ class Attention:
                 user=jobs[flag.job_id].user,
                 squares=sorted(layout.square_of[uuid] for uuid in flag.devices if uuid in layout.square_of),
             )
-            for flag in self._watch.flags(now_s)
+            for flag in self.concerns(now_s)
             if flag.job_id in jobs
         ]
+
+
+def recorded_concerns(now_s: float, seen: Seen, rules: Rules) -> list[Flag] | None:
+    """What records alone tell, without having watched: errors of GPUs, and jobs that never used theirs.
+
+    None where the records could not be read. They come each five minutes: what began since is not told.
+    """
+    if seen.running is None:
+        return None
+    devices: dict[int, list[str]] = {}
+    for node in seen.live.values():
+        for uuid, value in node.devices.items():
+            for job_id in value.jobs:
+                devices.setdefault(job_id, []).append(uuid)
+    running = {job.job_id for job in seen.cluster.jobs if job.state in _RUNS}
+    xids = [
+        Flag(job_id=xid.job_id, concern=Concern.XID, devices=(xid.device,), since_s=xid.at_s, coverage=1.0)
+        for xid in seen.running.xids
+        if xid.job_id in running
+    ]
+    idle = [
+        Flag(
+            job_id=use.job_id,
+            concern=Concern.HELD_IDLE,
+            devices=tuple(sorted(devices.get(use.job_id, ()))),
+            since_s=use.start_s,
+            coverage=use.coverage,
+        )
+        for use in seen.running.jobs
+        if use.job_id in running
+        and use.used is False
+        and use.coverage >= rules.min_coverage
+        and now_s - use.start_s >= rules.window_s
+    ]
+    return [*xids, *sorted(idle, key=lambda flag: (flag.since_s, flag.job_id))]

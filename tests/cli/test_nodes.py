@@ -51,6 +51,17 @@ def test_the_table_tells_the_same(slurm_gpu: CommandLine):
     assert "mixed+drain: disk is full" in slurm_gpu.out
 
 
+def test_below_it_stand_the_gpus_that_are_free_and_why_jobs_wait(slurm_gpu: CommandLine):
+    slurm_gpu("nodes")
+    table, _, totals = slurm_gpu.out.partition("\n\n")
+    assert "n1" in table
+    assert totals.splitlines() == [
+        "a100: 1 of 8 GPUs free",
+        "v100: 2 of 4 GPUs free",
+        "waiting: 32 jobs for 41 GPUs (30 BeginTime, 1 JobHeldUser, 1 Resources)",
+    ]
+
+
 def test_a_gpu_that_one_job_has_some_shards_of_is_held_in_part(slurm_gpu: CommandLine):
     changed = [
         dataclasses.replace(job, tres_allocated={"gres/shard": 3.0}) if job.job_id == 32 else job
@@ -229,7 +240,9 @@ def test_on_a_narrower_terminal_columns_are_left_out_and_named_but_no_number_is_
 ):
     printed = re.sub(r"\x1b\[[0-9;]*m", "", _on_terminal({**environ, "NO_COLOR": "1"}, columns))
     table, _, said = printed.partition("no room for ")
-    assert said.strip() == (f"{left_out}: a wider terminal or --json shows all" if left_out else "")
+    assert said.partition("\n")[0].strip() == (
+        f"{left_out}: a wider terminal or --json shows all" if left_out else ""
+    )
     assert max(map(len, table.splitlines())) <= columns
     words = set(table.split())
     assert {"0/4", "2/4", "alice", "GPU", "1-2", "25"} <= words

@@ -1,0 +1,71 @@
+"""What is shown of one moment: values stand beside who holds the GPU, and what is unknown is a gap."""
+
+import json
+
+from slurm_gpu.attention.concern import Concern, Flag
+from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.results import NodeReport
+from slurm_gpu.monitor.overview import make_overview
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from tests.monitor.clusters import NOW_S, cluster, holds, job, node, waiting
+
+
+def _two_jobs() -> ClusterState:
+    return cluster(
+        [node("n1", holds(7, 0, 1), holds(8, 2)), node("n2", partitions=["cpu", "gpu"])],
+        [job(7, "alice"), job(8, "bob"), waiting(9, user="bob"), waiting(10, partition="cpu")],
+    )
+
+
+def _live(**devices: LiveDevice) -> dict[str, Live]:
+    return {"n1": Live(at_s=NOW_S, devices=devices)}
+
+
+def _flag(job_id: int) -> Flag:
+    return Flag(job_id=job_id, concern=Concern.HELD_IDLE, devices=("a",), since_s=NOW_S - 9.0, coverage=1.0)
+
+
+def test_values_are_those_of_the_devices_that_slurm_gpud_says_the_job_holds() -> None:
+    # In the driver's order, which is neither Slurm's nor that of UUIDs.
+    live = _live(
+        a=LiveDevice(util_pct=50.0, jobs=(7,)), b=LiveDevice(util_pct=0.0, jobs=(7,)), c=LiveDevice(jobs=(8,))
+    )
+    facts = [DeviceFacts(uuid=uuid, node="n1", at_s=5, index=index) for uuid, index in (("a", 2), ("b", 0))]
+    report = NodeReport(node="n1", heard_s=5.0, version=None, devices=facts)
+    overview = make_overview("neuron", _two_jobs(), live, [report])
+    values = {
+        shown.row.job.job_id: [device.util_pct for device in shown.devices]
+        for shown in overview.rows
+        if shown.row.job is not None
+    }
+    assert values == {7: [0.0, 50.0], 8: [None]}
+
+
+def test_users_by_the_gpus_that_they_hold() -> None:
+    assert make_overview("neuron", _two_jobs(), {}, []).users == [("alice", 2), ("bob", 1)]
+
+
+def test_of_one_user_only_their_rows_and_waiting_jobs_are_shown_but_all_that_is_free() -> None:
+    overview = make_overview("neuron", _two_jobs(), {}, [], user="bob", flags=[_flag(7), _flag(8)])
+    assert [shown.row.job and shown.row.job.job_id for shown in overview.rows] == [8]
+    assert overview.waiting_jobs == 1
+    assert overview.types[0].free == 5
+    assert [shown.job.user for shown in overview.flags or ()] == ["bob"]
+
+
+def test_of_one_partition_only_its_nodes_and_what_waits_for_it() -> None:
+    overview = make_overview("neuron", _two_jobs(), {}, [], partition="cpu")
+    assert [shown.row.nodes for shown in overview.rows] == [("n2",)]
+    assert (overview.types[0].total, overview.waiting_jobs) == (4, 1)
+
+
+def test_what_nobody_judged_is_null_and_no_empty_list() -> None:
+    def told(flags: list[Flag] | None) -> object:
+        return make_overview("neuron", _two_jobs(), {}, [], flags=flags).to_json()["attention"]
+
+    assert (told(None), told([])) == (None, [])
+    assert json.loads(json.dumps(told([_flag(7)])))[0]["concern"] == "held_idle"
+
+
+def test_a_flag_of_a_job_that_has_just_gone_is_left_out() -> None:
+    assert make_overview("neuron", _two_jobs(), {}, [], flags=[_flag(99)]).flags == []
