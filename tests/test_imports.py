@@ -50,6 +50,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
         "job",
         "jobs",
         "nodes",
+        "top",
         "doctor",
         "explain",
         "forecast",

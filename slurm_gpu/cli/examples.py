@@ -14,6 +14,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("slurm-gpu nodes --free", "Where a whole GPU is free now:"),
         ("slurm-gpu nodes --live --partition gpu", "What the GPUs of a partition do now:"),
     ),
+    "top": (
+        ("slurm-gpu top", "Who uses which GPU, what waits and why, again each five seconds:"),
+        ("slurm-gpu top --once --user alice", "What alice's jobs do now, once:"),
+    ),
     "explain": (
         ("slurm-gpu explain -- sbatch --gpus=4 --time=2-0 job.sh", "Would this job be accepted?"),
         ("slurm-gpu explain --as bob --rules -- srun --gpus=1 nvidia-smi", "Somebody else's, and why:"),

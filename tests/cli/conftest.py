@@ -10,8 +10,10 @@ from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
 from slurm_gpu.database.client import Act, Decision, Health, NodeReport, Run, RunTimeline
+from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
-from slurm_gpu.errors import DatabaseError, SlurmError
+from slurm_gpu.database.running import Running
+from slurm_gpu.errors import DatabaseError, NotAllowedError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
 from tests.slurm.recorded import NOW_S, recorded_client
@@ -62,6 +64,10 @@ class Database:
         self.courses: list[RunTimeline] = []
         self.lives: dict[str, Live] = {}
         self.reports: list[NodeReport] = []
+        self.cluster_state: ClusterState | None = None
+        """None: slurm-gpudbd is away."""
+        self.running_state: Running | None = None
+        """None: who asks is no operator."""
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
         self.act_list: list[Act] = []
@@ -104,6 +110,16 @@ class Database:
 
     def nodes(self) -> list[NodeReport]:
         return self.reports
+
+    def cluster(self) -> ClusterState:
+        if self.cluster_state is None:
+            raise DatabaseError("slurm-gpudbd at http://dbhost:6829 cannot be reached")
+        return self.cluster_state
+
+    def running(self) -> Running:
+        if self.running_state is None:
+            raise NotAllowedError("not allowed: operators may see it")
+        return self.running_state
 
     def health(self) -> Health:
         if self.state is None:

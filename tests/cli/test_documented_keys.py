@@ -11,6 +11,7 @@ import pytest
 from slurm_gpu.cli.checks.every import CHECKS
 from slurm_gpu.cli.jobs import CSV_COLUMNS
 from tests.cli.conftest import CommandLine, make_record, make_run
+from tests.monitor.clusters import cluster, holds, job, node, waiting
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 _WORDS = set(
@@ -32,9 +33,10 @@ def _keys(value: Any, under: str = "") -> Iterator[str]:
                 yield from _keys(item, key)
 
 
-@pytest.mark.parametrize("argv", [("jobs",), ("job", "17"), ("nodes",), ("doctor",)])
+@pytest.mark.parametrize("argv", [("jobs",), ("job", "17"), ("nodes",), ("top",), ("doctor",)])
 def test_every_key_is_documented(slurm_gpu: CommandLine, argv: tuple[str, ...]):
     slurm_gpu.database.runs = [make_run(devices=(make_record("GPU-1"),))]
+    slurm_gpu.database.cluster_state = cluster([node("n1", holds(7, 0))], [job(7), waiting(8)])
     slurm_gpu(*argv, "--json")
     assert set(_keys(json.loads(slurm_gpu.out))) <= _WORDS
 

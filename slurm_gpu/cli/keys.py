@@ -1,0 +1,56 @@
+"""Keys as they are pressed, while a screen is shown."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_LONGEST = 64
+_NAMES = {
+    "\x1b[6~": "page down",
+    "\x1b[5~": "page up",
+    "\x1b[B": "down",
+    "\x1b[A": "up",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+}
+"""What terminals send for keys that are no letters (xterm's control sequences)."""
+
+
+@contextmanager
+def keys() -> Iterator[Callable[[float], str]]:
+    """Gives what waits so many seconds for a key, and says which: a letter, a name, or "" for none.
+
+    Where standard input is no terminal it only waits.
+    """
+    stream = sys.stdin
+    if not stream.isatty():
+        yield _none
+        return
+    number = stream.fileno()
+    before = termios.tcgetattr(number)
+    tty.setcbreak(number)
+    try:
+        yield lambda wait_s: _pressed(number, wait_s)
+    finally:
+        termios.tcsetattr(number, termios.TCSADRAIN, before)
+
+
+def _none(wait_s: float) -> str:
+    select.select([], [], [], wait_s)
+    return ""
+
+
+def _pressed(number: int, wait_s: float) -> str:
+    ready, _, _ = select.select([number], [], [], wait_s)
+    if not ready:
+        return ""
+    typed = os.read(number, _LONGEST).decode("latin-1")
+    if not typed:
+        return "q"  # the terminal is gone
+    return _NAMES.get(typed, typed[0])

@@ -1,0 +1,109 @@
+"""Looks at the cluster again and again for one person, and keeps what was seen while slurm-gpudbd is away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_gpu.attention.concern import Flag
+from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.results import NodeReport
+from slurm_gpu.database.running import Running
+from slurm_gpu.errors import DatabaseError, MungeError
+from slurm_gpu.monitor.flags import Attention, recorded_concerns
+from slurm_gpu.monitor.seen import Seen
+from slurm_gpu.records import Live
+
+SELDOM_S = 60.0
+"""Which devices nodes have changes rarely, and records come each five minutes."""
+
+
+class Observable(Protocol):
+    """The part of DatabaseClient that is asked."""
+
+    def cluster(self) -> ClusterState:
+        """All nodes, the jobs on them and those that wait."""
+
+    def live(self) -> Mapping[str, Live]:
+        """What the devices of each node do now, by node."""
+
+    def nodes(self) -> Sequence[NodeReport]:
+        """The nodes that run slurm-gpud, and their devices."""
+
+    def running(self) -> Running:
+        """How the jobs that run have used their GPUs; for operators."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What slurm-gpudbd said at one moment, by the wall clock here, and what is to be thought of it."""
+
+    at_s: float
+    seen: Seen
+    flags: Sequence[Flag] | None
+    """The worst first; None: it was neither watched for long enough nor told by records."""
+
+
+class Observer:
+    """`connect` opens slurm-gpudbd, `wall` and `monotonic` are clocks in seconds."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractContextManager[Observable]],
+        wall: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._connect, self._wall, self._monotonic = connect, wall, monotonic
+        self._attention = Attention()
+        self._began_s: float | None = None
+        self._seldom_s: float | None = None
+        self._reports: Sequence[NodeReport] = ()
+        self._running: Running | None = None
+        self.last: Observed | None = None
+        self.trouble: str | None = None
+        """Why there is nothing newer; None while there is."""
+
+    def look(self) -> None:
+        """Ask once; raises DatabaseError or MungeError only where there never was an answer."""
+        now = self._monotonic()
+        try:
+            with self._connect() as source:
+                cluster, live = source.cluster(), source.live()
+                if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
+                    self._reports, self._running = source.nodes(), _running(source)
+                    self._seldom_s = now
+        except (DatabaseError, MungeError) as error:
+            if self.last is None:
+                raise
+            self.trouble = str(error)
+            return
+        at_s = self._wall()
+        if self._began_s is None:
+            self._began_s = now
+        seen = Seen(
+            cluster=cluster,
+            live=live,
+            live_s=at_s,
+            reports=self._reports,
+            reservations=None,
+            running=self._running,
+        )
+        self._attention.look(at_s, seen)
+        rules = self._attention.rules
+        watched = now - self._began_s >= rules.window_s
+        self.last = Observed(
+            at_s=at_s,
+            seen=seen,
+            flags=self._attention.concerns(at_s) if watched else recorded_concerns(at_s, seen, rules),
+        )
+        self.trouble = None
+
+
+def _running(source: Observable) -> Running | None:
+    """None for who is no operator, and of an older slurm-gpudbd."""
+    try:
+        return source.running()
+    except DatabaseError:
+        return None

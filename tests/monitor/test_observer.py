@@ -1,0 +1,132 @@
+"""What was seen stays while slurm-gpudbd is away, and nothing is judged before it was watched."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from slurm_gpu.attention.concern import Concern
+from slurm_gpu.database.clusterstate import ClusterState
+from slurm_gpu.database.results import NodeReport
+from slurm_gpu.database.running import RecentXid, Running, RunningUse
+from slurm_gpu.errors import DatabaseError, NotAllowedError
+from slurm_gpu.monitor.observer import Observer
+from slurm_gpu.records import Live, LiveDevice
+from tests.monitor.clusters import NOW_S, cluster, holds, job, node
+
+
+class _Site:
+    """A clock, and a slurm-gpudbd that is there or not; job 7 holds a GPU and leaves it idle."""
+
+    def __init__(self) -> None:
+        self.passed_s = 0.0
+        self.away = False
+        self.asked_for_devices = 0
+        self.records: Running | None = None
+        self.observer = Observer(self.connect, lambda: NOW_S + self.passed_s, lambda: self.passed_s)
+
+    @contextmanager
+    def connect(self) -> Iterator["_Site"]:
+        if self.away:
+            raise DatabaseError("slurm-gpudbd cannot be reached")
+        yield self
+
+    def cluster(self) -> ClusterState:
+        return cluster([node("n1", holds(7, 0))], [job(7, start_s=NOW_S - 1)])
+
+    def live(self) -> dict[str, Live]:
+        device = LiveDevice(util_pct=0.0, jobs=(7,))
+        return {"n1": Live(at_s=NOW_S + self.passed_s, devices={"GPU-1": device})}
+
+    def nodes(self) -> list[NodeReport]:
+        self.asked_for_devices += 1
+        return []
+
+    def running(self) -> Running:
+        if self.records is None:
+            raise NotAllowedError("for operators")
+        return self.records
+
+    def look_for(self, seconds: int) -> None:
+        for _ in range(seconds // 10):
+            self.passed_s += 10
+            self.observer.look()
+
+
+@pytest.fixture
+def site() -> _Site:
+    return _Site()
+
+
+def test_without_any_answer_it_says_why(site: _Site) -> None:
+    site.away = True
+    with pytest.raises(DatabaseError, match="cannot be reached"):
+        site.observer.look()
+
+
+def test_the_last_state_stays_with_the_reason_and_is_replaced_afterwards(site: _Site) -> None:
+    site.look_for(10)
+    seen = site.observer.last
+    site.away = True
+    site.look_for(30)
+    assert site.observer.last is seen
+    assert site.observer.trouble == "slurm-gpudbd cannot be reached"
+    site.away = False
+    site.look_for(10)
+    assert site.observer.trouble is None
+    assert site.observer.last is not None
+    assert site.observer.last.at_s == NOW_S + 50
+
+
+def test_a_job_that_leaves_its_gpu_idle_is_flagged_within_five_minutes_and_nothing_before(
+    site: _Site,
+) -> None:
+    site.look_for(230)
+    assert site.observer.last is not None
+    assert site.observer.last.flags is None
+    site.look_for(70)
+    assert [flag.concern for flag in site.observer.last.flags or ()] == [Concern.HELD_IDLE]
+
+
+def test_devices_are_asked_for_once_a_minute(site: _Site) -> None:
+    site.look_for(100)
+    assert site.asked_for_devices == 2
+
+
+def _use(job_id: int, **given: Any) -> RunningUse:
+    """A job of an hour that never computed anything."""
+    values: dict[str, Any] = {
+        "job_id": job_id, "start_s": NOW_S - 3600, "coverage": 0.9, "used": False,
+        "util_p25": 0.0, "util_p95": 0.0, "mem_p25": 0.0, "mem_p95": 0.0,
+    }  # fmt: skip
+    return RunningUse(**{**values, **given})
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (_use(7), [Concern.HELD_IDLE]),
+        (_use(7, used=True), []),
+        (_use(7, used=None), []),
+        (_use(7, coverage=0.7), []),
+        (_use(7, start_s=NOW_S - 100), []),
+        (_use(8), []),  # it is over
+    ],
+)
+def test_records_tell_at_once_who_never_used_a_gpu_but_nothing_below_coverage(
+    site: _Site, use: RunningUse, told: list[Concern]
+) -> None:
+    site.records = Running(as_of_s=NOW_S, jobs=(use,), xids=())
+    site.observer.look()
+    assert site.observer.last is not None
+    assert [flag.concern for flag in site.observer.last.flags or ()] == told
+
+
+def test_records_tell_at_once_of_errors_of_a_gpu(site: _Site) -> None:
+    xid = RecentXid(job_id=7, device="GPU-1", at_s=NOW_S - 60, code=79)
+    site.records = Running(as_of_s=NOW_S, jobs=(), xids=(xid,))
+    site.observer.look()
+    assert site.observer.last is not None
+    (flag,) = site.observer.last.flags or ()
+    assert (flag.concern, flag.devices, flag.since_s) == (Concern.XID, ("GPU-1",), NOW_S - 60)
