@@ -6,24 +6,21 @@ import http.client
 import json
 import socket
 import threading
-from select import select
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.database import posts, storers
-from slurm_gpu.database import server as server_module
 from slurm_gpu.database.client import DatabaseClient, MungeAuth
 from slurm_gpu.database.identity import Authenticator, Caller
 from slurm_gpu.database.shipment import MAX_BODY_BYTES, parse_shipment
 from slurm_gpu.database.slurmview import SlurmView
-from slurm_gpu.database.trouble import TOLD_EACH_S, TroubleLog
+from slurm_gpu.database.trouble import TOLD_EACH_S
 from slurm_gpu.errors import SlurmError
 from tests.database.running import NOBODY, OPERATOR, ROOT, Running, acting_as, shipment
-from tests.database.samples import CLUSTER, FakeClock, record, segment
+from tests.database.samples import record, segment
 
 
 def test_a_node_ships_with_munge(server: Running) -> None:
@@ -226,194 +223,6 @@ def test_any_json_of_the_right_sender_is_answered(server: Running, value: dict[s
     assert status != 200 or answer["stored"] == 0
 
 
-def test_no_node_can_take_all_threads(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    body, gzipped = shipment(), {"Content-Encoding": "gzip"}
-    under_way, go_on = threading.Event(), threading.Event()
-
-    def slowly(*given: Any) -> Any:
-        under_way.set()
-        assert go_on.wait(20)
-        return parse_shipment(*given)
-
-    def ship() -> tuple[int, Any]:
-        return server.raw("POST", "/v1/node", body, server.signed("POST", "/v1/node", body, **gzipped))
-
-    monkeypatch.setattr(posts, "SHIPMENTS_OF_AN_ADDRESS", 1)
-    monkeypatch.setattr(storers, "parse_shipment", slowly)
-    first: list[int] = []
-    thread = threading.Thread(target=lambda: first.append(ship()[0]))
-    thread.start()
-    assert under_way.wait(20)
-    assert ship() == (429, {"error": "1 shipments from 127.0.0.1 are still being taken in"})
-    go_on.set()
-    thread.join()
-    assert first == [200]
-    assert ship()[0] == 200
-
-
-def test_a_peer_that_says_nothing_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
-    url = urlsplit(server.config.database)
-    with socket.create_connection((url.hostname, url.port), timeout=10) as mute:
-        mute.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n")
-        with contextlib.suppress(ConnectionResetError):
-            assert mute.recv(1) == b""
-
-
-def test_no_peer_can_take_all_connections(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 5)
-    url = urlsplit(server.config.database)
-    many = [socket.create_connection((url.hostname, url.port), timeout=10) for _ in range(6)]
-    try:
-        with contextlib.suppress(ConnectionResetError):
-            assert many[-1].recv(1) == b""  # one too many
-        with DatabaseClient(server.config) as client:  # somebody else, over the Unix socket
-            assert client.health().cluster == CLUSTER
-    finally:
-        for connection in many:
-            connection.close()
-
-
-@pytest.mark.parametrize(
-    ("request_head", "more"),
-    [
-        (b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n", b"\r\n"),
-        (b"POST /v1/node HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n", b"x"),
-        (b"POST /v1/node HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"5\r\nab"),
-    ],
-    ids=["an empty line", "a body's beginning", "a chunk's beginning"],
-)
-def test_who_was_answered_and_sends_what_is_no_request_is_let_go(
-    server: Running, monkeypatch: pytest.MonkeyPatch, request_head: bytes, more: bytes
-) -> None:
-    """Nothing that comes ends the time in which a request has to, or connections would be held for ever."""
-    monkeypatch.setattr(server_module, "_REQUEST_WITHIN_S", 0.2)
-    url = urlsplit(server.config.database)
-    with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
-        holder.sendall(request_head)
-        answer = http.client.HTTPResponse(holder)
-        answer.begin()
-        assert (answer.status, answer.read()[:1]) == (401, b"{")
-        holder.sendall(more)
-        with contextlib.suppress(ConnectionResetError):
-            assert holder.recv(1) == b""
-
-
-def test_who_does_not_read_the_answers_is_let_go(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_UNREAD_MS", 200)
-    url = urlsplit(server.config.database)
-    asks = b"GET /v1/health HTTP/1.1\r\nHost: x\r\n\r\n" * 1_000_000
-    with socket.socket() as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        deaf.settimeout(10)
-        deaf.connect((url.hostname, url.port))
-        with pytest.raises(ConnectionError):  # a timeout of the test's own is none
-            deaf.sendall(asks)
-
-
-@pytest.mark.parametrize("n_peers", [1, 5, 50])
-def test_a_few_peers_that_take_all_they_can_leave_room_for_others(n_peers: int) -> None:
-    held = [0] * n_peers
-    while True:
-        before = list(held)
-        for peer in range(n_peers):
-            free = server_module._CONNECTIONS - sum(held) - 1
-            held[peer] += held[peer] + 1 <= server_module._most_of_a_peer(free)
-        if held == before:
-            break
-    assert max(held) <= server_module._CONNECTIONS_OF_A_PEER
-    assert server_module._CONNECTIONS - sum(held) >= {1: 3800, 5: 3000, 50: 250}[n_peers]
-
-
-def test_a_peer_may_have_fewer_connections_where_little_room_is_left(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 9)
-    monkeypatch.setattr(server_module, "_ALWAYS_OF_A_PEER", 1)
-    url = urlsplit(server.config.database)
-    with contextlib.ExitStack() as held:
-        many = [
-            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
-            for _ in range(3)
-        ]
-        with contextlib.suppress(ConnectionResetError):
-            assert many[-1].recv(1) == b""
-        other = held.enter_context(
-            socket.create_connection((url.hostname, url.port), timeout=10, source_address=("127.0.0.2", 0))
-        )
-        other.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
-        assert b" 401 " in other.recv(100)
-
-
-def test_thousands_that_are_refused_are_a_line_in_the_log(
-    server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(server_module, "_CONNECTIONS_OF_A_PEER", 0)
-    clock = FakeClock()
-    monkeypatch.setattr(server_module.PEERS, "_crowded", TroubleLog("%s", clock))
-    url = urlsplit(server.config.database)
-    for _ in range(50):
-        with (
-            contextlib.suppress(ConnectionResetError),
-            socket.create_connection((url.hostname, url.port), timeout=10) as refused,
-        ):
-            assert refused.recv(1) == b""
-    assert caplog.messages == ["127.0.0.1 has more than 0 connections"]
-
-
-def test_who_finds_no_room_waits_and_is_answered_in_turn(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Refusing costs as much as answering, and who was refused comes again."""
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 2)
-    url = urlsplit(server.config.database)
-    body, answers = shipment(records=[]), list[int]()
-    with contextlib.ExitStack() as held:
-        for _ in range(2):
-            held.enter_context(socket.create_connection((url.hostname, url.port), timeout=10))
-        with DatabaseClient(server.config) as client:  # over the Unix socket: there is room on this host
-            assert client.health().cluster == CLUSTER
-        waiting = [threading.Thread(target=lambda: answers.append(post(server, body)[0])) for _ in range(5)]
-        for thread in waiting:
-            thread.start()
-        waiting[0].join(0.2)  # so long none of them gets in
-        assert answers == []
-    for thread in waiting:
-        thread.join()
-    assert answers == [200] * 5
-
-
-def test_who_has_waited_for_too_long_is_let_go_and_the_next_is_answered(
-    server: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is about to give up; and so would be the next one, by the time that this one was served."""
-    monkeypatch.setattr(server_module, "_CONNECTIONS", 1)
-    monkeypatch.setattr(server_module, "_WAITED_S", 0.3)
-    url = urlsplit(server.config.database)
-    with socket.create_connection((url.hostname, url.port), timeout=10) as holder:
-        early = socket.create_connection((url.hostname, url.port), timeout=10)
-        early.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
-        assert not select([holder], [], [], 0.4)[0]  # a span of the kernel's clock: nothing else passes it
-        late = socket.create_connection((url.hostname, url.port), timeout=10)
-        late.sendall(b"GET /v1/health HTTP/1.0\r\n\r\n")
-    with early, late:
-        assert b" 401 " in late.recv(100)
-        with contextlib.suppress(ConnectionResetError):
-            assert early.recv(100) == b""
-
-
-def test_a_request_whose_head_has_no_end_is_cut_off(server: Running) -> None:
-    url = urlsplit(server.config.database)
-    with socket.create_connection((url.hostname, url.port), timeout=10) as chatty:
-        with contextlib.suppress(ConnectionError):
-            chatty.sendall(b"GET /v1/health HTTP/1.1\r\nHost: x\r\n")
-            for _ in range(1000):
-                chatty.sendall(b"X-More: " + b"x" * 10_000 + b"\r\n")
-        with contextlib.suppress(ConnectionError):
-            assert chatty.recv(1) == b""
-
-
 def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where many wait for long, work for those who have gone would leave none for the others."""
     busy, go_on, read = threading.Barrier(posts.READERS + 1), threading.Event(), list[bytes]()
@@ -455,11 +264,6 @@ def test_what_nobody_waits_for_any_more_is_not_read(server: Running, monkeypatch
     assert last in read
 
 
-def post(server: Running, body: bytes) -> tuple[int, Any]:
-    headers = server.signed("POST", "/v1/node", body, **{"Content-Encoding": "gzip"})
-    return server.raw("POST", "/v1/node", body, headers)
-
-
 def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
     server: Running, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -468,13 +272,13 @@ def test_no_more_shipments_wait_to_be_stored_than_there_is_room_for(
     server.clock.now += TOLD_EACH_S
     with monkeypatch.context() as small:
         small.setattr(storers, "WAITING_BYTES", len(gzip.decompress(body)) - 1)
-        status, answer = post(server, body)
+        status, answer = server.post(body)
         assert (status, answer["error"]) == (503, "shipments of 0 MiB wait to be stored already")
-        assert post(server, shipment(records=[]))[0] == 200, "live values wait for nobody"
+        assert server.post(shipment(records=[]))[0] == 200, "live values wait for nobody"
     assert server.contents() == before
     assert "nodes are told to come again: shipments of 0 MiB wait to be stored already" in caplog.text
     for _ in range(3):
-        assert post(server, body)[0] == 200
+        assert server.post(body)[0] == 200
 
 
 def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
@@ -489,7 +293,7 @@ def test_a_shipment_on_which_its_node_gave_up_is_not_stored(
         return parse_shipment(*given)
 
     monkeypatch.setattr(storers, "parse_shipment", slowly)
-    status, answer = post(server, body)
+    status, answer = server.post(body)
     assert (status, answer["error"]) == (503, "a shipment waited for 21 s, longer than its node does")
     assert server.contents() == before
 
@@ -506,6 +310,6 @@ def test_nobody_is_told_to_come_again_once_all_is_stored(
     before = server.contents()
     server.clock.now += TOLD_EACH_S
     monkeypatch.setattr(SlurmView, "may_speak", unknown)
-    assert post(server, body)[0] == 503
+    assert server.post(body)[0] == 503
     assert server.contents() == before
     assert "nodes are told to come again: slurmctld does not answer" in caplog.text
