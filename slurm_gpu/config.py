@@ -43,6 +43,13 @@ class Zone:
 
 
 @dataclass(frozen=True, slots=True)
+class Rack:
+    """Nodes that stand together, for the eye alone."""
+
+    nodes: str
+
+
+@dataclass(frozen=True, slots=True)
 class Sampling:
     """How often the node looks (seconds), and the coverage below which nothing is judged."""
 
@@ -140,6 +147,7 @@ class SiteConfig:
     team: str | Mapping[str, str] = "account"
     server_types: Mapping[str, ServerType] = field(default_factory=dict)
     zones: Mapping[str, Zone] = field(default_factory=dict)
+    racks: Mapping[str, Rack] = field(default_factory=dict)
     sampling: Sampling = field(default_factory=Sampling)
     retention: Retention = field(default_factory=Retention)
     spool: Spool = field(default_factory=Spool)
@@ -202,6 +210,8 @@ class _Check(YamlCheck):
             values["server_types"] = self.named("server_types", top["server_types"], self.server_type)
         if "zones" in top:
             values["zones"] = self.named("zones", top["zones"], self.zone)
+        if "racks" in top:
+            values["racks"] = self.named("racks", top["racks"], self.rack)
         if "sampling" in top:
             values["sampling"] = self.sampling(top["sampling"])
         if "retention" in top:
@@ -290,6 +300,9 @@ class _Check(YamlCheck):
         if role is not None:
             role = self.text((*location, "role"), role, "small, medium or large")
         return Zone(self.nodes(location, table), role)
+
+    def rack(self, location: Location, value: Any) -> Rack:
+        return Rack(self.nodes(location, self.mapping(location, value, ("nodes",))))
 
     def nodes(self, location: Location, table: dict[str, Any]) -> str:
         if "nodes" not in table:

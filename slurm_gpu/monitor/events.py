@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
@@ -19,6 +21,22 @@ STREAM_S = 1800.0
 """Then the browser comes again by itself, and shows whether it is still signed in."""
 STREAMS = 2000
 STREAMS_OF_A_USER = 256
+
+
+async def _until_gone(stream: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Stream until it ends or the client leaves, which sending to it would not tell."""
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    tasks = [asyncio.create_task(stream), asyncio.create_task(gone())]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def event_of(state: State) -> bytes:
@@ -52,7 +70,7 @@ class Events:
             )
         self._open[user] += 1
         try:
-            await self._stream(send)
+            await _until_gone(self._stream(send), receive)
         finally:
             self._open[user] -= 1
             if not self._open[user]:

@@ -1,0 +1,126 @@
+"""slurm-gpuweb: shows the whole cluster and every job, over what slurm-gpudbd tells."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import slurm_gpu
+from slurm_gpu.clock import Clock, SystemClock
+from slurm_gpu.config import load_config
+from slurm_gpu.daemonlog import log_to_stderr
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.errors import OutsideError, UsageError, exit_code_of
+from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.poller import Poller
+from slurm_gpu.monitor.racks import racks_by_node
+from slurm_gpu.monitor.server import listen, serve
+from slurm_gpu.monitor.settings import load_settings, parse_address
+from slurm_gpu.notify import Notifier
+
+log = logging.getLogger("slurm-gpuweb")
+
+_BEAT_S = 1.0
+_STUCK_S = 300.0
+"""A look that takes longer than all its requests may take together has hung."""
+_TIMEOUT_S = 20.0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the daemon; returns the exit code."""
+    options = make_parser().parse_args(argv)
+    os.umask(0o077)
+    log_to_stderr(for_people=options.foreground or options.once)
+    for name in ("uvicorn", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)  # one warns, the other tells, of each request
+    return exit_code_of("slurm-gpuweb", lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> None:
+    config = load_config(options.config)
+    settings = load_settings(options.web_config)
+    address = settings.listen
+    if options.listen is not None:
+        given = parse_address(options.listen)
+        if given is None:
+            raise UsageError(f"--listen {options.listen!r} must be HOST:PORT, such as {address}")
+        address = given
+    notifier, clock, board = Notifier(os.environ), SystemClock(), Board()
+    poller = Poller(
+        lambda: DatabaseClient(config, timeout_s=_TIMEOUT_S),
+        board,
+        config.cluster,
+        racks_by_node(config),
+        clock,
+    )
+    if options.once:
+        state = poller.look()
+        if state is None:
+            raise OutsideError(str(poller.trouble))
+        log.info("%d GPUs of %d nodes", state.layout.n_squares, len(state.layout.nodes))
+        return
+    listener = listen(address)
+    stop = threading.Event()
+    thread = threading.Thread(target=poller.run, args=(settings.refresh_s, stop), name="poller", daemon=True)
+    thread.start()
+    log.info(
+        "slurm-gpuweb %s serves cluster %s at %s", slurm_gpu.__version__, config.cluster, settings.base_url
+    )
+
+    def stopping() -> None:
+        notifier.stopping()
+        stop.set()
+        board.stop()
+
+    notifier.ready()
+    beat = _beat(notifier, poller, board, clock) if notifier.listens else None
+    asyncio.run(serve(make_app(board), listener, stopping, beat))
+    log.info("stopped")
+
+
+def _beat(notifier: Notifier, poller: Poller, board: Board, clock: Clock) -> Callable[[], float]:
+    def beat() -> float:
+        now = clock.monotonic()
+        if now - poller.turned_s < _STUCK_S:
+            state = board.state
+            status = "waits for slurm-gpudbd"
+            if state is not None:
+                status = f"shows {state.layout.n_squares} GPUs as of {_clock_time(state.as_of_s())}"
+            notifier.turned(now, status if poller.trouble is None else f"{status}; {poller.trouble}")
+        return _BEAT_S
+
+    return beat
+
+
+def _clock_time(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """What the command line may say."""
+    parser = argparse.ArgumentParser(prog="slurm-gpuweb", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"slurm-gpuweb {slurm_gpu.__version__}")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="slurm-gpu.yaml (default: /etc/slurm-gpu)"
+    )
+    parser.add_argument("--web-config", type=Path, metavar="FILE", help="slurm-gpuweb.yaml")
+    parser.add_argument(
+        "--listen", metavar="HOST:PORT", help="TCP address (default: as in slurm-gpuweb.yaml)"
+    )
+    parser.add_argument(
+        "--foreground", action="store_true", help="run by hand: log with times, not for journald"
+    )
+    parser.add_argument("--once", action="store_true", help="read slurm-gpudbd once, then exit")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What is shown while slurm-gpudbd, or a part of what it tells, is away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from lab.synthetic import SyntheticCluster
+from slurm_gpu.database.reserve.reservation import Reservation
+from slurm_gpu.errors import DatabaseError
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.poller import NODES_EVERY_S, Poller
+from tests.database.samples import FakeClock
+
+
+class Flaky(SyntheticCluster):
+    """A slurm-gpudbd of which some answers fail; it counts what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(64, churn=0.1)
+        self.away: set[str] = set()
+        self.asked: list[str] = []
+
+    def _answer(self, name: str, of: Callable[[], Any]) -> Any:
+        self.asked.append(name)
+        if name in self.away:
+            raise DatabaseError("slurm-gpudbd cannot be reached")
+        return of()
+
+    def cluster(self) -> Any:
+        return self._answer("cluster", super().cluster)
+
+    def live(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = self._answer("live", super().live)
+        return found
+
+    def nodes(self) -> Sequence[Any]:
+        found: Sequence[Any] = self._answer("nodes", super().nodes)
+        return found
+
+    def running(self) -> Any:
+        return self._answer("running", super().running)
+
+    def reservations(self, past: int = 0, ids: Sequence[int] = ()) -> Sequence[Reservation]:
+        return ()
+
+
+class Watched:
+    """A poller over a flaky slurm-gpudbd."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.source = Flaky()
+        self.board = Board()
+        self.n_connected = 0
+        self.poller = Poller(self._connect, self.board, "lab", self.source.racks, self.clock)
+
+    @contextlib.contextmanager
+    def _connect(self) -> Iterator[Flaky]:
+        self.n_connected += 1
+        yield self.source
+
+    def look(self, after_s: float = 3.0) -> None:
+        self.clock.now += after_s
+        self.source.now_s = self.clock.now
+        self.poller.look()
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_while_slurm_gpudbd_is_away_the_last_state_stays_and_grows_old(watched: Watched):
+    watched.look()
+    before = watched.board.state
+    assert before is not None
+    watched.source.away = {"cluster", "live", "nodes", "running"}
+    watched.look()
+    assert watched.board.state is before
+    assert watched.clock.now - before.as_of_s() == 3.0
+    assert watched.poller.trouble == "slurm-gpudbd cannot be reached"
+
+
+def test_it_is_shown_again_once_it_answers_by_a_new_connection(watched: Watched):
+    watched.look()
+    watched.source.away = {"live"}
+    watched.look()
+    watched.source.away = set()
+    watched.look()
+    state = watched.board.state
+    assert state is not None
+    assert (state.as_of_s(), watched.n_connected, watched.poller.trouble) == (watched.clock.now, 2, None)
+
+
+def test_an_older_slurm_gpudbd_without_running_jobs_still_has_a_page(watched: Watched):
+    watched.source.away = {"running"}
+    watched.look()
+    state = watched.board.state
+    assert state is not None
+    assert set(state.frames["p25_util"]) == {255}
+    assert set(state.frames["util"]) != {255}
+
+
+def test_slurm_away_and_slurm_gpudbd_there_is_told_by_the_age_of_what_slurm_said(watched: Watched):
+    watched.look()
+    said = watched.source.cluster()
+    watched.source.cluster = lambda: said  # type: ignore[method-assign]
+    watched.look(60)
+    state = watched.board.state
+    assert state is not None
+    assert watched.clock.now - state.as_of_s("state") == 60
+    assert watched.clock.now - state.as_of_s("util") == 0
+    assert watched.clock.now - state.as_of_s() == 60
+
+
+def test_what_changes_seldom_is_asked_seldom(watched: Watched):
+    for _ in range(10):
+        watched.look()
+    assert (watched.source.asked.count("nodes"), watched.source.asked.count("live")) == (1, 10)
+    watched.look(NODES_EVERY_S)
+    assert watched.source.asked.count("nodes") == 2
+
+
+def test_versions_grow_also_across_a_restart(watched: Watched):
+    watched.look()
+    watched.look()
+    first = watched.board.state
+    watched.board.state = None
+    watched.look()
+    second = watched.board.state
+    assert first is not None
+    assert second is not None
+    assert second.version > first.version

@@ -1,0 +1,73 @@
+"""slurm-gpuweb.yaml, and racks in slurm-gpu.yaml: what is wrong is named with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.config import check_config
+from slurm_gpu.errors import InvalidFileError, UsageError
+from slurm_gpu.monitor.racks import racks_by_node
+from slurm_gpu.monitor.settings import Address, WebSettings, load_settings
+from slurm_gpu.yamlsource import parse_yaml
+
+
+def written(directory: Path, text: str) -> Path:
+    path = directory / "slurm-gpuweb.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_what_is_not_said_is_this_host_alone_and_three_seconds(tmp_path: Path):
+    settings = load_settings(written(tmp_path, "# nothing\n"))
+    assert settings == WebSettings()
+    assert settings.base_url == "http://127.0.0.1:6830"
+
+
+def test_all_that_may_be_said(tmp_path: Path):
+    text = "listen: '[::1]:8443'\nurl: https://gpu.example.org/\nrefresh: 5s\n"
+    settings = load_settings(written(tmp_path, text))
+    assert settings == WebSettings(Address("::1", 8443), "https://gpu.example.org", 5.0)
+    assert str(settings.listen) == "[::1]:8443"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("listen: everywhere", "1:9: listen: 'everywhere' must be HOST:PORT"),
+        ("listen: 0.0.0.0:0", "1:9: listen: '0.0.0.0:0' must be HOST:PORT"),
+        ("url: gpu.example.org", "1:6: url: 'gpu.example.org' must be the address of the page"),
+        ("url: http://me:secret@x", "1:6: url:"),
+        ("refresh: 5m", "1:10: refresh: '5m' must be a duration from 1s to 60s"),
+        ("refersh: 5s", "1:1: 'refersh' is not a setting of the file; did you mean refresh?"),
+        ("- listen", "must hold `key: value` lines"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_what_would_be_right(tmp_path: Path, text: str, told: str):
+    with pytest.raises(InvalidFileError) as error:
+        load_settings(written(tmp_path, text))
+    assert told in str(error.value)
+
+
+def test_racks_are_of_the_nodes_of_their_hostlists():
+    text = 'cluster: lab\nracks: {r1: {nodes: "n[1-2]"}, r2: {nodes: "n3"}}\n'
+    assert racks_by_node(check_config(parse_yaml(text, "x"))) == {"n1": "r1", "n2": "r1", "n3": "r2"}
+
+
+@pytest.mark.parametrize(
+    ("racks", "told"),
+    [
+        ('{r1: {nodes: "n[1"}}', "racks.r1.nodes"),
+        ('{r1: {nodes: n1}, r2: {nodes: "n[1-2]"}}', "n1 is in r1 and in r2"),
+    ],
+)
+def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_told(racks: str, told: str):
+    with pytest.raises(UsageError, match=r"slurm-gpu\.yaml: racks") as error:
+        racks_by_node(check_config(parse_yaml(f"cluster: lab\nracks: {racks}\n", "x")))
+    assert told in str(error.value)
+
+
+def test_a_rack_without_nodes_is_told_with_its_place():
+    with pytest.raises(InvalidFileError, match="r1 lacks nodes"):
+        check_config(parse_yaml("cluster: lab\nracks: {r1: {}}\n", "x"))
