@@ -7,13 +7,21 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 
 from slurm_gpu.database.asking import RETRY_AFTER_S
-from slurm_gpu.database.identity import NotAuthenticatedError
+from slurm_gpu.database.identity import NotAuthenticatedError, NotPermittedError
 from slurm_gpu.database.shipment import ShipmentError
 from slurm_gpu.errors import DatabaseError, MungedAwayError, SlurmError, UsageError
 from slurm_gpu.records import WIRE_RANGE
 
 TRY_LATER = DatabaseError, MungedAwayError, SlurmError
-FORESEEN = (NotAuthenticatedError, ShipmentError, UsageError, HTTPException, ClientDisconnect, *TRY_LATER)
+FORESEEN = (
+    NotAuthenticatedError,
+    NotPermittedError,
+    ShipmentError,
+    UsageError,
+    HTTPException,
+    ClientDisconnect,
+    *TRY_LATER,
+)
 """All others are mistakes of ours: 500."""
 
 
@@ -22,6 +30,8 @@ def answer_to(error: Exception) -> Response:
     match error:
         case NotAuthenticatedError():
             return JSONResponse({"error": str(error)}, 401, headers={"WWW-Authenticate": "MUNGE"})
+        case NotPermittedError():
+            return JSONResponse({"error": str(error)}, 403)
         case ShipmentError():
             headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
             return JSONResponse({"error": str(error), "wire": list(WIRE_RANGE)}, error.status, headers)

@@ -10,14 +10,16 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
+from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError, NotPermittedError
 from slurm_gpu.database.shipment import MAX_BODY_BYTES
 from slurm_gpu.errors import UsageError
+from slurm_gpu.munge import SPEAKS_FOR
 
 PEER_UID = "peer_uid"
 """Where the server leaves the uid of a Unix socket's peer, in the request's state."""
 CONNECTION = "connection"
 """Where it leaves the asyncio.Transport of the connection."""
+TELLS_OF_ACTS = "/v1/controller"
 BODY_WITHIN_S = 30.0
 _MOST_DIGITS = 20
 RETRY_AFTER_S = 10
@@ -36,17 +38,45 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
     That is read only once there is a credential to check it with.
     """
     uid: int | None = getattr(request.state, PEER_UID, None)
+    speaks_for = _speaks_for(request)
     authorization = request.headers.get("authorization")
     if uid is None and authorization is None:
         raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
     body = await _body(request)
+    judged = partial(_judged, authenticator, request.method, request.url.path, speaks_for)
     if uid is not None:
-        return partial(authenticator.by_uid, uid), body
+        return partial(judged, partial(authenticator.by_uid, uid)), body
     assert authorization is not None
     target = request.scope["raw_path"].decode("latin-1")
     if request.scope["query_string"]:
         target += "?" + request.scope["query_string"].decode("latin-1")
-    return partial(authenticator.by_credential, authorization, request.method, target, body), body
+    vouched = partial(authenticator.by_credential, authorization, request.method, target, body, speaks_for)
+    return partial(judged, vouched), body
+
+
+def _judged(
+    authenticator: Authenticator,
+    method: str,
+    path: str,
+    speaks_for: str | None,
+    vouched: Callable[[], Caller],
+) -> Caller:
+    """Who asks, or in whose name; slurm-gpuweb itself reads, and tells of acts."""
+    caller = vouched()
+    if speaks_for is not None:
+        return authenticator.named_by(caller, speaks_for)
+    if caller.is_web and method not in ("GET", "HEAD") and path != TELLS_OF_ACTS:
+        raise NotPermittedError("slurm-gpuweb changes nothing in its own name")
+    return caller
+
+
+def _speaks_for(request: Request) -> str | None:
+    names = request.headers.getlist(SPEAKS_FOR)
+    if not names:
+        return None
+    if len(names) > 1 or not names[0]:
+        raise UsageError(f"{SPEAKS_FOR} is given once, with a user's name")
+    return names[0]
 
 
 async def _body(request: Request) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import socket
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -64,7 +65,8 @@ class MungeAuth(httpx.Auth):
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         """Add the Authorization header."""
-        digest = munge.request_digest(request.method, request.url.raw_path.decode("ascii"), request.content)
+        target, named = request.url.raw_path.decode("ascii"), request.headers.get(munge.SPEAKS_FOR)
+        digest = munge.request_digest(request.method, target, request.content, named)
         request.headers["Authorization"] = f"MUNGE {munge.encode(digest, self._munge_socket)}"
         yield request
 
@@ -78,6 +80,7 @@ class DatabaseClient:
 
     def __init__(self, config: SiteConfig, timeout_s: float = _TIMEOUT_S) -> None:
         path = config.database_socket
+        self._headers: Mapping[str, str] = {}
         if _connectable(path):
             self.where = str(path)
             transport = httpx.HTTPTransport(uds=str(path))
@@ -91,6 +94,17 @@ class DatabaseClient:
                 timeout=timeout_s,
                 trust_env=False,
             )
+
+    def speaking_for(self, user: str) -> DatabaseClient:
+        """The same connection in this user's name, who sees what they may see; for slurm-gpuweb alone.
+
+        It is closed with this one.
+        """
+        if not (user.isascii() and user.isprintable() and user.strip() == user and user):
+            raise UsageError(f"{user!r} is no user's name")
+        other = copy.copy(self)
+        other._headers = {munge.SPEAKS_FOR: user}
+        return other
 
     def health(self) -> Health:
         """Versions, and how far the import of Slurm's accounting has come."""
@@ -269,7 +283,7 @@ class DatabaseClient:
 
     def _ask(self, method: str, path: str, missing: Any = None, **request: Any) -> Any:
         try:
-            response = self._http.request(method, path, **request)
+            response = self._http.request(method, path, headers=self._headers, **request)
         except httpx.TimeoutException as error:
             raise DatabaseError(f"slurm-gpudbd at {self.where} did not answer in time") from error
         except httpx.HTTPError as error:

@@ -78,9 +78,11 @@ class ControllerWords:
 
         def store() -> int:
             caller = identify()
-            if not caller.writes:
+            if not (caller.writes or caller.is_web):
                 raise HTTPException(403, "only root and SlurmUser tell what was done")
             told, who = read_told(body), caller.user or str(caller.uid)
+            if caller.is_web and (told.decisions or told.reservations):
+                raise HTTPException(403, "slurm-gpuweb tells of acts alone")
 
             def work(connection: Connection) -> int:
                 now_s = int(self._services.clock.wall())

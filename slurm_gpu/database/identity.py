@@ -7,7 +7,7 @@ import os
 import pwd
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_gpu import munge
 from slurm_gpu.clock import Clock
@@ -20,12 +20,16 @@ _MAX_KEPT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records."""
+    """A system user and their rights: `sees_all` reads every run in full, `writes` may ship records.
+
+    `is_web` is slurm-gpuweb itself, which may change nothing, and only tells of acts.
+    """
 
     uid: int
     user: str | None
     sees_all: bool
     writes: bool
+    is_web: bool = False
 
     def may_see(self, uid: int | None, user: str) -> bool:
         """Whether a run of `user` (`uid` where Slurm knows it) is shown in full."""
@@ -36,8 +40,15 @@ class NotAuthenticatedError(Exception):
     """No valid credential came with the request."""
 
 
+class NotPermittedError(Exception):
+    """It is known who asks, and they may not; answered with 403."""
+
+
 class Authenticator:
-    """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown."""
+    """Turns a credential into a Caller; `slurm_uid` asks for SlurmUser's uid, None where unknown.
+
+    `web_user` is the system user of slurm-gpuweb, which speaks for those who signed in there.
+    """
 
     def __init__(
         self,
@@ -45,14 +56,17 @@ class Authenticator:
         slurm_uid: Callable[[], int | None],
         clock: Clock,
         munge_socket: str | None = None,
+        web_user: str | None = None,
     ) -> None:
-        self._operators, self._slurm_uid = operators, slurm_uid
+        self._operators, self._slurm_uid, self._web_user = operators, slurm_uid, web_user
         self._clock, self._munge_socket = clock, munge_socket
         self._lock = threading.Lock()
         self._kept: dict[int, tuple[float, tuple[str, bool]]] = {}
 
-    def by_credential(self, authorization: str, method: str, target: str, body: bytes) -> Caller:
-        """The sender of a request with this Authorization header.
+    def by_credential(
+        self, authorization: str, method: str, target: str, body: bytes, speaks_for: str | None = None
+    ) -> Caller:
+        """The sender of a request with this Authorization header, and perhaps in this user's name.
 
         Raises NotAuthenticatedError, or MungedAwayError when nobody can tell.
         """
@@ -65,7 +79,7 @@ class Authenticator:
             raise
         except MungeError as error:
             raise NotAuthenticatedError(str(error)) from None
-        if vouched.payload != munge.request_digest(method, target, body):
+        if vouched.payload != munge.request_digest(method, target, body, speaks_for):
             raise NotAuthenticatedError("the credential was made for another request")
         return self.by_uid(vouched.uid)
 
@@ -73,7 +87,22 @@ class Authenticator:
         """The rights of a local user."""
         slurm = uid == 0 or uid == self._slurm_uid()
         user, is_operator = self._known(uid)
+        if not slurm and user is not None and user == self._web_user:
+            return Caller(uid, user, sees_all=True, writes=False, is_web=True)
         return Caller(uid, user, sees_all=slurm or is_operator, writes=slurm)
+
+    def named_by(self, caller: Caller, name: str) -> Caller:
+        """The user in whose name slurm-gpuweb asks, with their rights but that to ship.
+
+        Raises NotPermittedError where somebody else does so, or there is no such user.
+        """
+        if not caller.is_web:
+            raise NotPermittedError("only slurm-gpuweb's own user (web_user) may speak for others")
+        try:
+            uid = pwd.getpwnam(name).pw_uid
+        except (KeyError, ValueError):
+            raise NotPermittedError(f"there is no user {name!r} on slurm-gpudbd's host") from None
+        return replace(self.by_uid(uid), writes=False)
 
     def _known(self, uid: int) -> tuple[str | None, bool]:
         """A user's name, and whether it is an operator's, as they were a minute ago at most."""

@@ -27,7 +27,7 @@ from slurm_gpu.database.posts import Posts
 from slurm_gpu.database.pulse import Answering, Pulse
 from slurm_gpu.database.server import listen_tcp, listen_unix, serve
 from slurm_gpu.database.services import Importing, Services
-from slurm_gpu.database.settings import default_address, load_settings, parse_address
+from slurm_gpu.database.settings import DaemonSettings, default_address, load_settings, parse_address
 from slurm_gpu.database.slurmview import SlurmView
 from slurm_gpu.database.upgrading import make_ready
 from slurm_gpu.database.workers import FarImport, Workers
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> None:
         importing: FarImport | ImportThread = workers.importing
     else:
         importing = ImportThread(make_importer(config, database, view, clock))
-    services = _services(config, database, view, importing, clock, memory, workers)
+    services = _services(config, settings, database, view, importing, clock, memory, workers)
     log.info(
         "slurm-gpudbd %s serves cluster %s from %s", slurm_gpu.__version__, config.cluster, database.server()
     )
@@ -107,6 +107,7 @@ def _run(options: argparse.Namespace) -> None:
 
 def _services(
     config: SiteConfig,
+    settings: DaemonSettings,
     database: Database,
     view: SlurmView,
     importing: Importing,
@@ -115,13 +116,15 @@ def _services(
     workers: Workers | None,
 ) -> Services:
     def slurm_uid() -> int | None:
-        settings = view.settings()
-        return None if settings is None else settings.slurm_user_uid
+        slurm = view.settings()
+        return None if slurm is None else slurm.slurm_user_uid
 
     return Services(
         cluster=config.cluster,
         database=database,
-        authenticator=Authenticator(config.operators, slurm_uid, clock, config.munge_socket),
+        authenticator=Authenticator(
+            config.operators, slurm_uid, clock, config.munge_socket, settings.web_user
+        ),
         intake=Intake(database, view, config.cluster, clock, memory),
         importing=importing,
         view=view,

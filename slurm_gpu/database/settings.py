@@ -16,7 +16,8 @@ DEFAULT_DATABASE = Path("/var/lib/slurm-gpu/slurm-gpu.db")
 DEFAULT_URL = f"sqlite:///{DEFAULT_DATABASE}"
 _EVERYWHERE = "0.0.0.0"
 _LISTEN_EXAMPLE = "0.0.0.0:6829"
-_KEYS = ("url", "listen", "workers")
+_KEYS = ("url", "listen", "workers", "web_user")
+DEFAULT_WEB_USER = "slurm-gpu-web"
 MAX_WORKERS = 8
 
 
@@ -33,11 +34,13 @@ class DaemonSettings:
     """The whole of slurm-gpudbd.yaml; without `listen`, all interfaces at the port that nodes are told.
 
     `workers` are processes that store what nodes ship, of which the first also imports; 0: one does it all.
+    `web_user` is who slurm-gpuweb runs as; None: nobody speaks for others.
     """
 
     url: str = DEFAULT_URL
     listen: Address | None = None
     workers: int = 0
+    web_user: str | None = DEFAULT_WEB_USER
 
 
 def default_is_meant() -> bool:
@@ -75,6 +78,7 @@ def load_settings(path: Path | None) -> DaemonSettings:
         url=_text(source, "url", values.get("url", DEFAULT_URL), DEFAULT_URL),
         listen=_listen(source, values["listen"]) if "listen" in values else None,
         workers=_workers(source, values.get("workers", 0)),
+        web_user=_web_user(source, values.get("web_user", DEFAULT_WEB_USER)),
     )
     if _has_password(settings.url) and (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077:
         raise InputError(
@@ -111,6 +115,17 @@ def _workers(source: YamlSource, value: Any) -> int:
     if type(value) is int and 0 <= value <= MAX_WORKERS:
         return value
     raise source.error(("workers",), f"workers: {value!r} must be a number from 0 to {MAX_WORKERS}")
+
+
+def _web_user(source: YamlSource, value: Any) -> str | None:
+    if value is None:
+        return None
+    name = _text(source, "web_user", value, DEFAULT_WEB_USER)
+    if name == "root":
+        raise source.error(
+            ("web_user",), "web_user: root may do everything here: slurm-gpuweb needs a user of its own"
+        )
+    return name
 
 
 def _text(source: YamlSource, key: str, value: Any, example: str) -> str:

@@ -40,6 +40,8 @@ from tests.database.samples import CLUSTER, FakeClock, MemorySlurm, node, record
 NOBODY = 65534
 OPERATOR = 1  # Debian and RHEL know this user
 ROOT = os.getuid() == 0
+WEB = 2
+"""And this one, who stands in for slurm-gpuweb's."""
 UNTOLD = 3
 """A user of whom slurmdbd, which is away, says nothing."""
 PLACES = {
@@ -117,7 +119,11 @@ def running_server(data: Path, path: Path, munge_socket: str) -> Iterator[Runnin
         cluster=CLUSTER,
         database=database,
         authenticator=Authenticator(
-            Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)), os.getuid, clock, munge_socket
+            Operators(users=(pwd.getpwuid(OPERATOR).pw_name,)),
+            os.getuid,
+            clock,
+            munge_socket,
+            web_user=pwd.getpwuid(WEB).pw_name,
         ),
         intake=Intake(database, view, CLUSTER, clock, memory),
         importing=Importer(database, view, clock, CLUSTER, 60.0),

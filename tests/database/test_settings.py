@@ -105,3 +105,11 @@ def test_who_may_not_look_where_the_database_is_reads_who_may(
     finally:
         os.seteuid(0)
     assert not default_is_meant()
+
+
+def test_who_speaks_for_signed_in_users_is_a_user_of_its_own_or_nobody(tmp_path: Path) -> None:
+    assert load_settings(write(tmp_path, "web_user: www-gpu\n")).web_user == "www-gpu"
+    assert load_settings(write(tmp_path, "web_user: null\n")).web_user is None
+    for text in ("web_user: root\n", "web_user: 5\n"):
+        with pytest.raises(InputError, match=":1:11: web_user: "):
+            load_settings(write(tmp_path, text))
