@@ -28,6 +28,8 @@ class Gpu:
     """One GPU and who runs on it."""
 
     running: tuple[Member, ...] = ()
+    name: str | None = None
+    """What tells it from others where GPUs come and go from view to view; None: its place among them."""
 
 
 @dataclass(frozen=True, slots=True)

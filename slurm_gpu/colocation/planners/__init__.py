@@ -25,6 +25,8 @@ class Setting:
     """Memory of one GPU."""
     seed: int = 0
     """Of what is random in it."""
+    evaluations: int | None = None
+    """Of orders of a GPU's jobs, by annealing for a new plan; None: as many as it was measured with."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """What planners in LEARNED have learned, by their names."""
 
@@ -66,9 +68,10 @@ def _lp(setting: Setting) -> Planner:
 
 
 def _annealing(setting: Setting) -> Planner:
-    from slurm_gpu.colocation.planners.annealing import Annealing
+    from slurm_gpu.colocation.planners.annealing import EVALUATIONS, Annealing
 
-    return Annealing(setting.belief, seed=setting.seed)
+    evaluations = EVALUATIONS if setting.evaluations is None else setting.evaluations
+    return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations)
 
 
 PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(

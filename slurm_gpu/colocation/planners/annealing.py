@@ -17,6 +17,8 @@ from slurm_gpu.colocation.planners.history import History
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, Search
 
+EVALUATIONS = 16_000
+"""Of a new plan, where time is no matter: a fifth of a second for thirty jobs."""
 _PRICE = 2.0
 """Of a slowed job too many, in the mean work of a job."""
 _GROUPS_TAKE = 4
@@ -35,7 +37,7 @@ class Annealing:
         belief: Belief,
         *,
         seed: int = 0,
-        evaluations: int = 16_000,
+        evaluations: int = EVALUATIONS,
         again: float = 0.25,
         least_gain: float = LEAST_GAIN,
         slowed: float = 1 / 6,
@@ -48,8 +50,8 @@ class Annealing:
         self._belief, self._rng, self._least_gain = belief, random.Random(seed), least_gain
         self._evaluations = evaluations if belief.most_together <= 2 else evaluations // _GROUPS_TAKE
         self._again, self._slowed = again, slowed
-        self._plan: list[list[int]] = []
-        """By GPU, jobs by number."""
+        self._plan: dict[str | int, list[int]] = {}
+        """By the GPU's name or place, jobs by number, with those that were to start."""
         self._apart: set[int] = set()
         """Those of them that wait for an empty GPU."""
         self._history = History()
@@ -69,15 +71,16 @@ class Annealing:
         orders = self._improved(rollout, waiting, view.gpus)
         starts: list[Start] = []
         for gpu, order in enumerate(orders):
-            n = rollout.starts(gpu, order)
-            members = tuple(waiting[one] for one in order[:n])
+            members = tuple(waiting[one] for one in order[: rollout.starts(gpu, order)])
             if members:
                 running[gpu] += members
                 starts.append(Start(gpu, tuple(member.job for member in members)))
-            orders[gpu] = order[n:]
         begun = {job for start in starts for job in start.jobs}
         later = [member for member in view.waiting if member.job not in begun]
-        self._plan = [[waiting[one].job for one in order] for order in orders]
+        self._plan = {
+            _name(place, gpu): [waiting[one].job for one in order]
+            for place, (gpu, order) in enumerate(zip(view.gpus, orders, strict=True))
+        }
         self._apart = {one.job for one, apart in zip(waiting, rollout.apart, strict=True) if apart}
         self._history.start(view.now_s, (one for one in waiting if one.job in begun), bool(later))
         self._answered = _moment(view.now_s, running, later)
@@ -87,16 +90,17 @@ class Annealing:
         """What is left of the last plan, with whoever is new in it, and then better."""
         new = {member.job: index for index, member in enumerate(waiting)}
         orders: Orders = [[] for _ in gpus]
-        for order, planned in zip(orders, self._plan, strict=False):
-            order += [new.pop(job) for job in planned if job in new]
+        for place, gpu in enumerate(gpus):
+            planned = self._plan.get(_name(place, gpu), ())
+            orders[place] += [new.pop(job) for job in planned if job in new]
         load_s = [
             sum(member.left_s for member in gpu.running) + sum(waiting[one].left_s for one in order)
             for gpu, order in zip(gpus, orders, strict=True)
         ]
         for one in sorted(new.values(), key=lambda one: -waiting[one].left_s):
-            gpu = load_s.index(min(load_s))
-            orders[gpu].append(one)
-            load_s[gpu] += waiting[one].left_s
+            least = load_s.index(min(load_s))
+            orders[least].append(one)
+            load_s[least] += waiting[one].left_s
         rollout.apart = [member.job in self._apart for member in waiting]
         search = Search(rollout, orders, self._consideration(rollout, len(gpus)))
         if new:
@@ -109,6 +113,10 @@ class Annealing:
         n = len(rollout.members)
         allowed = int(self._slowed * (n + self._history.ended)) - self._history.slowed
         return Consideration(_PRICE * sum(rollout.left_s) / n / n_gpus, max(allowed, 0))
+
+
+def _name(place: int, gpu: Gpu) -> str | int:
+    return place if gpu.name is None else gpu.name
 
 
 def _moment(

@@ -8,6 +8,10 @@ from itertools import combinations
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN, Decision, gain
 
+_Value = tuple[float, float]
+"""What more is done in a second, and of equal ones the work that there is."""
+_Partner = tuple[_Value, Member]
+
 
 class Greedy:
     """See Planner. Looks at speeds alone, of equal ones at who has most to do, and at nothing to come."""
@@ -23,8 +27,10 @@ class Greedy:
         decision = Decision(view, self._belief)
         while decision.waiting and decision.idle:
             decision.start(decision.idle[0], *self._first(decision))
-        while (found := self._partner(decision)) is not None:
+        best: dict[int, _Partner | None] = {}
+        while decision.waiting and (found := self._partner(decision, best)) is not None:
             decision.start(*found)
+            del best[found[0]]
         return decision.starts
 
     def _first(self, decision: Decision) -> tuple[Member, ...]:
@@ -33,17 +39,39 @@ class Greedy:
         if len(waiting) <= len(decision.idle):
             return best
         most = (self._least_gain, 0.0)
+        gains: dict[tuple[int, int], float] = {}
         for pair in combinations(waiting, 2):
-            value = (gain(self._belief, pair[:1], pair[1:]), pair[0].left_s + pair[1].left_s)
-            if value[0] > self._least_gain and value > most and self._belief.may_share(pair):
+            one, other = pair
+            applications = one.application, other.application
+            more = gains.get(applications)
+            if more is None:
+                more = gains[applications] = gain(self._belief, pair[:1], pair[1:])
+            if more < most[0]:
+                continue
+            value = more, one.left_s + other.left_s
+            if more > self._least_gain and value > most and self._belief.may_share(pair):
                 best, most = pair, value
         return best
 
-    def _partner(self, decision: Decision) -> tuple[int, Member] | None:
-        best, most = None, (self._least_gain, 0.0)
+    def _partner(self, decision: Decision, best: dict[int, _Partner | None]) -> tuple[int, Member] | None:
+        """Of all GPUs. `best` is of those GPUs on which nothing has changed."""
+        most: tuple[_Value, int, Member] | None = None
         for gpu in decision.shareable:
-            for member in decision.waiting.values():
-                value = (gain(self._belief, decision.running[gpu], [member]), member.left_s)
-                if value[0] > self._least_gain and value > most and decision.may_join(gpu, member):
-                    best, most = (gpu, member), value
+            known = best.get(gpu)
+            if gpu not in best or (known is not None and known[1].job not in decision.waiting):
+                known = best[gpu] = self._partner_on(gpu, decision)
+            if known is not None and (most is None or known[0] > most[0]):
+                most = known[0], gpu, known[1]
+        return None if most is None else most[1:]
+
+    def _partner_on(self, gpu: int, decision: Decision) -> _Partner | None:
+        best, most = None, (self._least_gain, 0.0)
+        gains: dict[int, float] = {}
+        for member in decision.waiting.values():
+            more = gains.get(member.application)
+            if more is None:
+                more = gains[member.application] = gain(self._belief, decision.running[gpu], [member])
+            value = more, member.left_s
+            if more > self._least_gain and value > most and decision.may_join(gpu, member):
+                best, most = (value, member), value
         return best

@@ -40,13 +40,17 @@ class History:
         return sum(self._ended)
 
     def look(self, view: View) -> None:
-        """Whoever is gone has ended now, if somebody waited: else nobody asks when a job ends."""
+        """Whoever is gone has ended now, if somebody waited: else nobody asks when a job ends.
+
+        Who waits although it was to start did not: on a real cluster starts are put off.
+        """
         running = {member.job: member for gpu in view.gpus for member in gpu.running}
+        waiting = {member.job for member in view.waiting}
         if self._sees_ends:
             self._ended.extend(
                 view.now_s - run.began_s > NOTICED * run.alone_s
                 for job, run in self._runs.items()
-                if job not in running
+                if job not in running and job not in waiting
             )
         self._runs = {
             job: self._runs.get(job) or _Run(view.now_s - member.done_s, member.done_s + member.left_s)

@@ -88,15 +88,16 @@ class Rollout:
         return known
 
     def _tables(self, n_waiting: int) -> tuple[list[list[float]], list[list[bool]]]:
-        """[a][b]: the speed of a beside b, and whether they may run together, for all that can meet."""
-        n = len(self.members)
+        """[a][b], by kind: the speed of a beside b, and whether they may start so, for all that can meet."""
+        kind, n = self._kind, len(self._of_kind)
         beside = [[1.0] * n for _ in range(n)]
         joins = [[False] * n for _ in range(n)]
-        meet = {(a, b) for gpu in self.here for a in gpu for b in gpu if a < b}
-        meet.update((a, b) for a in range(n_waiting) for b in range(a + 1, n))
-        for a, b in meet:
-            beside[a][b], beside[b][a] = self._speeds_of((self._kind[a], self._kind[b]))
-            joins[a][b] = joins[b][a] = a < n_waiting and self.joins((b,), a)
+        for one in {(kind[a], kind[b]) for gpu in self.here for a in gpu for b in gpu if a < b}:
+            beside[one[0]][one[1]], beside[one[1]][one[0]] = self._speeds_of(one)
+        for a in range(len(set(kind[:n_waiting]))):  # kinds are numbered as they come, those that wait first
+            for b in range(a, n):
+                beside[a][b], beside[b][a] = self._speeds_of((a, b))
+                joins[a][b] = joins[b][a] = self._join((b, a))
         return beside, joins
 
     def _speeds_of(self, kinds: tuple[int, ...]) -> tuple[float, ...]:
@@ -109,7 +110,7 @@ class Rollout:
     def _end_of_pairs(self, gpu: int, order: Sequence[int]) -> float:
         """As `_end_of_groups`, where two run together at most: most of a search's time is spent here."""
         left_s, took_s, beside, joins = self.left_s, self.took_s, self._beside, self._with
-        apart = self.apart
+        apart, kind = self.apart, self._kind
         here = self.here[gpu]
         a, b = (*here, -1, -1)[:2]
         a_left = left_s[a] if a >= 0 else 0.0
@@ -125,7 +126,7 @@ class Rollout:
                 a_left, a_began = left_s[a], now_s
                 at += 1
             if b < 0:
-                if at < n and joins[a][order[at]] and not apart[order[at]]:
+                if at < n and joins[kind[a]][kind[order[at]]] and not apart[order[at]]:
                     b = order[at]
                     b_left, b_began = left_s[b], now_s
                     at += 1
@@ -134,7 +135,7 @@ class Rollout:
                     took_s[a] = now_s - a_began
                     a = -1
                     continue
-            a_speed, b_speed = beside[a][b], beside[b][a]
+            a_speed, b_speed = beside[kind[a]][kind[b]], beside[kind[b]][kind[a]]
             a_s, b_s = a_left / a_speed, b_left / b_speed
             if a_s < b_s:
                 now_s += a_s

@@ -59,29 +59,32 @@ class Search:
         Who is apart in it, the rollout then knows.
         """
         rollout, random_ = self._rollout, rng.random
-        orders, apart, ends_s, slowed = self._orders, rollout.apart, self._ends_s, self._slowed
-        best = orders, apart
+        orders, ends_s, slowed = self._orders.copy(), self._ends_s.copy(), self._slowed.copy()
+        apart = rollout.apart
+        best = orders.copy(), apart
         least = cost = first = self._cost(ends_s, slowed)
         done = 0 if sum(map(len, orders)) + len(orders) > 2 or self._part else evaluations
         while done < evaluations:
             changed, new_apart = self._change(orders, apart, ends_s, random_)
             rollout.apart = new_apart
             done += len(changed)
-            new_orders, new_ends_s, new_slowed = orders.copy(), ends_s.copy(), slowed.copy()
+            before = [(gpu, orders[gpu], ends_s[gpu], slowed[gpu]) for gpu, _ in changed]
             for gpu, order in changed:
-                new_orders[gpu] = order
-                new_ends_s[gpu], new_slowed[gpu] = self._roll(gpu, order)
-            new_cost = self._cost(new_ends_s, new_slowed)
+                orders[gpu] = order
+                ends_s[gpu], slowed[gpu] = self._roll(gpu, order)
+            new_cost = self._cost(ends_s, slowed)
             worse = new_cost - cost
             if worse > 0:
                 temperature = first * hot * (_COLD / hot) ** (done / evaluations)
                 if random_() >= exp(-worse / temperature):
+                    for gpu, order, end_s, n in before:
+                        orders[gpu], ends_s[gpu], slowed[gpu] = order, end_s, n
                     continue
-            orders, apart, ends_s, slowed, cost = new_orders, new_apart, new_ends_s, new_slowed, new_cost
+            apart, cost = new_apart, new_cost
             if cost < least:
-                best, least = (orders, apart), cost
+                best, least = (orders.copy(), apart), cost
         rollout.apart = best[1]
-        return best[0].copy()
+        return best[0]
 
     def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, int]:
         """When it is idle, and how many of its jobs are slowed down."""
