@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import click
 
-from slurm_gpu.cli.cells import text
+from slurm_gpu.cli.cells import moment, text
 from slurm_gpu.cli.site import Site
 from slurm_gpu.controller.colocation.status import FILE_NAME as SHARING_FILE
 from slurm_gpu.controller.colocation.status import Sharing, sharing_of
@@ -20,13 +21,14 @@ from slurm_gpu.errors import OutsideError, SlurmGpuError, UsageError
 from slurm_gpu.placement.zoneconstraint import taken_apart
 from slurm_gpu.policy.bundle import RUN_DIRECTORY
 from slurm_gpu.policy.colocation import in_words
-from slurm_gpu.policy.decisions import find_decision
+from slurm_gpu.policy.decisions import find_decision, find_endings
 from slurm_gpu.policy.install import SCRIPT_NAME
 from slurm_gpu.policy.installed import read_policy_in_force
 from slurm_gpu.policy.placed import zones_in_words
 from slurm_gpu.policy.script import Placed
 
 _COMMENT = re.compile(r"slurm-gpu/1 t=(?P<token>\w+)(?: \w=\S+)*")
+_UTC = ZoneInfo("UTC")
 _FIELD = re.compile(r" (\w)=(\S+)")
 
 
@@ -39,6 +41,26 @@ class ExplainedJob:
     admin_comment: str
     features: str | None
     """Its constraint; None where only its record is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Of its sharing a GPU, by slurm-gpuctld."""
+
+    at_s: int
+    beside: str
+    """The jobs that it was beside, joined by commas; "-" where they are not known."""
+    gone: int
+    """The job that went back into the queue: this one, or one that was beside it."""
+    why: str
+
+    @classmethod
+    def of(cls, at_s: int, said: Mapping[str, str]) -> Ending | None:
+        """From what was logged; None where that is not whole."""
+        try:
+            return cls(at_s, said["beside"], int(said["gone"]), said["why"])
+        except (KeyError, ValueError):
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +83,23 @@ class JobDecision:
     """What was decided of sharing a GPU, as the log has it; None where it did not agree to."""
     sharing: Sharing | None = None
     """With whom it shares one now, as slurm-gpuctld on this host saw it."""
+    endings: tuple[Ending, ...] = ()
+    """How often its sharing was ended, the first first."""
 
 
 def explain_submitted(site: Site, job_id: int, *, as_json: bool) -> None:
     """Print it; raises UsageError where slurmctld does not know the job."""
     job = _job_of(site, job_id)
     token = token_of(job.admin_comment)
-    said = None
-    if token is not None:
-        said = find_decision(_log_directory(site), token) or _said_in_database(site, token)
-    now = sharing_of(_log_directory(site) / SHARING_FILE, job_id, time.time())
-    decision = replace(decision_of(job, said), sharing=now)
+    directory = _log_directory(site)
+    said, endings = (None, ()) if token is None else _said(site, directory, token, job.admin_comment)
+    now = sharing_of(directory / SHARING_FILE, job_id, time.time())
+    decision = replace(decision_of(job, said), sharing=now, endings=endings)
     if as_json:
         click.echo(json.dumps(asdict(decision), indent=2))
         return
-    for line in lines(decision, is_logged=said is not None):
+    zone = ZoneInfo(site.config.timezone) if endings else _UTC
+    for line in lines(decision, is_logged=said is not None, zone=zone):
         click.echo(line)
 
 
@@ -126,20 +150,30 @@ def _job_of(site: Site, job_id: int) -> ExplainedJob:
     return ExplainedJob(job_id, runs[0].state, runs[0].admin_comment or "", None)
 
 
-def _said_in_database(site: Site, token: str) -> Mapping[str, str] | None:
-    """The same as the log says, of those of the caller; None where the database does not tell."""
-    try:
-        with site.database() as database:
-            found = database.decisions(token)
-    except SlurmGpuError:
-        return None
-    if not found:
-        return None
-    return {**found[0].job, **({"zone": found[0].scores} if found[0].scores else {})}
+def _said(
+    site: Site, directory: Path, token: str, admin_comment: str
+) -> tuple[Mapping[str, str] | None, tuple[Ending, ...]]:
+    """Of its submission, and of how sharing ended: by decisions.log, and what that lacks by the database."""
+    said = find_decision(directory, token)
+    ended = [(line.at_s, line.said) for line in find_endings(directory, token)]
+    if said is None or (not ended and " c=" in admin_comment):
+        try:
+            with site.database() as database:
+                found = database.decisions(token)
+        except SlurmGpuError:
+            found = ()
+        decided = [one for one in found if one.asked != "share"]
+        if said is None and decided:
+            said = {**decided[0].job, **({"zone": decided[0].scores} if decided[0].scores else {})}
+        ended = ended or [(one.at_s, one.job) for one in found if one.asked == "share"]
+    return said, tuple(whole for at_s, line in ended if (whole := Ending.of(at_s, line)) is not None)
 
 
-def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
-    """For people; `is_logged` where decisions.log or the database has the job: then nobody knows more."""
+def lines(decision: JobDecision, *, is_logged: bool, zone: ZoneInfo = _UTC) -> Iterator[str]:
+    """For people, times in `zone`.
+
+    `is_logged` where decisions.log or the database has the job: then nobody knows more.
+    """
     yield f"Job {decision.job_id}  {decision.state}"
     if decision.token is None:
         yield "  It was let in without slurm-gpu's job_submit.lua."
@@ -156,6 +190,9 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
             f"{whom}; {now.speed:.2f} of its speed alone is predicted" if now.beside else "by itself for now"
         )
         yield f"  It has {now.shards} of {now.of} shards of GPU {now.position} of {now.node}, {how}"
+    for ending in decision.endings:
+        yield f"  Sharing was ended {moment(ending.at_s, zone)}: {text(ending.why)};"
+        yield f"    {_went_back(decision.job_id, ending.gone)}"
     if decision.placed is None:
         if is_logged:
             yield "  Zones: none were looked for, as it fits one node or there are none"
@@ -172,6 +209,12 @@ def lines(decision: JobDecision, *, is_logged: bool) -> Iterator[str]:
             yield f"  It is no longer: its wait ran out, or its owner changed it. Its constraint is {own}."
         else:
             yield f"  Its constraint is {decision.constraint}, its owner's own {own}."
+
+
+def _went_back(job_id: int, gone: int) -> str:
+    if gone == job_id:
+        return "it went back into the queue, and gets a GPU for itself"
+    return f"job {gone} went back into the queue, and this one stayed"
 
 
 def _log_directory(site: Site) -> Path:

@@ -18,15 +18,17 @@ from zoneinfo import ZoneInfo
 
 import slurm_gpu
 from slurm_gpu.clock import Clock, SystemClock
-from slurm_gpu.colocation.planner import Belief, Planner
 from slurm_gpu.config import SiteConfig, default_path, load_config
 from slurm_gpu.controller import jobmix
 from slurm_gpu.controller.acts import FILE_NAME as ACTS_FILE
 from slurm_gpu.controller.acts import Acts, sender
 from slurm_gpu.controller.calls import CountingRun
+from slurm_gpu.controller.colocation.endings import Endings
 from slurm_gpu.controller.colocation.evidence import DatabaseEvidence
 from slurm_gpu.controller.colocation.inquiry import Inquiry
 from slurm_gpu.controller.colocation.keeper import ColocationKeeper
+from slurm_gpu.controller.colocation.serving import Planners
+from slurm_gpu.controller.colocation.unseen import Unseen
 from slurm_gpu.controller.decisionship import DecisionShipper
 from slurm_gpu.controller.decisionship import sender as decision_sender
 from slurm_gpu.controller.ended import EndedRuns
@@ -85,10 +87,11 @@ def _run(options: argparse.Namespace) -> None:
         client,
         SharingClient(calls),
         Inquiry(DatabaseEvidence(config), _in_background),
-        _planner,
+        Unseen(_in_background, clock),
+        Planners(),
+        Endings(SharingClient(calls), acts, options.run_dir, clock.wall),
         options.run_dir,
         clock,
-        acts,
         cpu_seconds,
     )
     watcher = Watcher(
@@ -149,14 +152,6 @@ def _run(options: argparse.Namespace) -> None:
         _watch(watcher, keeper, duties, calls, clock, notifier)
     finally:
         lock.close()
-
-
-def _planner(belief: Belief) -> Planner:
-    """Who decides whom jobs share with: the one that needs neither numpy nor much time."""
-    # Only now: most sites share no GPUs.
-    from slurm_gpu.colocation.planners.greedy import Greedy
-
-    return Greedy(belief)
 
 
 def _reservations(

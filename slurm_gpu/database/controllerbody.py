@@ -43,8 +43,8 @@ class ToldDecision(msgspec.Struct):
     id: str
     at_s: _Second
     host: _Name
-    asked: Literal["submit", "modify"]
-    verdict: Literal["allow", "deny"]
+    asked: Literal["submit", "modify", "share"]
+    verdict: Literal["allow", "deny", "end"]
     uid: Annotated[int, Meta(ge=0, lt=1 << 32)]
     token: Annotated[str, Meta(pattern=r"^[0-9A-Za-z]+\Z", max_length=TOKEN_LENGTH)] | None = None
     rules: _Told | None = None

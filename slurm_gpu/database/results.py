@@ -183,16 +183,16 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What job_submit.lua decided about one submission or update: a line of decisions.log."""
+    """What job_submit.lua decided, or how a job's sharing of a GPU ended: a line of decisions.log."""
 
     id: str
     """Made by who ships it: 32 hexadecimal digits. Shipped again, it is the same decision."""
     at_s: int
     host: str
     asked: str
-    """submit or modify."""
+    """submit or modify; share."""
     verdict: str
-    """allow or deny."""
+    """allow or deny; end of a share."""
     uid: int
     token: str | None = None
     """By which the job's AdminComment names it; None of what was refused."""

@@ -15,7 +15,7 @@ from slurm_gpu.policy.checkcolocation import ColocationCheck
 from slurm_gpu.policy.checkhours import HoursCheck
 from slurm_gpu.policy.checkowners import OwnersCheck
 from slurm_gpu.policy.checkurgent import UrgentCheck
-from slurm_gpu.policy.checkvalues import CONTROL, ID, name_of
+from slurm_gpu.policy.checkvalues import ID
 from slurm_gpu.policy.limits import flat_limits
 from slurm_gpu.policy.model import (
     Chain,
@@ -42,6 +42,7 @@ _TOP = (
     "colocation", "groups", "rules", "exceptions",
 )  # fmt: skip
 CONDITIONS = ("users", "unix_groups", "accounts", "qos", "partitions")
+_SITE_SCRIPT = "/etc/slurm/site_job_submit.lua"
 _RULE = ("id", "for", "per", "why", "limits", "mode", "on_error", "when", "kind", "adjust")
 _EXCEPTION = ("rule", "user", "limits", "until", "why", "granted_by")
 
@@ -124,17 +125,7 @@ class _Check(AdjustCheck, HoursCheck, BundlesCheck, OwnersCheck, UrgentCheck, Co
 
     def chain(self, value: Any) -> Chain:
         table = self.table(("chain",), value, ("before", "after"))
-        return Chain(**{key: self.path(("chain", key), item) for key, item in table.items()})
-
-    def path(self, location: Location, value: Any) -> Path | None:
-        if isinstance(value, str) and value.startswith("/") and not CONTROL.search(value):
-            return Path(value)
-        self.fail(
-            location,
-            f"{name_of(location)}: {shown(value)} must be the whole path of a file, such as "
-            "/etc/slurm/site_job_submit.lua",
-        )
-        return None
+        return Chain(**{key: self.path(("chain", key), item, _SITE_SCRIPT) for key, item in table.items()})
 
     def groups(self, value: Any) -> dict[str, Group]:
         if not isinstance(value, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from slurm_gpu.policy.checkvalues import ValueCheck, name_of
@@ -19,7 +20,13 @@ LEAST_HOLD_S, MOST_HOLD_S = 10, 3600
 """Less than slurm-gpuctld needs to look and to act, and more than anybody should wait for a guess."""
 
 _PLACE: Location = ("colocation",)
-_KEYS = ("may", "must", "mode", "goal", "slowdown", "together", "largest", "hold", "why")
+_KEYS = (
+    "may", "must", "mode", "goal", "slowdown", "together", "largest", "hold", "planner", "model", "why",
+)  # fmt: skip
+
+PLANNERS = ("annealing", "greedy", "blossom", "lp", "fgd", "tetris", "sjf")
+LEARNED_PLANNERS = ("dqngpu", "dqngpu_thesis", "deeprm_max", "deeprm_mean")
+"""Those that `slurm-gpu colocation train` trains, which writes their model."""
 
 
 class ColocationCheck(ValueCheck):
@@ -37,7 +44,10 @@ class ColocationCheck(ValueCheck):
                 (*_PLACE, "slowdown"),
                 "slowdown: only goal: considerate keeps to it; add that",
             )
+        planner = self._planner(table)
         return Colocation(
+            planner=planner,
+            model=self._model(table, planner),
             may=self._groups("may", table, groups) if "may" in table else None,
             must=self._groups("must", table, groups) if "must" in table else (),
             mode=self.choice((*_PLACE, "mode"), table.get("mode", usual.mode), Mode),
@@ -56,6 +66,28 @@ class ColocationCheck(ValueCheck):
                 hint = did_you_mean(name, groups)
                 self.fail((*_PLACE, key, index), f"{key}: {shown(name)} is not a group; {hint}")
         return names
+
+    def _planner(self, table: dict[str, Any]) -> str:
+        said, there = table.get("planner", Colocation().planner), (*PLANNERS, *LEARNED_PLANNERS)
+        if said in there:
+            return str(said)
+        hint = did_you_mean(said, there) if isinstance(said, str) else f"there are {', '.join(there)}"
+        self.fail((*_PLACE, "planner"), f"planner: {shown(said)} is none; {hint}")
+        return Colocation().planner
+
+    def _model(self, table: dict[str, Any], planner: str) -> Path | None:
+        learns = planner in LEARNED_PLANNERS
+        if learns and "model" not in table:
+            self.fail(
+                (*_PLACE, "planner"),
+                f"planner: {planner} needs model: the file that `slurm-gpu colocation train --planner "
+                f"{planner}` writes",
+            )
+        if not learns and "model" in table:
+            self.fail((*_PLACE, "model"), f"model: planner {planner} learns nothing that a model would have")
+        if "model" not in table:
+            return None
+        return self.path((*_PLACE, "model"), table["model"], "/var/lib/slurm-gpu/dqngpu.npz")
 
     def _number(
         self,

@@ -6,6 +6,7 @@ import datetime as dt
 import re
 from collections.abc import Collection
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from slurm_gpu.units import format_duration, format_memory_mib, parse_duration, parse_memory_mib
@@ -52,6 +53,16 @@ class ValueCheck(YamlCheck):
         else:
             return " ".join(value.split())
         return ""
+
+    def path(self, location: Location, value: Any, example: str) -> Path | None:
+        """The whole path of a file, which need not be there."""
+        if isinstance(value, str) and value.startswith("/") and not CONTROL.search(value):
+            return Path(value)
+        self.fail(
+            location,
+            f"{name_of(location)}: {shown(value)} must be the whole path of a file, such as {example}",
+        )
+        return None
 
     def choice(self, location: Location, value: Any, kind: type[_E]) -> _E:
         """One of a few words."""

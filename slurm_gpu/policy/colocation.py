@@ -25,6 +25,8 @@ def compile_colocation(policy: Policy, index: Mapping[str, int]) -> dict[str, Pl
         "together": said.together,
         "largest": said.largest,
         "hold_s": said.hold_s,
+        "planner": said.planner,
+        "model": None if said.model is None else str(said.model),
         "why": said.why,
     }
 

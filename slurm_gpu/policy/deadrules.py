@@ -31,6 +31,7 @@ def find_doubts(policy: Policy, names: ResolvedNames, source: YamlSource, today:
         *_closed_ways(policy),
         *_hidden_bundles(policy),
         *_uncounted_shares(policy),
+        *_idle_sharing(policy),
     ]
     errors = [source.error(location, message, key=True) for location, message in found]
     return sorted(errors, key=lambda error: (error.line, error.column))
@@ -104,6 +105,24 @@ def _uncounted_shares(policy: Policy) -> Iterator[_Doubt]:
         yield ("colocation",), message
     if policy.owners:
         yield ("colocation",), "owners' GPUs are Slurm's to count, which counts no job that shares among them"
+
+
+def _idle_sharing(policy: Policy) -> Iterator[_Doubt]:
+    """What keeps jobs from sharing that are to share."""
+    said = policy.colocation
+    if said is None:
+        return
+    if said.slowdown is not None and said.slowdown <= 1:
+        message = (
+            "slowdown: 1 lets nobody share who slows anybody down at all, which nearly all do; 1.10 would"
+        )
+        yield ("colocation", "slowdown"), message
+    if said.largest <= 0:
+        yield ("colocation", "largest"), "largest: 0 lets nobody share: every job needs some of a GPU"
+    for index, name in enumerate(said.may or ()):
+        if name in said.must:
+            message = f"group {name} is in must, too, whose jobs share unasked: may adds nothing"
+            yield ("colocation", "may", index), message
 
 
 def _odd_walltimes(policy: Policy) -> Iterator[_Doubt]:

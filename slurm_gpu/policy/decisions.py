@@ -1,12 +1,13 @@
-"""Counts of what job_submit.lua decided, from decisions.log (docs/contracts.md, section 4)."""
+"""What job_submit.lua decided, and how sharing ended, from decisions.log (docs/contracts.md, section 4)."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import DECISIONS_LOG
@@ -14,6 +15,7 @@ from slurm_gpu.policy.bundle import DECISIONS_LOG
 _MARK = "slurm-gpu/1"
 _SECOND = re.compile(r"[0-9]{1,18}")
 _FIELD = re.compile(r"[a-z_]{1,40}=.*")
+_VERDICTS = {"submit": ("allow", "deny"), "modify": ("allow", "deny"), "share": ("end",)}
 _FIELDS_BEFORE_RULES = 5
 """Mark, time, what was asked, verdict, token."""
 
@@ -110,9 +112,9 @@ class DecisionLine:
 
     at_s: int
     asked: str
-    """submit or modify."""
+    """submit or modify; share of a GPU that was shared."""
     verdict: str
-    """allow or deny."""
+    """allow or deny; end of a share."""
     token: str | None
     """None of what was refused."""
     said: Mapping[str, str]
@@ -125,7 +127,7 @@ class DecisionLine:
         if len(words) <= _FIELDS_BEFORE_RULES or words[0] != _MARK or not _SECOND.fullmatch(words[1]):
             return None
         asked, verdict, token = words[2:_FIELDS_BEFORE_RULES]
-        if asked not in ("submit", "modify") or verdict not in ("allow", "deny"):
+        if verdict not in _VERDICTS.get(asked, ()):
             return None
         fields = words[_FIELDS_BEFORE_RULES:]
         if not all(map(_FIELD.fullmatch, fields)):
@@ -136,13 +138,36 @@ class DecisionLine:
 
 def find_decision(run_directory: Path, token: str) -> Mapping[str, str] | None:
     """What the logs say of the job that was let in with this token; None where they say nothing."""
-    log = run_directory / DECISIONS_LOG
-    for file in (log, log.with_name(f"{log.name}.1")):
+    newest_first = _lines_of(run_directory, token, (DECISIONS_LOG, f"{DECISIONS_LOG}.1"))
+    return next((line.said for line in newest_first if line.asked != "share"), None)
+
+
+def find_endings(run_directory: Path, token: str) -> list[DecisionLine]:
+    """How often sharing ended for the job of this token, and why, as far as the logs still tell."""
+    oldest_first = _lines_of(run_directory, token, (f"{DECISIONS_LOG}.1", DECISIONS_LOG))
+    return [line for line in oldest_first if line.asked == "share"]
+
+
+def write_ending(run_directory: Path, at_s: float, token: str, said: Mapping[str, str]) -> None:
+    """Append a line on a job that shared; raises OutsideError. Who ships the log ships it too."""
+    fields = " ".join(f"{key}={quote(value, safe='')}" for key, value in said.items())
+    path = run_directory / DECISIONS_LOG
+    try:
+        log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:  # in one write, as job_submit.lua appends to it, too
+            os.write(log, f"{_MARK} {at_s:.0f} share end {token} {fields}\n".encode())
+        finally:
+            os.close(log)
+    except OSError as error:
+        raise OutsideError(f"{path}: {error.strerror}") from error
+
+
+def _lines_of(run_directory: Path, token: str, names: Sequence[str]) -> Iterator[DecisionLine]:
+    for name in names:
         try:
-            with file.open(encoding="utf-8", errors="replace") as lines:
+            with (run_directory / name).open(encoding="utf-8", errors="replace") as lines:
                 for line in lines:
                     if token in line and (read := DecisionLine.read(line)) and read.token == token:
-                        return read.said
+                        yield read
         except OSError:
             continue
-    return None

@@ -108,6 +108,10 @@ class ColocationInForce:
     together: int
     largest: float
     hold_s: int
+    planner: str = "annealing"
+    """Who decides whom they share with; the default, too, of a bundle that names none."""
+    model: Path | None = None
+    """What it learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,10 @@ def _lending(table: Mapping[str, Any]) -> LendingInForce:
 
 def _colocation(table: Mapping[str, Any]) -> ColocationInForce:
     keys = ("mode", "goal", "together", "largest", "hold_s")
-    return ColocationInForce(**{key: table[key] for key in keys}, slowdown=table.get("slowdown"))
+    return ColocationInForce(
+        **{key: table[key] for key in keys}, slowdown=table.get("slowdown"),
+        planner=table.get("planner", "annealing"), model=Path(table["model"]) if "model" in table else None,
+    )  # fmt: skip
 
 
 def _list(table: Mapping[Any, Any]) -> list[Any]:

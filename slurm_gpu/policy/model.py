@@ -257,6 +257,10 @@ class Colocation:
     """Who needs more than this part of a GPU runs alone."""
     hold_s: int = 300
     """So long a job waits for its place at most."""
+    planner: str = "annealing"
+    """Who decides whom they share with, of those of slurm_gpu.colocation."""
+    model: Path | None = None
+    """What a planner learned: a file on the controller."""
     why: str = ""
 
 

@@ -280,6 +280,8 @@ def _colocation(said: Colocation) -> Section:
         slowed,
         "Only batch jobs of one GPU share; what nobody knows yet has its GPU for itself.",
     ]
+    if said.planner != Colocation().planner:
+        remarks.append(f"Planner {said.planner} decides it.")
     if said.must:
         remarks.insert(0, f"Jobs of {', '.join(said.must)} share unasked.")
     if said.mode is Mode.ADVISE:

@@ -97,6 +97,8 @@ def _colocation(said: Colocation) -> dict[str, Any]:
         "together": said.together,
         "largest": said.largest,
         "hold_s": said.hold_s,
+        "planner": said.planner,
+        "model": None if said.model is None else str(said.model),
         "why": said.why,
     }
 

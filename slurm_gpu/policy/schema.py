@@ -13,7 +13,12 @@ from typing import Any
 
 from slurm_gpu.policy.check import CONDITIONS
 from slurm_gpu.policy.checkadjust import ADJUSTABLE
-from slurm_gpu.policy.checkcolocation import MOST_SLOWDOWN, MOST_TOGETHER
+from slurm_gpu.policy.checkcolocation import (
+    LEARNED_PLANNERS,
+    MOST_SLOWDOWN,
+    MOST_TOGETHER,
+    PLANNERS,
+)
 from slurm_gpu.policy.checkhours import DAYS
 from slurm_gpu.policy.checkvalues import ID, MOST_COUNT, MOST_GPUS
 from slurm_gpu.policy.limits import LIMITS, LimitKind, Measure, Scope
@@ -240,10 +245,15 @@ def _colocation() -> Schema:
             "together": {"type": "integer", "minimum": 2, "maximum": MOST_TOGETHER},
             "largest": {"type": "number", "minimum": 0, "maximum": 1},
             "hold": _told(_ref("duration"), "So long a job waits for its place at most."),
+            "planner": _told(
+                {"enum": [*PLANNERS, *LEARNED_PLANNERS]},
+                "Who decides whom they share with; annealing is the default.",
+            ),
+            "model": _told({"type": "string", "pattern": "^/"}, "The file of what a planner learned."),
             "why": _ref("text"),
         },
         required=("why",),
-    )
+    )  # fmt: skip
     return table | {"description": "Jobs of one GPU that share it with others."}
 
 

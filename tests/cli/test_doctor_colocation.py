@@ -20,13 +20,15 @@ POLICY = 'version: 1\ncolocation: {mode: enforce, why: "Small ones."}\n'
 RIGHT = {"SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE_MEMORY"}
 
 
-def found(installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5) -> Finding:
+def found(
+    installed: Installation, policy: str = POLICY, shards: int = 32, age_s: float = 5, **told: object
+) -> Finding:
     compiled = compile_policy(check_policy(parse_yaml(policy, "p")), ResolvedNames({}, {}), SiteFacts())
     (installed.root / "slurm" / "job_submit.lua").write_text(build_bundle(compiled))
     at = installed.at()
     run = installed.root / "run"
     run.mkdir(exist_ok=True)
-    (run / "colocation.json").write_text(json.dumps({"as_of_s": at.site.wall() - age_s}))
+    (run / "colocation.json").write_text(json.dumps({"as_of_s": at.site.wall() - age_s, **told}))
     at = dataclasses.replace(at, controller_run=run)
     at.__dict__["nodes"] = [make_node("n1", shards=shards), make_node("n2", gpus={}, shards=0)]
     return worst(colocation.colocation(at))
@@ -81,3 +83,14 @@ def test_where_no_policy_has_jobs_share_nothing_is_looked_at(installed: Installa
 def test_it_is_for_hosts_of_slurmctld(installed: Installation) -> None:
     (finding,) = colocation.colocation(installed.at("elsewhere"))
     assert finding.level is Level.SKIPPED
+
+
+def test_a_planner_that_cannot_serve_is_said(installed: Installation) -> None:
+    installed.conf.update(RIGHT)
+    planner = {"asked": "dqngpu", "serves": "annealing", "why": "/m.npz is not there yet"}
+    finding = found(installed, planner=planner)
+    assert (finding.level, "annealing serves in place of dqngpu: /m.npz" in finding.message) == (
+        Level.WARN,
+        True,
+    )
+    assert found(installed, planner=planner | {"serves": "dqngpu", "why": None}).level is Level.OK

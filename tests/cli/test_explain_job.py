@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from slurm_gpu.cli.explainjob import ExplainedJob, decision_of, lines, token_of
+from slurm_gpu.cli.explainjob import Ending, ExplainedJob, decision_of, lines, token_of
 from slurm_gpu.controller.colocation.status import sharing_of
-from slurm_gpu.policy.decisions import find_decision
+from slurm_gpu.policy.decisions import find_decision, find_endings, write_ending
 
 LINE = "slurm-gpu/1 1000 submit allow abc1 uid=1 account=a rules=- zone={zone}\n"
 
@@ -126,3 +126,28 @@ def test_its_partners_are_those_that_slurm_gpuctld_saw(tmp_path: Path) -> None:
     assert sharing_of(path, 9, 1010) is None
     path.write_text("{")
     assert sharing_of(path, 7, 1010) is None
+
+
+def test_why_its_sharing_was_ended(tmp_path: Path) -> None:
+    (tmp_path / "decisions.log").write_text(LINE.format(zone="-"))
+    why = "job 8 was slowed down by a factor of 1.67 beside job 7, beyond the 1.1 promised"
+    for at_s, token, job, other in ((2000, "abc1", 7, 8), (2000, "abc2", 8, 7)):
+        said = {"uid": "1", "job": str(job), "beside": str(other), "gone": "7", "why": why}
+        write_ending(tmp_path, at_s, token, said)
+    for job_id, token, what in (
+        (7, "abc1", "it went back into the queue, and gets a GPU for itself"),
+        (8, "abc2", "job 7 went back into the queue, and this one stayed"),
+    ):
+        (line,) = find_endings(tmp_path, token)
+        job = ExplainedJob(job_id, "RUNNING", f"slurm-gpu/1 t={token} c=2/8:bert", "")
+        ending = Ending.of(line.at_s, line.said)
+        assert ending is not None
+        text = "\n".join(lines(replace(decision_of(job, None), endings=(ending,)), is_logged=True))
+        assert f"  Sharing was ended 1970-01-01 00:33:20: {why};\n    {what}" in text
+    assert find_decision(tmp_path, "abc1") is not None  # of its submission
+    assert find_decision(tmp_path, "abc2") is None
+
+
+def test_a_line_of_an_ending_that_is_not_whole_is_passed_over() -> None:
+    assert Ending.of(1, {"beside": "7", "why": "x"}) is None
+    assert Ending.of(1, {"beside": "7", "gone": "me", "why": "x"}) is None

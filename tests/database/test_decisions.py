@@ -52,6 +52,14 @@ def test_refusals_have_no_token_and_are_kept_too(database: Database) -> None:
     assert Pruning(database, Retention()).count(MADE.at_s + 15 * 86400).decisions == 1
 
 
+def test_how_sharing_ended_stands_behind_what_was_decided_and_is_no_refusal(database: Database) -> None:
+    keep(database, body(id="b" * 32, at_s=MADE.at_s + 60, asked="share", verdict="end", job={"gone": "7"}))
+    keep(database, body())
+    assert [(one.asked, one.verdict) for one in found(database)] == [("submit", "allow"), ("share", "end")]
+    with database.reading() as connection:
+        assert find_refusals(connection, CLUSTER, None, 10) == []
+
+
 def test_refusals_are_found_by_the_rule_the_newest_first(database: Database) -> None:
     both = "a:gpus:a100:enforce,urgent:qos:enforce"
     for number, rules in enumerate(

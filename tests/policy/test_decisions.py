@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from slurm_gpu.errors import OutsideError
 from slurm_gpu.policy.bundle import build_bundle
-from slurm_gpu.policy.decisions import RuleCount, count_decisions
+from slurm_gpu.policy.decisions import RuleCount, count_decisions, find_endings, write_ending
 from slurm_gpu.policy.script import EMPTY_DESCRIPTION, PolicyScript
 
 from .compile import compiled
@@ -69,3 +72,16 @@ def test_a_log_that_is_not_the_callers_is_no_count(tmp_path: Path) -> None:
         assert count_decisions(tmp_path) is None
     finally:
         os.seteuid(caller)
+
+
+def test_how_sharing_ended_is_a_line_that_is_counted_as_no_decision(tmp_path: Path) -> None:
+    write_ending(tmp_path, 1000.7, "abc1", {"uid": "7", "why": "50 % & more", "beside": "8,9"})
+    (line,) = find_endings(tmp_path, "abc1")
+    assert (line.at_s, line.asked, line.verdict) == (1001, "share", "end")
+    assert line.said == {"uid": "7", "why": "50 % & more", "beside": "8,9"}
+    counts = count_decisions(tmp_path)
+    assert counts is not None
+    assert (counts.accepted, counts.refused) == (0, 0)
+    assert (tmp_path / "decisions.log").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(OutsideError, match=r"decisions\.log"):
+        write_ending(tmp_path / "gone", 1, "abc1", {})

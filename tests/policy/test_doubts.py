@@ -192,6 +192,20 @@ def test_that_slurm_counts_no_shards_is_told_where_it_matters() -> None:
     assert not any("shares" in doubt for doubt in doubts(total, tail=share))
 
 
+@pytest.mark.parametrize(
+    ("said", "doubt"),
+    [
+        ("goal: considerate, slowdown: 1", "slowdown: 1 lets nobody share"),
+        ("largest: 0", "largest: 0 lets nobody share"),
+        ("may: [gpu, vision], must: [vision, bob]", "group vision is in must, too"),
+    ],
+)
+def test_sharing_that_cannot_be_is_told(said: str, doubt: str) -> None:
+    (found,) = doubts(tail=f"colocation: {{{said}, why: w}}\n")
+    assert doubt in found
+    assert not doubts(tail="colocation: {goal: considerate, slowdown: 1.02, largest: 0.1, why: w}\n")
+
+
 def test_what_is_over_is_told() -> None:
     tail = (
         "exceptions:\n"

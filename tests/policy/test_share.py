@@ -266,6 +266,17 @@ class TestFile:
         assert (installed.mode, installed.slowdown, installed.hold_s) == ("enforce", 1.1, 300)
         assert json.dumps(said)
 
+    def test_who_decides_whom_they_share_with(self, tmp_path: Path) -> None:
+        said = compiled("version: 1\ncolocation: {why: x}\n", tmp_path)
+        installed = policy_of(build_bundle(said)).colocation
+        assert installed is not None
+        assert (installed.planner, installed.model) == ("annealing", None)
+        text = "version: 1\ncolocation: {why: x, planner: dqngpu, model: /m.npz}\n"
+        installed = policy_of(build_bundle(compiled(text, tmp_path))).colocation
+        assert installed is not None
+        assert (installed.planner, installed.model) == ("dqngpu", Path("/m.npz"))
+        assert "Planner dqngpu decides it." in render_text(make_page(check(text)))
+
     @pytest.mark.parametrize(
         ("line", "complaint"),
         [
@@ -277,6 +288,11 @@ class TestFile:
             ("{why: x, hold: 5}", "hold: 5 must be a time with its unit, from 10s to 60m, such as 5m"),
             ("{why: x, hold: 2h}", "hold: '2h' must be a time with its unit, from 10s to 60m"),
             ("{why: x, largest: 75}", "largest: 75 must be a number from 0 to 1"),
+            ("{why: x, planner: annealed}", "planner: 'annealed' is none; did you mean annealing?"),
+            ("{why: x, planner: [greedy]}", "planner: ['greedy'] is none; there are annealing, greedy,"),
+            ("{why: x, planner: dqngpu}", "planner: dqngpu needs model: the file that"),
+            ("{why: x, model: /m.npz}", "model: planner annealing learns nothing that a model would have"),
+            ("{why: x, planner: dqngpu, model: m.npz}", "model: 'm.npz' must be the whole path of a file"),
             ("{why: x, mode: on}", "mode"),
             ("{why: x, who: y}", "who"),
         ],

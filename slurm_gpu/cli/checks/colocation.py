@@ -76,3 +76,10 @@ def _places(at: Surroundings, said: ColocationInForce) -> Iterator[Finding]:
             f"mode is {said.mode}, but no slurm-gpuctld here gives places: every job keeps its GPU",
             "systemctl start slurm-gpuctld; journalctl -u slurm-gpuctld says what keeps it",
         )
+        return
+    serving = status.serving_of(at.controller_run / status.FILE_NAME)
+    if serving is not None and serving.why is not None:
+        yield warn(
+            f"planner {serving.serves} serves in place of {serving.asked}: {serving.why}",
+            "put its model where policy.yaml says, readable for SlurmUser; slurm-gpuctld finds it by itself",
+        )

@@ -3,34 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.controller.colocation.book import Book
 
 
 class Learned:
-    """See slurm_gpu.colocation.planner.Belief. Applications are positions in `keys`."""
+    """See slurm_gpu.colocation.planner.Belief. Applications are positions in `keys`, which only grows."""
 
-    def __init__(self, book: Book, keys: Sequence[str], most_together: int, cap: float | None) -> None:
-        self._book, self._keys = book, tuple(keys)
+    def __init__(self, book: Book, most_together: int, cap: float | None) -> None:
+        self._book = book
         self.most_together, self.cap = most_together, math.inf if cap is None else cap
+        self.keys: list[str] = []
+        self._at: dict[str, int] = {}
+        self._closed: frozenset[int] = frozenset()
+        self._version = book.version
+        self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._may: dict[tuple[int, ...], bool] = {}
+
+    def index(self, key: str) -> int:
+        """The application that jobs of this key are."""
+        at = self._at.get(key)
+        if at is None:
+            at = self._at[key] = len(self.keys)
+            self.keys.append(key)
+        return at
+
+    def look(self, closed: Collection[int]) -> None:
+        """Take in what the book has learned since. Beside these jobs there are no shards left for anybody."""
+        self._closed = frozenset(closed)
+        if self._version != self._book.version:
+            self._version = self._book.version
+            self._speeds.clear()
+            self._may.clear()
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """Each one's beside the others."""
-        keys = [self._keys[one] for one in applications]
-        return tuple(self._book.speed(key, keys[:at] + keys[at + 1 :]) for at, key in enumerate(keys))
+        known = self._speeds.get(applications)
+        if known is None:
+            keys = [self.keys[one] for one in applications]
+            known = self._speeds[applications] = tuple(
+                self._book.speed(key, keys[:at] + keys[at + 1 :]) for at, key in enumerate(keys)
+            )
+        return known
 
     def fits(self, members: Sequence[Member]) -> bool:
         """By the most memory that each ever had: when it will have that nobody knows."""
-        return len(members) < 2 or self._book.may_be_together(
-            [self._keys[one.application] for one in members]
+        if len(members) < 2:
+            return True
+        return self._is_open(members) and self._book.may_be_together(
+            [self.keys[one.application] for one in members]
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
         """Few enough, fitting, and nobody slower than promised."""
         if len(members) < 2:
             return True
-        if len(members) > self.most_together or not self.fits(members):
+        if len(members) > self.most_together or not self._is_open(members):
             return False
-        return all(1 / speed <= self.cap for speed in self.speeds(tuple(one.application for one in members)))
+        applications = tuple(one.application for one in members)
+        known = self._may.get(applications)
+        if known is None:
+            known = self._may[applications] = self._book.may_be_together(
+                [self.keys[one] for one in applications]
+            ) and all(1 / speed <= self.cap for speed in self.speeds(applications))
+        return known
+
+    def _is_open(self, members: Sequence[Member]) -> bool:
+        """Whether there is room on the GPU, as far as any of them runs on one."""
+        return not self._closed or not any(one.job in self._closed for one in members)

@@ -43,6 +43,12 @@ class Profile:
     """Mean utilisation; None where it was not measured."""
 
 
+def by_turns(one: Profile | None, other: Profile | None) -> float:
+    """The speed of two who take turns, and want the GPU for as much of the time as they use it alone."""
+    both = sum(1.0 if who is None or who.util_frac is None else who.util_frac for who in (one, other))
+    return 1.0 if both <= 1 else 1 / both
+
+
 class Book:
     """All that was learned. Keys are as job_submit.lua writes them."""
 
@@ -52,12 +58,27 @@ class Book:
         """(speed of the first beside the second, how often it was seen)."""
         self.apart: set[frozenset[str]] = set()
         """Who went wrong beside whom; a single key: beside its like."""
+        self.foretold: Mapping[tuple[str, str], float] = {}
+        """Speeds of pairs that nobody saw, by those that were seen (unseen.py); not kept on disk."""
         self.is_changed = False
+        """Since it was written."""
+        self.version = 0
+        """Another one, as soon as anything that a planner believes may be another."""
+
+    def _change(self) -> None:
+        self.is_changed = True
+        self.version += 1
+
+    def foretell(self, speeds: Mapping[tuple[str, str], float]) -> None:
+        """Believe these of pairs that nobody saw."""
+        if speeds != self.foretold:
+            self.foretold = speeds
+            self.version += 1
 
     def ran_alone(self, key: str, seconds: float, memory_frac: float, util_frac: float | None) -> None:
         """One more run to the end on a GPU of its own."""
         before = self.profiles.pop(key, None)
-        self.is_changed = True
+        self._change()
         if before is None:
             self.profiles[key] = Profile(1, seconds, memory_frac, util_frac)
         else:
@@ -80,19 +101,19 @@ class Book:
         mean, times = self.speeds.get((key, other), (speed, 0))
         times = min(times + 1, _COUNTED_RUNS)
         self.speeds[key, other] = mean + (speed - mean) / times, times
-        self.is_changed = True
+        self._change()
 
     def part(self, key: str, other: str) -> None:
         """They are not to be together any more."""
         self.apart.add(frozenset((key, other)))
-        self.is_changed = True
+        self._change()
 
     def needed_more(self, key: str) -> None:
         """It ran out of memory beside another, though there was to be enough."""
         known = self.profiles.get(key)
         if known is not None:
             self.profiles[key] = replace(known, memory_frac=min(1.0, known.memory_frac * (1 + HEADROOM)))
-            self.is_changed = True
+            self._change()
 
     def shards(self, key: str, of: int) -> int | None:
         """Shards that hold its memory, with headroom; None where it is not known."""
@@ -110,7 +131,7 @@ class Book:
         return ShareTable(of, {key: self.shards(key, of) or of for key in self.profiles})
 
     def speed(self, key: str, others: Sequence[str]) -> float:
-        """Predicted beside these: pairs as they were seen, else by what is left of the GPU's time.
+        """Predicted beside these: pairs as they were seen, else as foretold, else by what is left of the GPU.
 
         Beside several the time that each adds to a second of work is added up.
         """
@@ -119,9 +140,9 @@ class Book:
     def _beside(self, key: str, other: str) -> float:
         if (key, other) in self.speeds:
             return self.speeds[key, other][0]
-        busy = [self.profiles[one].util_frac if one in self.profiles else None for one in (key, other)]
-        both = sum(1.0 if one is None else one for one in busy)
-        return 1.0 if both <= 1 else 1 / both
+        if (key, other) in self.foretold:
+            return self.foretold[key, other]
+        return by_turns(self.profiles.get(key), self.profiles.get(other))
 
     def may_be_together(self, keys: Sequence[str]) -> bool:
         """Whether nothing went wrong between any two of them, and their memory fits with headroom."""

@@ -35,6 +35,9 @@ class Parting(NamedTuple):
     """The key of whom sharing slowed down too much."""
     other: str
     why: str
+    """By keys."""
+    told: str
+    """By the numbers of jobs, as all of their owners may know it: keys name users."""
 
 
 def since_s(course: Course) -> float | None:
@@ -60,18 +63,30 @@ def parting(together: Sequence[Together], slowdown: float | None, book: Book) ->
     if len(together) < 2:
         return None
     newcomer = together[-1]
-    measured = [(one.course.key, one.speed) for one in together if one.speed is not None]
+    measured = [(one, one.speed) for one in together if one.speed is not None]
     if slowdown is not None:
-        for key, speed in measured:
+        for one, speed in measured:
             if speed < 1 / (slowdown * _TOLERANCE):
-                why = f"{key} is slowed down by a factor of {1 / max(speed, 0.01):.2f}, beyond {slowdown:g}"
-                return Parting(newcomer.run, key, _other(key, together), why)
+                key, others = one.course.key, _numbered([two for two in together if two is not one])
+                how = f"slowed down by a factor of {1 / max(speed, 0.01):.2f}"
+                return Parting(
+                    newcomer.run, key, _other(key, together), f"{key} is {how}, beyond {slowdown:g}",
+                    f"{_numbered([one])} was {how} beside {others}, beyond the {slowdown:g} promised",
+                )  # fmt: skip
     elif len(measured) == len(together) and sum(speed for _, speed in measured) < 1 / _TOLERANCE:
         done = sum(speed for _, speed in measured)
-        slowest = min(measured, key=lambda one: one[1])[0]
-        why = f"together they do {done:.2f} of what one does alone"
-        return Parting(newcomer.run, slowest, _other(slowest, together), why)
+        slowest = min(measured, key=lambda one: one[1])[0].course.key
+        what = f"{done:.2f} of what one does alone"
+        return Parting(
+            newcomer.run, slowest, _other(slowest, together), f"together they do {what}",
+            f"{_numbered(together)} together did {what}",
+        )  # fmt: skip
     return None
+
+
+def _numbered(some: Sequence[Together]) -> str:
+    numbers = ", ".join(str(one.run.job_id) for one in some)
+    return f"job{'s' if len(some) > 1 else ''} {numbers}"
 
 
 def _other(key: str, together: Sequence[Together]) -> str:

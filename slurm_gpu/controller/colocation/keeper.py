@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_gpu.clock import Clock
-from slurm_gpu.controller.acts import Acts
 from slurm_gpu.controller.amounts import Facts, amounts_of
 from slurm_gpu.controller.colocation import book as books
 from slurm_gpu.controller.colocation import status
 from slurm_gpu.controller.colocation.agreed import Agreed, agreed_among
 from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.controller.colocation.endings import Endings
 from slurm_gpu.controller.colocation.guard import Parting, Together, observed, parting, since_s, speed_of
 from slurm_gpu.controller.colocation.inquiry import Inquiry, RunKey
 from slurm_gpu.controller.colocation.learning import Learning
-from slurm_gpu.controller.colocation.plan import Act, MakePlanner, Waiting, choose
+from slurm_gpu.controller.colocation.plan import Act, Waiting, choose
 from slurm_gpu.controller.colocation.rooms import Held, Room, held_by, rooms
+from slurm_gpu.controller.colocation.serving import Planners
 from slurm_gpu.controller.colocation.status import Started
 from slurm_gpu.controller.colocation.told import ShareTable
+from slurm_gpu.controller.colocation.unseen import Unseen
 from slurm_gpu.errors import OutsideError, SlurmError, SlurmGpuError
 from slurm_gpu.policy.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmClient
@@ -60,14 +62,16 @@ class ColocationKeeper:
         client: SlurmClient,
         control: SharingClient,
         inquiry: Inquiry,
-        make: MakePlanner,
+        unseen: Unseen,
+        planners: Planners,
+        endings: Endings,
         run_directory: Path,
         clock: Clock,
-        acts: Acts,
         cpu: Callable[[], float],
     ) -> None:
-        self._client, self._control, self._inquiry, self._make = client, control, inquiry, make
-        self._path, self._clock, self._acts, self._cpu = run_directory / status.FILE_NAME, clock, acts, cpu
+        self._client, self._control, self._inquiry, self._unseen = client, control, inquiry, unseen
+        self._planners, self._endings = planners, endings
+        self._path, self._clock, self._cpu = run_directory / status.FILE_NAME, clock, cpu
         self._book: Book | None = None
         self._book_path: Path | None = None
         self._owner_uid = 0
@@ -135,6 +139,7 @@ class ColocationKeeper:
         alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
         learning.look(agreed, {**on_gpu, **alone}, now_s)
         self._settle(learning, agreed, book)
+        self._unseen.turn(book, {one.key for one in agreed.values()})
         self._inquire(learning, book, found, policy, now_s, agreed)
         self._land(found, agreed, facts, now_s)
         if policy.mode == "enforce":
@@ -174,7 +179,11 @@ class ColocationKeeper:
             for other in others:
                 book.part(course.key, other)
             book.needed_more(course.key)
-            self._send_back(one, f"it failed beside {', '.join(others)}; alone its like did not")
+            self._endings.send_back(
+                one, (), f"it failed beside {', '.join(others)}; alone its like did not",
+                "it failed beside another job, which its like did not alone: memory ran out, likely",
+                {"keys": list(others)},
+            )  # fmt: skip
 
     def _inquire(
         self,
@@ -218,36 +227,36 @@ class ColocationKeeper:
                 ]
                 ends = parting(together, policy.slowdown, book)
                 if ends is not None:
-                    self._part(ends, together, book, agreed)
+                    self._part(ends, together, policy, book, agreed)
 
     def _part(
         self,
         ends: Parting,
         together: Sequence[Together],
+        policy: ColocationInForce,
         book: Book,
         agreed: Mapping[int, Agreed],
     ) -> None:
+        said = [
+            {
+                "job": run.job_id,
+                "key": course.key,
+                "predicted": round(book.speed(course.key, course.stretches[-1].others), 3),
+                "measured": None if speed is None else round(speed, 3),
+            }
+            for run, course, speed in together
+        ]
         for _, course, speed in together:
             if speed is not None:
                 for other, seen in observed(course, speed, book).items():
                     book.ran_beside(course.key, other, seen)
         book.part(ends.slowed, ends.other)
         if ends.newcomer.job_id in agreed:
-            self._send_back(agreed[ends.newcomer.job_id], ends.why)
-
-    def _send_back(self, one: Agreed, why: str) -> None:
-        """Into the queue, and alone from then on."""
-        job_id = one.job.job_id
-        try:
-            self._control.requeue(job_id)
-            self._control.let_go(job_id, f"{one.gres}{one.of}")
-        except SlurmError as error:  # such as one that may not be requeued
-            log.warning("job %d stays where it is, though %s: %s", job_id, why, error)
-            return
-        self._acts.add(
-            "colocation ended", f"job {job_id}", why, old=f"{one.shards} of {one.of} shards", new="alone",
-            evidence={"job": job_id, "key": one.key, "user": one.job.user},
-        )  # fmt: skip
+            others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
+            self._endings.send_back(
+                agreed[ends.newcomer.job_id], others, ends.why, ends.told,
+                {"slowdown": policy.slowdown, "speeds": said},
+            )  # fmt: skip
 
     def _land(
         self, found: Mapping[str, Room], agreed: Mapping[int, Agreed], facts: Facts, now_s: float
@@ -294,11 +303,12 @@ class ColocationKeeper:
         waiting.sort(key=lambda one: (one.agreed.job.submit_s or 0, one.agreed.job.job_id))
         for partitions in sorted({one.agreed.job.partition for one in waiting}):
             named = frozenset(partitions.split(","))
+            keys = {one.agreed.key for one in waiting} | {key for key, _, _ in running.values()}
             acts = choose(
                 now_s,
                 {name: room for name, room in found.items() if named.intersection(room.node.partitions)},
                 [one for one in waiting if one.agreed.job.partition == partitions],
-                running, book, (policy.together, policy.slowdown), self._make,
+                running, book, self._planners.server(partitions, policy, book, sorted(keys)),
                 frozenset(landing.act.place.node for landing in self._landing.values()),
             )  # fmt: skip
             for act in acts:
@@ -348,7 +358,8 @@ class ColocationKeeper:
     ) -> None:
         try:
             status.write(
-                self._path, now_s, policy.mode, self._shards_per_gpu, found, agreed, book, self._last
-            )
+                self._path, now_s, policy.mode, self._shards_per_gpu, found, agreed, book, self._last,
+                self._planners.serving,
+            )  # fmt: skip
         except OutsideError as error:
             log.warning("%s; slurm-gpu explain does not tell who shares", error)

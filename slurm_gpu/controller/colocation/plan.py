@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from slurm_gpu.colocation.planner import Belief, Gpu, Member, Planner, View
+from slurm_gpu.colocation.planner import Gpu, Member, Start, View
 from slurm_gpu.controller.colocation.agreed import Agreed
-from slurm_gpu.controller.colocation.belief import Learned
 from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.controller.colocation.rooms import Gpu as Held
 from slurm_gpu.controller.colocation.rooms import Place, Room
+from slurm_gpu.controller.colocation.serving import Server
 
-MakePlanner = Callable[[Belief], Planner]
+_MOST_ANSWERS = 4
+"""Of a planner that decides about one GPU at a time, in one look: each looks at all GPUs."""
 
 
 class Waiting(NamedTuple):
@@ -39,67 +41,103 @@ def choose(
     waiting: Sequence[Waiting],
     running: Mapping[int, tuple[str, float, float]],
     book: Book,
-    belief: tuple[int, float | None],
-    make: MakePlanner,
+    server: Server,
     busy: frozenset[str],
 ) -> list[Act]:
     """One job at most for each node, as where the next one lands is known only once this one has started.
 
-    `running` has (key, seconds done, seconds left) of jobs on GPUs, `belief` how many are together at most,
-    and the slowdown that nobody is to be beyond; `busy` are nodes on which a job is about to start.
+    The server's belief has the keys of all of them (Planners.server). `running` has (key, seconds done,
+    seconds left) of jobs on GPUs; `busy` are nodes on which a job is about to start. A planner sees the GPUs
+    that are full, too, as what it plans comes after those that run there.
     """
-    known = [one for one in waiting if one.agreed.key in book.profiles]
-    least = min((one.least for one in known), default=0)
+    known = {one.agreed.job.job_id: one for one in waiting if one.agreed.key in book.profiles}
     gpus = [
         gpu
-        for room in rooms.values()
+        for _, room in sorted(rooms.items())
         for gpu in room.gpus
-        if not gpu.is_others and gpu.free >= least and all(job in running for job in gpu.sharers)
+        if not gpu.is_others and all(job in running for job in gpu.sharers)
     ]
-    if not known or not gpus:
-        return []
-    there = {running[job][0] for gpu in gpus for job in gpu.sharers}
-    keys = sorted(there | {one.agreed.key for one in known})
-    index = {key: position for position, key in enumerate(keys)}
-    planner = make(Learned(book, keys, *belief))
-    view = View(
+    least = min((one.least for one in known.values()), default=0)
+    belief, taken = server.belief, set(busy)
+    belief.look({job for gpu in gpus if gpu.free < least for job in gpu.sharers})
+    acts: list[Act] = []
+    for _ in range(_MOST_ANSWERS if server.answers_one_by_one else 1):
+        # What is decided about one GPU at a time is asked only of nodes where somebody may still start.
+        asked = [gpu for gpu in gpus if not (server.answers_one_by_one and gpu.place.node in taken)]
+        if not known or not any(gpu.free >= least and gpu.place.node not in taken for gpu in asked):
+            break
+        starts = server.planner.choose(_view(now_s, asked, known.values(), running, book, server))
+        if not starts:
+            break
+        for start in sorted(starts, key=lambda start: asked[start.gpu].place):
+            gpu = asked[start.gpu]
+            if gpu.place.node in taken:
+                continue
+            act = None
+            if _may(start, gpu, known, running, server):
+                job = known[start.jobs[0]]
+                leave = _left_there(gpu, book, job, belief.most_together)
+                act = _act(rooms[gpu.place.node], gpu.place, job, gpu.sharers, leave)
+            if act is not None:
+                acts.append(act)
+                del known[act.job_id]
+            if act is not None or server.answers_one_by_one:
+                taken.add(gpu.place.node)
+    return acts
+
+
+def _view(
+    now_s: float,
+    gpus: Sequence[Held],
+    waiting: Iterable[Waiting],
+    running: Mapping[int, tuple[str, float, float]],
+    book: Book,
+    server: Server,
+) -> View:
+    index = server.belief.index
+    return View(
         now_s=now_s,
         waiting=tuple(
             Member(
                 job=one.agreed.job.job_id,
-                application=index[one.agreed.key],
-                left_s=book.profiles[one.agreed.key].alone_s,
+                application=index(one.agreed.key),
+                left_s=max(book.profiles[one.agreed.key].alone_s, 1.0),
                 submit_s=one.agreed.job.submit_s or 0,
             )
-            for one in known
+            for one in waiting
         ),
         gpus=tuple(
             Gpu(
                 tuple(
-                    Member(job=job, application=index[key], left_s=max(left_s, 1.0), done_s=done_s)
+                    Member(job=job, application=index(key), left_s=max(left_s, 1.0), done_s=done_s)
                     for job in gpu.sharers
                     for key, done_s, left_s in (running[job],)
-                )
+                ),
+                f"{gpu.place.node}/{gpu.place.position}",
             )
             for gpu in gpus
         ),
     )
-    by_id = {one.agreed.job.job_id: one for one in known}
-    acts: list[Act] = []
-    taken = set(busy)
-    smallest = book.smallest(known[0].agreed.of or 1)
-    starts = sorted(planner.choose(view), key=lambda start: gpus[start.gpu].place)
-    for start in starts:
-        place = gpus[start.gpu].place
-        if place.node in taken:
-            continue
-        taken.add(place.node)
-        is_last = len(gpus[start.gpu].sharers) + 1 >= belief[0]
-        leave = smallest - 1 if is_last else None
-        act = _act(rooms[place.node], place, by_id[start.jobs[0]], gpus[start.gpu].sharers, leave)
-        if act is not None:
-            acts.append(act)
-    return acts
+
+
+def _may(
+    start: Start,
+    gpu: Held,
+    waiting: Mapping[int, Waiting],
+    running: Mapping[int, tuple[str, float, float]],
+    server: Server,
+) -> bool:
+    """Whatever a planner says: nobody is put beside whom memory or a promise does not allow."""
+    index = server.belief.index
+    there = [Member(job, index(running[job][0]), running[job][2]) for job in gpu.sharers]
+    job = start.jobs[0]
+    return server.belief.may_share([*there, Member(job, index(waiting[job].agreed.key), 1.0)])
+
+
+def _left_there(gpu: Held, book: Book, job: Waiting, most_together: int) -> int | None:
+    """So many shards at most, where nobody is to come any more."""
+    is_last = len(gpu.sharers) + 1 >= most_together
+    return book.smallest(job.agreed.of or 1) - 1 if is_last else None
 
 
 def _act(room: Room, place: Place, job: Waiting, beside: Sequence[int], leave: int | None) -> Act | None:

@@ -15,6 +15,7 @@ from slurm_gpu.controller import snapshot as snapshots
 from slurm_gpu.controller.colocation.agreed import Agreed
 from slurm_gpu.controller.colocation.book import Book
 from slurm_gpu.controller.colocation.rooms import Gpu, Room
+from slurm_gpu.controller.colocation.serving import Serving
 
 FILE_NAME = "colocation.json"
 _VERSION = 1
@@ -55,6 +56,7 @@ def write(
     agreed: Mapping[int, Agreed],
     book: Book,
     last: Sequence[Started],
+    serving: Serving | None,
 ) -> None:
     """In one step; raises OutsideError."""
     plain = {
@@ -62,6 +64,7 @@ def write(
         "as_of_s": int(now_s),
         "mode": mode,
         "shards_per_gpu": shards_per_gpu,
+        "planner": None if serving is None else asdict(serving),
         "waiting": [
             {"job_id": one.job.job_id, "until_s": one.job.start_s}
             for one in agreed.values()
@@ -113,5 +116,14 @@ def last_seen(path: Path) -> float | None:
     """When it was written, by what it says; None where it is not there or damaged."""
     try:
         return float(json.loads(path.read_text())["as_of_s"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def serving_of(path: Path) -> Serving | None:
+    """Which planner serves, by what it says; None where it says nothing of that."""
+    try:
+        said = json.loads(path.read_text())["planner"]
+        return Serving(str(said["asked"]), str(said["serves"]), said["why"] and str(said["why"]))
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

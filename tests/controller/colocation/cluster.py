@@ -5,17 +5,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from pathlib import Path
+from typing import TypeVar
 
 from slurm_gpu.controller.amounts import Facts
+from slurm_gpu.controller.colocation.endings import Endings
 from slurm_gpu.controller.colocation.evidence import Ran
-from slurm_gpu.controller.colocation.inquiry import Answers, Inquiry
+from slurm_gpu.controller.colocation.inquiry import Inquiry
 from slurm_gpu.controller.colocation.keeper import ColocationKeeper
+from slurm_gpu.controller.colocation.serving import Planners
+from slurm_gpu.controller.colocation.unseen import Unseen
 from slurm_gpu.errors import SlurmError
 from slurm_gpu.policy.installed import ColocationInForce
 from slurm_gpu.slurm.client import QueuedJob, SlurmNode, SlurmSettings
 from slurm_gpu.slurm.queue import CountedJob, Phase
 from tests.controller.fakes import Clock, make_job, make_node
 
+Answer = TypeVar("Answer")
 OF = 8
 POLICY = ColocationInForce("enforce", "throughput", None, 2, 0.75, 300)
 
@@ -218,24 +224,23 @@ class Site:
         self.cluster, self.policy = cluster, policy
         self.told: list[tuple[str, str, str]] = []
         """(act, subject, why)."""
+        self.evidence: list[object] = []
         self.runs = True
         self.begin()
 
     def begin(self) -> None:
         """A new process, which knows what lies on disk and no more."""
-        from pathlib import Path
-
-        from slurm_gpu.colocation.planners.greedy import Greedy
-
-        cluster = self.cluster
+        cluster, directory = self.cluster, Path(self.cluster.directory)
+        endings = Endings(cluster, self, directory, cluster.clock.wall)  # type: ignore[arg-type]
         self.keeper = ColocationKeeper(
-            cluster, cluster, Inquiry(cluster, _at_once), Greedy, Path(cluster.directory), cluster.clock,
-            self, lambda: 0.0,
+            cluster, cluster, Inquiry(cluster, _at_once), Unseen(_at_once, cluster.clock), Planners(),
+            endings, directory, cluster.clock, lambda: 0.0,
         )  # type: ignore[arg-type] # fmt: skip
 
     def add(self, act: str, subject: str, why: str, old: str, new: str, evidence: object = None) -> None:
         """As Acts has it."""
         self.told.append((act, subject, why))
+        self.evidence.append(evidence)
 
     def pass_s(self, seconds: int) -> None:
         for _ in range(seconds):
@@ -256,7 +261,7 @@ class Site:
         )
 
 
-def _at_once(task: Callable[[], Answers]) -> Future[Answers]:
-    future: Future[Answers] = Future()
+def _at_once(task: Callable[[], Answer]) -> Future[Answer]:
+    future: Future[Answer] = Future()
     future.set_result(task())
     return future

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_gpu.policy.decisions import find_endings
 from tests.controller.fakes import Clock
 
 from .cluster import OF, POLICY, Cluster, Site
@@ -84,6 +85,15 @@ def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, 
     assert [job.restarts for job in jobs].count(1) == 1
     ((act, _, why),) = site.told
     assert (act, "slowed down by a factor of 1.67, beyond 1.1" in why) == ("colocation ended", True)
+    (gone,) = (job for job in jobs if job.restarts)
+    (stays,) = cluster_mates(site)
+    said = [find_endings(Path(cluster.directory), f"x{job}") for job in (gone.job_id, stays)]
+    assert [[line.said["gone"] for line in one] for one in said] == [[str(gone.job_id)]] * 2
+    assert said[0][0].said["beside"] == str(stays)
+    assert said[1][0].said["why"] in (
+        f"job {one} was slowed down by a factor of 1.67 beside job {other}, beyond the 1.1 promised"
+        for one, other in ((gone.job_id, stays), (stays, gone.job_id))
+    )
     site.until_all_end()
     assert sum(job.restarts for job in jobs) == 1
     again = [cluster.submit("a", 2) for _ in range(4)]
@@ -91,6 +101,15 @@ def test_a_pair_that_breaks_the_promise_is_ended_and_not_made_again(site: Site, 
     assert sum(job.restarts for job in again) == 0
     assert site.keeper._book is not None
     assert site.keeper._book.speeds["a", "a"][0] == pytest.approx(0.6, abs=0.05)
+
+
+def cluster_mates(site: Site) -> list[int]:
+    """Who was beside the job of the last act."""
+    evidence = site.evidence[-1]
+    assert isinstance(evidence, dict)
+    assert {one["job"] for one in evidence["speeds"]} == {evidence["job"], *evidence["beside"]}
+    assert [round(one["measured"], 2) for one in evidence["speeds"]] == [0.6, 0.6]
+    return list(evidence["beside"])
 
 
 def test_without_a_promise_a_pair_ends_that_does_less_than_one_alone(site: Site, cluster: Cluster) -> None:
@@ -108,6 +127,8 @@ def test_one_that_fails_beside_another_gets_one_more_run_alone(site: Site, clust
     assert (jobs[2].restarts, jobs[2].shards) == (1, OF)
     assert frozenset(("a", "b")) in site.keeper._book.apart  # type: ignore[union-attr]
     assert "it failed beside a; alone its like did not" in site.told[0][2]
+    (line,) = find_endings(Path(cluster.directory), f"x{jobs[2].job_id}")
+    assert (line.said["gone"], "memory ran out, likely" in line.said["why"]) == (str(jobs[2].job_id), True)
 
 
 def test_what_fails_alone_is_not_run_again(site: Site, cluster: Cluster) -> None:
@@ -231,7 +252,8 @@ def test_whatever_happens_every_job_ends_and_no_gpu_has_more_than_it_has(
     cluster.memory = {key: data.draw(st.floats(0.05, 1)) for key in keys}
     cluster.util = {key: data.draw(st.floats(0.05, 1)) for key in keys}
     cluster.speeds = {(one, other): data.draw(st.floats(0.2, 1)) for one in keys for other in keys}
-    site = Site(cluster, dataclasses.replace(POLICY, together=data.draw(st.integers(2, 3))))
+    planner = data.draw(st.sampled_from(["annealing", "greedy", "tetris"]))
+    site = Site(cluster, dataclasses.replace(POLICY, together=data.draw(st.integers(2, 3)), planner=planner))
     for _ in range(data.draw(st.integers(1, 10))):
         key = data.draw(st.sampled_from(keys))
         known = (site.keeper.table().shares if site.keeper.table() else {}).get(key)  # type: ignore[union-attr]

@@ -1,0 +1,231 @@
+"""What it costs slurm-gpuctld to plan for jobs that share: time of a plan, and memory, by planner.
+
+    .venv/bin/python bench/colocation_plan.py [--gpus 64] [--waiting 200] [--keys 20] [--looks 40]
+                                              [--planners annealing,greedy,…] [--model FILE] [--json]
+
+Nothing of Slurm runs: a queue of `--waiting` jobs of `--keys` kinds and nodes of eight GPUs are as
+slurm-gpuctld sees them. At each look the planner is asked as there; who starts is there at the next one, some
+of those that run have ended, and others have come for those that start. Speeds of half of all pairs are
+known. Each planner has a process of its own, which loads slurm-gpuctld first: memory is what it takes more
+than that. Time is the processor's. `fit` is what foretells speeds, of as many jobs and speeds as it ever
+takes: beside the looks, once a minute at most.
+
+With --json the last line is {"gpus": …, "waiting": …, "planners": {NAME: {"ms_p50": …, "ms_p99": …,
+"ms_max": …, "starts": …, "mib": …}}, "fit": {"ms": …, "mib": …}}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.arguments import number
+
+GPUS_OF_A_NODE = 8
+SHARDS = 8
+ENDS = 4
+"""Jobs that end between two looks."""
+DEFAULT = "annealing,greedy,sjf"
+
+
+def main() -> None:
+    """As the command line says."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gpus", type=number(GPUS_OF_A_NODE), default=64)
+    parser.add_argument("--waiting", type=number(1), default=200)
+    parser.add_argument("--keys", type=number(2), default=20)
+    parser.add_argument("--looks", type=number(2), default=40)
+    parser.add_argument("--planners", default=DEFAULT)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one is not None:
+        print(json.dumps(_fit() if options.one == "fit" else _planned(options)))
+        return
+    found: dict[str, dict[str, float]] = {}
+    print(
+        f"{options.gpus} GPUs, {options.waiting} waiting jobs of {options.keys} kinds, {options.looks} looks"
+    )
+    print(f"{'planner':<14}{'p50':>9}{'p99':>9}{'most':>9}{'starts':>9}{'memory':>10}")
+    for name in options.planners.split(","):
+        one = found[name] = _in_process_of_its_own(name)
+        print(
+            f"{name:<14}{one['ms_p50']:>6.1f} ms{one['ms_p99']:>6.1f} ms{one['ms_max']:>6.1f} ms"
+            f"{one['starts']:>9.1f}{one['mib']:>6.1f} MiB"
+        )
+    fit = _in_process_of_its_own("fit")
+    print(f"{'fit':<14}{fit['ms']:>6.0f} ms{fit['mib']:>33.1f} MiB")
+    if options.json:
+        told = {"gpus": options.gpus, "waiting": options.waiting, "planners": found, "fit": fit}
+        print(json.dumps(told))
+
+
+def _in_process_of_its_own(name: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, __file__, *sys.argv[1:], "--one", name], capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        sys.exit(done.stderr.strip() or f"{name}: exit {done.returncode}")
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _mib() -> float:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("Linux tells a process its memory")
+
+
+def _book(n_keys: int, rng: random.Random) -> Any:
+    from slurm_gpu.controller.colocation.book import Book
+
+    book = Book()
+    keys = [f"app{number}" for number in range(n_keys)]
+    for key in keys:
+        book.ran_alone(key, rng.uniform(300, 7200), rng.uniform(0.05, 0.6), rng.uniform(0.2, 0.9))
+    for key in keys:
+        for other in keys:
+            if rng.random() < 0.5:
+                book.ran_beside(key, other, rng.uniform(0.4, 1.0))
+    return book
+
+
+def _fit() -> dict[str, float]:
+    import slurm_gpu.controller.main  # noqa: F401
+    from slurm_gpu.controller.colocation.unseen import MOST_KEYS, _chosen, foretold
+
+    book = _book(MOST_KEYS, random.Random(1))
+    profiles, speeds = _chosen(book, book.profiles)
+    before = _mib()
+    foretold(profiles, speeds)  # loads numpy
+    began_s = time.process_time()
+    foretold(profiles, speeds)
+    return {"ms": 1e3 * (time.process_time() - began_s), "mib": _mib() - before}
+
+
+def _planned(options: argparse.Namespace) -> dict[str, float]:
+    import slurm_gpu.controller.main  # noqa: F401
+    from slurm_gpu.controller.colocation.plan import choose
+    from slurm_gpu.controller.colocation.serving import Planners
+    from slurm_gpu.policy.installed import ColocationInForce
+
+    site = _Site(options)
+    policy = ColocationInForce(
+        "enforce", "throughput", None, 2, 0.75, 300, planner=options.one, model=options.model
+    )
+    planners = Planners()
+    before = _mib()
+    took_ms, starts = [], 0
+    for look in range(options.looks):
+        began_s = time.process_time()
+        server = planners.server("gpu", policy, site.book, site.keys)
+        acts = choose(site.now_s, site.rooms, site.waiting, site.running, site.book, server, frozenset())
+        if look:  # the first one loads what it needs
+            took_ms.append(1e3 * (time.process_time() - began_s))
+            starts += len(acts)
+        site.go_on(acts)
+    serving = planners.serving
+    if serving is None or serving.serves != options.one:
+        sys.exit(f"{options.one}: {serving}")
+    took_ms.sort()
+    return {
+        "ms_p50": took_ms[len(took_ms) // 2],
+        "ms_p99": took_ms[min(len(took_ms) - 1, int(0.99 * len(took_ms)))],
+        "ms_max": took_ms[-1],
+        "starts": starts / len(took_ms),
+        "mib": _mib() - before,
+    }
+
+
+class _Site:
+    """What slurm-gpuctld would see."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        from slurm_gpu.controller.colocation.rooms import Gpu, Place, Room
+
+        self._rng = random.Random(1)
+        self.book = _book(options.keys, self._rng)
+        self.keys = sorted(self.book.profiles)
+        self.now_s, self._last, self._n_waiting = 1_800_000_000.0, 0, options.waiting
+        self.running: dict[int, tuple[str, float, float]] = {}
+        self.waiting: list[Any] = []
+        self.rooms: dict[str, Any] = {}
+        for first in range(0, options.gpus, GPUS_OF_A_NODE):
+            name = f"n{first // GPUS_OF_A_NODE:03}"
+            gpus = [Gpu(Place(name, at), SHARDS) for at in range(min(GPUS_OF_A_NODE, options.gpus - first))]
+            self.rooms[name] = Room(_node(name, len(gpus)), gpus, 10**6, 10**9)
+        self._shards: dict[int, int] = {}
+        for room in self.rooms.values():
+            for gpu in room.gpus:
+                self._run(self._job(), room, gpu.place.position, part=self._rng.random())
+        self._fill()
+
+    def go_on(self, acts: list[Any]) -> None:
+        """The jobs of these acts run by now, others have ended and come."""
+        waiting = {one.agreed.job.job_id: one for one in self.waiting}
+        for act in acts:
+            room = self.rooms[act.place.node]
+            self._run(waiting.pop(act.job_id), room, act.place.position, shards=act.shards)
+        self.waiting = list(waiting.values())
+        self.now_s += 1
+        for job in self._rng.sample(sorted(self.running), min(ENDS, len(self.running))):
+            del self.running[job]
+            for room in self.rooms.values():
+                for gpu in room.gpus:
+                    if job in gpu.sharers:
+                        gpu.sharers.remove(job)
+                        gpu.free += self._shards.pop(job)
+        self._fill()
+
+    def _fill(self) -> None:
+        self.waiting += [self._job() for _ in range(self._n_waiting - len(self.waiting))]
+
+    def _job(self) -> Any:
+        from slurm_gpu.controller.colocation.agreed import Agreed
+        from slurm_gpu.controller.colocation.plan import Waiting
+
+        self._last += 1
+        key = self._rng.choice(self.keys)
+        least = self.book.shards(key, SHARDS)
+        return Waiting(Agreed(_counted(self._last), key, least, SHARDS), least, 1, 1)
+
+    def _run(self, job: Any, room: Any, position: int, part: float = 0.0, shards: int | None = None) -> None:
+        key, number = job.agreed.key, job.agreed.job.job_id
+        alone_s = self.book.profiles[key].alone_s
+        self.running[number] = key, part * alone_s, (1 - part) * alone_s
+        self._shards[number] = job.least if shards is None else shards
+        room.take(position, number, self._shards[number], 1, 1)
+
+
+def _node(name: str, n_gpus: int) -> Any:
+    from slurm_gpu.slurm.client import SlurmNode
+
+    return SlurmNode(
+        name=name, address=name, state="mixed", reason=None, cpus=10**6, cpus_allocated=0,
+        memory_mib=10**9, memory_allocated_mib=0, gpus={"any": n_gpus}, gpus_allocated={},
+        shards=SHARDS * n_gpus, shards_allocated=0, features=(), partitions=("gpu",),
+    )  # fmt: skip
+
+
+def _counted(number: int) -> Any:
+    from slurm_gpu.slurm.queue import CountedJob, Phase
+
+    return CountedJob(
+        job_id=number, user="any", uid=1, account="any", qos="normal", partition="gpu", phase=Phase.PENDING,
+        n_tasks=1, n_nodes=1, n_cpus=1, per_job="", per_node="gres:shard:1", per_socket="", tres="",
+        exclusive=False, submit_s=number, start_s=None, end_s=None, nodes="", admin_comment="",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Any planner serves by its name, annealing until one that learns can, and none is believed blindly."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu.colocation.learned.dqngpu import HIDDEN
+from slurm_gpu.colocation.learned.modelfile import Model, write_model
+from slurm_gpu.colocation.learned.models import inputs_of
+from slurm_gpu.colocation.learned.net import new_net
+from slurm_gpu.colocation.planner import Planner, Start, View
+from slurm_gpu.colocation.planners import LEARNED, PLANNERS, Setting
+from slurm_gpu.controller.colocation.book import Book
+from slurm_gpu.controller.colocation.serving import Planners, Serving
+from slurm_gpu.controller.colocation.status import serving_of
+from slurm_gpu.policy import checkcolocation
+from slurm_gpu.policy.installed import ColocationInForce
+from tests.controller.fakes import Clock
+
+from .cluster import OF, POLICY, Cluster, Site
+
+
+def write_net(path: Path, seed: int = 0) -> None:
+    net = new_net((len(inputs_of("dqngpu")), *HIDDEN, 1), np.random.default_rng(seed))
+    write_model(path, Model("dqngpu", inputs_of("dqngpu"), net, {}))
+
+
+def by(planner: str, model: Path | None = None) -> ColocationInForce:
+    return dataclasses.replace(POLICY, planner=planner, model=model)
+
+
+@pytest.fixture
+def book() -> Book:
+    found = Book()
+    for key in ("a", "b"):
+        found.ran_alone(key, 50, 0.2, 0.4)
+    return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    found = Cluster(Clock(), str(tmp_path), n_nodes=2)
+    found.memory = {"a": 0.2, "b": 0.3, "c": 0.6}
+    found.util = {"a": 0.4, "b": 0.5, "c": 0.5}
+    return found
+
+
+def started(cluster: Cluster, policy: ColocationInForce) -> Site:
+    """A site that knows a, b and c."""
+    site = Site(cluster, policy)
+    site.pass_s(1)
+    for key in cluster.memory:
+        cluster.submit(key, None, 20)
+    site.until_all_end()
+    site.pass_s(15)
+    return site
+
+
+def test_the_policy_knows_the_planners_that_there_are() -> None:
+    assert set(checkcolocation.PLANNERS) == set(PLANNERS)
+    assert set(checkcolocation.LEARNED_PLANNERS) == set(LEARNED)
+
+
+@pytest.mark.parametrize("name", [*PLANNERS, "dqngpu"])
+def test_any_planner_serves_by_its_name(name: str, cluster: Cluster, tmp_path: Path) -> None:
+    write_net(tmp_path / "model.npz")
+    site = started(cluster, by(name, tmp_path / "model.npz" if name in LEARNED else None))
+    jobs = [cluster.submit("a", 2, 30) for _ in range(8)]
+    most = 0
+    while any(job.state in ("PENDING", "RUNNING") for job in jobs):
+        site.pass_s(1)
+        most = max(most, *(len(cluster.beside(job)) + 1 for job in jobs if job.state == "RUNNING"), 0)
+        assert cluster.clock.wall() < 2_000_000_000
+    assert most == (1 if name == "sjf" else 2)
+    assert all(job.restarts == 0 for job in jobs)
+    told = serving_of(tmp_path / "colocation.json")
+    assert told == Serving(name, name)
+
+
+def test_annealing_serves_until_a_model_is_there_and_whenever_it_cannot_be_read(
+    tmp_path: Path, book: Book
+) -> None:
+    planners, policy = Planners(), by("dqngpu", tmp_path / "model.npz")
+
+    def serving() -> Serving:
+        planners.server("gpu", policy, book, ["a", "b"])
+        assert planners.serving is not None
+        return planners.serving
+
+    assert (serving().serves, "is not there yet" in (serving().why or "")) == ("annealing", True)
+    write_net(tmp_path / "model.npz")
+    assert serving() == Serving("dqngpu", "dqngpu")
+    (tmp_path / "model.npz").write_text("damaged")
+    assert serving().serves == "annealing"
+    assert "model.npz" in (serving().why or "")
+    write_net(tmp_path / "model.npz", seed=1)
+    assert serving() == Serving("dqngpu", "dqngpu")
+
+
+def test_a_model_of_another_planner_is_not_used(tmp_path: Path, book: Book) -> None:
+    write_net(tmp_path / "model.npz")
+    planners = Planners()
+    assert planners.server("gpu", by("deeprm_max", tmp_path / "model.npz"), book, ["a"]).name == "annealing"
+
+
+def test_a_planner_whose_library_is_missing_leaves_it_to_annealing(book: Book) -> None:
+    from slurm_gpu.colocation.planners import planner
+
+    def without(name: str, setting: Setting) -> Planner:
+        if name == "lp":
+            raise ImportError("No module named 'scipy'")
+        return planner(name, setting)
+
+    planners = Planners(without)
+    assert planners.server("gpu", by("lp"), book, ["a"]).name == "annealing"
+    assert planners.serving == Serving("lp", "annealing", "No module named 'scipy'")
+
+
+def test_annealing_goes_on_from_its_last_plan_and_what_has_learned_is_made_anew(
+    tmp_path: Path, book: Book
+) -> None:
+    planners = Planners()
+    first = planners.server("gpu", by("annealing"), book, ["a"])
+    book.ran_beside("a", "b", 0.5)
+    assert planners.server("gpu", by("annealing"), book, ["a", "b"]).planner is first.planner
+    assert planners.server("long", by("annealing"), book, ["a"]).planner is not first.planner
+    write_net(tmp_path / "model.npz")
+    learned = by("dqngpu", tmp_path / "model.npz")
+    second = planners.server("gpu", learned, book, ["a", "b"])
+    assert planners.server("gpu", learned, book, ["b", "a"]) is second
+    book.ran_beside("a", "b", 0.9)
+    third = planners.server("gpu", learned, book, ["a", "b"])
+    assert third.planner is not second.planner
+    assert planners.server("gpu", learned, book, ["a", "b", "c"]).planner is not third.planner
+
+
+class Packs:
+    """Puts whoever comes first beside whoever is there, without asking what is believed."""
+
+    name = "packs"
+
+    def choose(self, view: View) -> Sequence[Start]:
+        return [Start(gpu, (view.waiting[0].job,)) for gpu in range(len(view.gpus)) if view.waiting][:1]
+
+
+def test_nobody_is_put_beside_whom_memory_does_not_allow_whatever_a_planner_says(cluster: Cluster) -> None:
+    cluster.names, cluster.n_gpus = ["n1"], 1
+    site = started(cluster, POLICY)
+    site.keeper._planners = Planners(lambda name, setting: Packs())
+    first, second = cluster.submit("c", 6, 60), cluster.submit("c", 2, 60)
+    for _ in range(20):
+        site.pass_s(1)
+        assert not cluster.beside(first)
+    assert first.state == "RUNNING"
+    assert second.state == "PENDING"
+    assert sum(cluster.free("n1")) == OF - 6

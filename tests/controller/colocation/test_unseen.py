@@ -1,0 +1,179 @@
+"""Of pairs that never met, those that did tell something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from statistics import fmean
+
+import pytest
+
+from slurm_gpu.controller.colocation.book import Book, by_turns
+from slurm_gpu.controller.colocation.unseen import (
+    EVERY_S,
+    LEAST_SPEEDS,
+    MOST_KEYS,
+    MOST_SPEEDS,
+    Speeds,
+    Unseen,
+    family_and_size,
+    foretold,
+)
+from tests.controller.fakes import Clock
+
+APPLICATIONS = {
+    "net16": 0.3,
+    "net64": 0.45,
+    "md": 0.6,
+    "lm8": 0.5,
+    "lm32": 0.65,
+    "gan": 0.4,
+    "bert": 0.7,
+    "rl": 0.2,
+}
+
+
+def truth(one: str, other: str) -> float:
+    """They take turns, and besides each suffers from what the other does to caches and the link."""
+    ones, others = APPLICATIONS[one], APPLICATIONS[other]
+    turns = min(1.0, 1 / (ones + others))
+    return turns * (1 - 0.25 * others) * (0.9 if one.startswith("lm") else 1.0)
+
+
+def filled(n_pairs: int, names: tuple[str, ...] = tuple(APPLICATIONS)) -> Book:
+    """A book that knows all of them, and so many speeds."""
+    book = Book()
+    for name in names:
+        book.ran_alone(name, 100, 0.2, APPLICATIONS.get(name, 0.5))
+    pairs = [(one, other) for one in names for other in names]
+    for at in range(n_pairs):
+        one, other = pairs[(at * 37) % len(pairs)]
+        book.ran_beside(one, other, truth(one, other) if one in APPLICATIONS else 0.8)
+    return book
+
+
+class Later:
+    """Does in the background what a test has it do."""
+
+    def __init__(self) -> None:
+        self.tasks: list[tuple[Callable[[], Speeds], Future[Speeds]]] = []
+
+    def __call__(self, task: Callable[[], Speeds]) -> Future[Speeds]:
+        future: Future[Speeds] = Future()
+        self.tasks.append((task, future))
+        return future
+
+    def do(self) -> None:
+        task, future = self.tasks.pop(0)
+        try:
+            future.set_result(task())
+        except ImportError as error:
+            future.set_exception(error)
+
+
+def test_pairs_that_never_met_are_foretold_closer_than_by_their_use_alone() -> None:
+    book = filled(24)
+    told = foretold(book.profiles, book.speeds)
+    assert len(told) == len(APPLICATIONS) ** 2 - 24
+    by_use = fmean(
+        abs(by_turns(book.profiles[one], book.profiles[other]) - truth(one, other)) for one, other in told
+    )
+    by_fit = fmean(abs(speed - truth(*pair)) for pair, speed in told.items())
+    assert by_fit < by_use / 2
+    assert all(0 < speed <= 1 for speed in told.values())
+
+
+def test_a_planner_believes_what_was_foretold_until_the_pair_is_seen() -> None:
+    book, later = filled(24), Later()
+    unseen = Unseen(later, Clock())
+    unseen.turn(book, ["md"])
+    before, version = book.speed("md", ["gan"]), book.version
+    assert ("md", "gan") not in book.speeds
+    later.do()
+    unseen.turn(book, ["md"])
+    assert book.version != version
+    assert abs(book.speed("md", ["gan"]) - truth("md", "gan")) < abs(before - truth("md", "gan"))
+    book.ran_beside("md", "gan", 0.5)
+    assert book.speed("md", ["gan"]) == 0.5
+
+
+def test_it_is_fitted_once_a_minute_at_most_and_only_where_something_was_learned() -> None:
+    book, later, clock = filled(12), Later(), Clock()
+    unseen = Unseen(later, clock)
+    unseen.turn(book, [])
+    unseen.turn(book, [])
+    assert len(later.tasks) == 1
+    later.do()
+    unseen.turn(book, [])
+    clock.advance(EVERY_S)
+    unseen.turn(book, [])
+    assert not later.tasks
+    book.ran_beside("md", "rl", 0.7)
+    unseen.turn(book, [])
+    assert len(later.tasks) == 1
+    book.ran_beside("md", "rl", 0.6)
+    later.do()
+    unseen.turn(book, [])
+    assert not later.tasks
+    clock.advance(EVERY_S)
+    unseen.turn(book, [])
+    assert len(later.tasks) == 1
+
+
+def test_of_hardly_anything_nothing_is_foretold() -> None:
+    book, later = filled(LEAST_SPEEDS - 1), Later()
+    Unseen(later, Clock()).turn(book, [])
+    assert not later.tasks
+
+
+def test_without_numpy_pairs_are_judged_by_their_use() -> None:
+    book, clock = filled(24), Clock()
+
+    def fails(task: Callable[[], Speeds]) -> Future[Speeds]:
+        future: Future[Speeds] = Future()
+        future.set_exception(ImportError("No module named 'numpy'"))
+        return future
+
+    unseen = Unseen(fails, clock)
+    for _ in range(3):
+        unseen.turn(book, [])
+        clock.advance(EVERY_S)
+    assert book.foretold == {}
+    pair = next(
+        (one, other) for one in APPLICATIONS for other in APPLICATIONS if (one, other) not in book.speeds
+    )
+    assert book.speed(pair[0], [pair[1]]) == by_turns(*(book.profiles[one] for one in pair))
+
+
+def test_however_much_is_known_a_fit_is_of_so_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    book = filled(1500, tuple(f"k{number}" for number in range(60)))
+    sizes: list[tuple[int, int]] = []
+
+    def noted(profiles: object, speeds: object) -> Speeds:
+        assert isinstance(profiles, dict)
+        assert isinstance(speeds, dict)
+        sizes.append((len(profiles), len(speeds)))
+        assert "k59" in profiles
+        return {}
+
+    monkeypatch.setattr("slurm_gpu.controller.colocation.unseen.foretold", noted)
+    later = Later()
+    Unseen(later, Clock()).turn(book, ["k59"])
+    later.do()
+    assert sizes == [(MOST_KEYS, min(MOST_SPEEDS, sizes[0][1]))]
+    assert sizes[0][1] > LEAST_SPEEDS
+
+
+@pytest.mark.parametrize(
+    ("key", "family", "size"),
+    [
+        ("resnet50", "resnet#", 50.0),
+        ("alice/train", "alice/train", None),
+        ("ResNet-18%20%28batch%20size%2016%29", "ResNet-18 (batch size #)", 16.0),
+        ("7", "#", 7.0),
+        ("", "", None),
+        ("run1234567890123", "run1234#", 567890123.0),
+    ],
+)
+def test_a_name_without_its_last_number_is_the_family(key: str, family: str, size: float | None) -> None:
+    assert family_and_size(key) == (family, size)
