@@ -13,16 +13,18 @@ import sys
 import time
 from pathlib import Path
 
-import uvicorn
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, seconds
 from lab.synthetic import SyntheticCluster
+from slurm_gpu.clock import SystemClock
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.seen import Seen
+from slurm_gpu.monitor.server import listen, serve
+from slurm_gpu.monitor.settings import Address
 from slurm_gpu.monitor.state import State, make_state
 from slurm_gpu.monitor.viewer import Viewer
 
@@ -72,10 +74,7 @@ def main() -> None:
 
 
 async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, every_s: float) -> None:
-    config = uvicorn.Config(
-        make_app(board, lambda _: viewer), host="127.0.0.1", port=port, log_level="warning", lifespan="off"
-    )
-    server = uvicorn.Server(config)
+    app = make_app(Site(board, lambda _: viewer, lambda: synthetic.source, SystemClock()))
 
     async def live() -> None:
         while True:
@@ -85,9 +84,8 @@ async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, 
     living = asyncio.create_task(live())
     print(f"http://127.0.0.1:{port}/", flush=True)
     try:
-        await server.serve()
+        await serve(app, listen(Address("127.0.0.1", port)), board.stop)
     finally:
-        board.stop()
         living.cancel()
 
 

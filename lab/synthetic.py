@@ -8,12 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from slurm_gpu.database.clusterstate import ClusterHolder, ClusterJob, ClusterNode, ClusterState
+from slurm_gpu.database.forecasts.answer import Forecast
 from slurm_gpu.database.reserve.reservation import Reservation
-from slurm_gpu.database.results import NodeReport
+from slurm_gpu.database.results import DeviceTimeline, NodeReport, NodeWindow, Run, RunTimeline
 from slurm_gpu.database.running import Running, RunningUse
-from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice, Mean, Record, Timeline
+from slurm_gpu.slurm.hostlist import compress
 
 GPUS_PER_NODE = 8
 NODES_PER_RACK = 16
@@ -147,6 +150,77 @@ class SyntheticCluster:
         )
         return Running(as_of_s=self.now_s, jobs=jobs, xids=())
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is to be let go of."""
+
+    def run(self, job: str) -> Sequence[Run]:
+        """A job that runs or waits, with a record of each of its GPUs."""
+        found = self._of(job)
+        if found is None:
+            return ()
+        records = [
+            self._record(found, node, gpu) for node, gpus in self._places(found).items() for gpu in gpus
+        ]
+        return (run_of(found, self.now_s, records),)
+
+    def timelines(self, job: str) -> Sequence[RunTimeline]:
+        """Its course: an hour of idling in four."""
+        found = self._of(job)
+        if found is None or found.start_s is None or found.submit_s is None:
+            return ()
+        devices = [
+            DeviceTimeline(node=self._name(node), device=_uuid(node, gpu), timeline=self._course(found))
+            for node, gpus in self._places(found).items()
+            for gpu in gpus
+        ]
+        return (RunTimeline(id=found.id, job_id=found.job_id, submit_s=found.submit_s, devices=devices),)
+
+    def windows(self, job: str) -> Sequence[NodeWindow]:
+        """None was asked for yet."""
+        return ()
+
+    def forecast(self, job: str) -> Forecast | str:
+        """Of every job the same."""
+        return "nothing has been learned yet: an operator runs slurm-gpu db train"
+
+    def _of(self, job: str) -> ClusterJob | None:
+        job_id = int(job) if job.isdecimal() else -1
+        running = self._jobs.get(job_id)
+        return running.job if running is not None else self._waiting.get(job_id)
+
+    def _places(self, job: ClusterJob) -> dict[int, list[int]]:
+        return self._jobs[job.job_id].places if job.job_id in self._jobs else {}
+
+    def _record(self, job: ClusterJob, node: int, gpu: int) -> Record:
+        item = self._jobs[job.job_id]
+        first_s, last_s = job.start_s or 0, int(self.now_s)
+        held_ms = (last_s - first_s) * 1000
+        busy_ms = held_ms * 3 // 4
+        return Record(
+            cluster="synthetic", job_id=job.job_id, restart=0, prolog_s=first_s, node=self._name(node),
+            boot_id="boot", segment=f"{job.job_id:016x}", device=_uuid(node, gpu), seq=1, final=False,
+            first_s=first_s, last_s=last_s, held_s=held_ms / 1000, sampled_s=held_ms / 1000,
+            util_hist_ms={0: held_ms - busy_ms, round(item.level): busy_ms} if item.level else {0: held_ms},
+            mem_hist_ms={55: held_ms},
+            power_w=Mean(held_ms / 1000, 300.0, 80.0, 400.0),
+        )  # fmt: skip
+
+    def _course(self, job: ClusterJob) -> Timeline:
+        width_s = 512
+        first = (job.start_s or 0) // width_s
+        n_bins = max(1, min(256, int(self.now_s) // width_s - first))
+        level = self._jobs[job.job_id].level
+        util = bytes(0 if (at // 8) % 4 == 0 else round(level * 2.5) for at in range(n_bins))
+        power = bytes(40 + (at * 7) % 30 + octet // 2 for at, octet in enumerate(util))
+        return Timeline(
+            width_s=width_s,
+            start_s=first * width_s,
+            series={"util": util, "mem_used": bytes([138]) * n_bins, "power": power},
+        )
+
     def _held(self) -> int:
         return sum(len(gpus) for item in self._jobs.values() for gpus in item.places.values())
 
@@ -264,6 +338,22 @@ class SyntheticCluster:
 
     def _type(self, node: int) -> str:
         return "a100" if (node // NODES_PER_ZONE) % 2 else "h200"
+
+
+def run_of(job: ClusterJob, now_s: float, devices: Sequence[Record]) -> Run:
+    """The run of a job of the queue, as accounting has it."""
+    start_s = job.start_s if job.state == "RUNNING" else None
+    elapsed_s = None if start_s is None else int(now_s) - start_s
+    return Run(
+        id=job.id, full=True, cluster="synthetic", job_id=job.job_id, array_job_id=None, array_task=None,
+        het_job_id=None, het_offset=None, user=job.user, account=job.account, qos=job.qos,
+        partition=job.partition, state=job.state, submit_s=job.submit_s or 0, eligible_s=job.eligible_s,
+        start_s=start_s, end_s=None, elapsed_s=elapsed_s, suspended_s=0, time_limit_s=job.time_limit_s,
+        nodes=compress({record.node for record in devices}), gpu_type=None, n_nodes=job.n_nodes,
+        n_gpus=job.n_gpus, n_gpus_requested=job.n_gpus, wait_h=None, submit_wait_h=None,
+        run_h=None if elapsed_s is None else elapsed_s / 3600, name=job.name, restart=0,
+        coverage=1.0 if devices else None, devices=tuple(devices), hosts=(), events=(), device_facts={},
+    )  # fmt: skip
 
 
 def _uuid(node: int, gpu: int) -> str:

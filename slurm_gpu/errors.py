@@ -8,7 +8,8 @@ SlurmGpuError           exit code 3 unless a subclass says otherwise
 └── OutsideError        3: Slurm, the database, MUNGE or NVML failed
     ├── SlurmError
     ├── DatabaseError
-    │   └── NotAllowedError 2: slurm-gpudbd knows the caller, who may not do or see that
+    │   ├── NotAllowedError 2: slurm-gpudbd knows the caller, who may not do or see that
+│   └── NotFoundError   slurm-gpudbd knows nothing of what was asked for
     ├── MungeError
     │   └── MungedAwayError
     └── NvmlError
@@ -78,6 +79,10 @@ class NotAllowedError(DatabaseError):
     """Nothing failed: slurm-gpudbd knows the caller, and shows or does that for others only."""
 
     exit_code = 2
+
+
+class NotFoundError(DatabaseError):
+    """Nothing failed: slurm-gpudbd knows nothing of what was asked for."""
 
 
 class MungeError(OutsideError):

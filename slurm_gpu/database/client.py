@@ -30,7 +30,7 @@ from slurm_gpu.database.results import (
     RunTimeline,
 )
 from slurm_gpu.database.running import Running
-from slurm_gpu.errors import DatabaseError, NotAllowedError, RecordError, UsageError
+from slurm_gpu.errors import DatabaseError, NotAllowedError, NotFoundError, RecordError, UsageError
 from slurm_gpu.records import Live
 
 __all__ = [
@@ -309,7 +309,8 @@ class DatabaseClient:
                 f"slurm-gpudbd at {self.where} cannot answer just now; try again in {retry_after_s} s, "
                 f"and if that lasts, run slurm-gpu doctor: {why}"
             )
-        raise DatabaseError(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
+        kind = NotFoundError if response.status_code == 404 else DatabaseError
+        raise kind(f"slurm-gpudbd at {self.where} answered {response.status_code}: {why}")
 
 
 def _job_path(job: str, part: str = "", of: str = "runs") -> str:

@@ -18,6 +18,8 @@ _GZIP = 16 + zlib.MAX_WBITS
 _LEAST_BYTES = 400
 """What is shorter fits into a packet as it is."""
 JSON = b"application/json"
+CSV = b"text/csv; charset=utf-8"
+SVG = b"image/svg+xml"
 OCTETS = b"application/octet-stream"
 
 

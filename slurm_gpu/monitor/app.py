@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -13,33 +12,24 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 import slurm_gpu
-from slurm_gpu.errors import OutsideError, UsageError
-from slurm_gpu.monitor import told
-from slurm_gpu.monitor.answer import OCTETS
-from slurm_gpu.monitor.board import Board
-from slurm_gpu.monitor.events import Events
-from slurm_gpu.monitor.listing import RETRY_AFTER_S, Listing, Told
-from slurm_gpu.monitor.viewer import NotSignedInError, ViewerOf, viewer_of
-
-LISTINGS = (
-    ("/api/v1/frame", Told("frame", told.frame, "metric", "util", OCTETS, of_metric=True)),
-    ("/api/v1/jobs", Told("jobs", told.jobs, "since")),
-    ("/api/v1/layout", Told("layout", told.layout, for_all=True)),
-    ("/api/v1/attention", Told("attention", told.attention)),
-)
-"""Those that are asked for most come first."""
+from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
+from slurm_gpu.monitor.answer import JSON, Answer
+from slurm_gpu.monitor.listing import RETRY_AFTER_S
+from slurm_gpu.monitor.openapi import document
+from slurm_gpu.monitor.routes import ROUTES, Site
+from slurm_gpu.monitor.told import dump
+from slurm_gpu.monitor.viewer import NotSignedInError
 
 
-def make_app(board: Board, who: ViewerOf = viewer_of, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """The application; `who` says who asks, `more` are routes beside the API's."""
-    routes: list[BaseRoute] = [
-        Route(path, Listing(item, board, who), methods=["GET"]) for path, item in LISTINGS
-    ]
-    routes.append(Route("/api/v1/events", Events(board, who, time.monotonic), methods=["GET"]))
-    routes += more
+def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
+    """The application; `more` are routes beside the API's."""
+    api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
+    described = Answer(dump(document(ROUTES)), JSON)
+    routes: list[BaseRoute] = [*api, Route("/openapi.json", described, methods=["GET"]), *more]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         NotSignedInError: _not_signed_in,
         UsageError: _wrong,
+        NotFoundError: _unknown,
         OutsideError: _away,
         HTTPException: _http_error,
     }
@@ -52,6 +42,10 @@ async def _not_signed_in(_: Request, error: NotSignedInError) -> Response:
 
 async def _wrong(_: Request, error: UsageError) -> Response:
     return JSONResponse({"error": str(error)}, 400)
+
+
+async def _unknown(_: Request, error: NotFoundError) -> Response:
+    return JSONResponse({"error": str(error)}, 404)
 
 
 async def _away(_: Request, error: OutsideError) -> Response:

@@ -44,7 +44,7 @@ class NodeSquares:
     """Which of them Slurm's positions most likely are: by minor number, as gres.conf lists its files."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """All squares, numbered from 0; `body` is what GET /api/v1/layout answers with."""
 

@@ -22,8 +22,10 @@ from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.poller import Poller
 from slurm_gpu.monitor.racks import racks_by_node
+from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import load_settings, parse_address
+from slurm_gpu.monitor.viewer import viewer_of
 from slurm_gpu.notify import Notifier
 
 log = logging.getLogger("slurm-gpuweb")
@@ -54,8 +56,12 @@ def _run(options: argparse.Namespace) -> None:
             raise UsageError(f"--listen {options.listen!r} must be HOST:PORT, such as {address}")
         address = given
     notifier, clock, board = Notifier(os.environ), SystemClock(), Board()
+
+    def connect() -> DatabaseClient:
+        return DatabaseClient(config, timeout_s=_TIMEOUT_S)
+
     poller = Poller(
-        lambda: DatabaseClient(config, timeout_s=_TIMEOUT_S),
+        connect,
         board,
         config.cluster,
         racks_by_node(config),
@@ -82,7 +88,7 @@ def _run(options: argparse.Namespace) -> None:
 
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
-    asyncio.run(serve(make_app(board), listener, stopping, beat))
+    asyncio.run(serve(make_app(Site(board, viewer_of, connect, clock)), listener, stopping, beat))
     log.info("stopped")
 
 

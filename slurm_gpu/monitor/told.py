@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+from dataclasses import replace
 from typing import Any
 
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.frames import is_for_all, only
 from slurm_gpu.monitor.holding import ranges
+from slurm_gpu.monitor.reasons import meaning
+from slurm_gpu.monitor.squares_svg import draw, plan
 from slurm_gpu.monitor.state import State
+from slurm_gpu.monitor.summary import gpu_types, wait_reasons
 from slurm_gpu.monitor.viewer import Flavour
 
 _MOST_DIGITS = 18
+_WHYS: dict[str, Any] = dict.fromkeys(("why", "decided_why", "over_why"))
 
 
 def layout(state: State, _: Flavour, __: str) -> bytes:
@@ -50,6 +56,61 @@ def attention(state: State, flavour: Flavour, _: str) -> bytes:
         if flavour.may_see(item.user)
     ]
     return dump({"flags": flags, "as_of_s": state.seen.live_s})
+
+
+def free(state: State, _: Flavour, __: str) -> bytes:
+    """How many GPUs of each type are free, and when the next one is: occupancy is no secret."""
+    types = [
+        {
+            "type": kind.name,
+            "total": kind.total,
+            "free": kind.free,
+            "held": kind.held,
+            "out_of_service": kind.out_of_service,
+            "next_free_s": kind.next_free_s,
+        }
+        for kind in gpu_types(state.seen.cluster)
+    ]
+    return dump({"types": types, "as_of_s": state.seen.cluster.as_of_s})
+
+
+def queue(state: State, _: Flavour, __: str) -> bytes:
+    """Why jobs wait; the jobs by when Slurm expects them to start, those of which it has not said last."""
+    cluster = state.seen.cluster
+    reasons = [
+        {
+            "reason": item.reason,
+            "meaning": meaning(item.reason),
+            "n_jobs": item.n_jobs,
+            "n_gpus": item.n_gpus,
+            "next_start_s": item.next_start_s,
+        }
+        for item in wait_reasons(cluster)
+    ]
+    waiting = sorted(
+        (job for job in cluster.jobs if job.state == "PENDING"),
+        key=lambda job: (job.start_s is None, job.start_s or 0, job.submit_s or 0, job.job_id),
+    )
+    jobs = [{"job_id": job.job_id, "start_s": job.start_s} for job in waiting]
+    return dump({"reasons": reasons, "jobs": jobs, "as_of_s": cluster.as_of_s})
+
+
+def reservations(state: State, flavour: Flavour, _: str) -> bytes:
+    """Those that are not over; why somebody asked, and was answered so, is theirs and the operators'."""
+    known = state.seen.reservations
+    shown = [
+        item if flavour.may_see(item.user) else replace(item, full=False, **_WHYS) for item in known or ()
+    ]
+    return dump({"reservations": [item.to_json() for item in shown], "known": known is not None})
+
+
+def squares(state: State, flavour: Flavour, metric: str) -> bytes:
+    """The frame as an SVG; raises UsageError where there is no such metric."""
+    octets = frame(state, flavour, metric)
+    known = state.layout.metrics[metric]
+    at = dt.datetime.fromtimestamp(state.as_of_s(metric), dt.UTC)
+    title = f"{known.title} of {state.layout.n_squares} GPUs, {at:%Y-%m-%d %H:%M:%S} UTC"
+    return draw(state.layout, plan(state.layout), known, octets, title).encode()
 
 
 def read_version(text: str) -> int | None:

@@ -11,9 +11,11 @@ from lab.synthetic import SyntheticCluster
 from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.board import Board
 from slurm_gpu.monitor.flags import Attention
+from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.seen import Seen
 from slurm_gpu.monitor.state import State, make_state
 from slurm_gpu.monitor.viewer import Viewer
+from tests.database.samples import FakeClock
 
 OPERATOR = Viewer("carol", 1000, operator=True)
 N_GPUS = 64
@@ -27,7 +29,8 @@ class Here:
         self.board = Board()
         self.attention = Attention()
         self.viewer = OPERATOR
-        self.app = make_app(self.board, lambda _: self.viewer)
+        self.clock = FakeClock(self.source.now_s)
+        self.app = make_app(Site(self.board, lambda _: self.viewer, lambda: self.source, self.clock))
 
     def look(self) -> State:
         before = self.board.state

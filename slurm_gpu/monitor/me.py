@@ -1,0 +1,97 @@
+"""Who looks, and how long their jobs will go on to wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
+from starlette.types import Receive, Scope, Send
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.database.clusterstate import ClusterJob
+from slurm_gpu.database.forecasts.answer import Forecast
+from slurm_gpu.errors import OutsideError, UsageError
+from slurm_gpu.monitor.answer import JSON, Answer
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.told import dump
+from slurm_gpu.monitor.viewer import ViewerOf
+
+MOST_FORECASTS = 20
+"""Of one user's jobs, those submitted first."""
+KEPT_S = 60.0
+_MOST_KEPT = 10_000
+
+_Said = tuple[dict[str, Any] | None, str | None]
+"""A forecast, or why there is none."""
+
+
+class ForecastSource(Protocol):
+    """The part of DatabaseClient that tells of waits."""
+
+    def forecast(self, job: str) -> Forecast | str:
+        """How long a job that waits will wait, or why nothing can be said."""
+
+
+class Me:
+    """GET /api/v1/me as an ASGI application."""
+
+    def __init__(
+        self,
+        board: Board,
+        connect: Callable[[], AbstractContextManager[ForecastSource]],
+        viewer_of: ViewerOf,
+        clock: Clock,
+    ) -> None:
+        self._board, self._connect, self._viewer_of, self._clock = board, connect, viewer_of, clock
+        self._lock = threading.Lock()
+        self._kept: dict[int, tuple[float, _Said]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        viewer = self._viewer_of(HTTPConnection(scope))
+        state = self._board.state
+        jobs = () if state is None else state.seen.cluster.jobs
+        waiting = sorted(
+            (job for job in jobs if job.state == "PENDING" and viewer.user and job.user == viewer.user),
+            key=lambda job: (job.submit_s or 0, job.job_id),
+        )[:MOST_FORECASTS]
+        waits = await run_in_threadpool(self._waits, waiting)
+        told = {"user": viewer.user, "operator": viewer.operator, "limits": None, "waits": waits}
+        as_of_s = self._clock.wall() if state is None else state.as_of_s()
+        answer = Answer(dump(told), JSON, [(b"x-as-of-s", f"{as_of_s:.3f}".encode())])
+        await answer(scope, receive, send)
+
+    def _waits(self, jobs: list[ClusterJob]) -> list[dict[str, Any]]:
+        said = {job.job_id: self._known(job.job_id) for job in jobs}
+        if None in said.values():
+            with self._connect() as source:
+                for job in jobs:
+                    if said[job.job_id] is None:
+                        said[job.job_id] = self._ask(source, job)
+        return [
+            {"job_id": job.job_id, "id": job.id, "forecast": forecast, "why": why}
+            for job in jobs
+            if (found := said[job.job_id]) is not None
+            for forecast, why in [found]
+        ]
+
+    def _known(self, job_id: int) -> _Said | None:
+        with self._lock:
+            until, said = self._kept.get(job_id, (0.0, None))
+        return said if self._clock.monotonic() < until else None
+
+    def _ask(self, source: ForecastSource, job: ClusterJob) -> _Said:
+        try:
+            found = source.forecast(job.id)
+            said: _Said = (None, found) if isinstance(found, str) else (found.to_json(), None)
+        except (OutsideError, UsageError) as error:  # it began meanwhile, or is held
+            said = None, str(error)
+        with self._lock:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[job.job_id] = self._clock.monotonic() + KEPT_S, said
+        return said

@@ -1,0 +1,172 @@
+"""The API, route by route: what answers, and what it is documented to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import ASGIApp
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.monitor import jobpages, schemas, told
+from slurm_gpu.monitor.answer import CSV, JSON, OCTETS, SVG
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.events import Events
+from slurm_gpu.monitor.jobpages import JobPage, JobSource
+from slurm_gpu.monitor.listing import Listing, Make, Told
+from slurm_gpu.monitor.me import ForecastSource, Me
+from slurm_gpu.monitor.schemas import Schema
+from slurm_gpu.monitor.viewer import ViewerOf
+
+
+class Details(JobSource, ForecastSource, Protocol):
+    """What slurm-gpudbd is asked when somebody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """All that routes are made over."""
+
+    board: Board
+    viewer_of: ViewerOf
+    connect: Callable[[], AbstractContextManager[Details]]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Of a path or a query."""
+
+    name: str
+    meaning: str
+    schema: Schema
+    in_path: bool = False
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoute:
+    """A path, its application, and what is promised of it."""
+
+    path: str
+    summary: str
+    make: Callable[[Site], ASGIApp]
+    answers: Sequence[tuple[bytes, Schema]]
+    """By media type."""
+    parameters: Sequence[Parameter] = ()
+    missing: bool = False
+    """Whether what is asked for may not be there, or not be the viewer's."""
+
+
+_METRIC = Parameter("metric", "one of the layout's metrics", schemas.TEXT, example="util")
+_SINCE = Parameter("since", "the version of an earlier answer: only what changed since", schemas.WHOLE)
+_JOB = Parameter("job", "JOBID, JOBID_TASK or JOBID+OFFSET", schemas.TEXT, in_path=True, example="17")
+_FORMAT = Parameter("format", "csv to download it", {"type": "string", "enum": list(jobpages.FORMATS)})
+
+
+def _listing(item: Told) -> Callable[[Site], ASGIApp]:
+    return lambda site: Listing(item, site.board, site.viewer_of)
+
+
+def _told(name: str, make: Make, *, for_all: bool = False) -> Callable[[Site], ASGIApp]:
+    return _listing(Told(name, make, for_all=for_all))
+
+
+def _of_job(name: str, tell: jobpages.Tell) -> Callable[[Site], ASGIApp]:
+    return lambda site: JobPage(name, tell, site.connect, site.viewer_of, site.clock.wall)
+
+
+def _job_route(path: str, summary: str, name: str, tell: jobpages.Tell, schema: Schema) -> ApiRoute:
+    answers = ((JSON, schema), (CSV, schemas.TEXT))
+    return ApiRoute(path, summary, _of_job(name, tell), answers, (_JOB, _FORMAT), missing=True)
+
+
+ROUTES = (
+    ApiRoute(
+        "/api/v1/frame",
+        "One octet for each square: 255 is a gap, else value = octet × step of the metric.",
+        _listing(Told("frame", told.frame, "metric", "util", OCTETS, of_metric=True)),
+        ((OCTETS, schemas.OCTETS),),
+        (_METRIC,),
+    ),
+    ApiRoute(
+        "/api/v1/jobs",
+        "Jobs that run and that wait: all, or what changed since a version.",
+        _listing(Told("jobs", told.jobs, "since")),
+        ((JSON, schemas.JOBS),),
+        (_SINCE,),
+    ),
+    ApiRoute(
+        "/api/v1/layout",
+        "All squares by zone, rack and node, numbered in this order; and the metrics.",
+        _told("layout", told.layout, for_all=True),
+        ((JSON, schemas.LAYOUT),),
+    ),
+    ApiRoute(
+        "/api/v1/attention",
+        "Running jobs that need somebody's eye, the worst first.",
+        _told("attention", told.attention),
+        ((JSON, schemas.ATTENTION),),
+    ),
+    ApiRoute(
+        "/api/v1/free",
+        "How many GPUs of each type are free, and when the next one is.",
+        _told("free", told.free, for_all=True),
+        ((JSON, schemas.FREE),),
+    ),
+    ApiRoute(
+        "/api/v1/queue",
+        "Why jobs wait, and in which order Slurm expects them to start.",
+        _told("queue", told.queue, for_all=True),
+        ((JSON, schemas.QUEUE),),
+    ),
+    ApiRoute(
+        "/api/v1/reservations",
+        "Reservations that are not over.",
+        _told("reservations", told.reservations),
+        ((JSON, schemas.RESERVATIONS),),
+    ),
+    ApiRoute(
+        "/api/v1/me",
+        "Who is signed in, and forecasts for their jobs that wait.",
+        lambda site: Me(site.board, site.connect, site.viewer_of, site.clock),
+        ((JSON, schemas.ME),),
+    ),
+    ApiRoute(
+        "/api/v1/events",
+        "Server-sent events: `state` with {version, layout, as_of_s} at each new state, a comment each 15 s.",
+        lambda site: Events(site.board, site.viewer_of, site.clock.monotonic),
+        ((b"text/event-stream", schemas.TEXT),),
+    ),
+    _job_route(
+        "/api/v1/jobs/{job}",
+        "All runs of a job, with p25 and p95 of each metric.",
+        "runs",
+        jobpages.tell_runs,
+        schemas.RUNS,
+    ),
+    _job_route(
+        "/api/v1/jobs/{job}/timeline",
+        "The course of each run on each device.",
+        "timeline",
+        jobpages.tell_timelines,
+        schemas.TIMELINES,
+    ),
+    _job_route(
+        "/api/v1/jobs/{job}/window",
+        "The last ten minutes at full resolution.",
+        "window",
+        jobpages.tell_windows,
+        schemas.WINDOWS,
+    ),
+    ApiRoute(
+        "/squares.svg",
+        "All squares as a picture, for browsers without scripts and for paper.",
+        _listing(Told("squares", told.squares, "metric", "util", SVG, of_metric=True)),
+        ((SVG, schemas.TEXT),),
+        (_METRIC,),
+    ),
+)
+"""Those that are asked for most come first."""

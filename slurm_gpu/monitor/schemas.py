@@ -1,0 +1,191 @@
+"""What each answer looks like, as JSON Schema: for the OpenAPI document, and for tests of the answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slurm_gpu.attention.concern import Concern
+
+Schema = dict[str, Any]
+
+TEXT: Schema = {"type": "string"}
+NUMBER: Schema = {"type": "number"}
+WHOLE: Schema = {"type": "integer"}
+FLAG: Schema = {"type": "boolean"}
+ANYTHING: Schema = {}
+OCTETS: Schema = {"type": "string", "format": "binary"}
+
+
+def null_or(schema: Schema, why: str = "") -> Schema:
+    """Or null; `why` says what that means."""
+    kind = schema.get("type")
+    found = (
+        {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"oneOf": [schema, {"type": "null"}]}
+    )
+    return {**found, "description": why} if why else found
+
+
+def listed(schema: Schema) -> Schema:
+    """A list of such."""
+    return {"type": "array", "items": schema}
+
+
+def an_object(more: bool = False, /, **properties: Schema) -> Schema:
+    """With exactly these keys, or with others besides."""
+    found: Schema = {"type": "object", "required": sorted(properties), "properties": properties}
+    return found if more else {**found, "additionalProperties": False}
+
+
+def said(schema: Schema, what: str) -> Schema:
+    """With a description."""
+    return {**schema, "description": what}
+
+
+RANGES = said(
+    listed({"type": "array", "items": WHOLE, "minItems": 2, "maxItems": 2}),
+    "squares, from the first to the last",
+)
+AS_OF = said(NUMBER, "when that was true, UTC epoch seconds")
+MOMENT = null_or(NUMBER)
+
+LAYOUT = an_object(
+    id=TEXT,
+    cluster=TEXT,
+    zones=listed(
+        an_object(
+            name=null_or(TEXT),
+            racks=listed(
+                an_object(
+                    name=null_or(TEXT),
+                    nodes=listed(
+                        an_object(
+                            name=TEXT,
+                            server_type=null_or(TEXT),
+                            gpus=listed(
+                                an_object(index=WHOLE, uuid=null_or(TEXT, "no slurm-gpud told it"), type=TEXT)
+                            ),
+                        )
+                    ),
+                )
+            ),
+        )
+    ),
+    metrics=listed(an_object(name=TEXT, title=TEXT, unit=TEXT, top=NUMBER, step=NUMBER)),
+)
+JOB = an_object(
+    id=TEXT,
+    job_id=WHOLE,
+    full=said(FLAG, "false: another user's, and name is null"),
+    user=TEXT,
+    account=TEXT,
+    partition=TEXT,
+    state=TEXT,
+    reason=TEXT,
+    n_gpus=NUMBER,
+    n_nodes=WHOLE,
+    n_tasks=WHOLE,
+    submit_s=MOMENT,
+    start_s=MOMENT,
+    end_s=MOMENT,
+    name=null_or(TEXT),
+    squares=RANGES,
+    shared_squares=RANGES,
+)
+JOBS = an_object(
+    version=WHOLE,
+    all=said(FLAG, "these are all jobs, and not what changed"),
+    jobs=listed(JOB),
+    gone=listed(WHOLE),
+)
+ATTENTION = an_object(
+    flags=listed(
+        an_object(
+            job_id=WHOLE,
+            id=TEXT,
+            user=TEXT,
+            concern={"type": "string", "enum": [kind.value for kind in Concern]},
+            squares=RANGES,
+            since_s=NUMBER,
+            coverage=NUMBER,
+        )
+    ),
+    as_of_s=AS_OF,
+)
+FREE = an_object(
+    types=listed(
+        an_object(
+            type=TEXT,
+            total=WHOLE,
+            free=WHOLE,
+            held=WHOLE,
+            out_of_service=WHOLE,
+            next_free_s=null_or(NUMBER, "none is held, or none has a time limit"),
+        )
+    ),
+    as_of_s=AS_OF,
+)
+QUEUE = an_object(
+    reasons=listed(
+        an_object(
+            reason=TEXT,
+            meaning=null_or(TEXT),
+            n_jobs=WHOLE,
+            n_gpus=NUMBER,
+            next_start_s=null_or(NUMBER, "Slurm has not said"),
+        )
+    ),
+    jobs=listed(an_object(job_id=WHOLE, start_s=null_or(NUMBER, "Slurm has not said"))),
+    as_of_s=AS_OF,
+)
+RESERVATIONS = an_object(
+    reservations=listed(
+        an_object(
+            True, id=WHOLE, user=TEXT, account=TEXT, gpus=WHOLE, state=TEXT, full=FLAG, why=null_or(TEXT)
+        )
+    ),
+    known=said(FLAG, "false: slurm-gpudbd could not be asked, and the list is empty"),
+)
+ME = an_object(
+    user=TEXT,
+    operator=FLAG,
+    limits=null_or(listed(ANYTHING), "not known on this host"),
+    waits=listed(
+        an_object(
+            job_id=WHOLE,
+            id=TEXT,
+            forecast=null_or({"type": "object"}, "nothing can be said; why says why"),
+            why=null_or(TEXT),
+        )
+    ),
+)
+PERCENTILES: Schema = {
+    "type": ["object", "null"],
+    "additionalProperties": an_object(
+        p25=null_or(NUMBER),
+        p95=null_or(NUMBER),
+        unit=TEXT,
+        how={"type": "string", "enum": ["exact", "from bins"]},
+    ),
+}
+RUNS = an_object(
+    runs=listed(
+        an_object(
+            True,
+            id=TEXT,
+            job_id=WHOLE,
+            full=FLAG,
+            user=TEXT,
+            state=TEXT,
+            percentiles=PERCENTILES,
+            by_device=null_or(listed(an_object(node=TEXT, device=TEXT, percentiles=PERCENTILES))),
+        )
+    )
+)
+TIMELINES = an_object(
+    runs=listed(an_object(id=TEXT, job_id=WHOLE, submit_s=WHOLE, devices=null_or(listed({"type": "object"}))))
+)
+WINDOWS = an_object(
+    windows=listed({"type": "object"}),
+    asked=said(FLAG, "its nodes were asked just now: come again in ten seconds"),
+)
+ERROR = an_object(error=TEXT)

@@ -1,0 +1,134 @@
+"""Which square a job holds: as slurm-gpud says where it says so, and always as many as Slurm says."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.database.clusterstate import ClusterHolder, ClusterNode
+from slurm_gpu.database.results import NodeReport
+from slurm_gpu.monitor.frames import state_frame
+from slurm_gpu.monitor.holding import Holding, find_holding, ranges
+from slurm_gpu.monitor.layout import Layout, make_layout
+from slurm_gpu.records import DeviceFacts, Live, LiveDevice
+
+
+def node(name: str = "n1", n_gpus: int = 4, **given: Any) -> ClusterNode:
+    values: dict[str, Any] = {
+        "node": name, "state": "mixed", "reason": None, "in_service": True, "partitions": ("gpu",),
+        "zone": None, "server_type": None, "gpus": {"a100": n_gpus}, "gpus_free": 0, "cpus": 8,
+        "cpus_allocated": 0, "memory_mib": 1, "memory_allocated_mib": 0, "holders": (),
+    }  # fmt: skip
+    return ClusterNode(**{**values, **given})
+
+
+def holder(job_id: int, *gpus: int, shared: tuple[int, ...] = ()) -> ClusterHolder:
+    return ClusterHolder(job_id=job_id, gpus=gpus, shared_gpus=shared)
+
+
+def report(name: str = "n1", minors: tuple[int, ...] = (0, 1, 2, 3)) -> NodeReport:
+    """Its devices in the driver's order, which is not that of their minor numbers."""
+    devices = tuple(
+        DeviceFacts(uuid=f"{name}-{index}", node=name, at_s=1, index=index, minor=minor)
+        for index, minor in enumerate(minors)
+    )
+    return NodeReport(node=name, heard_s=1.0, version="0.2.0", devices=devices)
+
+
+def live(*jobs: tuple[int, ...], name: str = "n1") -> dict[str, Live]:
+    devices = {f"{name}-{index}": LiveDevice(jobs=some) for index, some in enumerate(jobs)}
+    return {name: Live(at_s=1.0, devices=devices)}
+
+
+def layout(*nodes: ClusterNode, reports: tuple[NodeReport, ...] = ()) -> Layout:
+    return make_layout("lab", nodes, reports, {})
+
+
+def held(one: ClusterNode, values: dict[str, Live], reports: tuple[NodeReport, ...]) -> Holding:
+    return find_holding([one], values, layout(one, reports=reports))
+
+
+def test_the_device_that_slurm_gpud_names_counts_and_not_slurms_position():
+    found = held(node(holders=(holder(7, 0),)), live((), (), (7,), ()), (report(),))
+    assert found.whole == {7: [2]}
+
+
+def test_where_nobody_names_it_slurms_position_is_taken_by_minor_number():
+    found = held(node(holders=(holder(7, 0),)), {}, (report(minors=(3, 2, 1, 0)),))
+    assert found.whole == {7: [3]}
+
+
+def test_a_square_that_another_surely_has_is_not_taken_for_a_job_that_just_began():
+    one = node(holders=(holder(7, 0), holder(8, 1)))
+    assert held(one, live((8,), (), (), ()), (report(),)).whole == {8: [0], 7: [1]}
+
+
+def test_a_job_that_slurm_has_no_more_holds_nothing():
+    assert held(node(), live((9,), (), (), ()), (report(),)).jobs_at == {}
+
+
+def test_a_square_that_two_jobs_share_is_both_theirs():
+    one = node(holders=(holder(7, shared=(1,)), holder(8, shared=(1,))))
+    found = held(one, live((), (7, 8), (), ()), (report(),))
+    assert (found.shared, found.is_shared(1)) == ({7: [1], 8: [1]}, True)
+
+
+def test_without_any_slurm_gpud_the_squares_are_slurms():
+    one = node(holders=(holder(7, 2, 3),))
+    place = layout(one)
+    found = find_holding([one], {}, place)
+    assert found.whole == {7: [2, 3]}
+    assert state_frame(place, [one], {}, found) == bytes([4, 4, 1, 1])
+
+
+def test_state_tells_out_of_service_unless_somebody_is_still_there():
+    one = node(state="drain", in_service=False, holders=(holder(7, 0),))
+    place = layout(one, reports=(report(),))
+    found = find_holding([one], live((7,), (), (), ()), place)
+    assert state_frame(place, [one], live((7,), (), (), ()), found) == bytes([1, 3, 3, 3])
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[ClusterNode, dict[str, Live]]:
+    """A node whose GPUs jobs share out, of which slurm-gpud knows some, in an order of its own."""
+    n_gpus = draw(st.integers(1, 8))
+    order = draw(st.permutations(range(n_gpus)))
+    cuts = sorted(draw(st.sets(st.integers(1, n_gpus), max_size=4)))
+    begins = [0, *cuts]
+    holders = [
+        holder(job, *order[first:last])
+        for job, (first, last) in enumerate(zip(begins, cuts, strict=False), 100)
+        if first < last
+    ]
+    truth = draw(st.permutations(range(n_gpus)))
+    at = {truth[place]: job.job_id for job in holders for place in job.gpus}
+    known = draw(st.sets(st.sampled_from(range(n_gpus))))
+    jobs = [(at[index],) if index in at and index in known else () for index in range(n_gpus)]
+    return node(n_gpus=n_gpus, holders=tuple(holders)), live(*jobs)
+
+
+@given(worlds())
+def test_each_job_has_as_many_squares_as_slurm_says_and_no_square_has_two(
+    world: tuple[ClusterNode, dict[str, Live]],
+):
+    one, values = world
+    n_gpus = one.gpus["a100"]
+    found = held(one, values, (report(minors=tuple(range(n_gpus))),))
+    assert {job: len(squares) for job, squares in found.whole.items()} == {
+        item.job_id: len(item.gpus) for item in one.holders
+    }
+    every = [square for squares in found.whole.values() for square in squares]
+    assert len(every) == len(set(every))
+    for index, device in enumerate(values["n1"].devices.values()):
+        for job in device.jobs:
+            assert index in found.whole[job]
+
+
+@given(st.sets(st.integers(0, 50)))
+def test_ranges_are_the_squares_again(squares: set[int]):
+    told = ranges(sorted(squares))
+    assert {square for first, last in told for square in range(first, last + 1)} == squares
+    assert all(later[0] > earlier[1] + 1 for earlier, later in pairwise(told))

@@ -1,0 +1,137 @@
+"""Every route answers what the OpenAPI document says, and nobody sees what is another's."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from slurm_gpu.monitor.routes import ROUTES, ApiRoute
+from slurm_gpu.monitor.viewer import Viewer
+from tests.monitor.here import Here
+
+LISTED = [route for route in ROUTES if route.path != "/api/v1/events"]
+OF_A_JOB = [route for route in ROUTES if route.missing]
+
+
+def viewers(here: Here) -> list[Viewer]:
+    return [
+        here.viewer,
+        Viewer(here.somebody(), None, operator=False),
+        Viewer("nobody", 65534, operator=False),
+    ]
+
+
+def path_of(route: ApiRoute, here: Here) -> str:
+    return route.path.replace("{job}", str(running(here)["job_id"]))
+
+
+def running(here: Here) -> dict[str, Any]:
+    """A job of somebody()."""
+    user = here.somebody()
+    jobs = json.loads(here.get("/api/v1/jobs").content)["jobs"]
+    found: dict[str, Any] = next(job for job in jobs if job["user"] == user and job["state"] == "RUNNING")
+    return found
+
+
+@pytest.mark.parametrize("route", LISTED, ids=lambda route: route.path)
+def test_what_is_answered_is_what_is_documented(here: Here, route: ApiRoute):
+    path, schemas = path_of(route, here), dict(route.answers)
+    for viewer in viewers(here):
+        here.viewer = viewer
+        answer = here.get(path)
+        if answer.status_code == 403:
+            assert route.missing
+            assert not viewer.operator
+            continue
+        assert answer.status_code == 200, answer.text
+        media = answer.headers["content-type"].encode()
+        assert media in schemas
+        assert float(answer.headers["x-as-of-s"]) > 0
+        assert answer.headers["etag"]
+        if media == b"application/json":
+            Draft202012Validator(schemas[media]).validate(answer.json())
+
+
+def test_the_document_tells_of_every_route_and_needs_no_sign_in(here: Here):
+    document = here.get("/openapi.json").json()
+    assert set(document["paths"]) == {route.path for route in ROUTES}
+    assert document["openapi"].startswith("3.1")
+    for path in document["paths"].values():
+        for answer in path["get"]["responses"].values():
+            for media in answer.get("content", {}).values():
+                Draft202012Validator.check_schema(media["schema"])
+
+
+@pytest.mark.parametrize("route", OF_A_JOB, ids=lambda route: route.path)
+def test_a_job_of_another_is_told_without_what_it_does(here: Here, route: ApiRoute):
+    path = path_of(route, here)
+    here.viewer = Viewer("nobody", 65534, operator=False)
+    answer = here.get(path)
+    if route.path.endswith("/window"):
+        assert answer.status_code == 403
+    elif route.path.endswith("/timeline"):
+        assert [run["devices"] for run in answer.json()["runs"]] == [None]
+    else:
+        (run,) = answer.json()["runs"]
+        told = {name for name, value in run.items() if value not in (None, False)}
+        assert not told & {"name", "devices", "percentiles", "by_device", "coverage", "uGPUcore"}
+        assert run["user"] == here.somebody()
+    sheet = here.get(f"{path}?format=csv")
+    assert sheet.status_code == 403 or list(csv.DictReader(io.StringIO(sheet.text))) == []
+
+
+@pytest.mark.parametrize("job", ["0", "x", "1;drop", "1_", "../live", "%2e%2e%2flive", "1" * 30, "17+1+1"])
+def test_what_is_no_job_is_never_asked_for(here: Here, job: str):
+    here.source.run = None  # type: ignore[assignment,method-assign]
+    assert here.get(f"/api/v1/jobs/{job}").status_code in (400, 404)
+
+
+def test_a_job_that_is_not_known_is_not_there(here: Here):
+    answer = here.get("/api/v1/jobs/999999")
+    assert (answer.status_code, answer.json()) == (404, {"error": "no run of job 999999 is known here"})
+
+
+def test_a_jobs_course_can_be_downloaded_for_a_spreadsheet(here: Here):
+    job = running(here)
+    answer = here.get(f"/api/v1/jobs/{job['job_id']}/timeline?format=csv")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert f"job-{job['job_id']}-timeline.csv" in answer.headers["content-disposition"]
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len({row["device"] for row in rows}) == job["n_gpus"]
+    assert all(row["tensor"] == "" for row in rows), "not measured is empty"
+    assert any(row["util"] == "0.0" for row in rows), "a measured zero is one"
+
+
+@pytest.mark.parametrize("query", ["format=xml", "format="])
+def test_a_format_that_is_none_is_refused(here: Here, query: str):
+    assert here.get(f"/api/v1/jobs/{running(here)['job_id']}?{query}").status_code == 400
+
+
+def test_the_picture_has_a_path_for_each_colour_and_no_script(here: Here):
+    for metric in ("util", "state", "p95_mem"):
+        picture = here.get(f"/squares.svg?metric={metric}").text
+        assert 1 <= picture.count("<path") <= 9
+        assert "<script" not in picture
+        assert "style=" not in picture
+        assert picture.count("z") >= 64
+
+
+def test_a_user_is_told_of_their_own_waits_alone(here: Here):
+    jobs = json.loads(here.get("/api/v1/jobs").content)["jobs"]
+    waiting = [job for job in jobs if job["state"] == "PENDING"]
+    user = waiting[0]["user"]
+    here.viewer = Viewer(user, None, operator=False)
+    waits = here.get("/api/v1/me").json()["waits"]
+    assert {item["job_id"] for item in waits} == {job["job_id"] for job in waiting if job["user"] == user}
+    assert all(item["forecast"] is None and "db train" in item["why"] for item in waits)
+
+
+def test_free_held_and_out_of_service_are_all_gpus(here: Here):
+    types = here.get("/api/v1/free").json()["types"]
+    assert sum(kind["total"] for kind in types) == 64
+    assert all(kind["free"] + kind["held"] + kind["out_of_service"] == kind["total"] for kind in types)
