@@ -10,10 +10,10 @@ import numpy as np
 
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.predictor import predict
 from slurm_gpu.colocation.sharing import Stretch
-from slurm_gpu.colocation.speeds import PairTable
 from slurm_gpu.colocation.traits import Floats, traits_of_table
 from slurm_gpu.colocation.world import TableWorld, World
 

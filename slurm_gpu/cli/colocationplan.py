@@ -49,10 +49,12 @@ def plan_jobs(
     ran = simulate(known.world, jobs, planner(chosen, setting), n_gpus=n_gpus)
     alone = simulate(known.world, jobs, planner("sjf", setting), n_gpus=n_gpus)
     compared = _compared(prices)
-    saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) for one in compared}
     lines = [
         _line(known, jobs, ran, job) for job in sorted(range(len(jobs)), key=lambda one: ran.start_s[one])
     ]
+    # Who shares with nobody takes a whole GPU, whatever a part of one would cost.
+    shares = any(line["beside"] for line in lines)
+    saved = {one.name: one.saved(alone.makespan_s, ran.makespan_s) if shares else None for one in compared}
     if as_json:
         print_json({
             "planner": chosen, "makespan_s": ran.makespan_s, "one_by_one_s": alone.makespan_s,
@@ -68,7 +70,11 @@ def plan_jobs(
         f"{alone.makespan_s:.0f} s; {ran.together:.2f} on a GPU in the mean"
     )
     for one in compared:
-        click.echo(f"Price saved, {one.name} ({one.in_words}): {saved[one.name]:.1%}")
+        part = saved[one.name]
+        if part is not None:
+            click.echo(f"Price saved, {one.name} ({one.in_words}): {part:.1%}")
+    if compared and not shares:
+        click.echo("No job shares a GPU: no price is saved")
 
 
 def _default(nets: Mapping[str, object]) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import numpy as np
+from slurm_gpu.colocation.speeds import Beside, views_of
 
-from slurm_gpu.colocation.speeds import Beside, PairTable, views_of
+if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
+    from slurm_gpu.colocation.pairtable import PairTable
 
 LONGEST_NAME = 256
 
@@ -76,6 +78,10 @@ class Measured:
 
     def table(self) -> PairTable:
         """What a simulator or a planner asks: pairs, and larger groups where they were measured."""
+        import numpy as np
+
+        from slurm_gpu.colocation.pairtable import PairTable
+
         pairs = np.full((len(self.names), len(self.names)), np.nan)
         larger = {}
         for (one, others), speed in self.speeds.items():

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.measured import LONGEST_NAME, Measured
 from slurm_gpu.colocation.speeds import Beside, views_of
 from slurm_gpu.colocation.strictjson import mapping, number, shown
 from slurm_gpu.errors import InputError
@@ -29,21 +29,28 @@ class _Builder:
         self._at: dict[str, int] = {}
         self.alone: dict[int, float] = {}
         self.speeds: dict[Beside, float] = {}
+        self.lines: dict[Beside, int] = {}
+        """In which line of a CSV each stands."""
 
     def index(self, name: str) -> int:
         return self._at.setdefault(name, len(self._at))
 
-    def add(self, name: str, others: Sequence[str], speed: float) -> None:
+    def add(self, name: str, others: Sequence[str], speed: float, line: int = 0) -> None:
         """Raises ValueError where it is there already."""
         view = self.index(name), tuple(sorted(map(self.index, others)))
         if view in self.speeds:
             raise ValueError("is there twice")
         self.speeds[view] = speed
+        self.lines[view] = line
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._at)
 
     def measured(self) -> Measured:
         return Measured(
             self.gpu_model,
-            tuple(self._at),
+            self.names,
             tuple(self.alone.get(at) for at in range(len(self._at))),
             self.speeds,
         )
@@ -144,16 +151,35 @@ def _read_csv(path: Path, reader: Any) -> tuple[Measured, ...]:
     builders: dict[str, _Builder] = {}
     for line, row in lines[1:]:
         try:
-            _add_row(builders, row, len(header))
+            _add_row(builders, row, len(header), line)
         except ValueError as error:
             raise InputError(str(path), line, 1, str(error)) from None
+    for builder in builders.values():
+        _check_refusals(path, builder)
     try:
         return tuple(builder.measured() for builder in builders.values())
     except ValueError as error:
         raise InputError(str(path), 0, 0, str(error)) from None
 
 
-def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int) -> None:
+def _check_refusals(path: Path, builder: _Builder) -> None:
+    """Who cannot run beside others cannot in any of their lines."""
+    names = builder.names
+    for (one, others), speed in builder.speeds.items():
+        for view in views_of((one, *others)) if speed == 0 else ():
+            if builder.speeds.get(view) == 0:
+                continue
+            beside = ", ".join(repr(names[other]) for other in others)
+            there = builder.lines.get(view)
+            wanted = "must be there and 0, too" if there is None else f"in line {there} must be 0, too"
+            raise InputError(
+                str(path), builder.lines[one, others], 1,
+                f"{names[one]!r} beside {beside}: speed 0 says that they cannot run together, so that of "
+                f"{names[view[0]]!r} {wanted}",
+            )  # fmt: skip
+
+
+def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int, line: int) -> None:
     if len(row) != width:
         raise ValueError(f"{len(row)} cells must be {width}, as in the first line")
     cells = [bare(cell) for cell in row]
@@ -161,12 +187,15 @@ def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int) -> N
     others = [other for other in beside if other]
     if not model or not name:
         raise ValueError("gpu_model and application must be given")
+    for text in (model, name, *others):
+        if len(text) > LONGEST_NAME or not text.isprintable():
+            raise ValueError(f"the name {text[:40]!r} must be 1 to {LONGEST_NAME} printable characters")
     builder = builders.setdefault(model, _Builder(model))
     if others:
         if alone:
             raise ValueError(f"alone_per_s {alone!r} belongs into the row of {name!r} beside nobody")
         try:
-            builder.add(name, others, _number("speed", speed))
+            builder.add(name, others, _number("speed", speed, 1.0), line)
         except ValueError as error:
             raise ValueError(f"{name!r} beside {', '.join(map(repr, others))}: {error}") from None
         return
@@ -177,15 +206,19 @@ def _add_row(builders: dict[str, _Builder], row: Sequence[str], width: int) -> N
         raise ValueError(f"{name!r} beside nobody: is there twice")
     if alone:
         builder.alone[at] = _number("alone_per_s", alone)
+        if builder.alone[at] <= 0:
+            raise ValueError(f"{name!r} alone: alone_per_s {alone!r} must be more than 0")
 
 
-def _number(what: str, text: str) -> float:
+def _number(what: str, text: str, most: float = math.inf) -> float:
     try:
         found = float(text)
     except ValueError:
         found = math.nan
     if not math.isfinite(found):
         raise ValueError(f"{what} {text!r} must be a number")
+    if most < math.inf and not 0 <= found <= most:
+        raise ValueError(f"{what} {text!r} must be from 0 to {most:g}, of the speed alone")
     return found
 
 

@@ -15,11 +15,11 @@ from bench import colocation, colocation_figures
 from bench.colocation_beliefs import Unseen, predict_unseen
 from bench.colocation_runs import AnyFit, Place, Run, Task, place_with_errors, runs
 from bench.colocation_thesis import FIGURE_17, FIGURES, MEASURES, OURS, buckets, compare, savings
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.price import Comparison
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.speeds import PairTable
 from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import THESIS
 from slurm_gpu.colocation.world import TableWorld

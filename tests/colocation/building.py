@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Belief, Start, View
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job
-from slurm_gpu.colocation.speeds import PairTable
 from slurm_gpu.colocation.world import TableWorld, World
 
 CAPACITY_MIB = 12000.0

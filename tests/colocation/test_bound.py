@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.speeds import PairTable
 from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.world import TableWorld
 from tests.colocation.building import CAPACITY_MIB, PhaseWorld, Reckless, jobs, pairs, profile, worlds

@@ -11,10 +11,11 @@ from slurm_gpu.colocation.experience import Experience
 from slurm_gpu.colocation.learnedbelief import Learned
 from slurm_gpu.colocation.measured import Measured
 from slurm_gpu.colocation.memory import Headroom
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.speeds import PairTable, beside_all
+from slurm_gpu.colocation.speeds import beside_all
 from slurm_gpu.colocation.traits import Traits, traits_of_table
 from slurm_gpu.colocation.world import TableWorld
 from tests.colocation.building import CAPACITY_MIB, Trusting, profile

@@ -9,11 +9,11 @@ import pytest
 
 from slurm_gpu.colocation.belief import Known, over_phases
 from slurm_gpu.colocation.outcome import What
+from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member, Start, View
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.sharing import look_ahead
 from slurm_gpu.colocation.simulator import Job, simulate
-from slurm_gpu.colocation.speeds import PairTable
 from slurm_gpu.colocation.world import TableWorld
 from tests.colocation.building import OneAtATime, PhaseWorld, Reckless, Trusting, pairs, profile
 

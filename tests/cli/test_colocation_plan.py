@@ -1,0 +1,34 @@
+"""What `slurm-gpu colocation plan` says is saved, by a planner that needs no model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import CommandLine
+
+SPEEDS = """\
+gpu_model,application,alone_per_s,speed,beside_1
+card,light,1,,
+card,light,,0.97,light
+card,light,,0.5,loner
+card,loner,1,,
+card,loner,,0.5,light
+card,loner,,0.4,loner
+"""
+
+
+@pytest.mark.parametrize(("names", "shares"), [(("light", "light"), True), (("loner", "loner"), False)])
+def test_a_price_is_saved_only_where_somebody_shares(
+    slurm_gpu: CommandLine, tmp_path: Path, names: tuple[str, ...], shares: bool
+) -> None:
+    table, jobs = tmp_path / "speeds.csv", tmp_path / "jobs.csv"
+    table.write_text(SPEEDS)
+    jobs.write_text("application,seconds\n" + "".join(f"{name},100\n" for name in names))
+    argv = ("colocation", "plan", str(table), str(jobs), "--planner", "annealing")
+    assert slurm_gpu(*argv) == 0
+    assert ("Price saved, cost 1" in slurm_gpu.out) is shares
+    assert ("No job shares a GPU: no price is saved" in slurm_gpu.out) is not shares
+    assert slurm_gpu(*argv, "--json") == 0
+    saved = json.loads(slurm_gpu.out)["saved"]
+    assert {part is not None for part in saved.values()} == {shares}
