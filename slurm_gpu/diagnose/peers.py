@@ -1,0 +1,196 @@
+"""Who may be compared with whom: workers of one pipeline stage or role do the same, others do not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.robust import Matrix, median, sigma
+from slurm_gpu.diagnose.series import Metric, Series
+
+MIN_PEERS = 2
+"""A group of fewer has nothing to compare."""
+_FACTOR_OF_SIZES = 1.5
+"""Stages have equally many workers; strays that a fault moved leave them nearly so."""
+_GAP_IN_SIGMAS = 6.0
+_LEAST_GAP = {Metric.MEM_USED: 0.02, Metric.TENSOR: 0.15, Metric.SM_ACTIVE: 0.15}
+"""Of memory in use: of the memory. Of work: of its level."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """`of[i]` is the group of worker i, from 0 on; `names` say what they are; `source` who said so."""
+
+    of: NDArray[np.intp]
+    names: tuple[str, ...]
+    source: str
+
+    def members(self) -> list[NDArray[np.intp]]:
+        """The rows of each group."""
+        return [np.flatnonzero(self.of == group) for group in range(len(self.names))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How a training is laid out: `pipeline` stages; ranks count tensor-parallel ones first, stages last."""
+
+    pipeline: int = 1
+    tensor: int = 1
+
+    def groups(self, n_ranks: int, source: str) -> Groups:
+        """Ranks 0 to n_ranks − 1 by stage, as Megatron and DeepSpeed number them."""
+        if self.pipeline < 1 or n_ranks % self.pipeline:
+            raise ValueError(f"{self.pipeline} pipeline stages do not divide {n_ranks} ranks")
+        each = n_ranks // self.pipeline
+        if self.tensor < 1 or each % self.tensor:
+            raise ValueError(
+                f"tensor parallel size {self.tensor} does not divide the {each} ranks of a stage"
+            )
+        names = tuple(f"stage {stage}" for stage in range(self.pipeline))
+        return Groups(of=np.arange(n_ranks) // each, names=names, source=source)
+
+
+_ENVIRONMENT = {
+    "pipeline": ("PIPELINE_MODEL_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "PP_SIZE", "PP"),
+    "tensor": ("TENSOR_MODEL_PARALLEL_SIZE", "TENSOR_PARALLEL_SIZE", "TP_SIZE", "TP"),
+}
+_ARGUMENTS = {
+    "pipeline": ("--pipeline-model-parallel-size", "--pipe-parallel-size", "--pipeline-parallel-size"),
+    "tensor": ("--tensor-model-parallel-size", "--model-parallel-size", "--tensor-parallel-size"),
+}
+
+
+def layout_of(environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Layout | None:
+    """What the launcher was told: Megatron's and DeepSpeed's arguments, else the variables of their scripts.
+
+    None where neither says. ValueError where one is no whole number from 1 on.
+    """
+    told: dict[str, int] = {}
+    for kind, names in _ARGUMENTS.items():
+        for place, argument in enumerate(arguments):
+            name, equals, value = argument.partition("=")
+            if name in names and (equals or place + 1 < len(arguments)):
+                told[kind] = _size(name, value if equals else arguments[place + 1])
+    for kind, variables in _ENVIRONMENT.items():
+        there = [name for name in variables if name in environment]
+        if kind not in told and there:
+            told[kind] = _size(there[0], environment[there[0]])
+    return Layout(**told) if told else None
+
+
+def _size(name: str, value: str) -> int:
+    if not re.fullmatch("[1-9][0-9]{0,5}", value):
+        raise ValueError(f"{name}: {value!r} must be a whole number from 1 on")
+    return int(value)
+
+
+def roles_of(environments: Sequence[Mapping[str, str]]) -> Groups | None:
+    """By torchrun's ROLE_NAME, one environment for each worker; None where not all have one."""
+    roles = [environment.get("ROLE_NAME") for environment in environments]
+    names = tuple(sorted({role for role in roles if role is not None}))
+    if not names or None in roles:
+        return None
+    numbers = {name: number for number, name in enumerate(names)}
+    return Groups(
+        of=np.array([numbers[role] for role in roles if role is not None], dtype=np.intp),
+        names=names,
+        source="ROLE_NAME of torchrun",
+    )
+
+
+def groups_given(text: str, n_workers: int) -> Groups:
+    """`--groups`: `pp=4` (and `tp=2`), or ranks by hand, `0-3,8/4-7`; ValueError says what is wrong.
+
+    Workers that no group names are one of their own, `others`.
+    """
+    source = f"--groups {text}"
+    if "=" in text:
+        sizes = {}
+        for part in text.split(","):
+            name, _, value = part.partition("=")
+            if name not in ("pp", "tp"):
+                raise ValueError(f"--groups: {part!r} must be pp=N or tp=N, such as pp=4,tp=2")
+            sizes["pipeline" if name == "pp" else "tensor"] = _size(f"--groups: {name}", value)
+        return Layout(**sizes).groups(n_workers, source)
+    of = np.full(n_workers, -1, dtype=np.intp)
+    parts = text.split("/")
+    for number, part in enumerate(parts):
+        for span in part.split(","):
+            if not re.fullmatch("[0-9]{1,6}(-[0-9]{1,6})?", span):
+                raise ValueError(f"--groups: {span!r} must be a rank or first-last, such as 0-3,8/4-7")
+            first, _, last = span.partition("-")
+            low, high = int(first), int(last or first)
+            if not low <= high < n_workers:
+                raise ValueError(f"--groups: {span} is not among the ranks 0 to {n_workers - 1}")
+            if (of[low : high + 1] >= 0).any():
+                raise ValueError(f"--groups: {span} names a rank a second time")
+            of[low : high + 1] = number
+    names = [f"group {number}" for number in range(len(parts))]
+    if (of < 0).any():
+        of[of < 0] = len(names)
+        names.append("others")
+    return Groups(of=of, names=tuple(names), source=source)
+
+
+def infer_groups(series: Series, active: NDArray[np.bool_]) -> Groups:
+    """By what workers do while `active` (n_bins,): levels of memory, then of work, that lie clearly apart.
+
+    Only what a fault does not change tells roles: a slow GPU holds the memory, and does the work, of its
+    peers. Levels count as roles where they hold (nearly) equally many workers, as stages do; whatever else
+    lies apart is somebody's trouble, and stays with the nearest.
+    """
+    n = len(series.workers)
+    of = np.zeros(n, dtype=np.intp)
+    by = []
+    for metric, levels in _levels(series, active):
+        cut = _cut(levels, of, _LEAST_GAP[metric], relative=metric is not Metric.MEM_USED)
+        if cut is not None:
+            of = cut
+            by.append("memory" if metric is Metric.MEM_USED else "work")
+            break
+    names = tuple(f"role {group}" for group in range(int(of.max()) + 1)) if n else ()
+    if len(names) == 1:
+        return Groups(of=of, names=("all",), source="all do alike")
+    return Groups(of=of, names=names, source=f"inferred from {' and '.join(by)}")
+
+
+def _levels(series: Series, active: NDArray[np.bool_]) -> list[tuple[Metric, Matrix]]:
+    found = []
+    memory, tensor, clock = (series.get(m) for m in (Metric.MEM_USED, Metric.TENSOR, Metric.SM_CLOCK))
+    if memory is not None:
+        found.append((Metric.MEM_USED, median(memory[:, active])))
+    if tensor is not None:
+        work = tensor if clock is None else tensor * clock
+        found.append((Metric.TENSOR, median(work[:, active])))
+    return found
+
+
+def _cut(levels: Matrix, of: NDArray[np.intp], least: float, *, relative: bool) -> NDArray[np.intp] | None:
+    """Groups of 1-D levels with wide gaps between them and about equal sizes; None where there are none."""
+    known = np.flatnonzero(np.isfinite(levels))
+    if len(known) < 2 * MIN_PEERS:
+        return None
+    order = known[np.argsort(levels[known], kind="stable")]
+    ordered = levels[order]
+    gaps = np.diff(ordered)
+    wide = gaps > np.maximum(least * (ordered[1:] if relative else 1.0), 0.0)
+    parts = [part for part in np.split(order, np.flatnonzero(wide) + 1) if len(part)]
+    largest = max(len(part) for part in parts)
+    stages = [part for part in parts if len(part) >= max(MIN_PEERS, largest / 3)]
+    if len(stages) < 2 or sum(map(len, stages)) < 0.75 * len(known):
+        return None
+    centres = np.array([np.median(levels[stage]) for stage in stages])
+    spread = max(sigma(levels[stage]) for stage in stages)
+    if np.diff(centres).min() < _GAP_IN_SIGMAS * spread:
+        return None
+    cut = of.copy()
+    reach = np.abs(levels[:, None] - centres[None, :])
+    cut[known] = np.argmin(reach[known], axis=1)
+    unknown = np.flatnonzero(~np.isfinite(levels))
+    cut[unknown] = 0
+    sizes = np.bincount(cut[known], minlength=len(stages))
+    return cut if sizes.max() <= _FACTOR_OF_SIZES * sizes.min() else None

@@ -1,0 +1,54 @@
+"""Medians and spreads that a few wild values do not move, of matrices with gaps (NaN)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float64]
+
+MAD_TO_SIGMA = 1.4826
+"""Median absolute deviation to the standard deviation of a normal distribution."""
+
+
+def quantile(rows: Matrix, q: float) -> Matrix:
+    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone.
+
+    numpy's own warns of such rows, and is slow with gaps.
+    """
+    if rows.shape[1] == 0:
+        return np.full(len(rows), np.nan)
+    ordered = np.sort(rows, axis=1)  # NaN comes last
+    counts = np.isfinite(ordered).sum(axis=1)
+    place = q * np.maximum(counts - 1, 0)
+    low = np.floor(place).astype(np.intp)
+    high = np.minimum(low + 1, np.maximum(counts - 1, 0))
+    each, part = np.arange(len(rows)), place - low
+    found: Matrix = np.where(counts > 0, ordered[each, low] * (1 - part) + ordered[each, high] * part, np.nan)
+    return found
+
+
+def median(rows: Matrix) -> Matrix:
+    """Of each row (n_rows,), leaving out gaps; NaN of gaps alone."""
+    return quantile(rows, 0.5)
+
+
+def middle(values: Matrix) -> float:
+    """The median of one row; NaN of gaps alone."""
+    return float(quantile(values[None, :], 0.5)[0])
+
+
+def sigma(values: Matrix) -> float:
+    """The spread of one row as a standard deviation, by the median absolute deviation; NaN of gaps alone."""
+    return MAD_TO_SIGMA * middle(np.abs(values - middle(values)))
+
+
+def smooth(rows: Matrix, n: int) -> Matrix:
+    """Means of `n` neighbouring columns, which do not overlap: (n_rows, n_columns // n); gaps left out."""
+    if n <= 1:
+        return rows
+    whole = rows[:, : rows.shape[1] // n * n].reshape(len(rows), -1, n)
+    counts = np.isfinite(whole).sum(axis=2)
+    with np.errstate(invalid="ignore"):
+        means: Matrix = np.where(np.isfinite(whole), whole, 0.0).sum(axis=2) / counts
+    return means

@@ -1,0 +1,253 @@
+"""Timings of each step, where a job tells them: they say where the time goes, which counters cannot.
+
+What each imbalance costs is asked by a what-if: how long would a step take without it? A step of synchronous
+training takes as long as its slowest replica, and a replica as long as its busiest pipeline stage works,
+besides one microbatch in each other stage, to fill the pipeline and to drain it. So only the time spent
+computing counts: waiting for others is what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median
+from slurm_gpu.diagnose.series import Worker
+from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+
+COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
+"""What is read of a table of steps, one row for each operation; others are passed over.
+
+dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts; step; optype: `forward-compute` and
+`backward-compute` count; duration in s; mb_id: the microbatch.
+"""
+_FORWARD, _BACKWARD = "forward-compute", "backward-compute"
+LEAST_STEPS = 4
+LEAST_LOSS = 0.03
+"""Of a step's time: what costs less is as it always is."""
+_SLOW_RATIO = 1.04
+_SLOW_Z = 6.0
+_LEAST_SIGMA = 0.006
+_SEQUENCE_CV = 0.08
+_SEQUENCE_CORRELATION = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Seconds of computing, (replicas, stages, steps, microbatches), NaN where nothing was told.
+
+    `ranks` (replicas, stages) are the launcher's, −1 where nobody has that place; `numbers` are the steps'.
+    """
+
+    forward: Matrix
+    backward: Matrix
+    ranks: NDArray[np.intp]
+    numbers: NDArray[np.intp]
+
+
+def read_steps(columns: Mapping[str, Any]) -> Steps:
+    """A table's columns (arrays of equal length) as Steps; ValueError names the column that is wrong."""
+    lacking = [name for name in COLUMNS if name not in columns]
+    if lacking:
+        raise ValueError(f"steps: no column {', '.join(lacking)}; there must be {', '.join(COLUMNS)}")
+    optype = np.asarray(columns["optype"]).astype(str)
+    computing = (optype == _FORWARD) | (optype == _BACKWARD)
+    if not computing.any():
+        raise ValueError(f"steps: optype has no {_FORWARD} and no {_BACKWARD}: nothing tells who computes")
+    backward = optype[computing] == _BACKWARD
+    index, shape, rank, numbers = [], [], np.array([]), np.array([])
+    for name in ("dp_rank", "stage", "step", "mb_id", "rank"):
+        column = np.asarray(columns[name])
+        if column.shape != optype.shape:
+            raise ValueError(f"steps: {name} has {column.size} rows, optype {optype.size}")
+        if not np.issubdtype(column.dtype, np.integer):
+            raise ValueError(f"steps: {name} must be whole numbers, not {column.dtype}")
+        column = column[computing]
+        if name == "rank":
+            rank = column
+        else:
+            found, places = np.unique(column, return_inverse=True)
+            index.append(places)
+            shape.append(len(found))
+            numbers = found if name == "step" else numbers
+    seconds = np.asarray(columns["duration"], dtype=np.float64)[computing]
+    if not (np.isfinite(seconds) & (seconds >= 0)).all():
+        raise ValueError("steps: duration must be seconds, 0 or more, in each row that computes")
+    size = int(np.prod(shape))
+    if size > 64 * len(seconds) + 4096:
+        raise ValueError(f"steps: {len(seconds)} rows do not make {' × '.join(map(str, shape))} operations")
+    flat = np.ravel_multi_index(tuple(index), tuple(shape))
+    ranks = np.full(shape[:2], -1, dtype=np.intp)
+    ranks[index[0], index[1]] = rank
+    return Steps(
+        # Several chunks of the model on one stage (interleaving) are computed one after the other.
+        forward=_summed(flat[~backward], seconds[~backward], tuple(shape)),
+        backward=_summed(flat[backward], seconds[backward], tuple(shape)),
+        ranks=ranks,
+        numbers=numbers.astype(np.intp),
+    )
+
+
+def _summed(flat: NDArray[np.intp], seconds: Matrix, shape: tuple[int, ...]) -> Matrix:
+    size = int(np.prod(shape))
+    sums = np.bincount(flat, seconds, size)
+    return np.where(np.bincount(flat, minlength=size) > 0, sums, np.nan).reshape(shape)
+
+
+def step_seconds(cost: Matrix) -> float:
+    """How long a step takes, in the mean over steps, of computing times `cost` as in Steps."""
+    work = np.nansum(cost, axis=3)
+    one = work / np.maximum(np.isfinite(cost).sum(axis=3), 1)
+    replica = (work + one.sum(axis=1, keepdims=True) - one).max(axis=1)
+    return float(replica.max(axis=0).mean())
+
+
+def judge_steps(steps: Steps) -> Verdict:
+    """What the timings alone say. A worker slower than its stage's others throughout is told as such.
+
+    That it has more to do in each step they cannot exclude: the GPUs' own counters can.
+    """
+    cost = _cost(steps)
+    n_replicas, n_stages, n_steps, _ = cost.shape
+    told = float(np.isfinite(cost).mean())
+    if n_steps < LEAST_STEPS or told < 0.5:
+        why = f"{n_steps} steps with {told:.0%} of their operations; {LEAST_STEPS} and 50 % are needed"
+        return Verdict(cause=Cause.UNKNOWN, confidence=0.0, why_not=(why,), coverage=told)
+    levels = median(cost.reshape(n_replicas * n_stages, -1)).reshape(n_replicas, n_stages)
+    stage = median(levels.T)
+    ratio = levels / stage
+    usual = step_seconds(cost)
+    base = Verdict(cause=Cause.HEALTHY, confidence=0.9, coverage=told, groups_by="stages of the step timings")
+    found = [
+        (_lost(usual, cost / ratio[:, :, None, None]), _worker(ratio, steps)),
+        (_lost(usual, cost * (stage.mean() / stage)[None, :, None, None]), _stage(stage)),
+        (_lost(usual, _evened(cost, levels)), _sequence(steps)),
+    ]
+    known = [(lost, verdict) for lost, verdict in found if verdict is not None and lost >= LEAST_LOSS]
+    if not known:
+        text = f"no step would be more than {LEAST_LOSS:.0%} shorter if all workers and stages were alike"
+        most = max(lost for lost, _ in found)
+        return _told(base, Evidence(text=text, metric="step_s", value=most, expected=0.0))
+    lost, verdict = max(known, key=lambda item: item[0])
+    text = f"without it a step would take {usual * (1 - lost):.3f} s of computing, not {usual:.3f} s"
+    return _told(
+        verdict, Evidence(text=text, metric="step_s", value=usual, expected=usual * (1 - lost)), told
+    )
+
+
+def _cost(steps: Steps) -> Matrix:
+    # Where only one way was told (inference, a cut-off trace) that is what there is to compare.
+    both = np.isfinite(steps.forward) & np.isfinite(steps.backward)
+    if both.any():
+        return np.where(both, steps.forward + steps.backward, np.nan)
+    return np.where(np.isfinite(steps.forward), steps.forward, steps.backward)
+
+
+def _told(verdict: Verdict, evidence: Evidence, coverage: float | None = None) -> Verdict:
+    known = verdict.coverage if coverage is None else coverage
+    return replace(verdict, evidence=(*verdict.evidence, evidence), coverage=known)
+
+
+def _lost(usual: float, cost: Matrix) -> float:
+    return 1.0 - step_seconds(cost) / usual if usual > 0 else 0.0
+
+
+def _evened(cost: Matrix, levels: Matrix) -> Matrix:
+    return np.where(np.isfinite(cost), levels[:, :, None, None], np.nan)
+
+
+def _worker(ratio: Matrix, steps: Steps) -> Verdict | None:
+    """Workers that take longer than others of their stage for the usual microbatch."""
+    spread = MAD_TO_SIGMA * median(np.abs(ratio - 1.0).T)
+    slow = (ratio > _SLOW_RATIO) & (ratio - 1.0 > _SLOW_Z * np.maximum(spread, _LEAST_SIGMA))
+    if not slow.any() or slow.sum() > 0.25 * ratio.size:
+        return None
+    places = np.argwhere(slow)
+    ranks = [int(steps.ranks[replica, stage]) for replica, stage in places]
+    evidence = tuple(
+        Evidence(
+            text=f"rank {rank}, stage {stage}: {ratio[replica, stage]:.2f} times its stage's others",
+            metric="compute_s",
+            value=float(ratio[replica, stage]),
+            expected=1.0,
+            workers=(f"rank {rank}",),
+        )
+        for rank, (replica, stage) in zip(ranks, places, strict=True)
+    )
+    return Verdict(
+        cause=Cause.SLOW,
+        kind="slower than its peers in each step",
+        culprits=tuple(Worker(node="", device="", rank=rank) for rank in ranks),
+        confidence=0.7,
+        evidence=evidence,
+        why_not=("timings alone do not exclude that it has more to do in each step",),
+    )
+
+
+def _stage(stage: Matrix) -> Verdict | None:
+    """The stage that has most to do, in a pipeline of several."""
+    if len(stage) < 2:
+        return None
+    busiest = int(np.argmax(stage))
+    times = float(stage[busiest] / np.median(np.delete(stage, busiest)))
+    where = "last" if busiest == len(stage) - 1 else "first" if busiest == 0 else f"number {busiest}"
+    text = f"the {where} stage ({busiest}) computes {times:.2f} times as long as the others"
+    return Verdict(
+        cause=Cause.IMBALANCE,
+        kind="pipeline stage",
+        roles=(f"stage {busiest}",),
+        confidence=0.95,
+        evidence=(Evidence(text=text, metric="compute_s", value=times, expected=1.0),),
+    )
+
+
+def _sequence(steps: Steps) -> Verdict | None:
+    """Microbatches that differ, and do so alike forward and backward: it is what is in them."""
+    forward, backward = _residuals(steps.forward), _residuals(steps.backward)
+    spread = _spread(forward)
+    correlation = _correlation(forward, backward)
+    if spread < _SEQUENCE_CV or not correlation >= _SEQUENCE_CORRELATION:
+        return None
+    evidence = [
+        Evidence(
+            text=f"microbatches of one stage take times that spread by {spread:.0%} (3 % is usual)",
+            metric="forward_s",
+            value=spread,
+            expected=0.03,
+        ),
+        Evidence(
+            text=f"those long forward are long backward (correlation {correlation:.2f}): it is the data",
+            metric="forward_s × backward_s",
+            value=correlation,
+            expected=0.0,
+        ),
+    ]
+    stages = forward.shape[1]
+    if stages > 1 and np.isfinite(across := _correlation(forward[:, :1], forward[:, stages - 1 :])):
+        text = f"and in the last stage as in the first (correlation {across:.2f})"
+        evidence.append(Evidence(text=text, metric="forward_s of stages", value=across, expected=0.0))
+    return Verdict(cause=Cause.IMBALANCE, kind="sequence", confidence=0.95, evidence=tuple(evidence))
+
+
+def _residuals(cost: Matrix) -> Matrix:
+    """Relative to what is usual for the worker, so that neither stage nor worker counts."""
+    usual = median(cost.reshape(cost.shape[0] * cost.shape[1], -1)).reshape(*cost.shape[:2], 1, 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(cost / usual - 1.0)
+
+
+def _spread(residuals: Matrix) -> float:
+    known = residuals[np.isfinite(residuals)]
+    return float(known.std()) if known.size else 0.0
+
+
+def _correlation(one: Matrix, other: Matrix) -> float:
+    both = np.isfinite(one) & np.isfinite(other)
+    a, b = one[both], other[both]
+    if a.size < 8 or a.std() == 0 or b.std() == 0:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])

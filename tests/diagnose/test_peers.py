@@ -1,0 +1,102 @@
+"""Who is compared with whom: given, told by the launcher, or by what workers do."""
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.peers import Layout, groups_given, infer_groups, layout_of, roles_of
+from slurm_gpu.diagnose.series import Metric, Series, Worker
+
+
+def a_series(**levels):
+    """Workers with these levels of each metric, 20 bins long, four to a node."""
+    rows = {Metric(name): np.asarray(values, dtype=np.float64) for name, values in levels.items()}
+    n = len(next(iter(rows.values())))
+    random = np.random.default_rng(3)
+    return Series(
+        workers=tuple(Worker(node=f"n{i // 4}", device=f"GPU-{i}", rank=i) for i in range(n)),
+        start_s=0.0,
+        width_s=1.0,
+        n_bins=20,
+        values={m: row[:, None] * (1 + 0.01 * random.standard_normal((n, 20))) for m, row in rows.items()},
+    )
+
+
+def inferred(**levels):
+    return infer_groups(a_series(**levels), np.ones(20, dtype=bool)).of.tolist()
+
+
+def test_megatrons_ranks_fall_into_stages():
+    assert groups_given("pp=4,tp=2", 16).of.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+
+
+def test_groups_by_hand():
+    groups = groups_given("0-1,4/2", 6)
+    assert groups.of.tolist() == [0, 0, 1, 2, 0, 2]
+    assert groups.names == ("group 0", "group 1", "others")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("pp=3", "3 pipeline stages do not divide 16"),
+        ("pp=2,tp=3", "tensor parallel size 3 does not divide the 8"),
+        ("dp=2", "must be pp=N or tp=N"),
+        ("pp=x", "'x' must be a whole number"),
+        ("0-3,2", "a second time"),
+        ("0-16", "not among the ranks 0 to 15"),
+        ("a", "must be a rank"),
+    ],
+)
+def test_groups_that_are_none_say_why(text, message):
+    with pytest.raises(ValueError, match=message):
+        groups_given(text, 16)
+
+
+def test_the_launchers_arguments_come_before_its_environment():
+    assert layout_of({"PP_SIZE": "2"}, ["--pipeline-model-parallel-size", "4"]) == Layout(pipeline=4)
+    assert layout_of({}, ["--pipe-parallel-size=8", "--model-parallel-size=2"]) == Layout(
+        pipeline=8, tensor=2
+    )
+    assert layout_of({"PP_SIZE": "2"}) == Layout(pipeline=2)
+    assert layout_of({"WORLD_SIZE": "8"}) is None
+    with pytest.raises(ValueError, match="PP_SIZE: 'two'"):
+        layout_of({"PP_SIZE": "two"})
+
+
+def test_torchruns_roles():
+    groups = roles_of([{"ROLE_NAME": "learner"}, {"ROLE_NAME": "actor"}, {"ROLE_NAME": "actor"}])
+    assert groups is not None
+    assert groups.names == ("actor", "learner")
+    assert groups.of.tolist() == [1, 0, 0]
+    assert roles_of([{"ROLE_NAME": "actor"}, {}]) is None
+
+
+def test_workers_that_do_alike_are_one_group():
+    assert set(inferred(mem_used=[0.6] * 16, tensor=[0.4] * 16)) == {0}
+
+
+def test_stages_are_told_by_their_memory():
+    of = inferred(mem_used=[0.9] * 4 + [0.8] * 4 + [0.7] * 4 + [0.6] * 4)
+    assert of == [3] * 4 + [2] * 4 + [1] * 4 + [0] * 4
+
+
+def test_a_worker_with_trouble_is_no_role_of_its_own():
+    memory = np.array([0.9] * 8 + [0.6] * 8)
+    memory[2] = 0.75
+    assert inferred(mem_used=memory) in ([1] * 8 + [0] * 8, [1, 1, 0] + [1] * 5 + [0] * 8)
+    assert set(inferred(mem_used=[0.6] * 15 + [0.9])) == {0}
+
+
+def test_work_tells_stages_where_memory_does_not():
+    assert inferred(mem_used=[0.6] * 8, tensor=[0.5] * 4 + [0.3] * 4) == [1] * 4 + [0] * 4
+
+
+def test_a_slow_node_is_no_stage():
+    """Its clocks are lower, its tensor pipe is busier, and it does the work of its peers."""
+    of = inferred(mem_used=[0.6] * 8, tensor=[0.3] * 4 + [0.4] * 4, sm_clock=[1.0] * 4 + [0.75] * 4)
+    assert set(of) == {0}
+
+
+def test_workers_of_which_nothing_is_known_are_in_no_bodys_way():
+    of = inferred(mem_used=[np.nan] + [0.9] * 7 + [0.6] * 8)
+    assert of[1:] == [1] * 7 + [0] * 8

@@ -1,0 +1,145 @@
+"""Timings of steps: what costs the time, and that no worker is accused of what the work itself does."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.steps import COLUMNS, Steps, judge_steps, read_steps
+from slurm_gpu.diagnose.verdict import Cause
+
+FORWARD_S, BACKWARD_S = 0.05, 0.1
+
+
+def a_training(seed=1, replicas=4, stages=4, steps=12, micro=4, noise=0.02):
+    """Seconds (forward, backward) of each microbatch, all alike but for noise."""
+    random = np.random.default_rng(seed)
+    shape = (replicas, stages, steps, micro)
+    return tuple(base * (1 + noise * random.standard_normal(shape)) for base in (FORWARD_S, BACKWARD_S))
+
+
+def a_table(forward, backward):
+    """The rows that a trace would have of it, and some of what is not computing."""
+    rows = {name: [] for name in COLUMNS}
+    for optype, cost in (("forward-compute", forward), ("backward-compute", backward)):
+        for (replica, stage, step, micro), seconds in np.ndenumerate(cost):
+            here = (replica, stage, stage * len(cost) + replica, 10 + step, optype, seconds, micro)
+            for name, value in zip(COLUMNS, here, strict=True):
+                rows[name].append(value)
+    for name, value in zip(COLUMNS, (0, 0, 0, 10, "optimizer", 99.0, -1), strict=True):
+        rows[name].append(value)
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+def judged(forward, backward):
+    return judge_steps(read_steps(a_table(forward, backward)))
+
+
+def test_alike_is_healthy():
+    assert judged(*a_training()).cause is Cause.HEALTHY
+
+
+def test_a_stage_that_has_more_to_do_is_named_and_no_worker():
+    forward, backward = a_training()
+    forward[:, 3] *= 2
+    backward[:, 3] *= 1.4
+    verdict = judged(forward, backward)
+    assert (verdict.cause, verdict.kind, verdict.roles) == (Cause.IMBALANCE, "pipeline stage", ("stage 3",))
+    assert verdict.culprits == ()
+    assert "last stage" in verdict.evidence[0].text
+    assert verdict.evidence[0].value == pytest.approx(1.6, abs=0.02)
+
+
+def test_sequences_of_unequal_length_are_told_and_no_worker():
+    forward, backward = a_training(replicas=8, stages=2, micro=8)
+    length = 1 + np.random.default_rng(2).pareto(3, (8, 1, 12, 8))
+    verdict = judged(forward * length, backward * length)
+    assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.IMBALANCE, "sequence", ())
+
+
+def test_microbatches_that_vary_without_any_pattern_are_not_called_sequences():
+    forward, backward = a_training(noise=0.25)
+    assert judged(np.abs(forward), np.abs(backward)).kind != "sequence"
+
+
+@pytest.mark.parametrize("slowdown", [1.07, 1.6])
+def test_a_worker_that_is_slow_in_each_step_is_named(slowdown):
+    forward, backward = a_training(replicas=8)
+    forward[5, 2] *= slowdown
+    backward[5, 2] *= slowdown
+    verdict = judged(forward, backward)
+    assert verdict.cause is Cause.SLOW
+    assert [worker.rank for worker in verdict.culprits] == [2 * 8 + 5]
+    assert verdict.evidence[0].value == pytest.approx(slowdown, abs=0.02)
+
+
+def test_the_what_if_says_what_a_step_would_take():
+    forward, backward = a_training(noise=0.0)
+    forward[:, 3] *= 2
+    verdict = judged(forward, backward)
+    # Four microbatches in the last stage, and one in each of the other three.
+    assert verdict.evidence[-1].value == pytest.approx(4 * 0.2 + 3 * 0.15)
+
+
+def test_too_few_steps_are_not_judged():
+    verdict = judged(*a_training(steps=3))
+    assert verdict.cause is Cause.UNKNOWN
+    assert "3 steps" in verdict.why_not[0]
+
+
+def test_replicas_that_told_nothing_are_no_zeros():
+    forward, backward = a_training()
+    table = a_table(forward, backward)
+    there = ~((table["dp_rank"] == 1) & (table["stage"] == 2))
+    steps = read_steps({name: column[there] for name, column in table.items()})
+    assert isinstance(steps, Steps)
+    assert steps.ranks[1, 2] == -1
+    assert judge_steps(steps).cause is Cause.HEALTHY
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stage": None}, "no column stage"),
+        ({"optype": "recv"}, "no forward-compute"),
+        ({"duration": -1.0}, "duration must be seconds"),
+        ({"step": 0.5}, "step must be whole numbers"),
+    ],
+)
+def test_a_table_that_is_none_says_where(change, message):
+    table = a_table(*a_training(replicas=1, stages=1, steps=1))
+    for name, value in change.items():
+        if value is None:
+            del table[name]
+        else:
+            table[name] = np.full(len(table["dp_rank"]), value)
+    with pytest.raises(ValueError, match=message):
+        read_steps(table)
+
+
+TRACES = Path(os.environ.get("SLURM_GPU_DATA", "")) / "straggler"
+traced = pytest.mark.skipif(
+    not (TRACES / "trace-ST.parquet").exists(),
+    reason="SLURM_GPU_DATA names no folder with straggler/trace-ST.parquet",
+)
+
+
+def traced_columns(name):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(TRACES / f"trace-{name}.parquet", columns=list(COLUMNS))
+    return {column: table.column(column).to_pylist() for column in COLUMNS}
+
+
+@traced
+def test_the_traced_job_st_has_a_last_stage_that_does_more():
+    verdict = judge_steps(read_steps(traced_columns("ST")))
+    assert (verdict.cause, verdict.kind, verdict.roles) == (Cause.IMBALANCE, "pipeline stage", ("stage 3",))
+    assert verdict.evidence[0].value == pytest.approx(1.63, abs=0.01)
+    assert verdict.culprits == ()
+
+
+@traced
+def test_the_traced_job_se_has_sequences_of_unequal_length():
+    verdict = judge_steps(read_steps(traced_columns("SE")))
+    assert (verdict.cause, verdict.kind, verdict.culprits) == (Cause.IMBALANCE, "sequence", ())
