@@ -22,8 +22,8 @@ from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
 COLUMNS = ("dp_rank", "stage", "rank", "step", "optype", "duration", "mb_id")
 """What is read of a table of steps, one row for each operation; others are passed over.
 
-dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts; step; optype: `forward-compute` and
-`backward-compute` count; duration in s; mb_id: the microbatch.
+dp_rank: the replica; stage: of the pipeline; rank: as the launcher counts; step; optype: `forward-compute`
+and `backward-compute` count, others do not; duration in s; mb_id: the microbatch.
 """
 _FORWARD, _BACKWARD = "forward-compute", "backward-compute"
 LEAST_STEPS = 4
