@@ -18,6 +18,7 @@ class Got:
     status: int
     headers: dict[str, str]
     body: bytes
+    head_bytes: int
     seconds: float
 
 
@@ -30,7 +31,7 @@ def get(port: int, path: str, headers: dict[str, str] | None = None) -> Got:
     head, _, body = text.partition(_END_OF_HEAD)
     first, *lines = head.decode("latin-1").split("\r\n")
     told = dict(line.lower().split(": ", 1) for line in lines)
-    return Got(int(first.split()[1]), told, body, time.perf_counter() - began)
+    return Got(int(first.split()[1]), told, body, len(head), time.perf_counter() - began)
 
 
 def requests_per_s(port: int, path: str, headers: dict[str, str], connections: int, seconds: float) -> float:

@@ -62,7 +62,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=number(8), default=10_240)
-    parser.add_argument("--port", type=number(1, 65535), default=8080)
+    parser.add_argument("--port", type=number(0, 65535), default=8080, help="0: any that is free")
     parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds from state to state")
     parser.add_argument("--user", help="who looks; an operator where it is not given")
     parser.add_argument("--seed", type=number(0), default=1)
@@ -82,9 +82,10 @@ async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, 
             board.show(await asyncio.to_thread(synthetic.look, every_s))
 
     living = asyncio.create_task(live())
-    print(f"http://127.0.0.1:{port}/", flush=True)
+    listener = listen(Address("127.0.0.1", port))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
     try:
-        await serve(app, listen(Address("127.0.0.1", port)), board.stop)
+        await serve(app, listener, board.stop)
     finally:
         living.cancel()
 

@@ -157,6 +157,7 @@ class Lab:
             munged.result()
             if self.options.services:
                 self.daemons["slurm-gpudbd"].start(wait=False)
+                self.daemons["slurm-gpuweb"].start(wait=False)
             self._start("slurmdbd")
             with self._phase("accounts"):
                 associations.ensure(self.layout.associations_file, services.environment(self.layout))

@@ -133,6 +133,8 @@ def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], password
         "workers": options.database_workers,
     }
     _secret(layout.database_file, yaml.safe_dump(settings), slurm_config.SLURM_USER)
+    web = {"listen": f"127.0.0.1:{layout.web_port}", "refresh": "2s"}
+    _secret(layout.web_file, yaml.safe_dump(web), slurm_config.SLURM_USER)
     policy = REPOSITORY / "lab" / "policy.yaml"
     if policy.exists():
         shutil.copyfile(policy, layout.policy_file)

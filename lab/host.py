@@ -52,7 +52,8 @@ def require_network() -> None:
 
 def require_free_ports(layout: Layout, nodes: Iterable[Node]) -> None:
     """Check that nobody listens where the lab will."""
-    ports = [layout.slurmctld_port, layout.slurmdbd_port, layout.mariadb_port, layout.database_port]
+    ports = [layout.slurmctld_port, layout.slurmdbd_port, layout.mariadb_port]
+    ports += [layout.database_port, layout.web_port]
     ports += [layout.slurmd_port(node.number) for node in nodes]
     for port in ports:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

@@ -174,6 +174,11 @@ class Layout:
         return self.etc / "slurm-gpudbd.yaml"
 
     @property
+    def web_file(self) -> Path:
+        """slurm-gpuweb's own file, mode 0600."""
+        return self.etc / "slurm-gpuweb.yaml"
+
+    @property
     def policy_file(self) -> Path:
         """The policy that the lab applies."""
         return self.etc / "policy.yaml"
@@ -234,6 +239,11 @@ class Layout:
     def database_port(self) -> int:
         """Port of slurm-gpudbd."""
         return self.port + 4
+
+    @property
+    def web_port(self) -> int:
+        """Port of slurm-gpuweb."""
+        return self.port + 5
 
     def slurmd_port(self, node_number: int) -> int:
         """Port of the slurmd of node ``node_number`` (1, 2, …)."""

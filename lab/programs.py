@@ -24,6 +24,7 @@ PROGRAMS = {
     "slurm-gpuctld": "slurm_gpu.controller.main",
     "slurm-gpud": "slurm_gpu.node.main",
     "slurm-gpudbd": "slurm_gpu.database.main",
+    "slurm-gpuweb": "slurm_gpu.monitor.main",
 }
 """Command → module with a function main() → exit code."""
 
@@ -32,6 +33,7 @@ INSTALLED = {
     "slurm-gpuctld": "/usr/sbin/slurm-gpuctld",
     "slurm-gpud": "/usr/sbin/slurm-gpud",
     "slurm-gpudbd": "/usr/sbin/slurm-gpudbd",
+    "slurm-gpuweb": "/usr/sbin/slurm-gpuweb",
 }
 """Command → where packages put it."""
 

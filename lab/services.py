@@ -47,6 +47,7 @@ def all_daemons(layout: Layout, options: Options, nodes: Sequence[Node]) -> dict
     ]
     if options.services:
         daemons.append(make.slurm_gpudbd())
+        daemons.append(make.slurm_gpuweb())
         daemons += [make.slurm_gpud(node) for node in nodes]
     if options.with_controller:
         daemons.append(make.slurm_gpuctld())
@@ -153,6 +154,16 @@ class _Factory:
             user=SLURM_USER,
             extra=self._clock(clocks.DATABASE_HOST),
         )
+
+    def slurm_gpuweb(self) -> Daemon:
+        argv = [
+            str(self.layout.bin / "slurm-gpuweb"),
+            f"--config={self.layout.site_file}",
+            f"--web-config={self.layout.web_file}",
+            "--foreground",
+        ]
+        address = ("127.0.0.1", self.layout.web_port)
+        return self._daemon("slurm-gpuweb", argv, lambda: accepts(address), user=SLURM_USER)
 
     def slurm_gpud(self, node: Node) -> Daemon:
         paths = self.layout.node(node.name)

@@ -21,7 +21,16 @@ from lab.polling import wait_for
 from lab.processes import start_ticks
 from tests.lab.traces import traces
 
-DAEMONS = ("munged", "mariadb", "slurmdbd", "slurmctld", "slurmd-n1", "slurm-gpudbd", "slurm-gpud-n1")
+DAEMONS = (
+    "munged",
+    "mariadb",
+    "slurmdbd",
+    "slurmctld",
+    "slurmd-n1",
+    "slurm-gpudbd",
+    "slurm-gpud-n1",
+    "slurm-gpuweb",
+)
 STUBBORN_JOB = """#!/bin/sh
 trap '' TERM INT
 setsid sleep 1000 &

@@ -1,0 +1,157 @@
+"""How many slurm-gpuweb serves, and with how much: over clusters that never were (lab/synthetic.py).
+
+The server is a process of its own, bench/monitor_server.py, whose cluster changes each five seconds, as a
+real one does. Measured are
+
+- a refresh: the event, the frame of utilisation and the jobs that changed, as a browser gets them (packed),
+  the mean of several states;
+- answers per second: whole frames of utilisation, none of them 304, of one process on 16 connections;
+- what a page has to load first: layout, frame, jobs and attention, and how long the server takes for them;
+- streams of events: how much the server's memory grows while so many clients listen, after the first tenth
+  of the time, and whether each of them is told of each state.
+
+    .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600] [--json]
+
+Keys of --json, for each number of GPUs N: refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (where the
+server had but a part of a processor, as on a machine with others on it), load_bytes_N, first_load_ms_N;
+and requests_per_s (of the first N), events_grown_mib, events_missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.arguments import number, numbers, seconds
+from bench.monitor_load import Listeners, get, requests_per_s
+
+HERE = Path(__file__).resolve().parent
+GZIP = {"Accept-Encoding": "gzip"}
+FRAME = "/api/v1/frame?metric=util"
+_STATES = 6
+_CONNECTIONS = 16
+
+
+@contextlib.contextmanager
+def serving(gpus: int, every_s: float) -> Iterator[tuple[int, psutil.Process]]:
+    """A server of a cluster of so many GPUs: its port and process."""
+    argv = [
+        sys.executable,
+        str(HERE / "monitor_server.py"),
+        f"--gpus={gpus}",
+        "--port=0",
+        f"--every={every_s}",
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
+        try:
+            yield port, psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def refresh(port: int, every_s: float) -> tuple[float, float]:
+    """Bytes that one new state costs a page, without its HTTP headers and with them."""
+    told = json.loads(get(port, "/api/v1/jobs").body)
+    bodies, wholes = [], []
+    listeners = Listeners(port, "/api/v1/events", 1)
+    with contextlib.closing(listeners):
+        n_seen = 0
+        for some in listeners.listen((_STATES + 2) * every_s):
+            event = some[some.find(b"event: state") :]
+            if b"event: state" not in some:
+                continue
+            n_seen += 1
+            frame = get(port, FRAME, GZIP)
+            changed = get(port, f"/api/v1/jobs?since={told['version']}", GZIP)
+            told = json.loads(get(port, f"/api/v1/jobs?since={told['version']}").body)
+            assert not told["all"], "what changed is not known"
+            if n_seen > 1:  # the first is of the state that was there
+                body = len(event) + len(frame.body) + len(changed.body)
+                bodies.append(body)
+                wholes.append(body + frame.head_bytes + changed.head_bytes)
+            if n_seen > _STATES:
+                break
+    return statistics.mean(bodies), statistics.mean(wholes)
+
+
+def first_load(port: int) -> tuple[int, float]:
+    """Packed bytes of layout, frame and jobs, and ms until the last of them is there, one after the other."""
+    gots = [get(port, path, GZIP) for path in ("/api/v1/layout", FRAME, "/api/v1/jobs", "/api/v1/attention")]
+    return sum(len(got.body) for got in gots), 1000 * sum(got.seconds for got in gots)
+
+
+def events(port: int, process: psutil.Process, n: int, listen_s: float, every_s: float) -> tuple[float, int]:
+    """MiB that the server grew, and events that some client missed."""
+    listeners = Listeners(port, "/api/v1/events", n)
+    with contextlib.closing(listeners):
+        for _ in listeners.listen(max(listen_s / 10, 2 * every_s)):
+            pass
+        before, counted = process.memory_info().rss, listeners.n_events
+        began = json.loads(get(port, "/api/v1/jobs").body)["version"]
+        for _ in listeners.listen(listen_s):
+            pass
+        states = json.loads(get(port, "/api/v1/jobs").body)["version"] - began
+        grown = (process.memory_info().rss - before) / (1 << 20)
+        # One state more or less may fall between the counts.
+        missed = max(0, n * (states - 1) - (listeners.n_events - counted))
+    return grown, missed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
+    parser.add_argument("--seconds", type=seconds(1), default=10.0, help="for answers per second")
+    parser.add_argument("--every", type=seconds(1), default=5.0, help="from state to state")
+    parser.add_argument("--listeners", type=number(1, 250), default=200)
+    parser.add_argument("--listen", type=seconds(10), default=600.0)
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    options = parser.parse_args()
+    results: dict[str, float] = {}
+    for gpus in options.gpus:
+        with serving(gpus, options.every) as (port, process):
+            load_bytes, load_ms = first_load(port)
+            body, whole = refresh(port, options.every)
+            results[f"refresh_bytes_{gpus}"] = round(body)
+            results[f"load_bytes_{gpus}"] = load_bytes
+            results[f"first_load_ms_{gpus}"] = round(load_ms, 1)
+            cpu_s = sum(process.cpu_times()[:2])
+            rate = requests_per_s(port, FRAME, GZIP, _CONNECTIONS, options.seconds)
+            busy = (sum(process.cpu_times()[:2]) - cpu_s) / options.seconds
+            results[f"requests_per_s_{gpus}"] = round(rate)
+            results[f"requests_per_cpu_s_{gpus}"] = round(rate / busy) if busy else 0
+            results.setdefault("requests_per_s", round(rate))
+            plain = requests_per_s(port, FRAME, {}, _CONNECTIONS, options.seconds)
+            print(
+                f"{gpus:,} GPUs: a refresh takes {body:,.0f} bytes ({whole:,.0f} with its headers); "
+                f"{rate:,.0f} frames/s packed, {plain:,.0f} not, at {100 * busy:.0f} % of a processor; "
+                f"first load {load_bytes:,} bytes in {load_ms:.0f} ms",
+                flush=True,
+            )
+            if gpus == options.gpus[0]:
+                grown, missed = events(port, process, options.listeners, options.listen, options.every)
+                results |= {"events_grown_mib": round(grown, 2), "events_missed": missed}
+                print(
+                    f"{options.listeners} streams of events for {options.listen:g} s: {grown:+.1f} MiB, "
+                    f"{missed} events missed",
+                    flush=True,
+                )
+    if options.json:
+        print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""slurm-gpuweb over a real cluster: what a GPU does is on its square soon, and only for who may see it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from lab.cluster import Lab
+from lab.polling import wait_for
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.config import load_config
+from slurm_gpu.database.client import DatabaseClient
+from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.poller import Poller
+from slurm_gpu.monitor.routes import Site
+from slurm_gpu.monitor.viewer import Viewer
+
+_LONG = "#!/bin/sh\nexec simgpu --util 60 --mem-mib 8192 --seconds 300\n"
+_SOON_S = 15.0
+CAROL, ALICE, BOB = Viewer("carol", 60903, True), Viewer("alice", 60901, False), Viewer("bob", 60902, False)
+
+
+class Page:
+    """slurm-gpuweb's parts as its daemon puts them together, and somebody who is signed in."""
+
+    def __init__(self, lab: Lab) -> None:
+        config = load_config(lab.layout.site_file)
+        self.viewer = CAROL
+        self.board = Board()
+        clock = SystemClock()
+        self.poller = Poller(lambda: DatabaseClient(config), self.board, config.cluster, {}, clock)
+        site = Site(self.board, lambda _: self.viewer, lambda: DatabaseClient(config), clock)
+        self.app = make_app(site)
+
+    def get(self, path: str, viewer: Viewer = CAROL) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://web") as client:
+                return await client.get(path)
+
+        self.viewer = viewer
+        return asyncio.run(ask())
+
+    def octet(self, square: int, metric: str, viewer: Viewer = CAROL) -> int:
+        return self.get(f"/api/v1/frame?metric={metric}", viewer).content[square]
+
+    def square(self, uuid: str) -> list[int]:
+        """Of one GPU; none while it is not known."""
+        state = self.board.state
+        assert state is not None
+        return [state.layout.square_of[uuid]] if uuid in state.layout.square_of else []
+
+    def squares(self, job: int) -> list[int]:
+        jobs = self.get("/api/v1/jobs").json()["jobs"]
+        rows = [one for one in jobs if one["job_id"] == job]
+        return [at for row in rows for first, last in row["squares"] for at in range(first, last + 1)]
+
+    def age_s(self, node: str) -> float:
+        """How long ago that was sampled which squares of a node show now."""
+        state = self.board.state
+        assert state is not None
+        values = state.seen.live.get(node)
+        return time.time() - values.at_s if values is not None else float("inf")
+
+
+@pytest.fixture
+def page(lab: Lab) -> Iterator[Page]:
+    page = Page(lab)
+    stop = threading.Event()
+    thread = threading.Thread(target=page.poller.run, args=(2.0, stop))
+    thread.start()
+    wait_for(lambda: page.board.state is not None, 60, "slurm-gpudbd tells of the cluster")
+    yield page
+    stop.set()
+    thread.join()
+
+
+def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab) -> None:
+    url = f"http://127.0.0.1:{lab.layout.web_port}"
+    assert httpx.get(f"{url}/openapi.json", trust_env=False).status_code == 200
+    assert httpx.get(f"{url}/api/v1/frame", trust_env=False).status_code == 401
+
+
+def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Page) -> None:
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
+    (held,) = wait_for(lambda: lab.held(job), 60, "the job starts")
+    uuid = lab.nodes[held.node].at_position(held.positions[0]).uuid
+    square = wait_for(lambda: page.square(uuid), 90, "the GPU has its square")[0]
+    wait_for(lambda: abs(page.octet(square, "util") - 60) <= 2, 60, "it is seen to compute", interval_s=0.5)
+    assert page.squares(job) == [square]
+
+    oldest_s = 0.0
+    until = time.monotonic() + 25  # two live values and more
+    while time.monotonic() < until:
+        oldest_s = max(oldest_s, page.age_s(held.node))
+        time.sleep(0.2)
+    assert oldest_s <= _SOON_S
+
+    assert abs(page.octet(square, "util", ALICE) - 60) <= 2
+    assert (page.octet(square, "util", BOB), page.octet(square, "mem", BOB)) == (255, 255)
+    assert page.octet(square, "state", BOB) == 1
+    assert page.get(f"/api/v1/jobs/{job}/window", BOB).status_code in (403, 404)
+
+    def mine(viewer: Viewer) -> list[object]:
+        runs = page.get(f"/api/v1/jobs/{job}", viewer).json().get("runs", [])
+        return [run["name"] for run in runs]
+
+    wait_for(lambda: mine(ALICE), 60, "accounting tells of it", interval_s=1.0)
+    assert mine(BOB) == [None]
+    assert None not in mine(ALICE)
+    lab.output(["scancel", str(job)])
+
+
+# httpcore leaves the socket to the garbage collector with which it reached nobody.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_while_slurm_gpudbd_is_away_the_last_state_stays_with_its_age(lab: Lab, page: Page) -> None:
+    before = page.get("/api/v1/frame?metric=state")
+    lab.daemons["slurm-gpudbd"].kill9()
+    try:
+        time.sleep(6)
+        now = page.get("/api/v1/frame?metric=state")
+        assert now.status_code == 200
+        assert len(now.content) == len(before.content)
+        assert time.time() - float(now.headers["x-as-of-s"]) >= 5
+        assert page.poller.trouble is not None
+    finally:
+        lab.daemons["slurm-gpudbd"].start()
+
+    def fresh() -> bool:
+        return time.time() - float(page.get("/api/v1/frame?metric=util").headers["x-as-of-s"]) < 5
+
+    wait_for(fresh, 60, "it is read again", interval_s=0.5)
