@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.colocation.measured import Measured
-from slurm_gpu.colocation.speeds import Beside, views_of
+from slurm_gpu.colocation.speeds import Beside, contains, views_of
 from slurm_gpu.colocation.traits import Floats
 
 TABLE_RUNS = 20
@@ -39,17 +39,19 @@ class Experience:
 
     def __init__(self) -> None:
         self._seen: dict[Beside, Seen] = {}
-        self._refused: set[tuple[int, ...]] = set()
+        self._refused: dict[tuple[int, ...], int] = {}
 
     @classmethod
     def of(cls, table: Measured) -> Experience:
         """What a table tells, by its own indices."""
         own = cls()
         for (one, others), speed in table.speeds.items():
-            if speed == 0:
-                own.refuse((one, *others))
-            else:
+            if speed > 0:
                 own.restore(one, others, Seen(speed, 0.0, TABLE_RUNS, TABLE_RUNS * _A_RUN_S))
+        for group in {
+            tuple(sorted((one, *others))) for (one, others), speed in table.speeds.items() if speed == 0
+        }:
+            own.refuse(group, TABLE_RUNS)
         return own
 
     def add(self, group: Sequence[int], speeds: Sequence[float], seconds: float) -> None:
@@ -70,9 +72,10 @@ class Experience:
         for view, speed in zip(views_of(group), speeds, strict=True):
             self._seen[view] = _with_run(self._seen.get(view), min(speed, 1.0), seconds)
 
-    def refuse(self, group: Sequence[int]) -> None:
-        """These were found not to run together, as one ran out of memory."""
-        self._refused.add(tuple(sorted(group)))
+    def refuse(self, group: Sequence[int], times: int = 1) -> None:
+        """These were found not to run together, as one ran out of memory; so often."""
+        key = tuple(sorted(group))
+        self._refused[key] = self._refused.get(key, 0) + times
 
     def restore(self, one: int, others: Sequence[int], seen: Seen) -> None:
         """What was kept elsewhere takes the place of what is known. Raises ValueError for what cannot be."""
@@ -92,12 +95,11 @@ class Experience:
 
     def refused(self, group: Sequence[int]) -> bool:
         """Whether these, or any part of them, were found not to run together."""
-        there = tuple(sorted(group))
-        return any(_within(small, there) for small in self._refused)
+        return any(contains(group, small) for small in self._refused)
 
-    def all_refused(self) -> list[tuple[int, ...]]:
-        """Groups that were, in order."""
-        return sorted(self._refused)
+    def all_refused(self) -> list[tuple[tuple[int, ...], int]]:
+        """Groups that were, in order, and how often."""
+        return sorted(self._refused.items())
 
     def pairs(self, n: int) -> tuple[Floats, Floats]:
         """(n, n) each: the speed of i beside j, NaN where never seen, and its number of runs."""
@@ -124,7 +126,3 @@ def _with_run(seen: Seen | None, speed: float, seconds: float) -> Seen:
     mean = seen.speed + (speed - seen.speed) * (seconds / total)
     squares = seen.spread**2 * seen.seconds + seconds * (speed - seen.speed) * (speed - mean)
     return Seen(min(mean, 1.0), math.sqrt(max(squares / total, 0.0)), seen.runs + 1, total)
-
-
-def _within(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
-    return all(large.count(one) >= small.count(one) for one in small)

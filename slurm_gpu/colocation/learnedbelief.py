@@ -9,12 +9,12 @@ from statistics import NormalDist
 import numpy as np
 
 from slurm_gpu.colocation.experience import Experience, Seen
-from slurm_gpu.colocation.memory import Headroom, needed_mib, stays
+from slurm_gpu.colocation.memory import Headroom, at_most, needed_mib, stays
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.predictor import Predicted, predict
 from slurm_gpu.colocation.profile import Profile
 from slurm_gpu.colocation.sharing import Stretch
-from slurm_gpu.colocation.speeds import beside_all, views_of
+from slurm_gpu.colocation.speeds import beside_all, contains, views_of
 from slurm_gpu.colocation.traits import Floats, Traits, traits_of_profile
 
 _ONE_RUN_DEVIATION = 0.02
@@ -22,6 +22,8 @@ _ONE_RUN_DEVIATION = 0.02
 _REFUSED_PART = 0.25
 """Who could not run beside so many of those it met is put beside nobody new, its memory being unknown."""
 _MANY = 4
+_OUTDONE = 5
+"""So many runs of a larger pair for each time that a pair ran out of memory, and it may be tried again."""
 _SLOWEST = 0.02
 
 _OfView = Callable[[int, tuple[int, ...]], float]
@@ -117,14 +119,28 @@ class Learned:
         """See sharing.Watcher: what is seen goes into experience and headroom; `learn` makes use of it."""
         group = [one.application for one in stretch.ran]
         self.experience.add(group, [one.speed for one in stretch.ran], stretch.to_s - stretch.from_s)
+        each = [one.memory_mib for one in stretch.ran if one.memory_mib is not None]
+        if stretch.memory_mib is not None and len(each) == len(group) > 1:
+            self.headroom.saw_group(each, stretch.memory_mib)
         for one in stretch.ran:
             expected = self.profiles[one.application].phases[one.phase].memory_mib
             if expected is not None and one.memory_mib is not None:
                 self.headroom.saw(expected, one.memory_mib)
 
     def ran_out(self, gpu: int, at_s: float, together: Sequence[Member], killed: Member) -> None:
-        """See sharing.Watcher: they are not put together again."""
-        self.experience.refuse([one.application for one in together])
+        """See sharing.Watcher: they are put together again where there is reason to expect something else.
+
+        That is, where their memory is known: where they are expected to take less than at this moment. Else
+        where others like them that are no smaller did run together, several times.
+        """
+        group = [one.application for one in together]
+        jobs = [stays(self.profiles[one.application], one, 1.0, self._timing) for one in together]
+        known = [job for job in jobs if job is not None]
+        expected_mib = sum(at_most(known, 0.0))
+        if len(known) == len(jobs) and 0 < expected_mib < self.capacity_mib < math.inf:
+            self.headroom.saw_run_out(group, expected_mib, self.capacity_mib)
+        else:
+            self.experience.refuse(group)
         self._speeds.clear()
         self._slowest.clear()
         self._fit.clear()
@@ -158,9 +174,10 @@ class Learned:
         known = [peak for peak in peaks if peak is not None]
         if len(known) < len(peaks):
             return not self._not_together(applications)
-        if self.experience.refused(applications):
+        if self._refused(applications):
             return False
-        if self.headroom.needed_mib(known) <= self.capacity_mib:
+        times = self.headroom.times(applications)
+        if self.headroom.needed_mib(known, times) <= self.capacity_mib:
             return True
         slowest = self.slowest(applications)
         jobs = [
@@ -170,11 +187,11 @@ class Learned:
         ]
         known_jobs = [job for job in jobs if job is not None]
         return len(known_jobs) == len(members) and (
-            needed_mib(known_jobs, self.headroom) <= self.capacity_mib
+            needed_mib(known_jobs, self.headroom, times) <= self.capacity_mib
         )
 
     def _not_together(self, applications: tuple[int, ...]) -> bool:
-        if self.experience.refused(applications):
+        if self._refused(applications):
             return True
         if any(self._peaks[one] is None for one in applications):
             return any(
@@ -185,13 +202,33 @@ class Learned:
             )
         return False
 
+    def _refused(self, applications: tuple[int, ...]) -> bool:
+        """Whether these or some of them could not, and nothing says other since."""
+        return any(
+            contains(applications, group) and not self._outdone(group, times)
+            for group, times in self.experience.all_refused()
+        )
+
+    def _outdone(self, refused: tuple[int, ...], times: int) -> bool:
+        """Whether others like them that are no smaller did run together, _OUTDONE times as often.
+
+        So a table, which tells what cannot be for good, is not outdone by what it tells of others.
+        """
+        return len(refused) == 2 and any(
+            seen.runs >= _OUTDONE * times and self._no_smaller_pair((one, *others), refused)
+            for one, others, seen in self.experience.all_seen()
+            if len(others) == 1
+        )
+
     def _like_refused(self, one: int, other: int) -> bool:
         """Whether smaller ones of their families could not, or one of them cannot with many."""
-        refused = [group for group in self.experience.all_refused() if len(group) == 2]
-        for first, second in refused:
-            for mine, theirs in ((first, second), (second, first)):
-                if self._no_smaller(one, mine) and self._no_smaller(other, theirs):
-                    return True
+        refused = [
+            group
+            for group, times in self.experience.all_refused()
+            if len(group) == 2 and not self._outdone(group, times)
+        ]
+        if any(self._no_smaller_pair((one, other), group) for group in refused):
+            return True
         for who in (one, other):
             could_not = sum(who in group for group in refused)
             could = sum(
@@ -200,6 +237,13 @@ class Learned:
             if could_not + could >= _MANY and could_not >= _REFUSED_PART * (could_not + could):
                 return True
         return False
+
+    def _no_smaller_pair(self, pair: tuple[int, ...], than: tuple[int, ...]) -> bool:
+        """Two and two, in any order."""
+        return any(
+            self._no_smaller(pair[0], mine) and self._no_smaller(pair[1], theirs)
+            for mine, theirs in (than, than[::-1])
+        )
 
     def _no_smaller(self, one: int, than: int) -> bool:
         mine, theirs = self._traits[one], self._traits[than]

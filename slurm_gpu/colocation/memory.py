@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.profile import Profile
+from slurm_gpu.colocation.speeds import contains
 
 _ENOUGH = 30
 """So many errors must be known before headroom may be less than it began with."""
@@ -64,6 +65,8 @@ class Headroom:
         """Of each job's own memory."""
         self.group_mib = Margin(first_group_mib)
         """Of what several take together, more than each has for itself."""
+        self._ran_out: dict[tuple[int, ...], float] = {}
+        """By group, sorted: how many times more than expected they took, at least."""
 
     def saw(self, expected_mib: float, taken_mib: float) -> None:
         """One job's memory, by its profile and really. Where its profile has none there is no error of it."""
@@ -74,10 +77,30 @@ class Headroom:
         """What several jobs took, each and all together, as the GPU told."""
         self.group_mib.add(together_mib - sum(each_mib))
 
-    def needed_mib(self, each_mib: Sequence[float]) -> float:
-        """What jobs of these profiles' memory may take together."""
-        group = self.group_mib.value if len(each_mib) > 1 else 0.0
-        return sum(each_mib) * (1 + self.part.value) + group
+    def saw_run_out(self, group: Sequence[int], expected_mib: float, capacity_mib: float) -> None:
+        """These applications took more than there is, where so much was expected of them at that moment.
+
+        Raises ValueError where that was nothing, or as much as there is: errors do not explain it then.
+        """
+        if not 0 < expected_mib < capacity_mib < math.inf:
+            raise ValueError(f"{expected_mib} MiB expected, of {capacity_mib}, tell nothing of errors")
+        key, times = tuple(sorted(group)), capacity_mib / expected_mib * (1 + _LEAST_PART)
+        self._ran_out[key] = max(self._ran_out.get(key, 1.0), times)
+
+    def times(self, group: Sequence[int]) -> float:
+        """How many times what is expected these applications may take together.
+
+        More where they, or some of them, ran out of memory before: so much that what was expected then would
+        not have fitted, and room for errors beside that.
+        """
+        own = [times for small, times in self._ran_out.items() if contains(group, small)]
+        return max(own, default=1.0) * (1 + self.part.value)
+
+    def needed_mib(self, each_mib: Sequence[float], times: float | None = None) -> float:
+        """What jobs of these profiles' memory may take together; `times`: as for who they are."""
+        if len(each_mib) < 2 or times is None:
+            times = 1 + self.part.value
+        return sum(each_mib) * times + (self.group_mib.value if len(each_mib) > 1 else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +136,17 @@ def stays(profile: Profile, member: Member, slowest: float, timing: float) -> li
     return found or [Stay(0.0, math.inf, peak)]
 
 
-def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom) -> float:
-    """The most that they may take together at any moment, each in whichever phase it may be in then."""
+def needed_mib(jobs: Sequence[Sequence[Stay]], headroom: Headroom, times: float | None = None) -> float:
+    """The most that they may take together at any moment, each in whichever phase it may be in then.
+
+    `times`: as Headroom.needed_mib.
+    """
     moments = sorted({stay.from_s for job in jobs for stay in job})
-    return max((headroom.needed_mib(_at(jobs, moment)) for moment in moments), default=0.0)
+    return max((headroom.needed_mib(at_most(jobs, moment), times) for moment in moments), default=0.0)
 
 
-def _at(jobs: Sequence[Sequence[Stay]], moment: float) -> list[float]:
-    """Of those that may be there."""
+def at_most(jobs: Sequence[Sequence[Stay]], moment: float) -> list[float]:
+    """What each of those that may be there then is expected to take, in its largest phase that may be."""
     each = []
     for job in jobs:
         there = [stay.memory_mib for stay in job if stay.from_s <= moment < stay.until_s]

@@ -31,12 +31,8 @@ class Stretch(NamedTuple):
     to_s: float
     ran: tuple[Ran, ...]
     """In the order in which they started."""
-
-    @property
-    def memory_mib(self) -> float | None:
-        """Of all together; None where nobody knows."""
-        known = [one.memory_mib for one in self.ran if one.memory_mib is not None]
-        return sum(known) if known else None
+    memory_mib: float | None
+    """Of all together, as the GPU tells; None where nobody knows."""
 
 
 class Watcher(Protocol):
@@ -109,12 +105,14 @@ class SharedGpu:
 
     def stretch(self, now_s: float) -> Stretch:
         """Since the last change."""
+        known = [memory for memory in self._memory if memory is not None]
         return Stretch(
             self._gpu, self._now_s, now_s,
             tuple(
                 Ran(one.member.job, one.member.application, one.phase, one.speed, memory)
                 for one, memory in zip(self.courses, self._memory, strict=True)
             ),
+            sum(known) if known else None,
         )  # fmt: skip
 
     def member(self, course: Course, now_s: float) -> Member:

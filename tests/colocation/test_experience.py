@@ -69,11 +69,12 @@ def test_who_cannot_run_together_cannot_with_more_beside_them() -> None:
     experience = Experience()
     experience.refuse((2, 1))
     experience.refuse((3, 3))
+    experience.refuse((3, 3))
     assert experience.refused((1, 2))
     assert experience.refused((2, 0, 1))
     assert experience.refused((3, 3, 0))
     assert not experience.refused((1, 3, 0))
-    assert experience.all_refused() == [(1, 2), (3, 3)]
+    assert experience.all_refused() == [((1, 2), 1), ((3, 3), 2)]
 
 
 def test_a_table_goes_in_and_comes_out_and_counts_for_many_runs() -> None:
@@ -82,6 +83,7 @@ def test_a_table_goes_in_and_comes_out_and_counts_for_many_runs() -> None:
         {(0, (1,)): 0.5, (1, (0,)): 0.25, (0, (0,)): 0.0, (2, (0, 1)): 0.5},
     )  # fmt: skip
     experience = Experience.of(table)
+    assert experience.all_refused() == [((0, 0), 20)]
     assert experience.measured("V100", table.names, table.alone_per_s) == table
     experience.add((0, 1), (1.0, 1.0), 60.0)
     seen = experience.seen(0, (1,))

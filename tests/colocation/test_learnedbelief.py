@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -68,17 +70,82 @@ def test_under_a_cap_what_is_unsure_is_not_tried_and_what_was_seen_is() -> None:
     assert not capped.may_share(pair)
 
 
-def test_one_alone_always_may_and_who_ran_out_of_memory_may_not_again() -> None:
+def test_one_alone_always_may() -> None:
     belief = Learned([LIGHT, HEAVY], CAPACITY_MIB, cap=1.0)
     assert belief.may_share([of(1)])
     assert belief.may_share([])
-    free = Learned([LIGHT, HEAVY], CAPACITY_MIB, most_together=3)
+
+
+def test_who_ran_out_of_memory_may_again_where_less_is_expected_of_them() -> None:
+    grows = profile("grows", (60, 7000.0), (60, 500.0))
+    belief = Learned([LIGHT, grows], CAPACITY_MIB, most_together=3)
+    pair = [of(0), of(1, 120.0)]
+    later = [of(0), Member(1, 1, 40.0, done_s=80.0)]
+    assert belief.may_share(pair)
+    belief.ran_out(0, 1.0, pair, pair[1])
+    assert not belief.may_share(pair)
+    assert not belief.may_share([*pair, of(0)])
+    assert belief.may_share([of(0), of(0)])
+    assert belief.may_share(later)
+    belief.ran_out(0, 1.0, later, later[1])
+    assert not belief.may_share(later)
+
+
+def test_who_ran_out_of_memory_that_nobody_knows_may_again_once_larger_ones_did() -> None:
+    names = [f"net (batch size {size})" for size in (8, 16, 32)]
+    table = Measured("card", tuple(names), (1.0,) * 3, {})
+    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    belief = Learned(profiles, CAPACITY_MIB, traits=traits_of_table(table))
     pair = [of(0), of(1)]
-    assert free.may_share(pair)
-    free.ran_out(0, 1.0, pair, pair[1])
-    assert not free.may_share(pair)
-    assert not free.fits(pair)
-    assert free.speeds((1, 0, 0)) == (0.0, 0.0, 0.0)
+    assert belief.may_share(pair)
+    belief.ran_out(0, 1.0, pair, pair[1])
+    assert not belief.may_share(pair)
+    assert not belief.may_share([of(1), of(2)])
+    for _ in range(4):
+        belief.experience.add((2, 1), (0.8, 0.9), 60)
+        belief.experience.add((0, 0), (0.8, 0.9), 60)
+    belief.learn()
+    assert not belief.may_share(pair)
+    belief.experience.add((2, 1), (0.8, 0.9), 60)
+    belief.learn()
+    assert belief.may_share(pair)
+    # Found out twice, it takes twice as much to believe otherwise.
+    belief.ran_out(0, 1.0, pair, pair[1])
+    assert not belief.may_share(pair)
+    for _ in range(5):
+        belief.experience.add((2, 1), (0.8, 0.9), 60)
+    belief.learn()
+    assert belief.may_share(pair)
+
+
+def test_what_a_table_says_of_a_pair_is_not_outdone_by_what_it_says_of_others() -> None:
+    names = [f"net (batch size {size})" for size in (8, 16)]
+    speeds = {(0, (0,)): 0.0, (0, (1,)): 0.9, (1, (0,)): 0.9, (1, (1,)): 0.9}
+    table = Measured("card", tuple(names), (1.0,) * 2, speeds)
+    profiles = [Profile(name, "card", (Phase(seconds=60),)) for name in names]
+    belief = Learned(profiles, CAPACITY_MIB, Experience.of(table), traits=traits_of_table(table))
+    assert not belief.may_share([of(0), of(0)])
+    assert belief.may_share([of(1), of(1)])
+
+
+@pytest.mark.parametrize(("memory_mib", "capacity_mib"), [(0.0, 1000.0), (10.0, math.inf)])
+def test_who_cannot_run_together_though_memory_is_no_reason_is_not_tried_again(
+    memory_mib: float, capacity_mib: float
+) -> None:
+    belief = Learned([profile("a", (60, memory_mib))], capacity_mib)
+    assert belief.may_share([of(0), of(0)])
+    belief.ran_out(0, 1.0, [of(0), of(0)], of(0))
+    assert not belief.may_share([of(0), of(0)])
+
+
+def test_a_pair_that_takes_more_than_anybody_knew_runs_out_of_memory_once_and_shares_where_it_can() -> None:
+    big, small = profile("big", (60, 9000.0), (60, 1000.0)), profile("small", (300, 2700.0))
+    true = TableWorld([big, small], PairTable(["big", "small"], np.full((2, 2), 0.9)), CAPACITY_MIB)
+    belief = Learned(true.profiles, CAPACITY_MIB, headroom=Headroom(0.0, 0.0))
+    work = [Job(at % 2, 300.0 if at % 2 else 120.0, 0.0, 1.1) for at in range(20)]
+    ran = simulate(true, work, Trusting(belief), watcher=belief)
+    assert ran.out_of_memory == 1
+    assert ran.together > 1.3
 
 
 def test_what_does_not_fit_does_not_share() -> None:

@@ -125,3 +125,32 @@ def test_several_need_room_for_what_they_take_more_together() -> None:
     headroom.saw_group([1000.0, 500.0], 2000.0)
     assert headroom.needed_mib([1000.0, 500.0]) == pytest.approx(1500 * 1.1 + 500)
     assert CAPACITY_MIB > 0
+
+
+def test_who_ran_out_of_memory_has_room_for_what_they_took_more() -> None:
+    headroom = Headroom(0.1, 0.0)
+    headroom.saw_run_out((1, 0), 8000.0, 10000.0)
+    assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 1))) > 11000
+    assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2, 1))) > 11000
+    assert headroom.needed_mib([6000.0, 1000.0], headroom.times((0, 1))) < 10000
+    assert headroom.needed_mib([8000.0, 0.0], headroom.times((0, 2))) == pytest.approx(8800)
+    # One alone takes what it takes.
+    assert headroom.needed_mib([8000.0], headroom.times((0, 1))) == pytest.approx(8800)
+    # What was found once is not unlearned by less.
+    headroom.saw_run_out((0, 1), 9900.0, 10000.0)
+    assert headroom.times((0, 1)) > 1.25
+
+
+@given(st.floats(1, 9999), st.floats(0, 1), st.floats(0, 500))
+def test_what_ran_out_of_memory_does_not_fit_again(
+    expected_mib: float, part: float, group_mib: float
+) -> None:
+    headroom = Headroom(part, group_mib)
+    headroom.saw_run_out((0, 1), expected_mib, 10000.0)
+    assert headroom.needed_mib([expected_mib, 0.0], headroom.times((0, 1))) > 10000
+
+
+@pytest.mark.parametrize("expected_mib", [0.0, 10000.0, math.nan])
+def test_errors_do_not_explain_that_nothing_or_too_much_did_not_fit(expected_mib: float) -> None:
+    with pytest.raises(ValueError, match=f"{expected_mib} MiB expected"):
+        Headroom().saw_run_out((0, 1), expected_mib, 10000.0)
