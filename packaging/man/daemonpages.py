@@ -12,6 +12,7 @@ from words import described
 
 from slurm_gpu.controller.main import make_parser as gpuctld_parser
 from slurm_gpu.database.main import make_parser as gpudbd_parser
+from slurm_gpu.monitor.main import make_parser as gpuweb_parser
 from slurm_gpu.node.application.command import make_parser as applications_parser
 from slurm_gpu.node.main import make_parser as gpud_parser
 
@@ -43,7 +44,7 @@ class _Daemon:
 
 
 def daemon_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpud(8), slurm-gpudbd(8), slurm-gpuctld(8)."""
+    """slurm-gpud(8), slurm-gpudbd(8), slurm-gpuctld(8), slurm-gpuweb(8)."""
     for daemon in _daemons():
         name = daemon.parser.prog
         page = ManPage(name, 8, daemon.summary, version, date)
@@ -103,6 +104,18 @@ def _daemons() -> Iterator[_Daemon]:
             ("/run/slurm-gpu/decisions.log", "What job_submit.lua decided, written by slurmctld."),
         ),
         ("slurm-gpu-policy(1)", "slurm-gpu-quota(1)", "policy.yaml(5)", "slurm-gpu.yaml(5)", "slurmctld(8)"),
+    )  # fmt: skip
+
+    yield _Daemon(
+        gpuweb_parser(),
+        "shows every GPU of a cluster and every job",
+        """Runs on one host that reaches slurm-gpudbd, as a user of its own. It reads slurm-gpudbd each few
+        seconds and shows the whole cluster, a square for each GPU, and every job, to people in a browser and
+        to programs over HTTP. Users see their own jobs in full and of others' the occupancy, operators all.
+        While slurm-gpudbd is away it shows what was told last, and how old that is. /openapi.json describes
+        what programs may ask.""",
+        (("/etc/slurm-gpu/slurm-gpuweb.yaml", "Where it listens: see `slurm-gpuweb.yaml`(5)."),),
+        ("slurm-gpudbd(8)", "slurm-gpu-top(1)", "slurm-gpuweb.yaml(5)", "slurm-gpu.yaml(5)"),
     )  # fmt: skip
 
 

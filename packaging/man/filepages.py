@@ -35,6 +35,11 @@ _FILES = (
         ("slurm-gpudbd(8)", "slurm-gpu-db(1)", "slurm-gpu.yaml(5)"),
     ),
     _File(
+        "slurm-gpuweb.yaml",
+        "where slurm-gpuweb listens, and how people reach it",
+        ("slurm-gpuweb(8)", "slurm-gpu.yaml(5)"),
+    ),
+    _File(
         "policy.yaml",
         "the limits of a cluster, and why",
         ("slurm-gpu-policy(1)", "slurm-gpu-explain(1)", "slurm-gpu-quota(1)", "slurm-gpuctld(8)"),
@@ -43,7 +48,7 @@ _FILES = (
 
 
 def file_pages(version: str, date: str) -> Iterator[ManPage]:
-    """slurm-gpu.yaml(5), slurm-gpudbd.yaml(5), policy.yaml(5)."""
+    """slurm-gpu.yaml(5), slurm-gpudbd.yaml(5), slurm-gpuweb.yaml(5), policy.yaml(5)."""
     for file in _FILES:
         first, *entries = read_entries((_EXAMPLES / file.name).read_text("utf-8"))
         page = ManPage(file.name, 5, file.summary, version, date)

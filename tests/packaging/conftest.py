@@ -15,7 +15,7 @@ from tests.packaging.trees import Tree
 
 ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "build/rpm/tested"
-PARTS = ("", "-node", "-client", "-db", "-report", "-learn", "-controller")
+PARTS = ("", "-node", "-client", "-db", "-web", "-report", "-learn", "-controller")
 
 
 @dataclass(frozen=True)

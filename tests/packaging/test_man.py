@@ -19,6 +19,7 @@ from slurm_gpu.cli.main import cli
 from slurm_gpu.config import SiteConfig
 from slurm_gpu.controller.main import make_parser as gpuctld_parser
 from slurm_gpu.database.main import make_parser as gpudbd_parser
+from slurm_gpu.monitor.main import make_parser as gpuweb_parser
 from slurm_gpu.node.application.command import make_parser as applications_parser
 from slurm_gpu.node.main import make_parser as gpud_parser
 
@@ -28,6 +29,7 @@ DAEMONS = {
     "slurm-gpud": (gpud_parser, applications_parser),
     "slurm-gpudbd": (gpudbd_parser,),
     "slurm-gpuctld": (gpuctld_parser,),
+    "slurm-gpuweb": (gpuweb_parser,),
 }
 
 
@@ -108,6 +110,7 @@ def test_every_key_of_a_file_is_in_its_page(man: Path) -> None:
     for name, keys in (
         ("slurm-gpu.yaml.5", site),
         ("slurm-gpudbd.yaml.5", ["url", "listen"]),
+        ("slurm-gpuweb.yaml.5", ["url", "listen", "refresh"]),
         ("policy.yaml.5", policy),
     ):
         terms = re.findall(r"^\.B (.*)$", page(man, name), re.MULTILINE)

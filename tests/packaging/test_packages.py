@@ -62,7 +62,11 @@ def test_packages_need_each_other_in_the_same_version_and_python_and_munge(built
     needed = _query(built.package(""), "--requires")
     assert "python3.11" in needed
     assert "libmunge.so.2()(64bit)" in needed
-    for part in ("-db", "-controller"):  # they make SlurmUser before their files come, some of which are its
+    for part in (
+        "-db",
+        "-controller",
+        "-web",
+    ):  # they make SlurmUser before their files come, some of which are its
         assert "shadow-utils" in _query(built.package(part), "--requires")
 
 
@@ -78,7 +82,7 @@ def test_numpy_comes_with_the_database_and_a_controller_recommends_that(built: B
 @pytest.mark.parametrize("arch", ["x86_64", "aarch64"])
 def test_compiled_code_is_for_the_architecture(built: Built, arch: str, tmp_path: Path) -> None:
     machine = {"x86_64": 62, "aarch64": 183}[arch]  # e_machine of elf(5)
-    for part in ("", "-node", "-client", "-db", "-report", "-learn"):
+    for part in ("", "-node", "-client", "-db", "-web", "-report", "-learn"):
         _unpack(built.package(part, arch), tmp_path / part.strip("-"))
     found = {path: path.read_bytes()[18] for path in tmp_path.rglob("*.so")}
     assert len(found) > 4
@@ -118,6 +122,8 @@ def test_a_password_file_is_the_daemons_alone_and_the_rest_is_for_all_to_read(bu
             mode, user, name = line.split(" ", 2)
             if name == "/etc/slurm-gpu/slurm-gpudbd.yaml":
                 assert (mode, user) == ("-rw-------", "slurm")
+            elif name == "/etc/slurm-gpu/slurm-gpuweb.yaml":
+                assert (mode, user) == ("-rw-------", "slurm-gpu-web")
             else:
                 assert mode[7] == "r" or mode[0] == "l", line
                 assert mode[8] != "w", line
@@ -131,7 +137,8 @@ def test_what_an_admin_edits_is_kept_by_upgrades(built: Built) -> None:
         if name.startswith("/etc/slurm-gpu/")
     }
     assert configured == {
-        f"/etc/slurm-gpu/{name}.yaml" for name in ("slurm-gpu", "applications", "slurm-gpudbd", "policy")
+        f"/etc/slurm-gpu/{name}.yaml"
+        for name in ("slurm-gpu", "applications", "slurm-gpudbd", "slurm-gpuweb", "policy")
     }
     for package in built.packages:
         for line in _query(package, "--queryformat", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]"):

@@ -16,6 +16,7 @@ ASKED = {
     "node": ("options.extras_require", "node"),
     "client": ("options.extras_require", "client"),
     "db": ("options.extras_require", "db"),
+    "web": ("options.extras_require", "web"),
     "report": ("options.extras_require", "report"),
     "learn": ("options.extras_require", "learn"),
     "build": ("options.extras_require", "build"),
@@ -25,9 +26,10 @@ BELOW = {
     "node": ("common",),
     "client": ("common",),
     "db": ("common", "client"),
+    "web": ("common", "client"),
     "report": ("common", "client", "db"),
     "learn": ("common", "client", "db", "report"),
-    "build": ("common", "node", "client", "db", "report", "learn"),
+    "build": ("common", "node", "client", "db", "web", "report", "learn"),
 }
 AGAIN = "packaging/requirements/lock writes it anew"
 

@@ -26,7 +26,8 @@ def installed(built: Built, system: Path, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize(
-    "command", ["sbin/slurm-gpud", "sbin/slurm-gpudbd", "sbin/slurm-gpuctld", "bin/slurm-gpu"]
+    "command",
+    ["sbin/slurm-gpud", "sbin/slurm-gpudbd", "sbin/slurm-gpuctld", "sbin/slurm-gpuweb", "bin/slurm-gpu"],
 )
 def test_every_command_starts(installed: Tree, command: str) -> None:
     name = command.rpartition("/")[2]

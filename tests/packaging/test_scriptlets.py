@@ -104,7 +104,10 @@ def test_removing_leaves_stubs_that_let_every_job_run(tree: Tree, built: Built) 
     (tree.root / "etc/slurm-gpu/slurm-gpu.yaml").write_text("cluster: ours\n")
     tree.rpm(
         "-e",
-        *(f"slurm-gpu{part}" for part in ("", "-node", "-client", "-db", "-report", "-learn", "-controller")),
+        *(
+            f"slurm-gpu{part}"
+            for part in ("", "-node", "-client", "-db", "-web", "-report", "-learn", "-controller")
+        ),
     )
     assert _are_stubs(tree)
     left = {str(path.relative_to(tree.root)) for path in tree.root.rglob("*") if "slurm-gpu" in path.name}

@@ -15,8 +15,9 @@ from slurm_gpu.slurm.commands import QUERY_TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 UNITS = ROOT / "packaging/systemd"
-DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld")
+DAEMONS = ("slurm-gpud", "slurm-gpudbd", "slurm-gpuctld", "slurm-gpuweb")
 SERVED = tuple(f"{name}.service" for name in DAEMONS)
+OF_SLURM_USER = ("slurm-gpudbd.service", "slurm-gpuctld.service")
 REVIEW = ("slurm-gpu-review.service", "slurm-gpu-review.timer")
 FORECAST = ("slurm-gpu-forecast.service", "slurm-gpu-forecast.timer")
 REPORT = (
@@ -65,6 +66,7 @@ def system(tmp_path: Path) -> Iterator[Path]:
         place = tmp_path / f"usr/lib/{kind}.d/slurm-gpu.conf"
         place.parent.mkdir()
         shutil.copy(UNITS / f"{kind}.conf", place)
+    shutil.copy(UNITS / "sysusers-web.conf", tmp_path / "usr/lib/sysusers.d/slurm-gpu-web.conf")
     (tmp_path / "etc").mkdir()
     return tmp_path
 
@@ -112,7 +114,10 @@ def test_a_slurm_user_that_is_there_stays_as_it_is(system: Path) -> None:
     (system / "etc/passwd").write_text("slurm:x:64030:64030::/nonexistent:/bin/false\n")
     (system / "etc/group").write_text("slurm:x:64030:\n")
     assert run("systemd-sysusers", f"--root={system}").returncode == 0
-    assert (system / "etc/passwd").read_text() == "slurm:x:64030:64030::/nonexistent:/bin/false\n"
+    lines = (system / "etc/passwd").read_text().splitlines()
+    assert [line for line in lines if line.startswith("slurm:")] == [
+        "slurm:x:64030:64030::/nonexistent:/bin/false"
+    ]
 
 
 @needs_systemd
@@ -188,10 +193,12 @@ def test_root_keeps_its_own_directories_inside_those_of_slurm_user() -> None:
     assert Path("/run/slurm-gpu") == RUN_DIRECTORY
     assert node["RuntimeDirectory"] == ["slurm-gpu/jobs slurm-gpu/rejected"]
     assert node["StateDirectory"] == ["slurm-gpu/spool"]
-    for unit in SERVED[1:]:
+    for unit in OF_SLURM_USER:
         assert settings(unit)["RuntimeDirectory"] == ["slurm-gpu"]
     # Hooks and slurmctld write there while our daemons are down.
-    assert all(settings(unit)["RuntimeDirectoryPreserve"] == ["yes"] for unit in SERVED)
+    watching = ("slurm-gpud.service", *OF_SLURM_USER)
+    assert all(settings(unit)["RuntimeDirectoryPreserve"] == ["yes"] for unit in watching)
+    assert "RuntimeDirectory" not in settings("slurm-gpuweb.service"), "it has none of its own"
 
 
 def test_later_systemds_wait_longer_from_try_to_try() -> None:
