@@ -2,7 +2,10 @@
 
 import pytest
 
+from tests.database.conftest import munge_socket, server, short_path
 from tests.monitor.here import Here
+
+__all__ = ["here", "munge_socket", "server", "short_path"]
 
 
 @pytest.fixture

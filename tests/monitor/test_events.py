@@ -1,0 +1,161 @@
+"""Server-sent events, over a real socket: each state is announced, to everybody, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from slurm_gpu.monitor import events
+from slurm_gpu.monitor.server import listen, make_server
+from slurm_gpu.monitor.settings import Address
+from tests.monitor.here import Here
+
+
+class Stream:
+    """A client of the events."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        self.status = b""
+
+    @classmethod
+    async def open(cls, port: int) -> Stream:
+        stream = cls(*await asyncio.open_connection("127.0.0.1", port))
+        stream._writer.write(b"GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+        stream.status = (await stream._reader.readuntil(b"\r\n\r\n")).split(b"\r\n")[0]
+        return stream
+
+    async def line(self, begin: bytes) -> bytes:
+        """The rest of the next line that begins so."""
+        while True:
+            line = await asyncio.wait_for(self._reader.readuntil(b"\n"), 10)
+            if line.startswith(begin):
+                return line[len(begin) :].strip()
+
+    async def event(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self.line(b"data: "))
+        return found
+
+    async def end(self) -> None:
+        """Of the answer: its last chunk."""
+        await asyncio.wait_for(self._reader.readuntil(b"\r\n0\r\n\r\n"), 10)
+
+    async def leave(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+@contextlib.asynccontextmanager
+async def served(here: Here) -> AsyncIterator[int]:
+    listener = listen(Address("127.0.0.1", 0))
+    server = make_server(here.app, here.board.stop)
+    serving = asyncio.create_task(server.serve([listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+def n_open(here: Here) -> int:
+    (route,) = [route for route in here.app.routes if getattr(route, "path", "") == "/api/v1/events"]
+    stream: events.Events = route.app  # type: ignore[attr-defined]
+    return stream.n_open
+
+
+async def until(true: Any) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+def test_everybody_is_told_of_each_state_that_came(here: Here):
+    async def story() -> None:
+        async with served(here) as port:
+            streams = [await Stream.open(port) for _ in range(20)]
+            assert {(await stream.event())["version"] for stream in streams} == {1}
+            state = here.look()
+            told = [await stream.event() for stream in streams]
+            as_of_s = round(state.as_of_s(), 3)
+            assert all(one == {"version": 2, "layout": state.layout.id, "as_of_s": as_of_s} for one in told)
+            for stream in streams:
+                await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_who_leaves_is_forgotten(here: Here):
+    async def story() -> None:
+        async with served(here) as port:
+            streams = [await Stream.open(port) for _ in range(10)]
+            for stream in streams:
+                await stream.event()
+            assert n_open(here) == 10
+            for stream in streams[:7]:
+                await stream.leave()
+            await until(lambda: n_open(here) == 3)
+            for stream in streams[7:]:
+                await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_streams_end_when_the_daemon_does(here: Here):
+    async def story() -> None:
+        async with served(here) as port:
+            stream = await Stream.open(port)
+            await stream.event()
+            here.board.stop()
+            await stream.end()
+            await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_a_silent_stream_is_kept_open_with_comments(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "COMMENT_EVERY_S", 0.02)
+
+    async def story() -> None:
+        async with served(here) as port:
+            stream = await Stream.open(port)
+            await stream.event()
+            assert await stream.line(b":") == b""
+            await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_a_user_may_not_take_all_streams(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(events, "STREAMS_OF_A_USER", 2)
+
+    async def story() -> None:
+        async with served(here) as port:
+            streams = [await Stream.open(port) for _ in range(3)]
+            assert [b" 200 " in stream.status for stream in streams] == [True, True, False]
+            assert b" 503 " in streams[2].status
+            for stream in streams:
+                await stream.leave()
+
+    asyncio.run(story())
+
+
+def test_who_asks_for_nothing_is_let_go(here: Here, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("slurm_gpu.monitor.server._REQUEST_WITHIN_S", 0.05)
+
+    async def story() -> None:
+        async with served(here) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET /api/v1/la")
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    asyncio.run(story())

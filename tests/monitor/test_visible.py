@@ -1,0 +1,42 @@
+"""What slurm-gpuweb leaves of another's run is what slurm-gpudbd itself would tell them, key for key."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_gpu.database.identity import Caller
+from slurm_gpu.database.queries import find_job
+from slurm_gpu.database.results import Run
+from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.visible import visible
+from tests.database.running import Running
+from tests.database.samples import CLUSTER, record
+from tests.database.test_detail import account, ship
+
+ALL = Caller(0, "root", sees_all=True, writes=True)
+BOB = Caller(60902, "bob", sees_all=False, writes=False)
+
+
+def told(server: Running, caller: Caller) -> Run:
+    with server.database.reading() as connection:
+        (run,) = find_job(connection, CLUSTER, "1", caller, server.clock.wall(), 0.8).runs
+    return run
+
+
+@pytest.mark.parametrize(("user", "sees"), [("bob", False), ("alice", True), ("", False), ("Alice", False)])
+def test_the_same_as_slurm_gpudbd_tells(server: Running, user: str, sees: bool) -> None:
+    ship(server, records=[record(node="here")])
+    account(server)
+    everything = told(server, ALL)
+    assert everything.full
+    shown = visible(everything, Flavour(False, user))
+    assert shown == (everything if sees else told(server, BOB))
+
+
+def test_an_operator_sees_all(server: Running) -> None:
+    everything = told(server, ALL)
+    assert visible(everything, Flavour(True, "")) is everything
+
+
+def test_a_run_whose_user_nobody_knows_is_nobodys() -> None:
+    assert not Flavour(False, "").may_see("")
