@@ -1,0 +1,288 @@
+"""How fast programs are beside each other on the GPU that is there: a table of pairs and triples, measured.
+
+    .venv/bin/python bench/colocation_gpu.py [--gpu 0] [--sharing timeslicing,mps] [--applications NAMES]
+                                             [--triples 10] [--seconds 8] [--warmup 3] [--repeats 3]
+                                             [--out DIR] [--device cpu] [--json]
+
+Each program (bench/gpu_applications.py) is a process of its own, as jobs that share are. Those of a group are
+started together; once all of them run, and have run together for the warm-up, the steps that each does in
+the same window are counted. A speed is that by the same program's alone, of the same round: each round
+measures all programs alone, all pairs (two of one program among them) and some triples, in an order of its
+own, so that a GPU that grows warm slows all of them alike. Told are medians of the rounds, and how far they
+are apart. Memory is the most that the GPU had in use, less what it had before.
+
+timeslicing   what a GPU does by itself: processes take turns
+mps           by NVIDIA's Multi-Process Service, which this starts for itself and ends; where that is not
+              there, or not permitted, the reason is told
+
+A group that runs out of memory cannot run together (speed 0). For each way of sharing a table is written to
+DIR, in the format that `bench/colocation.py --data` and `slurm-gpu colocation` read. Without a GPU it says
+"skipped: no GPU" and exits with 0. `--device cpu` measures stand-ins on the processor, which says nothing of
+any GPU: it is for the tests. Needs torch (`pip install '.[train]'`), and pynvml for memory.
+
+With --json the last line is {"gpu": …, "sharing": {WAY: {"table": …, "alone": {NAME: {"per_s": …,
+"spread": …, "memory_mib": …}}, "together": [{"applications": […], "speeds": […], "spreads": […],
+"memory_mib": …, "sum": …}]}}, "skipped": {WAY: why}}, or {"skipped": why}. A spread is half of how far rounds
+are apart, in parts of the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gpu_applications import CPU, CPU_SCALE, TORCH
+from gpu_groups import GroupError, Memory, Mps, NotSharedError, Ran, Window, nvml_memory, run_together
+
+from bench.arguments import number, seconds
+from slurm_gpu.colocation.measured import Measured
+from slurm_gpu.colocation.pairfile import write_json
+from slurm_gpu.colocation.speeds import Beside, views_of
+
+WAYS = ("timeslicing", "mps")
+Group = tuple[str, ...]
+"""Names, sorted."""
+
+_PROBE = """
+import json, torch
+if torch.cuda.is_available():
+    print(json.dumps({"name": torch.cuda.get_device_name(0)}))
+"""
+
+
+@dataclass
+class Rounds:
+    """What was measured of one group."""
+
+    per_s: list[tuple[float, ...]] = field(default_factory=list)
+    """Steps per second of each, by round."""
+    speeds: list[tuple[float, ...]] = field(default_factory=list)
+    """By those alone of the same round; as they were, so perhaps above 1."""
+    memory_mib: float | None = None
+    refused: bool = False
+    """Memory ran out."""
+    trouble: str | None = None
+
+
+def main() -> None:
+    """As the command line says."""
+    options = read_options()
+    gpu = "processor" if options.device == "cpu" else _gpu(options.gpu)
+    if gpu is None:
+        print("skipped: no GPU")
+        if options.json:
+            print(json.dumps({"skipped": "no GPU"}))
+        return
+    groups = _groups(options.applications, options.triples)
+    each_s = options.seconds + options.warmup + (1 if options.device == "cpu" else 8)
+    minutes = len(options.sharing) * options.repeats * len(groups) * each_s / 60
+    print(f"{gpu}: {len(groups)} groups, {options.repeats} rounds, some {minutes:.0f} min")
+    told: dict[str, Any] = {"gpu": gpu, "sharing": {}, "skipped": {}}
+    for way in options.sharing:
+        try:
+            with _sharing(way, options) as environment:
+                found = _measured(groups, options, environment)
+        except NotSharedError as error:
+            told["skipped"][way] = str(error)
+            print(f"\n{way}: skipped: {error}")
+            continue
+        told["sharing"][way] = _told(way, gpu, found, options)
+    if options.json:
+        print(json.dumps(told))
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--gpu", type=number(0), default=0, help="Its index, as nvidia-smi counts.")
+    parser.add_argument("--sharing", type=_names(WAYS), help="[default: both; of --device cpu the first]")
+    parser.add_argument("--applications", type=_names((*TORCH, *CPU)), help="[default: all]")
+    parser.add_argument("--triples", type=number(0), default=10, help="So many, drawn by chance.")
+    parser.add_argument("--seconds", type=seconds(0.05), default=8.0, help="Of the window.")
+    parser.add_argument("--warmup", type=seconds(0), default=3.0)
+    parser.add_argument("--repeats", type=number(1), default=3)
+    parser.add_argument("--out", type=Path, default=Path())
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args(arguments)
+    on_cpu = options.device == "cpu"
+    there = CPU if on_cpu else TORCH
+    options.applications = options.applications or tuple(there)
+    unknown = [name for name in options.applications if name not in there]
+    if unknown:
+        parser.error(f"{unknown[0]} is not among those of {options.device}: {', '.join(there)}")
+    options.sharing = options.sharing or (WAYS[:1] if on_cpu else WAYS)
+    if on_cpu and options.sharing != WAYS[:1]:
+        parser.error("MPS is of GPUs: leave --sharing out with --device cpu")
+    if not options.out.is_dir():
+        parser.error(f"--out {options.out} is not a directory")
+    return options
+
+
+def _names(known: Sequence[str]) -> Any:
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(text.split(",")))
+        strange = [name for name in names if name not in known]
+        if strange:
+            there = ", ".join(dict.fromkeys(known))
+            raise argparse.ArgumentTypeError(f"{strange[0]!r} is none; there are {there}")
+        return names
+
+    return read
+
+
+def _gpu(index: int) -> str | None:
+    """Its name; None where there is none. In a process of its own: a context takes memory on the GPU."""
+    if not Path("/dev/nvidiactl").exists():
+        return None
+    asked = [sys.executable, "-c", _PROBE]
+    done = subprocess.run(asked, env=_visible(index), capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"the GPU cannot be used: {done.stderr.strip().splitlines()[-1]}")
+    return str(json.loads(done.stdout)["name"]) if done.stdout.strip() else None
+
+
+def _visible(index: int) -> dict[str, str]:
+    return {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(index)}
+
+
+def _groups(names: Sequence[str], n_triples: int) -> list[Group]:
+    alone: list[Group] = [(name,) for name in names]
+    pairs: list[Group] = list(combinations_with_replacement(sorted(names), 2))
+    triples: list[Group] = list(combinations_with_replacement(sorted(names), 3))
+    return [*alone, *pairs, *random.Random(1).sample(triples, min(n_triples, len(triples)))]
+
+
+def _sharing(way: str, options: argparse.Namespace) -> AbstractContextManager[dict[str, str]]:
+    """The environment in which processes share in this way. Raises NotSharedError."""
+    if options.device == "cpu":
+        return nullcontext({**os.environ, **_one_thread()})
+    environment = _visible(options.gpu) | _one_thread()
+    if way == "mps":
+        return Mps(environment)
+    # Whatever service the site has is not asked: there is none in a directory of our own.
+    return _without_mps(environment)
+
+
+@contextmanager
+def _without_mps(environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    with tempfile.TemporaryDirectory() as empty:
+        yield {**environment, "CUDA_MPS_PIPE_DIRECTORY": empty}
+
+
+def _one_thread() -> dict[str, str]:
+    return {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def _measured(
+    groups: Sequence[Group], options: argparse.Namespace, environment: Mapping[str, str]
+) -> dict[Group, Rounds]:
+    found = {group: Rounds() for group in groups}
+    window = Window(options.warmup, options.seconds)
+    memory: Memory = (lambda: None) if options.device == "cpu" else nvml_memory(options.gpu)
+    scale = CPU_SCALE if options.device == "cpu" else 1.0
+    for round_ in range(options.repeats):
+        alone: dict[str, float] = {}
+        single = [group for group in groups if len(group) == 1]
+        several = [group for group in groups if len(group) > 1]
+        random.Random(round_).shuffle(several)
+        for group in (*single, *several):
+            rounds = found[group]
+            if rounds.refused or rounds.trouble is not None:
+                continue
+            try:
+                ran = run_together(group, options.device, scale, window, environment, memory)
+            except GroupError as error:
+                rounds.refused, rounds.trouble = error.out_of_memory, str(error)
+                print(f"{' + '.join(group)}: {error}", file=sys.stderr)
+                continue
+            _take(rounds, group, ran, alone)
+            if sys.stderr.isatty():
+                print(f"\rround {round_ + 1}: {' + '.join(group):<40}", end="", file=sys.stderr)
+    return found
+
+
+def _take(rounds: Rounds, group: Group, ran: Ran, alone: dict[str, float]) -> None:
+    rounds.per_s.append(ran.per_s)
+    if ran.memory_mib is not None:
+        rounds.memory_mib = max(rounds.memory_mib or 0.0, ran.memory_mib)
+    if len(group) == 1:
+        alone[group[0]] = ran.per_s[0]
+    elif all(name in alone for name in group):
+        rounds.speeds.append(tuple(per_s / alone[name] for name, per_s in zip(group, ran.per_s, strict=True)))
+
+
+def table_of(gpu_model: str, found: Mapping[Group, Rounds]) -> Measured:
+    """Medians, 1 at most; programs that did not run alone are left out, and with them all their groups."""
+    names = [group[0] for group, rounds in found.items() if len(group) == 1 and rounds.per_s]
+    index = {name: at for at, name in enumerate(names)}
+    speeds: dict[Beside, list[float]] = {}
+    for group, rounds in found.items():
+        if len(group) == 1 or any(name not in index for name in group):
+            continue
+        members = [index[name] for name in group]
+        if rounds.refused:
+            speeds |= {view: [0.0] for view in views_of(members)}
+        elif rounds.speeds:
+            for view, speed in zip(views_of(members), _medians(rounds.speeds), strict=True):
+                speeds.setdefault(view, []).append(min(speed, 1.0))
+    alone = tuple(statistics.median(one[0] for one in found[(name,)].per_s) for name in names)
+    means = {view: statistics.fmean(some) for view, some in speeds.items()}
+    return Measured(gpu_model, tuple(names), alone, means)
+
+
+def _medians(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+    return [statistics.median(values) for values in zip(*rounds, strict=True)]
+
+
+def _spreads(rounds: Sequence[tuple[float, ...]]) -> list[float]:
+    """Half of how far rounds are apart, in parts of the median."""
+    return [
+        (max(values) - min(values)) / 2 / median if (median := statistics.median(values)) > 0 else 0.0
+        for values in zip(*rounds, strict=True)
+    ]
+
+
+def _told(way: str, gpu: str, found: Mapping[Group, Rounds], options: argparse.Namespace) -> dict[str, Any]:
+    table = table_of(gpu if way == "timeslicing" else f"{gpu} (MPS)", found)
+    if not table.names:
+        sys.exit(f"{way}: no program ran alone; the first said: {next(iter(found.values())).trouble}")
+    path = options.out / f"{way}.json"
+    write_json(path, table)
+    print(f"\n{way}: {path}\n{'together':<36}{'speeds':<26}{'apart by':<12}{'sum':>6}{'memory':>12}")
+    alone, together = {}, []
+    for group, rounds in found.items():
+        memory = "–" if rounds.memory_mib is None else f"{rounds.memory_mib:.0f} MiB"
+        if len(group) == 1 and rounds.per_s:
+            per_s, spread = _medians(rounds.per_s)[0], _spreads(rounds.per_s)[0]
+            alone[group[0]] = {"per_s": per_s, "spread": spread, "memory_mib": rounds.memory_mib}
+            print(f"{group[0]:<36}{f'{per_s:.1f} steps/s':<26}{f'±{spread:.1%}':<12}{1:>6.2f}{memory:>12}")
+        elif len(group) > 1:
+            speeds = [0.0] * len(group) if rounds.refused else _medians(rounds.speeds)
+            spreads = _spreads(rounds.speeds)
+            together.append({
+                "applications": list(group), "speeds": speeds, "spreads": spreads,
+                "memory_mib": rounds.memory_mib, "sum": sum(speeds),
+            })  # fmt: skip
+            said = " ".join(f"{speed:.2f}" for speed in speeds) or (rounds.trouble or "not measured")[:24]
+            apart = f"±{max(spreads):.1%}" if spreads else ""
+            print(f"{' + '.join(group):<36}{said:<26}{apart:<12}{sum(speeds):>6.2f}{memory:>12}")
+    return {"table": str(path), "alone": alone, "together": together}
+
+
+if __name__ == "__main__":
+    main()
