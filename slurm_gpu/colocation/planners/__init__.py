@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
     from slurm_gpu.colocation.profile import Profile
 
 
+SLOWED = 1 / 6
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What a planner is made from."""
@@ -27,6 +30,8 @@ class Setting:
     """Of what is random in it."""
     evaluations: int | None = None
     """Of orders of a GPU's jobs, by annealing for a new plan; None: as many as it was measured with."""
+    slowed: float = SLOWED
+    """The part of the jobs that annealing may slow down noticeably, where the belief has a cap; 1: all."""
     nets: Mapping[str, Net] = field(default_factory=dict)
     """What planners in LEARNED have learned, by their names."""
 
@@ -71,7 +76,7 @@ def _annealing(setting: Setting) -> Planner:
     from slurm_gpu.colocation.planners.annealing import EVALUATIONS, Annealing
 
     evaluations = EVALUATIONS if setting.evaluations is None else setting.evaluations
-    return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations)
+    return Annealing(setting.belief, seed=setting.seed, evaluations=evaluations, slowed=setting.slowed)
 
 
 PLANNERS: Mapping[str, Callable[[Setting], Planner]] = MappingProxyType(

@@ -129,6 +129,7 @@ class Planners:
                 capacity_mib=1.0,
                 nets={} if self._net is None else {name: self._net},
                 evaluations=EVALUATIONS,
+                slowed=1.0,  # what policy.yaml promises is the cap, and nothing else
             ),
         )
 

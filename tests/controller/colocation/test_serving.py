@@ -139,6 +139,21 @@ def test_annealing_goes_on_from_its_last_plan_and_what_has_learned_is_made_anew(
     assert planners.server("gpu", learned, book, ["a", "b", "c"]).planner is not third.planner
 
 
+def test_under_a_promise_whoever_keeps_it_shares(cluster: Cluster) -> None:
+    """Though each is slowed down a little: how many are is no part of the promise."""
+    cluster.names, cluster.n_gpus = ["n1"], 2
+    cluster.speeds = {(one, other): 0.85 for one in "ab" for other in "ab"}
+    cluster.memory = {"a": 0.2, "b": 0.3}
+    site = started(cluster, dataclasses.replace(POLICY, goal="considerate", slowdown=1.25))
+    book = site.keeper._book
+    assert book is not None
+    for pair in cluster.speeds:
+        book.ran_beside(*pair, 0.85)
+    for _ in range(6):
+        cluster.submit("a", 2, 60), cluster.submit("b", 3, 60)
+    assert site.until_all_end() < 0.65 * 6 * 60
+
+
 class Packs:
     """Puts whoever comes first beside whoever is there, without asking what is believed."""
 
