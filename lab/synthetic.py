@@ -247,7 +247,8 @@ class SyntheticCluster:
         job = self._job(
             "RUNNING", n_gpus, len(places), start_s=int(self.now_s - self._random.random() * 90_000)
         )
-        self._jobs[job.job_id] = _Job(job, places, level, self._random.choice((0.0, 2.0, 10.0)))
+        spread = self._random.choice((0.0, 2.0, 10.0)) if level else 0.0
+        self._jobs[job.job_id] = _Job(job, places, level, spread)
         return True
 
     def _end(self, job_id: int) -> None:

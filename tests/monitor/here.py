@@ -24,8 +24,8 @@ N_GPUS = 64
 class Here:
     """`viewer` is who asks; `look` makes the next state of what the cluster says."""
 
-    def __init__(self) -> None:
-        self.source = SyntheticCluster(N_GPUS, churn=0.1)
+    def __init__(self, churn: float = 0.1) -> None:
+        self.source = SyntheticCluster(N_GPUS, churn=churn)
         self.board = Board()
         self.attention = Attention()
         self.viewer = OPERATOR

@@ -1,0 +1,52 @@
+"""Flags are told with their squares, all of them to operators, and to users their own."""
+
+from __future__ import annotations
+
+from slurm_gpu.monitor.viewer import Viewer
+from tests.monitor.here import Here
+
+
+def watched() -> Here:
+    """Five minutes of a cluster where nothing begins or ends, and some jobs do nothing."""
+    here = Here(churn=0.0)
+    for _ in range(31):
+        here.look()
+        here.source.step(10.0)
+    return here
+
+
+def test_jobs_that_never_computed_are_flagged_and_no_others():
+    here = watched()
+    idle = {item.job.job_id for item in here.source._jobs.values() if item.level == 0}
+    flags = here.get("/api/v1/attention").json()["flags"]
+    assert idle
+    assert {flag["job_id"] for flag in flags} == idle
+    assert {flag["concern"] for flag in flags} == {"held_idle"}
+
+
+def test_a_flag_tells_the_squares_of_its_job():
+    here = watched()
+    rows = {job["job_id"]: job for job in here.get("/api/v1/jobs").json()["jobs"]}
+    for flag in here.get("/api/v1/attention").json()["flags"]:
+        assert flag["squares"] == rows[flag["job_id"]]["squares"]
+
+
+def test_users_are_told_of_their_own_alone():
+    here = watched()
+    everything = here.get("/api/v1/attention").json()["flags"]
+    user = everything[0]["user"]
+    here.viewer = Viewer(user, None, operator=False)
+    assert here.get("/api/v1/attention").json()["flags"] == [
+        flag for flag in everything if flag["user"] == user
+    ]
+    here.viewer = Viewer("nobody", None, operator=False)
+    assert here.get("/api/v1/attention").json()["flags"] == []
+
+
+def test_without_values_nothing_is_flagged():
+    here = Here(churn=0.0)
+    here.source.live = dict  # type: ignore[method-assign]
+    for _ in range(31):
+        here.look()
+        here.source.step(10.0)
+    assert here.get("/api/v1/attention").json()["flags"] == []
