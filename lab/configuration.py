@@ -117,6 +117,7 @@ def _slurm_gpu(layout: Layout, options: Options, nodes: Sequence[Node], password
         "database": f"http://127.0.0.1:{layout.database_port}",
         "database_socket": str(layout.database_socket),
         "munge_socket": str(layout.munge_socket),
+        "web": f"http://127.0.0.1:{layout.web_port}",
         "import_interval": "5s",
         "operators": {"users": ["carol"], "unix_groups": ["gpuops"]},
         "server_types": {"a100": {"nodes": ",".join(node.name for node in nodes), "rate_per_gpu_hour": 1.2}},

@@ -134,13 +134,15 @@ class SiteConfig:
     """The whole of slurm-gpu.yaml, checked.
 
     `database` is slurm-gpudbd's base URL; `database_socket` its Unix socket, used instead where it exists
-    (on its own host); `munge_socket` is munged's where it is not the default.
+    (on its own host); `munge_socket` is munged's where it is not the default; `web` is the address at which
+    people reach slurm-gpuweb, without a slash at the end.
     """
 
     cluster: str
     database: str = "http://localhost:6829"
     database_socket: Path = Path("/run/slurm-gpu/slurm-gpudbd.sock")
     munge_socket: str | None = None
+    web: str | None = None
     timezone: str = "UTC"
     import_interval_s: float = 60.0
     operators: Operators = field(default_factory=Operators)
@@ -168,6 +170,18 @@ def load_config(path: Path | None = None) -> SiteConfig:
 def check_config(source: YamlSource) -> SiteConfig:
     """Turn a parsed slurm-gpu.yaml into a SiteConfig; raises InvalidFileError with every mistake in it."""
     return _Check(source).site()
+
+
+def page_address(value: Any) -> str | None:
+    """The address of a page, perhaps with a path, without a slash at its end; None for what is none."""
+    try:
+        parts = urlsplit(value)
+        is_one = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_one and not (parts.query or parts.fragment or parts.username or parts.password):
+            return str(value).rstrip("/")
+    except (ValueError, AttributeError, TypeError):
+        pass
+    return None
 
 
 def _is_number(value: Any) -> bool:
@@ -198,6 +212,8 @@ class _Check(YamlCheck):
             values["munge_socket"] = self.text(
                 ("munge_socket",), top["munge_socket"], "/run/munge/munge.socket.2"
             )
+        if "web" in top:
+            values["web"] = self.web(top["web"])
         if "timezone" in top:
             values["timezone"] = self.zone_name(("timezone",), top["timezone"])
         if "import_interval" in top:
@@ -240,6 +256,13 @@ class _Check(YamlCheck):
             pass
         self.fail(location, f"database: {value!r} must be slurm-gpudbd's address, such as http://dbhost:6829")
         return ""
+
+    def web(self, value: Any) -> str | None:
+        if (url := page_address(value)) is None:
+            self.fail(
+                ("web",), f"web: {value!r} must be slurm-gpuweb's address, such as https://gpu.example.org"
+            )
+        return url
 
     def zone_name(self, location: Location, value: Any) -> str:
         # Only here, since a daemon on each node reads this file, and its memory counts.

@@ -55,6 +55,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
         "jobs",
         "nodes",
         "top",
+        "open",
         "doctor",
         "explain",
         "forecast",

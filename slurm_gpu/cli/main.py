@@ -26,6 +26,7 @@ _COMMANDS = {
     "jobs": ("slurm_gpu.cli.jobs", "A table of runs: waiting, running, GPU use."),
     "nodes": ("slurm_gpu.cli.nodes", "What is free, who uses which GPU, and until when."),
     "top": ("slurm_gpu.cli.top", "The cluster on one screen: who uses which GPU, what waits and why."),
+    "open": ("slurm_gpu.cli.open", "A link to the page of the cluster, where slurm-gpuweb runs."),
     "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
     "forecast": ("slurm_gpu.cli.forecast", "How long a job will wait, also before it is submitted."),
     "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),

@@ -114,13 +114,17 @@ class Authenticator:
             user = pwd.getpwuid(uid).pw_name
         except KeyError:
             return None, False
-        groups = self._operators.unix_groups
-        known = user, user in self._operators.users or (bool(groups) and _in_groups(user, groups))
+        known = user, is_operator(self._operators, user)
         with self._lock:
             if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
             self._kept[uid] = now + _KEPT_S, known
         return known
+
+
+def is_operator(operators: Operators, user: str) -> bool:
+    """Whether slurm-gpu.yaml names this user, or a UNIX group of theirs."""
+    return user in operators.users or bool(operators.unix_groups and _in_groups(user, operators.unix_groups))
 
 
 def _in_groups(user: str, groups: tuple[str, ...]) -> bool:

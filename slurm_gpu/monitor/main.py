@@ -25,6 +25,7 @@ from slurm_gpu.monitor.racks import racks_by_node
 from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import load_settings, parse_address
+from slurm_gpu.monitor.signin.assembly import SignIn
 from slurm_gpu.monitor.viewer import viewer_of
 from slurm_gpu.notify import Notifier
 
@@ -56,6 +57,7 @@ def _run(options: argparse.Namespace) -> None:
             raise UsageError(f"--listen {options.listen!r} must be HOST:PORT, such as {address}")
         address = given
     notifier, clock, board = Notifier(os.environ), SystemClock(), Board()
+    sign_in = SignIn(config, settings, clock)
 
     def connect() -> DatabaseClient:
         return DatabaseClient(config, timeout_s=_TIMEOUT_S)
@@ -88,7 +90,9 @@ def _run(options: argparse.Namespace) -> None:
 
     notifier.ready()
     beat = _beat(notifier, poller, board, clock) if notifier.listens else None
-    asyncio.run(serve(make_app(Site(board, viewer_of, connect, clock)), listener, stopping, beat))
+    app = sign_in.guarded(make_app(Site(board, viewer_of, connect, clock), sign_in.routes()))
+    asyncio.run(serve(app, listener, stopping, beat))
+    sign_in.close()
     log.info("stopped")
 
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import ipaddress
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slurm_gpu.config import page_address
+from slurm_gpu.monitor.signin.proxy import Network
+from slurm_gpu.monitor.signin.sessions import DEFAULT_IDLE_S, DEFAULT_LIFETIME_S
 from slurm_gpu.units import parse_duration
 from slurm_gpu.yamlcheck import YamlCheck
-from slurm_gpu.yamlsource import read_yaml
+from slurm_gpu.yamlsource import Location, read_yaml
 
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpuweb.yaml")
 DEFAULT_PORT = 6830
 _LEAST_S, _MOST_S = 1.0, 60.0
+_LEAST_SESSION_S, _MOST_SESSION_S = 60.0, 31 * 86400.0
+_KEYS = ("listen", "url", "refresh", "trusted_proxies", "user_header", "session")
+_HEADER = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EVERYWHERE = "0.0.0.0"
 
 
@@ -39,6 +47,13 @@ class WebSettings:
     url: str | None = None
     refresh_s: float = 3.0
     """So often slurm-gpudbd is asked."""
+    trusted_proxies: tuple[Network, ...] = ()
+    user_header: str | None = None
+    """In which these say who signed in; None: nobody's word counts."""
+    session_lifetime_s: float = DEFAULT_LIFETIME_S
+    session_idle_s: float = DEFAULT_IDLE_S
+    session_key_file: Path | None = None
+    """None: sessions end with slurm-gpuweb."""
 
     @property
     def base_url(self) -> str:
@@ -69,8 +84,7 @@ def parse_address(text: Any) -> Address | None:
 
 class _Check(YamlCheck):
     def settings(self) -> WebSettings:
-        known = sorted({field.name for field in fields(WebSettings)} - {"refresh_s"} | {"refresh"})
-        top = self.mapping((), {} if self.source.value is None else self.source.value, known)
+        top = self.mapping((), {} if self.source.value is None else self.source.value, _KEYS)
         values: dict[str, Any] = {}
         if "listen" in top:
             values["listen"] = self.listen(top["listen"])
@@ -78,6 +92,15 @@ class _Check(YamlCheck):
             values["url"] = self.url(top["url"])
         if "refresh" in top:
             values["refresh_s"] = self.refresh(top["refresh"])
+        if "trusted_proxies" in top:
+            values["trusted_proxies"] = self.networks(top["trusted_proxies"])
+        if "user_header" in top:
+            values["user_header"] = self.header(top["user_header"])
+        for key, other in (("user_header", "trusted_proxies"), ("trusted_proxies", "user_header")):
+            if key in top and other not in top:
+                self.fail((key,), f"{key} says nothing without {other}", key=True)
+        if "session" in top:
+            values |= self.session(top["session"])
         self.finish()
         return WebSettings(**values)
 
@@ -88,28 +111,66 @@ class _Check(YamlCheck):
         return address or DEFAULT_LISTEN
 
     def url(self, value: Any) -> str | None:
-        try:
-            parts = urlsplit(value)
-            if (
-                parts.scheme in ("http", "https")
-                and parts.hostname
-                and parts.port != 0
-                and not (parts.query or parts.fragment or parts.username)
-            ):
-                return str(value).rstrip("/")
-        except (ValueError, AttributeError, TypeError):
-            pass
-        self.fail(
-            ("url",), f"url: {value!r} must be the address of the page, such as https://gpu.example.org"
-        )
+        if (url := page_address(value)) is None:
+            self.fail(
+                ("url",), f"url: {value!r} must be the address of the page, such as https://gpu.example.org"
+            )
+        return url
+
+    def networks(self, value: Any) -> tuple[Network, ...]:
+        found: list[Network] = []
+        for index, item in enumerate(value if isinstance(value, list) else [value]):
+            try:
+                network = ipaddress.ip_network(item) if isinstance(item, str) else None
+            except ValueError:
+                network = None
+            if network is None or network.prefixlen == 0:
+                at = ("trusted_proxies", index) if isinstance(value, list) else ("trusted_proxies",)
+                self.fail(
+                    at,
+                    f"trusted_proxies: {item!r} must be an address or a network, as 10.0.0.7 or 10.1.0.0/24",
+                )
+            else:
+                found.append(network)
+        return tuple(found)
+
+    def header(self, value: Any) -> str | None:
+        if isinstance(value, str) and _HEADER.fullmatch(value):
+            return value
+        self.fail(("user_header",), f"user_header: {value!r} must be a header's name, such as X-Remote-User")
         return None
 
+    def session(self, value: Any) -> dict[str, Any]:
+        table = self.mapping(("session",), value, ("lifetime", "idle", "key_file"))
+        found: dict[str, Any] = {}
+        for key in ("lifetime", "idle"):
+            if key in table:
+                found[f"session_{key}_s"] = self.duration(
+                    ("session", key),
+                    table[key],
+                    _LEAST_SESSION_S,
+                    _MOST_SESSION_S,
+                    "from 1m to 31d, such as 2h",
+                )
+        if "key_file" in table:
+            path = table["key_file"]
+            if isinstance(path, str) and Path(path).is_absolute():
+                found["session_key_file"] = Path(path)
+            else:
+                self.fail(
+                    ("session", "key_file"), f"key_file: {path!r} must be the path of a file, from / on"
+                )
+        return found
+
     def refresh(self, value: Any) -> float:
+        return self.duration(("refresh",), value, _LEAST_S, _MOST_S, "from 1s to 60s, such as 3s")
+
+    def duration(self, at: Location, value: Any, least_s: float, most_s: float, example: str) -> float:
         try:
             seconds = parse_duration(value)
-            if _LEAST_S <= seconds <= _MOST_S:
+            if least_s <= seconds <= most_s:
                 return seconds
         except (ValueError, AttributeError, TypeError):
             pass
-        self.fail(("refresh",), f"refresh: {value!r} must be a duration from 1s to 60s, such as 3s")
-        return _LEAST_S
+        self.fail(at, f"{at[-1]}: {value!r} must be a duration {example}")
+        return least_s

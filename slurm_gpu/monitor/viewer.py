@@ -42,6 +42,13 @@ class Viewer:
 ViewerOf = Callable[[HTTPConnection], Viewer]
 
 
+VIEWER = "slurm_gpu.viewer"
+"""Where slurm_gpu.monitor.signin leaves the Viewer, in a request's scope."""
+
+
 def viewer_of(request: HTTPConnection) -> Viewer:
     """Who asks; raises NotSignedInError."""
-    raise NotSignedInError("sign in first")
+    viewer = request.scope.get(VIEWER)
+    if not isinstance(viewer, Viewer):
+        raise NotSignedInError("sign in first: `slurm-gpu open` prints a link")
+    return viewer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -85,6 +86,18 @@ def test_the_daemon_is_there_and_tells_nothing_to_who_is_not_signed_in(lab: Lab)
     url = f"http://127.0.0.1:{lab.layout.web_port}"
     assert httpx.get(f"{url}/openapi.json", trust_env=False).status_code == 200
     assert httpx.get(f"{url}/api/v1/frame", trust_env=False).status_code == 401
+
+
+def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
+    link = json.loads(lab.output(["slurm-gpu", "open", "--json"], user="alice"))["url"]
+    web, _, token = link.partition("/signin#")
+    assert web == f"http://127.0.0.1:{lab.layout.web_port}"
+    with httpx.Client(base_url=web, trust_env=False, headers={"X-Slurm-Gpu": "1"}) as browser:
+        assert browser.post("/signin/token", json={"token": token}).json() == {"user": "alice"}
+        told = browser.get("/api/v1/me").json()
+        assert (told["user"], told["operator"]) == ("alice", False)
+        assert browser.post("/signout").status_code == 204
+        assert browser.get("/api/v1/me").status_code == 401
 
 
 def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Page) -> None:

@@ -71,3 +71,38 @@ def test_a_hostlist_that_is_none_and_a_node_in_two_racks_are_told(racks: str, to
 def test_a_rack_without_nodes_is_told_with_its_place():
     with pytest.raises(InvalidFileError, match="r1 lacks nodes"):
         check_config(parse_yaml("cluster: lab\nracks: {r1: {}}\n", "x"))
+
+
+def test_who_may_sign_people_in_and_how_long_sessions_last(tmp_path: Path):
+    path = tmp_path / "slurm-gpuweb.yaml"
+    path.write_text(
+        "trusted_proxies: [10.0.0.7, 'fd00::/64']\nuser_header: X-User\n"
+        "session: {lifetime: 1d, idle: 30m, key_file: /etc/k}\n"
+    )
+    settings = load_settings(path)
+    assert [str(network) for network in settings.trusted_proxies] == ["10.0.0.7/32", "fd00::/64"]
+    assert settings.user_header == "X-User"
+    assert (settings.session_lifetime_s, settings.session_idle_s) == (86400, 1800)
+    assert settings.session_key_file == Path("/etc/k")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("trusted_proxies: [10.0.0.7]", ":1:1: trusted_proxies says nothing without user_header"),
+        ("user_header: X-User", ":1:1: user_header says nothing without trusted_proxies"),
+        ("user_header: X-User\ntrusted_proxies: [proxy1]", "'proxy1' must be an address or a network"),
+        ("user_header: X-User\ntrusted_proxies: [10.0.0.7/24]", "must be an address or a network"),
+        ("user_header: X-User\ntrusted_proxies: [0.0.0.0/0]", "must be an address or a network"),
+        ("user_header: 'X User'\ntrusted_proxies: [10.0.0.7]", "must be a header's name"),
+        ("session: {lifetime: 5s}", "lifetime: '5s' must be a duration from 1m to 31d"),
+        ("session: {key_file: key}", "must be the path of a file, from / on"),
+        ("session: {length: 5m}", "'length' is not a setting of session"),
+    ],
+)
+def test_mistakes_in_who_may_sign_people_in_are_told_with_their_place(tmp_path: Path, text: str, told: str):
+    path = tmp_path / "slurm-gpuweb.yaml"
+    path.write_text(text + "\n")
+    with pytest.raises(InvalidFileError) as error:
+        load_settings(path)
+    assert told in str(error.value)

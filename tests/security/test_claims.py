@@ -22,5 +22,11 @@ def test_each_threat_has_its_tests() -> None:
         if "| cannot |" in row or "---" in row:
             continue
         section = _PAGE[: _PAGE.index(row)].rpartition("\n## ")[2].partition("\n")[0]
-        if section in ("A user on a node", "A network attacker", "Malicious text", "A node that lies"):
+        if section in (
+            "A user on a node",
+            "A network attacker",
+            "Malicious text",
+            "A node that lies",
+            "Pages",
+        ):
             assert "`tests/" in row, row

@@ -1,0 +1,58 @@
+"""All parts of signing in, put together as slurm-gpuweb.yaml and slurm-gpu.yaml say."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from slurm_gpu.clock import Clock
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.database.identity import Authenticator, is_operator
+from slurm_gpu.monitor.settings import WebSettings
+from slurm_gpu.monitor.signin.guard import Cookie, Guard
+from slurm_gpu.monitor.signin.headers import SecurityHeaders
+from slurm_gpu.monitor.signin.pages import SignInPages
+from slurm_gpu.monitor.signin.proxy import TrustedProxy
+from slurm_gpu.monitor.signin.rights import Rights
+from slurm_gpu.monitor.signin.sessions import Sessions, session_key
+from slurm_gpu.monitor.signin.tokens import Tokens
+
+
+class SignIn:
+    """`routes` go into the application, and `guarded` around it. Raises InputError for a bad key file."""
+
+    def __init__(self, config: SiteConfig, settings: WebSettings, clock: Clock) -> None:
+        told = settings.url or config.web
+        self._sessions = Sessions(
+            session_key(settings.session_key_file),
+            clock.wall,
+            settings.session_lifetime_s,
+            settings.session_idle_s,
+        )
+        self._cookie = Cookie.of(told or settings.base_url)
+        self._rights = Rights(lambda user: is_operator(config.operators, user), clock.monotonic)
+        self._proxy = (
+            TrustedProxy(settings.user_header, settings.trusted_proxies, clock)
+            if settings.user_header is not None
+            else None
+        )
+        self._pages = SignInPages(
+            Authenticator(config.operators, lambda: None, clock, config.munge_socket),
+            Tokens(clock.monotonic),
+            self._sessions,
+            self._cookie,
+            told,
+            clock.wall,
+        )
+
+    def routes(self) -> list[Route]:
+        """The endpoints and the page."""
+        return self._pages.routes()
+
+    def guarded(self, app: ASGIApp) -> ASGIApp:
+        """The application with who asks found out, and safe headers on each answer."""
+        return SecurityHeaders(Guard(app, self._sessions, self._cookie, self._rights, self._proxy))
+
+    def close(self) -> None:
+        """Let go of what waits."""
+        self._rights.close()

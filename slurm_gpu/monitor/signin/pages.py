@@ -1,0 +1,158 @@
+"""How people sign in and out: the endpoints, and the one page that a link of `slurm-gpu open` leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.resources import files
+
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from slurm_gpu.database.identity import Authenticator, Caller, NotAuthenticatedError
+from slurm_gpu.errors import MungedAwayError
+from slurm_gpu.monitor.signin.guard import SESSION, SIGN_IN, Cookie
+from slurm_gpu.monitor.signin.sessions import Session, Sessions
+from slurm_gpu.monitor.signin.tokens import GOOD_FOR_S, FullError, Owner, Tokens
+
+log = logging.getLogger("slurm-gpuweb")
+
+_MOST_BYTES = 4096
+_BODY_WITHIN_S = 10.0
+_MEDIA = {
+    "signin.html": "text/html; charset=utf-8",
+    "signin.css": "text/css; charset=utf-8",
+    "signin.js": "text/javascript; charset=utf-8",
+}
+
+
+class SignInPages:
+    """`url` is the address that people are told, without a slash at the end; None: whatever a caller says."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        tokens: Tokens,
+        sessions: Sessions,
+        cookie: Cookie,
+        url: str | None,
+        wall: Callable[[], float],
+    ) -> None:
+        self._authenticator, self._tokens, self._sessions = authenticator, tokens, sessions
+        self._cookie, self._url, self._wall = cookie, url, wall
+
+    def routes(self) -> list[Route]:
+        """All of it."""
+        return [
+            Route(SIGN_IN, self.page, methods=["GET"]),
+            Route(SIGN_IN, self.link, methods=["POST"]),
+            Route("/signin/token", self.token, methods=["POST"]),
+            Route("/signin/{name}", self.page, methods=["GET"]),
+            Route("/signout", self.sign_out, methods=["POST"]),
+        ]
+
+    async def page(self, request: Request) -> Response:
+        """GET /signin, and what it consists of."""
+        name = request.path_params.get("name", "signin.html")
+        if name not in _MEDIA:
+            raise HTTPException(404, f"there is no {name!r} here")
+        headers = {"Cache-Control": "no-cache"}
+        return Response(_file(name), headers=headers, media_type=_MEDIA[name])
+
+    async def link(self, request: Request) -> Response:
+        """POST /signin: a one-time link for who shows a credential over this request."""
+        authorization = request.headers.get("authorization")
+        if authorization is None:
+            raise _not_vouched("send the header Authorization: MUNGE CREDENTIAL, as `slurm-gpu open` does")
+        body = await _body(request)
+        try:
+            caller = await run_in_threadpool(
+                self._authenticator.by_credential, authorization, "POST", SIGN_IN, body
+            )
+        except NotAuthenticatedError as error:
+            raise _not_vouched(str(error)) from None
+        except MungedAwayError as error:
+            raise HTTPException(503, str(error), {"Retry-After": "10"}) from None
+        return self._link(caller, _text(body, "web"))
+
+    def _link(self, caller: Caller, web: str) -> Response:
+        if self._url is not None and web != self._url:
+            raise HTTPException(
+                403,
+                f"this is {self._url}, and the credential was for {web}: correct web: in slurm-gpu.yaml",
+            )
+        if caller.user is None:
+            raise HTTPException(403, f"uid {caller.uid} is no user of slurm-gpuweb's host")
+        try:
+            token = self._tokens.issue(Owner(caller.user, caller.uid))
+        except FullError:
+            raise HTTPException(503, "too many links wait to be opened", {"Retry-After": "60"}) from None
+        answer = {"url": f"{web}{SIGN_IN}#{token}", "until_s": int(self._wall() + GOOD_FOR_S)}
+        return JSONResponse(answer, headers={"Cache-Control": "no-store"})
+
+    async def token(self, request: Request) -> Response:
+        """POST /signin/token: a session for who has a link's token."""
+        owner = self._tokens.take(_text(await _body(request), "token"))
+        if owner is None:
+            raise HTTPException(
+                401, "this link was used already, or is older than a minute: make another one"
+            )
+        session = request.scope.get(SESSION)
+        if isinstance(session, Session) and session.uid != owner.uid:
+            # Or somebody could make another look at what is not theirs, and take it for their own.
+            raise HTTPException(403, f"you are signed in as {session.user}: sign out first")
+        log.info("%s signed in from %s", owner.user, request.client.host if request.client else "?")
+        opened = self._sessions.begin(owner.user, owner.uid)
+        header = self._cookie.header(self._sessions.seal(opened), int(self._sessions.lifetime_s))
+        return _with(JSONResponse({"user": owner.user}, headers={"Cache-Control": "no-store"}), header)
+
+    async def sign_out(self, request: Request) -> Response:
+        """POST /signout: the session ends, wherever its cookie may be."""
+        session = request.scope.get(SESSION)
+        if isinstance(session, Session):
+            self._sessions.end(session)
+        return _with(Response(status_code=204), self._cookie.header("", 0))
+
+
+def _with(response: Response, header: tuple[bytes, bytes]) -> Response:
+    response.raw_headers.append(header)
+    return response
+
+
+def _not_vouched(why: str) -> HTTPException:
+    return HTTPException(401, why, {"WWW-Authenticate": "MUNGE"})
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_WITHIN_S):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _MOST_BYTES:
+                    raise HTTPException(413, f"a body has at most {_MOST_BYTES} bytes here")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {_BODY_WITHIN_S:g} s") from None
+    return bytes(body)
+
+
+def _text(body: bytes, key: str) -> str:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    text = value.get(key) if isinstance(value, Mapping) else None
+    if not isinstance(text, str) or not text:
+        raise HTTPException(400, f'the body has to be {{"{key}": TEXT}}')
+    return text
+
+
+@cache
+def _file(name: str) -> bytes:
+    return files(__package__).joinpath("page", name).read_bytes()

@@ -1,0 +1,152 @@
+"""Sessions: all that is known of one stands in its cookie, which nobody else can make."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from slurm_gpu.errors import InputError
+
+DEFAULT_LIFETIME_S = 12 * 3600.0
+DEFAULT_IDLE_S = 2 * 3600.0
+KEY_BYTES = 32
+_MOST_KEY_BYTES = 4096
+_RENEWED_EACH = 0.1
+"""Of the idle limit: a cookie that was seen so long ago is made anew."""
+_AHEAD_S = 60.0
+"""So far ahead a clock that was set back may leave a session that it made itself."""
+_MOST_ENDED = 100_000
+_LONGEST = 2048
+"""Characters of a cookie; ours are a tenth of that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A user who signed in; times are by the wall clock."""
+
+    user: str
+    uid: int
+    id: str
+    began_s: float
+    seen_s: float
+
+
+class Sessions:
+    """Makes cookies and reads them; what it remembers are sessions that ended before their time."""
+
+    def __init__(
+        self,
+        key: bytes,
+        wall: Callable[[], float],
+        lifetime_s: float = DEFAULT_LIFETIME_S,
+        idle_s: float = DEFAULT_IDLE_S,
+    ) -> None:
+        if len(key) < KEY_BYTES:
+            raise ValueError(f"a key has {KEY_BYTES} bytes at least, not {len(key)}")
+        self._key, self._wall = key, wall
+        self.lifetime_s, self._idle_s = lifetime_s, idle_s
+        self._ended: dict[str, float] = {}
+
+    def begin(self, user: str, uid: int) -> Session:
+        """A new one."""
+        now_s = self._wall()
+        return Session(user, uid, secrets.token_urlsafe(16), now_s, now_s)
+
+    def seal(self, session: Session) -> str:
+        """The cookie's value."""
+        facts = [session.user, session.uid, session.id, session.began_s, session.seen_s]
+        body = _encode(json.dumps(facts, separators=(",", ":")).encode())
+        return f"{body}.{self._signature(body)}"
+
+    def open(self, value: str) -> Session | None:
+        """The session of a cookie; None for one that was not made here, or is over."""
+        body, _, signature = value.partition(".")
+        if len(value) > _LONGEST or not value.isascii():
+            return None
+        if not hmac.compare_digest(signature.encode(), self._signature(body).encode()):
+            return None
+        session = _session(body)
+        now_s = self._wall()
+        if session is None or session.id in self._ended or session.seen_s > now_s + _AHEAD_S:
+            return None
+        if now_s >= session.began_s + self.lifetime_s or now_s >= session.seen_s + self._idle_s:
+            return None
+        return session
+
+    def seen(self, session: Session) -> Session | None:
+        """The session as of now, where its cookie is to be made anew; None where that can wait."""
+        now_s = self._wall()
+        due = now_s - session.seen_s >= _RENEWED_EACH * self._idle_s
+        return replace(session, seen_s=now_s) if due else None
+
+    def end(self, session: Session) -> None:
+        """No cookie of this session opens anything any more, in whoever's hands it is."""
+        now_s = self._wall()
+        if len(self._ended) >= _MOST_ENDED:
+            self._ended = {one: until_s for one, until_s in self._ended.items() if until_s > now_s}
+        if len(self._ended) >= _MOST_ENDED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[session.id] = session.began_s + self.lifetime_s
+
+    def _signature(self, body: str) -> str:
+        return _encode(hmac.digest(self._key, b"slurm-gpuweb session 1\n" + body.encode(), hashlib.sha256))
+
+
+def session_key(path: Path | None) -> bytes:
+    """The key of the file, or a new one: then all sessions end with this process.
+
+    Raises InputError for a file that others may read, or that holds too little.
+    """
+    if path is None:
+        return secrets.token_bytes(KEY_BYTES)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            key = file.read(_MOST_KEY_BYTES)
+    except OSError as error:
+        raise InputError(
+            str(path), 0, 0, f"cannot be read ({error.strerror}); make it: {_how_to_make(path)}"
+        ) from None
+    if (mode := stat.S_IMODE(status.st_mode)) & 0o077:
+        raise InputError(str(path), 0, 0, f"others may read it (mode {mode:04o}); chmod 0600 {path}")
+    if status.st_uid not in (0, os.geteuid()):
+        raise InputError(str(path), 0, 0, f"belongs to uid {status.st_uid}; it has to be slurm-gpuweb's own")
+    if len(key) < KEY_BYTES:
+        raise InputError(
+            str(path), 0, 0, f"has {len(key)} bytes, and needs {KEY_BYTES}; make it: {_how_to_make(path)}"
+        )
+    return key
+
+
+def _how_to_make(path: Path) -> str:
+    return f"(umask 077; head -c {KEY_BYTES} /dev/urandom > {path}), owned by slurm-gpuweb's user"
+
+
+def _session(body: str) -> Session | None:
+    """What was signed; None for what another version may have meant by it."""
+    try:
+        user, uid, session_id, began_s, seen_s = json.loads(_decode(body))
+    except (ValueError, TypeError, binascii.Error):
+        return None
+    if not (isinstance(user, str) and isinstance(uid, int) and isinstance(session_id, str)):
+        return None
+    if not (isinstance(began_s, float | int) and isinstance(seen_s, float | int)):
+        return None
+    return Session(user, uid, session_id, began_s, seen_s)
+
+
+def _encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _decode(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

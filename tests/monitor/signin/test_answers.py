@@ -1,0 +1,164 @@
+"""Every answer has the browser run nothing of anybody else's, and none tells what is not the viewer's."""
+
+import re
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slurm_gpu.monitor.routes import ROUTES
+from slurm_gpu.monitor.signin.headers import POLICY
+from tests.monitor.signin.gate import ACTS, HEADER, PROXY, Gate
+
+_SAFE = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "x-frame-options": "DENY",
+}
+
+
+@pytest.fixture(scope="module")
+def gate() -> Gate:
+    return Gate()
+
+
+def _as(name: str) -> dict[str, str]:
+    return {HEADER: name}
+
+
+@pytest.mark.parametrize("user", [None, "dave", "carol"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "OPTIONS", "BREW"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(route.path.replace("{job}", "1") for route in ROUTES if "events" not in route.path),
+        *("/", "/signin", "/signin/signin.js", "/signin/none", "/signout", "/none", "/api/v1/jobs/x"),
+        "/api/v1/frame?metric=none",
+    ],
+)
+def test_each_answer_forbids_what_no_page_here_asks_for(
+    gate: Gate, path: str, method: str, user: str | None
+) -> None:
+    answer = gate.ask(method, path, sender=PROXY, headers={**ACTS, **({} if user is None else _as(user))})
+    policy = answer.headers.get_list("content-security-policy")
+    assert len(policy) == 1
+    assert policy[0].startswith("default-src 'none'; ")
+    assert "unsafe" not in policy[0]
+    assert "frame-ancestors 'none'" in policy[0]
+    assert {name: answer.headers[name] for name in _SAFE} == _SAFE
+
+
+def test_so_does_an_answer_to_what_went_wrong_in_ourselves() -> None:
+    async def fail(_: object) -> Response:
+        raise RuntimeError("a mistake of ours")
+
+    gate = Gate()
+    starlette = gate.app._app._app  # type: ignore[attr-defined]
+    starlette.router.routes.append(Route("/fail", fail))
+    answer = gate.ask("GET", "/fail")
+    assert (answer.status_code, answer.headers["content-security-policy"]) == (500, POLICY)
+    assert "mistake" not in answer.text
+
+
+def test_an_answer_may_forbid_more_itself() -> None:
+    async def strict(_: object) -> Response:
+        return Response("x", headers={"Content-Security-Policy": "default-src 'none'"})
+
+    gate = Gate()
+    gate.app._app._app.router.routes.append(Route("/strict", strict))  # type: ignore[attr-defined]
+    assert gate.ask("GET", "/strict").headers["content-security-policy"] == "default-src 'none'"
+
+
+@pytest.mark.parametrize("path", [route.path.replace("{job}", "1") for route in ROUTES])
+def test_nothing_is_told_to_who_is_not_signed_in(gate: Gate, path: str) -> None:
+    answer = gate.ask("GET", path)
+    assert (answer.status_code, list(answer.json())) == (401, ["error"])
+
+
+# Another user's job
+
+
+_UUID = re.compile(r"GPU-[0-9a-f-]{36}")
+
+
+def _running_job_of_somebody(gate: Gate) -> tuple[str, str]:
+    """(id, user) of one that holds GPUs."""
+    job = next(
+        job for job in gate.here.source.cluster().jobs if job.state == "RUNNING" and job.user != "carol"
+    )
+    return job.id, job.user
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@pytest.mark.parametrize("part", ["", "/timeline", "/window"])
+def test_a_user_cannot_read_another_s_job_page(gate: Gate, part: str, form: str) -> None:
+    job, owner = _running_job_of_somebody(gate)
+    path = f"/api/v1/jobs/{job}{part}?format={form}"
+    own = gate.ask("GET", path, sender=PROXY, headers=_as(owner))
+    other = gate.ask("GET", path, sender=PROXY, headers=_as("mallory"))
+    if part == "/window":
+        assert other.status_code == 403
+    else:
+        assert other.status_code == own.status_code == 200
+        run = gate.here.source.run(job)[0]
+        secrets = {*_UUID.findall(own.text), run.name, str(run.ugpucore)} - {None, "None"}
+        assert any(secret in own.text for secret in secrets)
+        assert not any(secret in other.text for secret in secrets)
+    operators = gate.ask("GET", path, sender=PROXY, headers=_as("carol"))
+    assert operators.content == own.content
+
+
+# Injection
+
+
+_HOSTILE = (
+    "util' OR '1'='1", 'util"; DROP TABLE run; --', "../../etc/passwd", "..%2f..%2fetc%2fpasswd",
+    "util\x00.py", "%s%n", "{{7*7}}", "<script>alert(1)</script>", "util&metric=mem", "__class__",
+    "1;1", "a" * 5000, "١٢",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", _HOSTILE)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(
+            "/api/v1/frame?metric={}",
+            "/squares.svg?metric={}",
+            "/api/v1/jobs?since={}",
+            "/api/v1/jobs/1?format={}",
+        ),
+        *(
+            "/api/v1/jobs/{}",
+            "/api/v1/jobs/{}/timeline",
+            "/api/v1/jobs/{}/window",
+            "/signin/{}",
+            "/page/x/{}",
+            "/{}",
+        ),
+    ],
+)
+def test_no_name_is_sql_a_path_or_markup(gate: Gate, path: str, text: str) -> None:
+    for spelt in (quote(text, safe=""), quote(text)):
+        answer = gate.ask("GET", path.format(spelt), sender=PROXY, headers=_as("carol"))
+        # A listing may take what is no version for one that it does not know: then all is told.
+        assert answer.status_code in (400, 404) or ("since" in path and answer.status_code == 200)
+        assert answer.headers["content-type"].startswith("application/json")
+        assert "root:" not in answer.text
+        assert "import" not in answer.text
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_no_job_id_but_slurms_own_reaches_slurm_gpudbd(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        asked: list[str] = []
+        patched.setattr(_GATE.here.source, "run", lambda job: asked.append(job) or [])
+        path = f"/api/v1/jobs/{quote(text, safe='')}"
+        assert _GATE.ask("GET", path, sender=PROXY, headers=_as("carol")).status_code in (400, 404)
+    assert all(re.fullmatch(r"[1-9][0-9]*([_+][0-9]+)?", job, re.ASCII) for job in asked)
+
+
+_GATE = Gate()

@@ -1,0 +1,169 @@
+"""`slurm-gpu open` against a real slurm-gpuweb: what it prints lets a browser in, and is nowhere else."""
+
+import asyncio
+import json
+import pwd
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from slurm_gpu.cli.main import main
+from slurm_gpu.cli.site import Site
+from slurm_gpu.clock import SystemClock
+from slurm_gpu.config import SiteConfig
+from slurm_gpu.errors import MungeError, NotAllowedError, OutsideError, UsageError
+from slurm_gpu.monitor.app import make_app
+from slurm_gpu.monitor.routes import Site as WebSite
+from slurm_gpu.monitor.server import make_server
+from slurm_gpu.monitor.settings import WebSettings
+from slurm_gpu.monitor.signin.asking import ask_for_link
+from slurm_gpu.monitor.signin.assembly import SignIn
+from slurm_gpu.monitor.viewer import viewer_of
+from tests.monitor.here import Here
+
+ME = pwd.getpwuid(0).pw_name
+_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
+
+
+@pytest.fixture(scope="module")
+def config(munge_socket: str) -> Iterator[SiteConfig]:
+    """A site where slurm-gpuweb runs, with a page of its own at /."""
+    here = Here()
+    here.look()
+    listener = socket.create_server(("127.0.0.1", 0))
+    web = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    config = SiteConfig(cluster="lab", munge_socket=munge_socket, web=web)
+    sign_in = SignIn(config, WebSettings(), SystemClock())
+    site = WebSite(here.board, viewer_of, lambda: here.source, here.clock)
+
+    async def start(request: Any) -> PlainTextResponse:
+        return PlainTextResponse(f"{viewer_of(request).user} is here")
+
+    app = make_app(site, [*sign_in.routes(), Route("/", start)])
+    server = make_server(sign_in.guarded(app))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
+    thread.start()
+    yield config
+    server.should_exit = True
+    thread.join()
+
+
+def test_it_prints_a_link_and_nothing_else(
+    config: SiteConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "slurm-gpu.yaml"
+    file.write_text(f"cluster: lab\nmunge_socket: {config.munge_socket}\nweb: {config.web}/\n")
+    assert main(["open"], Site(file)) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith(f"{config.web}/signin#")
+    assert len(out.split()) == 1
+    assert err.startswith("good once, until ")
+    assert main(["open", "--json"], Site(file)) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"url", "until_s"}
+
+
+def test_without_an_address_it_says_what_to_write(config: SiteConfig) -> None:
+    with pytest.raises(UsageError, match=r"web: is missing in slurm-gpu\.yaml"):
+        ask_for_link(replace(config, web=None))
+
+
+def test_without_munge_there_is_none(config: SiteConfig) -> None:
+    with pytest.raises(MungeError):
+        ask_for_link(replace(config, munge_socket="/nonexistent"))
+
+
+def test_nobody_there_is_told_in_a_line(config: SiteConfig) -> None:
+    with pytest.raises(OutsideError, match=r"slurm-gpuweb at http://127\.0\.0\.1:9 cannot be reached"):
+        ask_for_link(replace(config, web="http://127.0.0.1:9"))
+
+
+def test_by_another_name_of_its_host_it_is_refused_as_that_may_be_another_s(config: SiteConfig) -> None:
+    other = str(config.web).replace("127.0.0.1", "localhost")
+    with pytest.raises(NotAllowedError, match=r"the credential was for http://localhost"):
+        ask_for_link(replace(config, web=other))
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (200, '{"url": "http://evil.example.org/signin#x", "until_s": 5}', "leads elsewhere"),
+        (200, '{"url": "WEB/signin#\\u001b[2J", "until_s": 5}', "leads elsewhere"),
+        (200, "<html>sign in</html>", "not as slurm-gpuweb does"),
+        (302, "", "answered 302, and not as slurm-gpuweb does"),
+        (503, '{"error": "too many links wait"}', "answered 503: too many links wait"),
+    ],
+)
+def test_what_is_no_slurm_gpuweb_is_found_out(config: SiteConfig, status: int, body: str, says: str) -> None:
+    class Other(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.replace("WEB", web).encode())
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Other) as server:
+        web = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(OutsideError, match=says):
+            ask_for_link(replace(config, web=web))
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs the Python package playwright")
+    if _CHROMIUM is None:
+        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; the pages are our own.
+        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+def _opened(browser: Any) -> tuple[Any, list[str]]:
+    """A page, and all that it asks for and complains of."""
+    page = browser.new_context().new_page()
+    seen: list[str] = []
+    page.on("request", lambda request: seen.append(f"{request.method} {request.url} {request.headers}"))
+    page.on("console", lambda message: seen.append(message.text))
+    page.on("pageerror", lambda error: seen.append(str(error)))
+    return page, seen
+
+
+def test_a_browser_is_let_in_and_keeps_the_token_nowhere(config: SiteConfig, browser: Any) -> None:
+    page, seen = _opened(browser)
+    url = ask_for_link(config).url
+    token = url.partition("#")[2]
+    page.goto(url)
+    page.wait_for_url(f"{config.web}/")
+    assert page.inner_text("body") == f"{ME} is here"
+    assert not any(token in line for line in seen)
+    assert page.evaluate("document.cookie") == ""
+    page.go_back()
+    assert token not in page.url
+    assert not any("Content Security Policy" in line for line in seen)
+
+
+def test_a_link_that_was_used_says_what_to_do(config: SiteConfig, browser: Any) -> None:
+    url = ask_for_link(config).url
+    for _ in range(2):
+        page, _ = _opened(browser)
+        page.goto(url)
+        page.wait_for_function("location.pathname === '/' || document.querySelector('[data-wrong]')")
+    assert "this link was used already" in page.inner_text("main")
+    assert "slurm-gpu open" in page.inner_text("main")
+    assert page.url == f"{config.web}/signin"

@@ -1,0 +1,132 @@
+"""A session lasts as long as it may, and no other cookie opens anything."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.errors import InputError
+from slurm_gpu.monitor.signin.sessions import KEY_BYTES, Sessions, session_key
+
+KEY = b"k" * KEY_BYTES
+
+
+class Wall:
+    now_s = 1_795_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def wall() -> Wall:
+    return Wall()
+
+
+@pytest.fixture
+def sessions(wall: Wall) -> Sessions:
+    return Sessions(KEY, wall, lifetime_s=1000, idle_s=100)
+
+
+def test_a_cookie_brings_its_session_back(sessions: Sessions) -> None:
+    session = sessions.begin("alice", 1001)
+    assert sessions.open(sessions.seal(session)) == session
+
+
+def test_it_is_over_when_it_was_not_used_for_so_long(sessions: Sessions, wall: Wall) -> None:
+    cookie = sessions.seal(sessions.begin("alice", 1001))
+    wall.now_s += 99
+    assert sessions.open(cookie) is not None
+    wall.now_s += 1
+    assert sessions.open(cookie) is None
+
+
+def test_what_is_used_goes_on_but_not_beyond_its_lifetime(sessions: Sessions, wall: Wall) -> None:
+    session = sessions.begin("alice", 1001)
+    began_s = wall.now_s
+    while (found := sessions.open(sessions.seal(session))) is not None:
+        session = sessions.seen(found) or found
+        wall.now_s += 50
+    assert wall.now_s == began_s + 1000
+
+
+def test_a_cookie_is_not_made_anew_with_each_request(sessions: Sessions, wall: Wall) -> None:
+    session = sessions.begin("alice", 1001)
+    wall.now_s += 9
+    assert sessions.seen(session) is None
+    wall.now_s += 1
+    assert sessions.seen(session) is not None
+
+
+def test_who_signs_out_ends_it_for_every_copy_of_the_cookie(sessions: Sessions, wall: Wall) -> None:
+    session = sessions.begin("alice", 1001)
+    stolen = sessions.seal(session)
+    other = sessions.seal(sessions.begin("alice", 1001))
+    sessions.end(session)
+    assert sessions.open(stolen) is None
+    assert sessions.open(other) is not None
+
+
+def test_a_cookie_from_the_future_is_none(sessions: Sessions, wall: Wall) -> None:
+    cookie = sessions.seal(sessions.begin("alice", 1001))
+    wall.now_s -= 61
+    assert sessions.open(cookie) is None
+
+
+def test_another_key_opens_nothing(sessions: Sessions, wall: Wall) -> None:
+    cookie = Sessions(b"x" * KEY_BYTES, wall).seal(sessions.begin("root", 0))
+    assert sessions.open(cookie) is None
+
+
+@given(st.data())
+def test_no_change_of_a_cookie_opens_anything_else(data: st.DataObject) -> None:
+    sessions = Sessions(KEY, Wall())
+    session = sessions.begin("alice", 1001)
+    cookie = sessions.seal(session)
+    at = data.draw(st.integers(0, len(cookie) - 1))
+    sign = data.draw(st.characters(min_codepoint=33, max_codepoint=0x2FF))
+    cut = data.draw(st.integers(0, 1))
+    changed = cookie[:at] + sign + cookie[at + cut :]
+    assert changed == cookie or sessions.open(changed) is None
+
+
+@given(st.text(max_size=300))
+def test_no_text_is_a_cookie_or_an_error(text: str) -> None:
+    assert Sessions(KEY, Wall()).open(text) is None
+
+
+def test_a_short_key_is_none(wall: Wall) -> None:
+    with pytest.raises(ValueError, match="32 bytes at least, not 5"):
+        Sessions(b"short", wall)
+
+
+def test_without_a_file_each_start_has_a_key_of_its_own() -> None:
+    assert session_key(None) != session_key(None)
+
+
+def test_the_key_s_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with pytest.raises(InputError, match=r"cannot be read \(No such file or directory\); make it: "):
+        session_key(path)
+    path.write_bytes(KEY[:-1])
+    path.chmod(0o600)
+    with pytest.raises(InputError, match="has 31 bytes, and needs 32"):
+        session_key(path)
+    path.write_bytes(KEY)
+    assert session_key(path) == KEY
+    for mode in (0o640, 0o604, 0o660):
+        path.chmod(mode)
+        with pytest.raises(InputError, match=f"others may read it .mode {mode:04o}."):
+            session_key(path)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a file away needs root")
+def test_a_key_that_somebody_else_could_change_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(KEY)
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+    with pytest.raises(InputError, match="belongs to uid 65534"):
+        session_key(path)

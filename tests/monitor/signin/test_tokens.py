@@ -1,0 +1,68 @@
+"""A token is good once, for a minute; however many are asked for, so many wait."""
+
+import pytest
+
+from slurm_gpu.monitor.signin.tokens import (
+    GOOD_FOR_S,
+    MOST_TOKENS,
+    TOKENS_OF_A_USER,
+    FullError,
+    Owner,
+    Tokens,
+)
+
+ALICE = Owner("alice", 1001)
+
+
+class Now:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+@pytest.fixture
+def tokens(now: Now) -> Tokens:
+    return Tokens(now)
+
+
+def test_it_is_good_once(tokens: Tokens) -> None:
+    token = tokens.issue(ALICE)
+    assert tokens.take(token) == ALICE
+    assert tokens.take(token) is None
+
+
+def test_after_a_minute_it_is_good_no_more(tokens: Tokens, now: Now) -> None:
+    first, second = tokens.issue(ALICE), tokens.issue(ALICE)
+    now.now += GOOD_FOR_S - 1
+    assert tokens.take(first) == ALICE
+    now.now += 1
+    assert tokens.take(second) is None
+
+
+def test_no_other_text_is_one(tokens: Tokens) -> None:
+    token = tokens.issue(ALICE)
+    for other in ("", token[:-1], token + "A", token.swapcase(), "\ud800", "x" * 10_000):
+        assert tokens.take(other) is None
+    assert tokens.take(token) == ALICE
+
+
+def test_of_one_user_the_last_ones_count(tokens: Tokens) -> None:
+    issued = [tokens.issue(ALICE) for _ in range(TOKENS_OF_A_USER + 2)]
+    other = tokens.issue(Owner("bob", 1002))
+    assert [tokens.take(token) is not None for token in issued] == [False] * 2 + [True] * TOKENS_OF_A_USER
+    assert tokens.take(other) is not None
+
+
+def test_so_many_wait_and_no_more_until_they_are_old(tokens: Tokens, now: Now) -> None:
+    for uid in range(MOST_TOKENS):
+        tokens.issue(Owner(f"user{uid}", uid))
+    with pytest.raises(FullError):
+        tokens.issue(Owner("late", 9999))
+    now.now += GOOD_FOR_S
+    assert tokens.take(tokens.issue(Owner("late", 9999))) is not None
