@@ -1,0 +1,155 @@
+"""GPUs and nodes that are slow or failing: by what the driver says, by clocks, and by who never waits."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.robust import median
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+
+FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
+"""Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
+_LOST = ("gpu_lost", "gpu_hung")
+LEAST_CLOCK = 0.025
+LEAST_BUSY = 0.025
+_THROTTLED = 0.1
+_STARVED = 0.1
+_AHEAD, _FAR_AHEAD = 0.05, 0.15
+_THROTTLED_EVERYWHERE = 0.3
+
+
+def failing(case: Case) -> Verdict | None:
+    """A GPU of the job that the driver, or its absence, calls broken."""
+    devices = {worker.device: row for row, worker in enumerate(case.series.workers)}
+    found: dict[int, list[str]] = {}
+    first_s = float("inf")
+    for event in case.series.events:
+        row = None if event.device is None else devices.get(event.device)
+        code = event.data.get("code") if event.kind == "xid" else None
+        if row is None or not (event.kind in _LOST or code in FATAL_XIDS):
+            continue
+        found.setdefault(row, []).append(event.kind if code is None else f"xid {code}")
+        first_s = min(first_s, float(event.at_s))
+    if not found:
+        return None
+    rows = np.zeros(case.n, dtype=bool)
+    rows[list(found)] = True
+    evidence = tuple(
+        Evidence(
+            text=f"{case.series.workers[row].name}: {', '.join(sorted(set(kinds)))}, {len(kinds)} times",
+            metric="events",
+            value=float(len(kinds)),
+            expected=0.0,
+            workers=(case.series.workers[row].name,),
+        )
+        for row, kinds in found.items()
+    )
+    return case.verdict(
+        Cause.SLOW,
+        0.95,
+        kind=sorted(set(next(iter(found.values()))))[0],
+        culprits=case.workers(rows),
+        nodes=case.whole_nodes(rows),
+        since_s=first_s,
+        evidence=evidence,
+    )
+
+
+def slow(case: Case) -> Verdict | None:
+    """Clocks below the peers', a fault that holds them down, or a GPU that is busy longer with equal work."""
+    throttled = case.up(Signal.THROTTLE, _THROTTLED)
+    starved = case.down(Signal.UTIL, _STARVED)
+    with np.errstate(invalid="ignore"):
+        # More work makes a GPU run into its power limit and clock lower: that is no fault.
+        more_work = case.level(Signal.WORK) >= 0.05
+    clocked = case.down(Signal.CLOCK, LEAST_CLOCK) & ~more_work & ~starved & ~_ahead(case, _FAR_AHEAD)
+    if (rows := throttled | clocked).any():
+        if rows.sum() > 0.5 * case.judged.sum():
+            return _everywhere(case)
+        signal = Signal.CLOCK if clocked.any() else Signal.THROTTLE
+        shown = clocked if clocked.any() else throttled
+        base = 0.95 if (throttled & clocked).any() else 0.85
+        verdict = _accuse(case, rows, signal, shown, base, "throttled" if throttled.any() else "clock")
+        if not throttled.any() and (rows & _ahead(case, _AHEAD)).any():
+            why = "its clock is lower, and yet it waits longer than its peers"
+            verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+        return verdict
+    silent = _silent(case) & ~starved
+    if silent.any() and silent.sum() <= 0.34 * case.judged.sum():
+        return _accuse(case, silent, Signal.BUSY, silent, 0.75, "busy longer with equal work")
+    return _everywhere(case)
+
+
+def contradicts(case: Case) -> str | None:
+    """Why lower clocks of somebody accuse nobody."""
+    rows = case.down(Signal.CLOCK, LEAST_CLOCK) & (_ahead(case, _AHEAD) | case.down(Signal.UTIL, _STARVED))
+    if not rows.any():
+        return None
+    names = ", ".join(worker.name for worker in case.workers(rows)[:4])
+    return (
+        f"clocks of {names} are lower than their peers', yet they wait longer: who is behind cannot be told"
+    )
+
+
+def _ahead(case: Case, least: float) -> NDArray[np.bool_]:
+    """Who is busy for less of the time than its peers, and so waits for them."""
+    return case.down(Signal.BUSY, least)
+
+
+def _silent(case: Case) -> NDArray[np.bool_]:
+    busy, work = case.level(Signal.BUSY), case.level(Signal.WORK)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(case.up(Signal.BUSY, LEAST_BUSY) & (np.abs(work) <= 0.4 * busy))
+
+
+def _accuse(
+    case: Case,
+    rows: NDArray[np.bool_],
+    signal: Signal,
+    shown: NDArray[np.bool_],
+    base: float,
+    kind: str,
+) -> Verdict:
+    since_s, until_s = case.span(signal, shown)
+    told = [signal] + [
+        other
+        for other in (Signal.THROTTLE, Signal.CLOCK, Signal.BUSY, Signal.WORK, Signal.POWER)
+        if other is not signal and other in case.deviations
+    ]
+    evidence = [case.evidence(one, shown) for one in told if np.isfinite(case.level(one)[shown]).all()]
+    return case.verdict(
+        Cause.SLOW,
+        case.sure(signal, shown, base),
+        kind=kind,
+        culprits=case.workers(rows),
+        nodes=case.whole_nodes(rows),
+        since_s=since_s,
+        until_s=until_s,
+        evidence=tuple(evidence),
+    )
+
+
+def _everywhere(case: Case) -> Verdict | None:
+    """A fault that holds the clocks of most GPUs down: heat in the room, or its power."""
+    matrix = case.series.get(Metric.THROTTLE)
+    if matrix is None:
+        return None
+    share = median(np.where(case.phases.active, matrix, np.nan))
+    with np.errstate(invalid="ignore"):
+        rows = share >= _THROTTLED_EVERYWHERE
+    if not rows.any() or rows.sum() < 0.5 * case.judged.sum():
+        return None
+    value = float(np.median(share[rows]))
+    text = f"{rows.sum()} GPUs are held down by heat or power supply {value:.0%} of the time"
+    return case.verdict(
+        Cause.SLOW,
+        0.9,
+        kind="throttled",
+        culprits=case.workers(rows),
+        nodes=case.whole_nodes(rows),
+        evidence=(Evidence(text=text, metric=Signal.THROTTLE.value, value=value, expected=0.0),),
+    )

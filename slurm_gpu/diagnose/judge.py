@@ -1,0 +1,137 @@
+"""One verdict of a job, or an honest `cannot tell`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from slurm_gpu.diagnose.case import Case, Rules, build_case, only_utilisation
+from slurm_gpu.diagnose.hardware import contradicts, failing, slow
+from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.series import Series, Worker
+from slurm_gpu.diagnose.signals import LEAST_BLOCKS
+from slurm_gpu.diagnose.stalls import hanging
+from slurm_gpu.diagnose.steps import Steps, judge_steps
+from slurm_gpu.diagnose.supply import links, slower_than_before, starved
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+from slurm_gpu.diagnose.workload import heavier, sequences, stages
+
+_OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
+    # What the hardware says of itself comes before what follows from it.
+    slow,
+    heavier,
+    links,
+    starved,
+    slower_than_before,
+    sequences,
+    stages,
+)
+_OF_ONE = (starved, slower_than_before)
+_SUSPECT = SUSPECT_BELOW - 0.05
+_HEALTHY = 0.8
+
+
+def diagnose(
+    series: Series,
+    *,
+    groups: Groups | None = None,
+    steps: Steps | None = None,
+    rules: Rules | None = None,
+    running: bool = True,
+) -> Verdict:
+    """Judge one job by what its workers told, as `series.align` has it.
+
+    `groups`: who does the same, in the order of the workers; inferred where nobody says. `steps`: its own
+    timings, which count for more than counters. `running`: whether it goes on; the end of a job is no hang.
+    Raises ValueError where groups and workers do not fit.
+    """
+    case = build_case(series, groups, rules or Rules(), running)
+    verdict = _by_counters(case)
+    return verdict if steps is None else sharpened(verdict, judge_steps(steps))
+
+
+def _by_counters(case: Case) -> Verdict:
+    if (found := failing(case)) is not None:
+        return _limits(case, found)
+    if (why := _too_little(case)) is not None:
+        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+    if (found := hanging(case)) is not None:
+        return _limits(case, found)
+    if case.active_blocks < LEAST_BLOCKS:
+        why = (
+            f"it has computed for less than {LEAST_BLOCKS} × {case.bins_of_block * case.series.width_s:.0f} s"
+        )
+        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+    alone = int(case.judged.sum()) < 2
+    for look in _OF_ONE if alone else _OF_PEERS:
+        if (found := look(case)) is not None:
+            return _limits(case, found)
+    if alone:
+        return case.verdict(Cause.UNKNOWN, 0.0, why_not=("one GPU has no peers to compare it with",))
+    if (why := contradicts(case)) is not None:
+        return case.verdict(Cause.UNKNOWN, 0.0, why_not=(why,))
+    text = f"no worker lies apart from its peers in any of {len(case.deviations)} signals"
+    evidence = (Evidence(text=text, metric="signals", value=0.0, expected=0.0),)
+    return _limits(case, case.verdict(Cause.HEALTHY, _HEALTHY, evidence=evidence))
+
+
+def _too_little(case: Case) -> str | None:
+    if not case.judged.any():
+        return "its GPUs are shared with other jobs" if case.shared else "nothing was told of its GPUs"
+    if case.phases.metric is None:
+        return "neither power nor any activity of its GPUs was told"
+    if case.coverage < case.rules.min_coverage:
+        return (
+            f"only {case.coverage:.0%} of its time was told, of {case.rules.min_coverage:.0%} that it takes"
+        )
+    return None
+
+
+def _limits(case: Case, verdict: Verdict) -> Verdict:
+    """What is not known is said, and takes from how sure the verdict is, or forbids it."""
+    unseen = []
+    if case.shared:
+        unseen.append(f"{_names(case.shared)}: shared with other jobs, and not judged")
+    if case.missing:
+        unseen.append(f"{_names(case.missing)}: told nothing")
+    if unseen and not verdict.culprits and verdict.cause not in (Cause.IMBALANCE, Cause.HANG):
+        # Whoever is not seen may be the one.
+        seen = f"what was seen alone says: {verdict.cause.value}"
+        why_not = (*verdict.why_not, *unseen, seen)
+        return case.verdict(Cause.UNKNOWN, 0.0, evidence=verdict.evidence, why_not=why_not)
+    if unseen:
+        verdict = verdict.limited(*unseen, most=0.8)
+    if only_utilisation(case) and verdict.cause is not Cause.HANG:
+        verdict = verdict.limited(
+            "only utilisation was told, and a GPU that waits has it as well", most=_SUSPECT
+        )
+    return verdict
+
+
+def _names(workers: Sequence[Worker]) -> str:
+    nodes = dict.fromkeys(worker.node for worker in workers)
+    return f"{len(workers)} GPUs on {', '.join(nodes)}"
+
+
+def sharpened(counters: Verdict, timings: Verdict) -> Verdict:
+    """Both together: timings know where time goes, counters know whether hardware is at fault."""
+    if timings.cause is Cause.UNKNOWN or counters.cause is Cause.HANG or counters.kind.startswith("xid"):
+        return counters
+    both = (*timings.evidence, *counters.evidence)
+    if timings.cause is Cause.IMBALANCE:
+        # A GPU that the hardware calls slow is so whatever else there is; one that is only busy is not.
+        if counters.cause is Cause.SLOW and counters.kind in ("throttled", "clock"):
+            return replace(counters, evidence=(*counters.evidence, *timings.evidence))
+        return replace(timings, evidence=both, groups=counters.groups)
+    if timings.cause is Cause.SLOW:
+        ranks = {worker.rank for worker in timings.culprits}
+        if counters.cause is Cause.SLOW and ranks & {worker.rank for worker in counters.culprits}:
+            sure = 1 - (1 - counters.confidence) * (1 - timings.confidence)
+            return replace(counters, confidence=sure, evidence=both)
+        if counters.cause is Cause.IMBALANCE and counters.kind == "workers":
+            return replace(counters, evidence=both)
+        return replace(timings, evidence=both) if counters.cause is not Cause.SLOW else counters
+    if counters.cause in (Cause.UNKNOWN, Cause.IMBALANCE):
+        # All compute equally long: what is left is told by the timings.
+        return replace(timings, evidence=both, groups=counters.groups)
+    return counters

@@ -1,0 +1,114 @@
+"""What the job as a whole does: when it computes and when it pauses; and nodes' clocks that are a bit off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.robust import Matrix, median, middle, quantile
+from slurm_gpu.diagnose.series import Metric, Series
+
+OFFSET_S = 2.0
+"""So far may nodes' clocks be apart."""
+_COMPUTES = 0.4
+_STANDS = 0.15
+"""Shares of the usual activity."""
+_IDLE_POWER = 0.12
+"""Of the limit: about what a GPU takes that does nothing."""
+_BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """`activity` (n_bins,) of the job, 1 is usual, NaN not told; `of` (n_workers, n_bins) of each worker.
+
+    `metric` is what it was told by, None where nothing was; `active` (n_bins,): the job computes.
+    """
+
+    metric: Metric | None
+    of: Matrix
+    activity: Matrix
+    active: NDArray[np.bool_]
+
+    def pauses(self) -> list[tuple[int, int]]:
+        """Bins [first, last) in which the job computes not at all, between two in which it does."""
+        busy = np.flatnonzero(self.active)
+        if busy.size < 2:
+            return []
+        gaps = np.flatnonzero(np.diff(busy) > 1)
+        runs = [(int(busy[gap]) + 1, int(busy[gap + 1])) for gap in gaps]
+        return [(a, b) for a, b in runs if np.nanmin(np.append(self.activity[a:b], np.inf)) < _STANDS]
+
+    def stands_from(self) -> int | None:
+        """The first bin since which the job has done nothing, to the end; None where it goes on."""
+        busy = np.flatnonzero(self.active)
+        if not busy.size or busy[-1] == len(self.active) - 1:
+            return None
+        after = self.activity[busy[-1] + 1 :]
+        first = np.flatnonzero(after < _STANDS)
+        if not first.size or not (after[first[0] :][np.isfinite(after[first[0] :])] < _STANDS).all():
+            return None
+        return int(busy[-1] + 1 + first[0])
+
+
+def phases(series: Series) -> Phases:
+    """By the tensor pipe, SM activity, power or utilisation: the first that most workers told."""
+    n, n_bins = len(series.workers), series.n_bins
+    for metric in _BY:
+        matrix = series.get(metric)
+        if matrix is None or np.isfinite(matrix).any(axis=1).mean() < 0.5:
+            continue
+        amount = np.maximum(matrix - _IDLE_POWER, 0.0) if metric is Metric.POWER else matrix
+        usual = quantile(amount, 0.75)[:, None]
+        if not (usual > 0.01).any():
+            continue  # such as a tensor pipe that nobody uses
+        with np.errstate(invalid="ignore", divide="ignore"):
+            of = np.where(usual > 0.01, amount / usual, np.nan)
+        activity = median(of.T)
+        return Phases(metric=metric, of=of, activity=activity, active=activity >= _COMPUTES)
+    gaps = np.full((n, n_bins), np.nan)
+    return Phases(metric=None, of=gaps, activity=np.full(n_bins, np.nan), active=np.zeros(n_bins, dtype=bool))
+
+
+def without_offsets(series: Series, found: Phases) -> Series:
+    """Nodes' rows moved by what their clocks seem to be ahead, OFFSET_S at most, by what all do at once.
+
+    Only where bins are fine enough to show it, and where it fits clearly better than the clocks as they are.
+    """
+    most = int(OFFSET_S / series.width_s)
+    if most < 1 or len(series.nodes) < 2 or found.metric is None:
+        return series
+    courses = {node: median(found.of[series.on(node)].T) for node in series.nodes}
+    values = {metric: matrix.copy() for metric, matrix in series.values.items()}
+    offsets: dict[str, float] = {}
+    for node, course in courses.items():
+        others = np.stack([other for name, other in courses.items() if name != node])
+        reference = median(others.T)
+        fits = {lag: _fit(course, reference, lag) for lag in range(-most, most + 1)}
+        best = max(fits, key=lambda lag: (fits[lag], -abs(lag)))
+        if best != 0 and fits[best] >= 0.5 and fits[best] > fits[0] + 0.1:
+            offsets[node] = best * series.width_s
+            rows = series.on(node)
+            for matrix in values.values():
+                matrix[rows] = _moved(matrix[rows], best)
+    return replace(series, values=values, offsets_s=offsets) if offsets else series
+
+
+def _fit(course: Matrix, reference: Matrix, lag: int) -> float:
+    moved = _moved(course[None, :], lag)[0]
+    both = np.isfinite(moved) & np.isfinite(reference)
+    if both.sum() < 16:
+        return -1.0
+    a, b = moved[both] - middle(moved[both]), reference[both] - middle(reference[both])
+    length = np.sqrt((a**2).sum() * (b**2).sum())
+    return float((a * b).sum() / length) if length > 0 else -1.0
+
+
+def _moved(rows: Matrix, lag: int) -> Matrix:
+    """Earlier by `lag` bins; gaps where nothing is known."""
+    moved = np.full_like(rows, np.nan)
+    n = rows.shape[1]
+    moved[:, max(-lag, 0) : n - max(lag, 0)] = rows[:, max(lag, 0) : n - max(-lag, 0)]
+    return moved

@@ -1,0 +1,221 @@
+"""How far each worker lies from its peers, in each signal, and since when.
+
+In synchronous training all workers take equally long for a step, so what tells them apart is what fills it:
+
+- *busy*: the time that the SMs are active. Who is behind has it higher, since it waits for nobody.
+- *work*: the tensor pipe's cycles × the clock, what was computed per second. Equal work per step makes it
+  equal, whatever the clocks: a slow GPU does as much as its peers. Only who has more to do has it higher.
+- *clock*, *throttle*: the hardware's own word.
+- *util*: who waits for peers spins, and is at 100 %; who waits for data is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.changes import split
+from slurm_gpu.diagnose.peers import Groups
+from slurm_gpu.diagnose.robust import MAD_TO_SIGMA, Matrix, median, middle, quantile, smooth
+from slurm_gpu.diagnose.series import Metric, Series
+
+BLOCK_S = 15.0
+"""What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""
+LEAST_BLOCKS = 3
+_CLEAR_CHANGE_Z = 6.0
+
+
+class Signal(StrEnum):
+    """What is compared with peers."""
+
+    BUSY = "busy"
+    WORK = "work"
+    POWER = "power"
+    CLOCK = "clock"
+    THROTTLE = "throttle"
+    UTIL = "util"
+    NVLINK = "nvlink"
+    PCIE = "pcie"
+    INFINIBAND = "infiniband"
+    NETWORK = "network"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    worse_up: bool
+    """Whether trouble makes it higher: its peers are then those in the lower half."""
+    differs_by: float
+    """Spread that is never less between peers that are alike: GPUs are not equal."""
+    ratio: bool = True
+    """Compared as the logarithm of the ratio, else as the difference."""
+
+
+_KINDS = {
+    Signal.BUSY: _Kind(True, 0.006),
+    Signal.WORK: _Kind(True, 0.008),
+    Signal.POWER: _Kind(True, 0.012),
+    Signal.CLOCK: _Kind(False, 0.006),
+    Signal.THROTTLE: _Kind(True, 0.02, ratio=False),
+    Signal.UTIL: _Kind(False, 0.01, ratio=False),
+    Signal.NVLINK: _Kind(False, 0.02),
+    Signal.PCIE: _Kind(False, 0.03),
+    Signal.INFINIBAND: _Kind(False, 0.02),
+    Signal.NETWORK: _Kind(False, 0.04),
+    Signal.CPU: _Kind(True, 0.05, ratio=False),
+}
+_DIRECT = {
+    Signal.BUSY: Metric.SM_ACTIVE,
+    Signal.POWER: Metric.POWER,
+    Signal.CLOCK: Metric.SM_CLOCK,
+    Signal.THROTTLE: Metric.THROTTLE,
+    Signal.UTIL: Metric.UTIL,
+    Signal.NVLINK: Metric.NVLINK,
+    Signal.PCIE: Metric.PCIE,
+    Signal.INFINIBAND: Metric.INFINIBAND,
+    Signal.NETWORK: Metric.NETWORK,
+    Signal.CPU: Metric.CPU,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deviation:
+    """Of each worker (n_workers,), in the part of the time in which it lies farthest from its peers.
+
+    `level`: logarithm of the ratio to peers, or the difference (throttle, util, cpu: fractions of 1); `z`:
+    over the spread of the peers; NaN where not told. `first` and `stop`: blocks [first, stop) of that part.
+    `own`: the signal's own level then.
+    """
+
+    signal: Signal
+    level: Matrix
+    z: Matrix
+    first: NDArray[np.intp]
+    stop: NDArray[np.intp]
+    own: Matrix
+    ratios: Matrix
+    """(n_workers, n_blocks), of which the levels are medians."""
+
+    def up(self, least: float, z: float) -> NDArray[np.bool_]:
+        """Who lies above its peers."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray((self.level >= least) & (self.z >= z))
+
+    def down(self, least: float, z: float) -> NDArray[np.bool_]:
+        """Who lies below its peers."""
+        with np.errstate(invalid="ignore"):
+            return np.asarray((self.level <= -least) & (self.z <= -z))
+
+    def within(self, row: int, first: int, stop: int) -> float:
+        """The level of one worker in other blocks; NaN where not told."""
+        return middle(self.ratios[row, first:stop])
+
+
+def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matrix], int]:
+    """Each signal while the job computes, in blocks (n_workers, n_blocks), and how many bins make a block."""
+    n = max(1, round(BLOCK_S / series.width_s))
+    if series.n_bins < n * LEAST_BLOCKS:
+        n = max(1, series.n_bins // LEAST_BLOCKS)
+    tensor, clock = series.get(Metric.TENSOR), series.get(Metric.SM_CLOCK)
+    found = {
+        signal: matrix for signal, metric in _DIRECT.items() if (matrix := series.get(metric)) is not None
+    }
+    if tensor is not None:
+        found[Signal.WORK] = tensor if clock is None else tensor * clock
+    return {signal: smooth(np.where(active, matrix, np.nan), n) for signal, matrix in found.items()}, n
+
+
+def deviation(signal: Signal, rows: Matrix, groups: Groups) -> Deviation:
+    """Compare every worker with those of its group; `rows` as `blocks` makes them."""
+    kind = _KINDS[signal]
+    ratios = _to_peers(rows, groups, kind)
+    first, stop = _episodes(ratios, kind)
+    columns = np.arange(ratios.shape[1])
+    inside = (columns >= first[:, None]) & (columns < stop[:, None])
+    own_part = np.where(inside, ratios, np.nan)
+    level = median(own_part)
+    whole = median(ratios)
+    errors = _standard_error(own_part, level)
+    z = np.full(len(rows), np.nan)
+    for members in groups.members():
+        centre, spread = _alike(whole[members], kind)
+        level[members] -= centre
+        z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
+    return Deviation(
+        signal=signal,
+        level=level,
+        z=z,
+        first=first,
+        stop=stop,
+        own=median(np.where(inside, rows, np.nan)),
+        ratios=ratios,
+    )
+
+
+def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
+    """Each block relative to the better half's level in the same block."""
+    ratios = np.full(rows.shape, np.nan)
+    for members in groups.members():
+        group = rows[members]
+        # In a small group the better one is what the others could be.
+        reference = quantile(group.T, 0.5 if len(members) >= 4 else 0.0 if kind.worse_up else 1.0)
+        if kind.ratio:
+            usual = middle(reference)
+            if not usual > 0:
+                continue  # a link that nobody uses tells nothing
+            least = 0.02 * usual
+            with np.errstate(invalid="ignore"):
+                ratios[members] = np.log(np.maximum(group, least) / np.maximum(reference, least))
+        else:
+            ratios[members] = group - reference
+    return ratios
+
+
+def _alike(levels: Matrix, kind: _Kind) -> tuple[float, float]:
+    """Centre and spread of the peers that are well, where up to half of them are not.
+
+    Of a normal distribution the better half has its median 0.674 σ beside the centre, and half of it lies
+    within 0.399 σ of that: so both follow from that half alone.
+    """
+    known = levels[np.isfinite(levels)]
+    if known.size < 4:
+        return 0.0, 0.0
+    centre = float(np.median(known))
+    half = known[known <= centre] if kind.worse_up else known[known >= centre]
+    within = float(np.median(half))
+    spread = float(np.median(np.abs(half - within))) / 0.399
+    return within + (0.674 if kind.worse_up else -0.674) * spread, spread
+
+
+def _standard_error(part: Matrix, level: Matrix) -> Matrix:
+    counts = np.isfinite(part).sum(axis=1)
+    spread = MAD_TO_SIGMA * median(np.abs(part - level[:, None]))
+    error: Matrix = 1.25 * spread / np.sqrt(np.maximum(counts, 1))
+    return np.where(np.isfinite(error), error, 0.0)
+
+
+def _episodes(ratios: Matrix, kind: _Kind) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Of each row the blocks [first, stop) between clear changes that lie farthest from the peers."""
+    n_rows, n = ratios.shape
+    first, stop = np.zeros(n_rows, dtype=np.intp), np.full(n_rows, n, dtype=np.intp)
+    found = split(ratios, LEAST_BLOCKS)
+    clear = (found.z >= _CLEAR_CHANGE_Z) & (np.abs(found.after - found.before) >= 2 * kind.differs_by)
+    for row in np.flatnonzero(clear):
+        at = int(found.at[row])
+        low, high = (at, n) if abs(found.after[row]) >= abs(found.before[row]) else (0, at)
+        # It may have ended, or begun, within that part as well.
+        inner = split(ratios[row : row + 1, low:high], LEAST_BLOCKS)
+        if inner.z[0] >= _CLEAR_CHANGE_Z and abs(inner.after[0] - inner.before[0]) >= 2 * kind.differs_by:
+            middle_at = low + int(inner.at[0])
+            later = abs(inner.after[0]) >= abs(inner.before[0])
+            low, high = (middle_at, high) if later else (low, middle_at)
+        first[row], stop[row] = low, high
+    return first, stop
+
+
+def all_deviations(signals: dict[Signal, Matrix], groups: Groups) -> dict[Signal, Deviation]:
+    """Of every signal that was told."""
+    return {signal: deviation(signal, rows, groups) for signal, rows in signals.items()}

@@ -1,0 +1,174 @@
+"""What the GPUs wait for: links between them, or data from their hosts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.changes import segments
+from slurm_gpu.diagnose.hardware import LEAST_CLOCK
+from slurm_gpu.diagnose.robust import Matrix, middle
+from slurm_gpu.diagnose.signals import BLOCK_S, Signal
+from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
+
+_LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
+_LEAST_LINK = 0.12
+_LEAST_UTIL = 0.05
+_UTIL_OF_ALL = 0.8
+_CPU_FULL = 0.85
+_LEAST_TREND = 0.04
+
+
+def links(case: Case) -> Verdict | None:
+    """Links that carry less than those of peers, though in step: what they should carry goes elsewhere."""
+    for signal in _LINKS:
+        rows = case.down(signal, _LEAST_LINK) & ~case.down(Signal.UTIL, 0.1)
+        if not rows.any() or rows.sum() > 0.5 * case.judged.sum():
+            continue
+        since_s, until_s = case.span(signal, rows)
+        evidence = [case.evidence(signal, rows)]
+        evidence += [
+            case.evidence(other, rows)
+            for other in _LINKS
+            if other is not signal and (case.up(other, _LEAST_LINK) & rows).any()
+        ]
+        between = tuple(dict.fromkeys(worker.node for worker in case.workers(rows)))
+        return case.verdict(
+            Cause.COMMUNICATION,
+            case.sure(signal, rows, 0.85),
+            kind=signal.value,
+            culprits=case.workers(rows) if signal in (Signal.NVLINK, Signal.PCIE) else (),
+            nodes=between,
+            since_s=since_s,
+            until_s=until_s,
+            evidence=tuple(evidence),
+        )
+    return None
+
+
+def starved(case: Case) -> Verdict | None:
+    """GPUs that have nothing to run part of the time, while those that wait for them spin."""
+    rows = case.down(Signal.UTIL, _LEAST_UTIL)
+    if rows.any() and rows.sum() <= 0.5 * case.judged.sum():
+        since_s, until_s = case.span(Signal.UTIL, rows)
+        evidence = [case.evidence(Signal.UTIL, rows)]
+        hosts = (case.up(Signal.CPU, 0.1, 4.0) & rows).any()
+        if hosts:
+            evidence.append(case.evidence(Signal.CPU, rows))
+        nodes = case.whole_nodes(rows)
+        verdict = case.verdict(
+            Cause.STARVATION,
+            0.85 if hosts else 0.7,
+            kind="node" if nodes else "workers",
+            culprits=case.workers(rows),
+            nodes=nodes,
+            since_s=since_s,
+            until_s=until_s,
+            evidence=tuple(evidence),
+        )
+        if (case.down(Signal.CLOCK, LEAST_CLOCK) & rows).any():
+            why = "their clocks are lower as well, as those of idle GPUs may be"
+            verdict = verdict.limited(why, most=SUSPECT_BELOW)
+        return verdict
+    util, cpu = case.job(Signal.UTIL), case.job(Signal.CPU)
+    if util is None or not (level := middle(util)) < _UTIL_OF_ALL:
+        return None
+    text = f"all GPUs have nothing to run for {1 - level:.0%} of the time"
+    evidence = [Evidence(text=text, metric="util", value=level, expected=1.0)]
+    full = cpu is not None and middle(cpu) >= _CPU_FULL
+    if cpu is not None and full:
+        text = f"CPUs are busy for {middle(cpu):.0%}"
+        evidence.append(Evidence(text=text, metric="cpu", value=middle(cpu), expected=0.5))
+    return case.verdict(Cause.STARVATION, 0.85 if full else 0.55, kind="all", evidence=tuple(evidence))
+
+
+@dataclass(frozen=True, slots=True)
+class _Trend:
+    """Blocks [first, stop) in which the job as a whole does less than at its best: `fell`, a logarithm."""
+
+    signal: Signal
+    first: int
+    stop: int
+    fell: float
+    best: tuple[int, int]
+
+
+def slower_than_before(case: Case) -> Verdict | None:
+    """No worker stands out, but all do less than they did: by what else changed then."""
+    trend = _trend(case)
+    if trend is None:
+        return None
+    util = _change(case, Signal.UTIL, trend)
+    clock = _change(case, Signal.CLOCK, trend)
+    since_s = case.time_of(trend.first) if trend.first > 0 else None
+    until_s = case.time_of(trend.stop) if trend.stop < case.n_blocks else None
+    text = f"all workers together: {trend.signal.value} fell by {1 - np.exp(trend.fell):.0%}"
+    evidence = [Evidence(text=text, metric=trend.signal.value, value=float(np.exp(trend.fell)), expected=1.0)]
+    when = {"since_s": since_s, "until_s": until_s}
+    if util is not None and util <= -_LEAST_UTIL and util <= 0.3 * trend.fell:
+        text = f"utilisation fell by {-util:.0%}: they wait for their hosts, not for each other"
+        evidence.append(Evidence(text=text, metric="util", value=util, expected=0.0))
+        return case.verdict(Cause.STARVATION, 0.75, kind="all", evidence=tuple(evidence), **when)
+    if clock is not None and clock <= 0.7 * trend.fell:
+        text = f"all clocks fell by {1 - np.exp(clock):.0%}"
+        evidence.append(Evidence(text=text, metric="clock", value=float(np.exp(clock)), expected=1.0))
+        return case.verdict(Cause.SLOW, 0.65, kind="all clocks", evidence=tuple(evidence), **when)
+    moved = {signal: _change(case, signal, trend) for signal in _LINKS}
+    carried = {signal: change for signal, change in moved.items() if change is not None}
+    if util is None or not carried:
+        return None
+    slack = max(0.06, 0.6 * abs(trend.fell))
+    if not all(abs(change - trend.fell) <= slack for change in carried.values()):
+        return None  # an evaluation, or another phase of the work: what is sent per step changed as well
+    for signal, change in carried.items():
+        text = f"{signal.value} fell with it, by {1 - np.exp(change):.0%}, while the GPUs stayed busy waiting"
+        evidence.append(Evidence(text=text, metric=signal.value, value=float(np.exp(change)), expected=1.0))
+    return case.verdict(
+        Cause.COMMUNICATION, 0.7, kind="all", nodes=case.series.nodes, evidence=tuple(evidence), **when
+    )
+
+
+def _trend(case: Case) -> _Trend | None:
+    for signal in (Signal.WORK, Signal.BUSY, Signal.POWER):
+        job = case.job(signal)
+        if job is None or not middle(job) > 0.01:
+            continue
+        parts = segments(np.log(np.maximum(job, 1e-4)))
+        each_s = case.bins_of_block * case.series.width_s
+        long = [part for part in parts if (part.stop - part.start) * each_s >= 4 * BLOCK_S]
+        if not long:
+            return None
+        best = max(long, key=lambda part: part.level)
+        after = [
+            part
+            for part in long
+            if part.start >= best.stop and (part.stop - part.start) * each_s >= case.rules.trend_s
+        ]
+        if not after:
+            return None
+        worst = min(after, key=lambda part: part.level)
+        fell = worst.level - best.level
+        if fell > -_LEAST_TREND:
+            return None
+        return _Trend(signal, worst.start, worst.stop, fell, (best.start, best.stop))
+    return None
+
+
+def _change(case: Case, signal: Signal, trend: _Trend) -> float | None:
+    job = case.job(signal)
+    if job is None:
+        return None
+    now, then = _level(job, trend.first, trend.stop), _level(job, *trend.best)
+    if not (np.isfinite(now) and np.isfinite(then)):
+        return None
+    if signal in (Signal.UTIL, Signal.CPU):
+        return now - then
+    if not then > 1e-3:
+        return None  # a link that the job does not use
+    return float(np.log(max(now, 1e-6) / then))
+
+
+def _level(row: Matrix, first: int, stop: int) -> float:
+    return middle(row[first:stop])

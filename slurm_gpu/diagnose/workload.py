@@ -1,0 +1,136 @@
+"""Some have more to do than others: workers, stages, or whoever got the long sequences this time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.hardware import LEAST_BUSY
+from slurm_gpu.diagnose.robust import Matrix, median, middle
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.diagnose.verdict import Cause, Evidence, Verdict
+
+_LEAST_POWER = 0.04
+_STAGE_TIMES = 1.2
+"""A first or last stage does some 10 % more for its embedding or its loss, and nobody minds."""
+_SEQUENCE_SPREAD = 0.05
+_SEQUENCE_CORRELATION = 0.5
+
+
+def heavier(case: Case) -> Verdict | None:
+    """Workers that are busy longer because they do more; nobody is accused of it."""
+    if Signal.WORK in case.deviations:
+        signal = Signal.WORK
+        with np.errstate(invalid="ignore"):
+            more = case.level(Signal.WORK) >= 0.5 * case.level(Signal.BUSY)
+        rows = case.up(Signal.BUSY, LEAST_BUSY, 5.0) & case.up(Signal.WORK, 0.02, 4.0) & more
+        base = 0.85
+    else:
+        # Without the tensor pipe's word power is what tells of work.
+        signal = Signal.POWER
+        rows = case.up(Signal.POWER, _LEAST_POWER)
+        if Signal.BUSY in case.deviations:
+            rows &= case.up(Signal.BUSY, LEAST_BUSY, 5.0)
+        base = 0.65
+    if not rows.any():
+        return None
+    since_s, until_s = case.span(signal, rows)
+    told = [one for one in (Signal.WORK, Signal.BUSY, Signal.POWER, Signal.CLOCK) if one in case.deviations]
+    names = tuple(worker.name for worker in case.workers(rows))
+    return case.verdict(
+        Cause.IMBALANCE,
+        case.sure(signal, rows, base) if signal is Signal.WORK else base,
+        kind="workers",
+        roles=names,
+        since_s=since_s,
+        until_s=until_s,
+        evidence=tuple(case.evidence(one, rows) for one in told),
+    )
+
+
+def stages(case: Case) -> Verdict | None:
+    """One group of peers is busy and works more than each other group, which wait for it."""
+    groups = case.groups
+    if len(groups.names) < 2:
+        return None
+    levels = {}
+    for signal in (Signal.BUSY, Signal.WORK, Signal.POWER):
+        rows = case.signals.get(signal)
+        if rows is not None:
+            levels[signal] = np.array([middle(median(rows[members])) for members in groups.members()])
+    asked: list[Signal] = [one for one in (Signal.BUSY, Signal.WORK) if one in levels]
+    asked = asked or list(levels)
+    if not asked or any(not np.isfinite(levels[signal]).all() for signal in asked):
+        return None
+    busiest = int(np.argmax(levels[asked[-1]]))
+    evidence = []
+    for signal in asked:
+        others = float(np.median(np.delete(levels[signal], busiest)))
+        own = float(levels[signal][busiest])
+        if not others > 0 or own / others < _STAGE_TIMES:
+            return None
+        text = f"{groups.names[busiest]}: {own / others:.2f} times the {signal.value} of the other groups"
+        evidence.append(Evidence(text=text, metric=signal.value, value=own, expected=others))
+    return case.verdict(
+        Cause.IMBALANCE,
+        0.75 if Signal.WORK in asked else 0.55,
+        kind="pipeline stage",
+        roles=(groups.names[busiest],),
+        evidence=tuple(evidence),
+    )
+
+
+def sequences(case: Case) -> Verdict | None:
+    """Who has most to do changes all the time: busy and work vary together, and on each worker by itself.
+
+    Within a node and a group alone, where all clocks are one. Noise of measurements is each one's own, and
+    would not vary together.
+    """
+    busy, tensor = case.series.get(Metric.SM_ACTIVE), case.series.get(Metric.TENSOR)
+    if busy is None or tensor is None:
+        return None
+    one, other = (_own_course(case, matrix) for matrix in (busy, tensor))
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < 100:
+        return None
+    a, b = one[both], other[both]
+    spread = float(min(a.std(), b.std()))
+    if spread < _SEQUENCE_SPREAD:
+        return None
+    correlation = float(np.corrcoef(a, b)[0, 1])
+    if not correlation >= _SEQUENCE_CORRELATION:
+        return None
+    text = f"what workers do varies by {spread:.0%}, each for itself, in SM activity and tensor work alike"
+    return case.verdict(
+        Cause.IMBALANCE,
+        0.7,
+        kind="sequence",
+        evidence=(
+            Evidence(text=text, metric="tensor", value=spread, expected=0.02),
+            Evidence(
+                text=f"both vary together (correlation {correlation:.2f})",
+                metric="busy × work",
+                value=correlation,
+                expected=0.0,
+            ),
+        ),
+    )
+
+
+def _own_course(case: Case, matrix: Matrix) -> Matrix:
+    """Relative to the worker's own level, and to that of its node's peers at the same time."""
+    own = np.full(matrix.shape, np.nan)
+    for node in case.series.nodes:
+        there = case.series.on(node)
+        for group in range(len(case.groups.names)):
+            rows = there[case.groups.of[there] == group]
+            if rows.size < 2:
+                continue
+            part = np.where(case.phases.active, matrix[rows], np.nan)
+            usual = median(part)[:, None]
+            with np.errstate(invalid="ignore", divide="ignore"):
+                relative = np.where(usual > 0.02, part / usual, np.nan)
+            together = median(relative.T)
+            own[rows] = relative - together
+    return own
