@@ -13,13 +13,11 @@ from starlette.types import Receive, Scope, Send
 from slurm_gpu.errors import UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
 from slurm_gpu.monitor.board import Board
+from slurm_gpu.monitor.shelf import Key
 from slurm_gpu.monitor.state import State
 from slurm_gpu.monitor.viewer import Flavour, ViewerOf
 
 RETRY_AFTER_S = 5
-_KEPT = 4096
-"""Answers of one state; what is asked beyond that is made each time."""
-
 Make = Callable[[State, Flavour, str], bytes]
 """(state, who may see it, the parameter's value) to a body; raises UsageError for a value that is none."""
 
@@ -37,6 +35,8 @@ class Told:
     """Whether everybody gets the same."""
     of_metric: bool = False
     """Whether it is as old as the metric that its parameter names."""
+    same_as: Callable[[State, str], str] = lambda _, value: value
+    """A value that is answered alike: what may be anything must not be kept under each; raises UsageError."""
 
 
 class Listing:
@@ -60,7 +60,8 @@ class Listing:
         """The one that is kept, or a new one."""
         told = self._told
         seen_by = Flavour(True, "") if told.for_all else flavour
-        key = told.name, value, seen_by
+        value = told.same_as(state, value)
+        key = Key(told.name, value, seen_by)
         answer = state.answers.get(key)
         if answer is None:
             body = told.make(state, seen_by, value)
@@ -70,8 +71,7 @@ class Listing:
                 (b"x-layout", state.layout.id.encode()),
             ]
             answer = Answer(body, told.media, headers)
-            if len(state.answers) < _KEPT:
-                state.answers[key] = answer
+            state.answers.keep(key, answer)
         return answer
 
     def _value(self, query: bytes) -> str:

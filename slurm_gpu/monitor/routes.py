@@ -94,7 +94,7 @@ ROUTES = (
     ApiRoute(
         "/api/v1/jobs",
         "Jobs that run and that wait: all, or what changed since a version.",
-        _listing(Told("jobs", told.jobs, "since")),
+        _listing(Told("jobs", told.jobs, "since", same_as=told.known_version)),
         ((JSON, schemas.JOBS),),
         (_SINCE,),
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from slurm_gpu.monitor.answer import Answer
 from slurm_gpu.monitor.flags import Attention, ShownFlag
 from slurm_gpu.monitor.frames import job_frames, live_frames, own_squares, state_frame
 from slurm_gpu.monitor.holding import Holding, find_holding
@@ -13,7 +12,7 @@ from slurm_gpu.monitor.jobs import JobTable
 from slurm_gpu.monitor.layout import Layout, layout_key, make_layout
 from slurm_gpu.monitor.metrics import STATE
 from slurm_gpu.monitor.seen import Seen
-from slurm_gpu.monitor.viewer import Flavour
+from slurm_gpu.monitor.shelf import Shelf
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +30,8 @@ class State:
     """By user the squares that only they hold."""
     jobs: JobTable
     flags: Sequence[ShownFlag] = ()
-    answers: dict[tuple[str, str, Flavour], Answer] = field(default_factory=dict, repr=False)
-    """Made already for this state, by what was asked and by who may see them."""
+    answers: Shelf = field(default_factory=Shelf, repr=False)
+    """Made already for this state."""
 
     def as_of_s(self, metric: str | None = None) -> float:
         """When a frame, or without a metric the whole, was true."""

@@ -113,6 +113,12 @@ def squares(state: State, flavour: Flavour, metric: str) -> bytes:
     return draw(state.layout, plan(state.layout), known, octets, title).encode()
 
 
+def known_version(state: State, since: str) -> str:
+    """The version as it is written, and "" for one that is not known: all these get everything."""
+    version = read_version(since)
+    return str(version) if version is not None and state.jobs.knows(version) else ""
+
+
 def read_version(text: str) -> int | None:
     """The version that a client has; None for none. Raises UsageError."""
     if text == "":

@@ -99,3 +99,30 @@ def test_a_path_that_is_not_there_is_answered_in_json(here: Here):
 
 def _metrics(here: Here) -> list[str]:
     return [item["name"] for item in here.get("/api/v1/layout").json()["metrics"]]
+
+
+def test_versions_that_nobody_has_take_no_room(here: Here):
+    state = here.board.state
+    assert state is not None
+    here.get("/api/v1/jobs")
+    n = len(state.answers)
+    for version in range(100, 150):
+        here.get(f"/api/v1/jobs?since={version}")
+        here.get(f"/api/v1/jobs?since=000{version}")
+    assert len(state.answers) == n
+
+
+def test_answers_are_kept_while_there_is_room_and_made_each_time_beyond_it(here: Here):
+    state = here.board.state
+    assert state is not None
+    state.answers._left_bytes = 3000
+    for _ in range(2):
+        sizes = {name: len(here.get(f"/api/v1/frame?metric={name}").content) for name in _metrics(here)}
+        assert set(sizes.values()) == {64}
+    assert len(state.answers) == 1
+
+
+@pytest.mark.parametrize("since", ["-1", "x", "1" * 19, "1e3", "%00", "1;2"])
+def test_a_version_that_is_no_number_is_refused(here: Here, since: str):
+    answer = here.get(f"/api/v1/jobs?since={since}")
+    assert (answer.status_code, "whole number" in answer.json()["error"]) == (400, True)
