@@ -203,7 +203,7 @@ class DatabaseClient:
         return ClusterState.from_json(self._get("/v1/cluster", {}))
 
     def running(self) -> Running:
-        """How the jobs that run have used their GPUs since they began; for operators."""
+        """How the jobs that run have used their GPUs since they began: one's own, and all for operators."""
         return Running.from_json(self._get("/v1/running", {}))
 
     def forecast(self, job: str) -> Forecast | str:

@@ -6,16 +6,17 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, RowMapping, select, type_coerce
 from starlette.concurrency import run_in_threadpool
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slurm_gpu.attention.concern import Rules
 from slurm_gpu.database.asking import authenticated
 from slurm_gpu.database.derive import resolve_double_watches
+from slurm_gpu.database.identity import Caller
 from slurm_gpu.database.packed import HISTOGRAMS, pack_statistics, unpacker
 from slurm_gpu.database.running import RecentXid, Running, RunningUse
 from slurm_gpu.database.schema import Packed, event, run, run_device
@@ -36,45 +37,76 @@ _COLUMNS = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found, and by job whose it is: (uid where Slurm knows it, name)."""
+
+    running: Running
+    owners: Mapping[int, tuple[int | None, str]]
+
+    @classmethod
+    def nothing(cls) -> Found:
+        """Before anybody asked."""
+        return cls(Running(as_of_s=0.0, jobs=(), xids=()), {})
+
+    def seen_by(self, caller: Caller) -> Running:
+        """The jobs that the caller may see in full."""
+        own = {job_id for job_id, owner in self.owners.items() if caller.may_see(*owner)}
+        return replace(
+            self.running,
+            jobs=[use for use in self.running.jobs if use.job_id in own],
+            xids=[xid for xid in self.running.xids if xid.job_id in own],
+        )
+
+
 class RunningPage:
     """GET /v1/running."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._lock = threading.Lock()
-        self._until, self._body = 0.0, b""
+        self._until, self._found, self._body = 0.0, Found.nothing(), b""
 
     async def get(self, request: Request) -> Response:
-        """Answer an operator."""
+        """Answer with all of them, or a user with their own."""
         caller = await authenticated(self._services.authenticator, request)
-        if not caller.sees_all:
-            raise HTTPException(403, "how all jobs use their GPUs is shown to operators")
-        return Response(await run_in_threadpool(self._answer), media_type="application/json")
+        body = await run_in_threadpool(self._answer, caller)
+        return Response(body, media_type="application/json")
 
-    def _answer(self) -> bytes:
+    def _answer(self, caller: Caller) -> bytes:
+        found, body = self._newest()
+        return body if caller.sees_all else _dump(found.seen_by(caller))
+
+    def _newest(self) -> tuple[Found, bytes]:
         """One at a time finds out, and the others have what it found."""
         services = self._services
         with self._lock:
             if not self._body or services.clock.monotonic() >= self._until:
                 with services.database.reading() as connection:
                     now_s = services.clock.wall()
-                    found = find_running(connection, services.cluster, now_s, services.min_coverage)
-                self._body = json.dumps(found.to_json(), separators=(",", ":")).encode()
+                    self._found = find_running(connection, services.cluster, now_s, services.min_coverage)
+                self._body = _dump(self._found.running)
                 self._until = services.clock.monotonic() + KEPT_S
-            return self._body
+            return self._found, self._body
 
 
-def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Running:
+def find_running(connection: Connection, cluster: str, now_s: float, min_coverage: float) -> Found:
     """Of all runs that go on."""
     goes_on = run.c.cluster == cluster, run.c.end_s.is_(None), run.c.start_s.is_not(None)
-    query = select(run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage).where(*goes_on)
+    columns = run.c.run_id, run.c.job_id, run.c.start_s, run.c.coverage, run.c.uid, run.c.user
+    query = select(*columns).where(*goes_on)
     rows = connection.execute(query).mappings().all()
     measured = _measured(connection, [row["run_id"] for row in rows])
-    return Running(
+    told = Running(
         as_of_s=now_s,
         jobs=[_use(row, measured.get(row["run_id"], (None, None)), min_coverage) for row in rows],
         xids=_xids(connection, {row["job_id"] for row in rows}, int(now_s) - XIDS_OF_S),
     )
+    return Found(told, {row["job_id"]: (row["uid"], row["user"]) for row in rows})
+
+
+def _dump(running: Running) -> bytes:
+    return json.dumps(running.to_json(), separators=(",", ":")).encode()
 
 
 _Histograms = tuple[Histogram | None, Histogram | None]

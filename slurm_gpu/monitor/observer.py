@@ -33,7 +33,7 @@ class Observable(Protocol):
         """The nodes that run slurm-gpud, and their devices."""
 
     def running(self) -> Running:
-        """How the jobs that run have used their GPUs; for operators."""
+        """How the jobs that run have used their GPUs: one's own, and all for operators."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Observer:
 
 
 def _running(source: Observable) -> Running | None:
-    """None for who is no operator, and of an older slurm-gpudbd."""
+    """None of an older slurm-gpudbd."""
     try:
         return source.running()
     except DatabaseError:

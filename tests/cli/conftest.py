@@ -13,7 +13,7 @@ from slurm_gpu.database.client import Act, Decision, Health, NodeReport, Run, Ru
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.running import Running
-from slurm_gpu.errors import DatabaseError, NotAllowedError, SlurmError
+from slurm_gpu.errors import DatabaseError, SlurmError
 from slurm_gpu.records import Live, Mean, Record, Total
 from slurm_gpu.slurm.sacctmgr import LimitStore
 from tests.slurm.recorded import NOW_S, recorded_client
@@ -67,7 +67,7 @@ class Database:
         self.cluster_state: ClusterState | None = None
         """None: slurm-gpudbd is away."""
         self.running_state: Running | None = None
-        """None: who asks is no operator."""
+        """None of an older slurm-gpudbd."""
         self.state: Health | None = make_health()
         self.asked: dict[str, Any] = {}
         self.act_list: list[Act] = []
@@ -118,7 +118,7 @@ class Database:
 
     def running(self) -> Running:
         if self.running_state is None:
-            raise NotAllowedError("not allowed: operators may see it")
+            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/running")
         return self.running_state
 
     def health(self) -> Health:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pwd
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from sqlalchemy import delete
 from slurm_gpu.database.client import DatabaseClient
 from slurm_gpu.database.runninguse import KEPT_S, RunningUse
 from slurm_gpu.database.schema import metadata
-from tests.database.running import NOBODY, ROOT, Running
+from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, WEB, Running
 from tests.database.samples import T0, row, segment
 from tests.database.test_detail import account, event, here, ship
 
@@ -98,6 +97,16 @@ def test_what_was_found_is_told_for_a_while(site: Running) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")
-def test_it_is_for_operators(site: Running) -> None:
-    status, answer = site.asked_by(NOBODY, "GET", "/v1/running")
-    assert (status, "operators" in answer["error"]) == (403, True), pwd.getpwuid(NOBODY)
+def test_users_see_their_own_jobs_and_operators_all(site: Running) -> None:
+    now_s = int(site.clock.now)
+    xids = [
+        event(n, at_s=now_s - 60, device=f"GPU-{job_id}", job_id=job_id, data={"code": 79})
+        for n, job_id in ((1, 1), (2, 2))
+    ]
+    ship(site, events=xids)
+    account(site, running(), running(job_id=2, user="nobody", uid=NOBODY))
+    for uid, jobs in ((NOBODY, [2]), (UNTOLD, []), (OPERATOR, [1, 2]), (WEB, [1, 2])):
+        status, answer = site.asked_by(uid, "GET", "/v1/running")
+        assert status == 200
+        assert [use["job_id"] for use in answer["jobs"]] == jobs
+        assert [xid["job_id"] for xid in answer["xids"]] == jobs

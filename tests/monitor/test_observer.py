@@ -10,7 +10,7 @@ from slurm_gpu.attention.concern import Concern
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import RecentXid, Running, RunningUse
-from slurm_gpu.errors import DatabaseError, NotAllowedError
+from slurm_gpu.errors import DatabaseError
 from slurm_gpu.monitor.observer import Observer
 from slurm_gpu.records import Live, LiveDevice
 from tests.monitor.clusters import NOW_S, cluster, holds, job, node
@@ -45,7 +45,7 @@ class _Site:
 
     def running(self) -> Running:
         if self.records is None:
-            raise NotAllowedError("for operators")
+            raise DatabaseError("slurm-gpudbd answered 404: there is no /v1/running")
         return self.records
 
     def look_for(self, seconds: int) -> None:
