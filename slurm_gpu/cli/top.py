@@ -38,8 +38,8 @@ def top(site: Site, once: bool, every: str, user: str | None, partition: str | N
 
     GPUs are numbered as Slurm numbers them on their node; "part" are shards of them. Nodes that are alike are
     one row. The signs behind the mean utilisation stand for the job's GPUs, one each where they are few. What
-    others' jobs do only operators see. Jobs marked ! need attention: those whose GPU reported an error, or that
-    never used theirs, are told at once, all others after four minutes of watching.
+    others' jobs do only operators see. Jobs marked ! need attention: those whose GPU reported an error, or
+    that never used theirs, are told at once, all others after four minutes of watching.
 
     Keys: space and b turn the pages, q ends it.
     """
