@@ -7,12 +7,14 @@ real one does. Measured are
   the mean of several states;
 - answers per second: whole frames of utilisation, none of them 304, of one process on 16 connections;
 - what a page has to load first: layout, frame, jobs and attention, and how long the server takes for them;
+- the page in Chromium, where there is one: bench/monitor_page.py says how;
 - streams of events: how much the server's memory grows while so many clients listen, after the first tenth
   of the time, and whether each of them is told of each state.
 
     .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600] [--json]
 
-Keys of --json, for each number of GPUs N: refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (where the
+Keys of --json, for each number of GPUs N: redraw_ms_N, redraw_cpu_ms_N, load_ms_N, load_cpu_ms_N and
+page_refresh_bytes_N of the page; refresh_bytes_N, requests_per_s_N, requests_per_cpu_s_N (where the
 server had but a part of a processor, as on a machine with others on it), load_bytes_N, first_load_ms_N;
 and requests_per_s (of the first N), events_grown_mib, events_missed.
 """
@@ -34,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from bench.arguments import number, numbers, seconds
 from bench.monitor_load import Listeners, get, requests_per_s
+from bench.monitor_page import page_figures
 
 HERE = Path(__file__).resolve().parent
 GZIP = {"Accept-Encoding": "gzip"}
@@ -113,6 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--page-only", action="store_true", help="only the page, and nothing of the server")
     parser.add_argument("--gpus", type=numbers, default=[10_240, 40_960])
     parser.add_argument("--seconds", type=seconds(1), default=10.0, help="for answers per second")
     parser.add_argument("--every", type=seconds(1), default=5.0, help="from state to state")
@@ -123,6 +127,9 @@ def main() -> None:
     results: dict[str, float] = {}
     for gpus in options.gpus:
         with serving(gpus, options.every) as (port, process):
+            results |= page_figures(port, gpus, options.every)
+            if options.page_only:
+                continue
             load_bytes, load_ms = first_load(port)
             body, whole = refresh(port, options.every)
             results[f"refresh_bytes_{gpus}"] = round(body)

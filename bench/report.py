@@ -18,16 +18,13 @@ all_rss_mib_N; and load_ms, load_cpu_ms, brush_ms, brush_median_ms, brush_cpu_ms
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -36,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import arguments
+from browser import Worked, chromium
 
 from slurm_gpu.database.engine import Database
 from tests.reports.filling import fill
@@ -107,41 +105,6 @@ def build(directory: Path, out: Path, *options: str) -> Built:
     if process.returncode:
         raise SystemExit(f"slurm-gpu report build failed:\n{said}")
     return Built(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
-
-
-@contextlib.contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser without a screen, or None where there is none."""
-    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        path = None
-    if path is None:
-        yield None
-        return
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
-
-
-class Worked:
-    """The processor time of a tab's main thread, in ms."""
-
-    def __init__(self, tab: Any) -> None:
-        self._session = tab.context.new_cdp_session(tab)
-        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
-        self._last = self._now()
-
-    def since(self) -> float:
-        """What it took since this was asked for last."""
-        before, self._last = self._last, self._now()
-        return self._last - before
-
-    def _now(self) -> float:
-        metrics = self._session.send("Performance.getMetrics")["metrics"]
-        return 1000 * next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration")
 
 
 def load_ms(browser: Any, page: Path) -> list[tuple[float, float]]:

@@ -16,16 +16,18 @@ from slurm_gpu.errors import NotFoundError, OutsideError, UsageError
 from slurm_gpu.monitor.answer import JSON, Answer
 from slurm_gpu.monitor.listing import RETRY_AFTER_S
 from slurm_gpu.monitor.openapi import document
+from slurm_gpu.monitor.page.serve import page_routes
 from slurm_gpu.monitor.routes import ROUTES, Site
 from slurm_gpu.monitor.told import dump
 from slurm_gpu.monitor.viewer import NotSignedInError
 
 
 def make_app(site: Site, more: Sequence[BaseRoute] = ()) -> Starlette:
-    """The application; `more` are routes beside the API's."""
+    """The application; `more` are routes beside the API's and the pages'."""
     api = [Route(route.path, route.make(site), methods=["GET"]) for route in ROUTES]
     described = Answer(dump(document(ROUTES)), JSON)
-    routes: list[BaseRoute] = [*api, Route("/openapi.json", described, methods=["GET"]), *more]
+    openapi = Route("/openapi.json", described, methods=["GET"])
+    routes: list[BaseRoute] = [*api, openapi, *page_routes(), *more]
     handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
         NotSignedInError: _not_signed_in,
         UsageError: _wrong,

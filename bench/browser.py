@@ -1,0 +1,43 @@
+"""A browser for benchmarks of pages, and what it takes."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """A browser without a screen, or None where there is none."""
+    path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        path = None
+    if path is None:
+        yield None
+        return
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+class Worked:
+    """The processor time of a tab's main thread, in ms."""
+
+    def __init__(self, tab: Any) -> None:
+        self._session = tab.context.new_cdp_session(tab)
+        self._session.send("Performance.enable", {"timeDomain": "threadTicks"})
+        self._last = self._now()
+
+    def since(self) -> float:
+        """What it took since this was asked for last."""
+        before, self._last = self._last, self._now()
+        return self._last - before
+
+    def _now(self) -> float:
+        metrics = self._session.send("Performance.getMetrics")["metrics"]
+        return 1000 * next(float(each["value"]) for each in metrics if each["name"] == "TaskDuration")

@@ -1,0 +1,123 @@
+"""How quick the page of slurm-gpuweb is, in Chromium without a screen and without graphics hardware.
+
+- redraw: from a new frame's values until the squares drawn of them have been handed over to be shown, rings,
+  counts and legend included: as long as it takes, and at least until the browser's next picture, one each
+  16.7 ms; the median of 41. And the processor time of it in the page's main thread.
+- load: from asking for the page until its squares are drawn, with nothing kept from before; the median of
+  nine.
+- refresh: what one new state costs the whole page on the wire, headers and all beside the squares included;
+  the mean of a few.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from bench.browser import Worked, chromium
+
+_WIDTH, _HEIGHT = 1280, 900
+_LOADS, _REDRAWS = 9, 41
+_DRAWN = "#frame[data-drawn]"
+# Each time other values everywhere, so that nothing is drawn from memory.
+_REDRAW = """async () => {
+  const module = document.querySelector('script[type=module]').src;
+  const { cluster, squares, take } = await import(module);
+  const next = cluster.octets.map((octet) => (octet === 255 ? 255 : Math.floor(101 * Math.random())));
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  const start = performance.now();
+  cluster.octets = next;
+  take(['frame']);
+  await new Promise((done) => {
+    new MutationObserver((_, observer) => {
+      observer.disconnect();
+      requestAnimationFrame(() => setTimeout(done));
+    }).observe(squares.frame, { attributes: true, attributeFilter: ['data-drawn'] });
+  });
+  return performance.now() - start;
+}"""
+
+
+def _tab(browser: Any) -> Any:
+    return browser.new_context(viewport={"width": _WIDTH, "height": _HEIGHT}).new_page()
+
+
+def page_figures(port: int, gpus: int, every_s: float) -> dict[str, float]:
+    """All of it of the page that is served there; nothing where there is no browser."""
+    url = f"http://127.0.0.1:{port}/"
+    with chromium() as browser:
+        if browser is None:
+            print("no Chromium, or no playwright: how quick the page is was not measured")
+            return {}
+        shown_ms, drawn_cpu_ms = redraws(browser, url)
+        load_ms, load_cpu_ms = loads(browser, url)
+        received = refreshes(browser, url, every_s)
+    print(
+        f"{gpus:,} squares: redrawn in {shown_ms:.1f} ms ({drawn_cpu_ms:.1f} ms of processor time), there in "
+        f"{load_ms:.0f} ms ({load_cpu_ms:.0f} ms); a state costs the page {received:,.0f} bytes",
+        flush=True,
+    )
+    return {
+        f"redraw_ms_{gpus}": round(shown_ms, 1),
+        f"redraw_cpu_ms_{gpus}": round(drawn_cpu_ms, 1),
+        f"load_ms_{gpus}": round(load_ms),
+        f"load_cpu_ms_{gpus}": round(load_cpu_ms),
+        f"page_refresh_bytes_{gpus}": round(received),
+    }
+
+
+def redraws(browser: Any, url: str) -> tuple[float, float]:
+    """(ms until shown, ms of the main thread's processor time): the medians."""
+    tab = _tab(browser)
+    tab.goto(url)
+    tab.locator(_DRAWN).wait_for()
+    tab.wait_for_timeout(1000)
+    tab.evaluate(_REDRAW)
+    worked, found = Worked(tab), []
+    for _ in range(_REDRAWS):
+        shown_ms = tab.evaluate(_REDRAW)
+        found.append((shown_ms, worked.since()))
+    tab.context.close()
+    return _medians(found)
+
+
+def loads(browser: Any, url: str) -> tuple[float, float]:
+    """(ms until the squares are there, ms of the main thread's processor time): the medians."""
+    found = []
+    for _ in range(_LOADS):
+        tab = _tab(browser)
+        tab.goto("about:blank")
+        worked = Worked(tab)
+        started = time.perf_counter()
+        tab.goto(url, wait_until="commit")
+        tab.locator(_DRAWN).wait_for()
+        found.append((1000 * (time.perf_counter() - started), worked.since()))
+        tab.context.close()
+    return _medians(found)
+
+
+def _medians(found: list[tuple[float, float]]) -> tuple[float, float]:
+    first, second = zip(*found, strict=True)
+    return statistics.median(first), statistics.median(second)
+
+
+def refreshes(browser: Any, url: str, every_s: float, states: int = 6) -> float:
+    """Bytes on the wire for one state, the mean."""
+    tab = _tab(browser)
+    session = tab.context.new_cdp_session(tab)
+    session.send("Network.enable")
+    tab.goto(url)
+    tab.locator(_DRAWN).wait_for()
+    tab.wait_for_timeout(1000 * every_s)
+    received = 0.0
+
+    def count(event: Any) -> None:
+        nonlocal received
+        received += event.get("encodedDataLength", 0)
+
+    session.on("Network.loadingFinished", count)
+    session.on("Network.dataReceived", lambda event: None)
+    tab.wait_for_timeout(1000 * every_s * states)
+    tab.context.close()
+    return received / states

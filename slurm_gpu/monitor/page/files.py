@@ -1,0 +1,104 @@
+"""The files of the pages, by name: nothing else in this directory can be asked for.
+
+Scripts and style have a version in their path, the digest of all of them: who has loaded them once need not
+ask again, and a page never gets one file of an older slurm-gpuweb and one of a newer.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+PAGES: Mapping[str, str] = {"/": "index.html", "/job": "job.html"}
+"""By path. All links in them are relative: slurm-gpuweb may be at any path of a reverse proxy."""
+FIRST = {"index.html": "start.js", "job.html": "job.js"}
+"""The script with which each begins."""
+STYLE_AND_ICON = ("monitor.css", "icon.svg")
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""No script and no style but those here, none written into a page, and no text that becomes either."""
+
+_IMPORT = re.compile(r'^import [^;]+ from "\./([a-z]+\.js)";$', re.MULTILINE)
+_MEDIA = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_ALWAYS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+_KEPT = "public, max-age=31536000, immutable"
+
+
+@dataclass(frozen=True, slots=True)
+class PageFile:
+    """One file as it is sent: `packed` is its body with gzip; `headers` are those of either form."""
+
+    body: bytes
+    packed: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def etag(self) -> str:
+        """The quoted digest of its body."""
+        return self.headers["ETag"]
+
+
+@cache
+def page_files() -> Mapping[str, PageFile]:
+    """All of them by path, such as "/" and "/page/0123456789abcdef/start.js"."""
+    parts = {name: _read(name) for name in (*STYLE_AND_ICON, *script_names())}
+    digest = hashlib.sha256()
+    for name, body in sorted(parts.items()):
+        digest.update(f"{name} {len(body)}\n".encode() + body)
+    version = digest.hexdigest()[:16]
+    found = {
+        f"/page/{version}/{name}": _file(name, body, {"Cache-Control": _KEPT}) for name, body in parts.items()
+    }
+    for path, name in PAGES.items():
+        loaded = imported(FIRST[name])
+        modules = "\n".join(f'<link rel="modulepreload" href="page/VERSION/{each}">' for each in loaded)
+        text = _read(name).decode().replace("MODULES", modules).replace("VERSION", version)
+        more = {"Cache-Control": "no-cache", "Content-Security-Policy": POLICY}
+        found[path] = _file(name, text.encode(), more)
+    return found
+
+
+def script_names() -> list[str]:
+    """The modules, by name."""
+    here = files(__package__).joinpath("script")
+    return sorted(item.name for item in here.iterdir() if item.name.endswith(".js"))
+
+
+def imported(first: str) -> list[str]:
+    """The modules that this one loads, directly or not; itself first.
+
+    A browser that is told of all of them at once asks for them side by side.
+    """
+    found = [first]
+    for name in found:
+        found += [each for each in _IMPORT.findall(_read(name).decode()) if each not in found]
+    return found
+
+
+def _read(name: str) -> bytes:
+    here = files(__package__)
+    return (here.joinpath("script", name) if name.endswith(".js") else here.joinpath(name)).read_bytes()
+
+
+def _file(name: str, body: bytes, more: Mapping[str, str]) -> PageFile:
+    headers = {
+        **_ALWAYS,
+        **more,
+        "Content-Type": _MEDIA[name.rsplit(".", 1)[1]],
+        "ETag": f'"{hashlib.sha256(body).hexdigest()[:20]}"',
+        "Vary": "Accept-Encoding",
+    }
+    return PageFile(body, gzip.compress(body, 9, mtime=0), headers)

@@ -1,0 +1,22 @@
+// What the viewer chose stands in the page's address, so that a link shows the same: metric, threshold, view, what
+// was looked for.
+
+const NAMES = ["metric", "under", "view", "find"];
+
+export function read() {
+  const given = new URLSearchParams(location.search);
+  return Object.fromEntries(NAMES.map((name) => [name, given.get(name)]));
+}
+
+// Writes what is not as it is by itself; null takes it out.
+export function write(chosen) {
+  const given = new URLSearchParams(location.search);
+  for (const name of NAMES) {
+    if (chosen[name] === null || chosen[name] === undefined || chosen[name] === "") given.delete(name);
+    else given.set(name, chosen[name]);
+  }
+  const query = given.toString();
+  history.replaceState(null, "", query ? `?${query}` : location.pathname);
+}
+
+export const jobPage = (id) => `job?id=${encodeURIComponent(id)}`;

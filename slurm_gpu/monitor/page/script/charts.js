@@ -1,0 +1,152 @@
+// The course of a run as small charts, one for each thing measured: all GPUs as thin lines, their mean as a thick one.
+//
+// A gap in what was measured is a gap in the line.
+
+import { make, say } from "./element.js";
+import { css } from "./scale.js";
+import * as words from "./words.js";
+
+const GAP = 255, FULL = 250; // of an octet of a timeline: value = fraction × FULL
+const HEIGHT = 108, LEFT = 34, BOTTOM = 18, TOP = 6;
+const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
+
+const TITLES = {
+  util: "Utilisation", mem_used: "Memory used", sm_active: "SM active", tensor: "Tensor cores active", pcie: "PCIe",
+  nvlink: "NVLink", power: "Power, of the limit", sm_clock: "SM clock, of the maximum",
+};
+
+export const seriesTitle = (name) => TITLES[name === "mem" ? "mem_used" : name] ?? name;
+
+function bytes(text) {
+  const binary = atob(text), found = new Uint8Array(binary.length);
+  for (let at = 0; at < binary.length; at++) found[at] = binary.charCodeAt(at);
+  return found;
+}
+
+// Timelines of a run's devices as series by name: [{name, lines: [{label, start_s, width_s, octets}], start_s, end_s}].
+export function seriesOf(devices) {
+  const found = new Map();
+  for (const { node, device, timeline } of devices) {
+    if (timeline === null) continue;
+    for (const [name, text] of Object.entries(timeline.series)) {
+      const lines = found.get(name) ?? [];
+      lines.push({ label: `${node} ${device}`, start_s: timeline.start_s, width_s: timeline.width_s, octets: bytes(text) });
+      found.set(name, lines);
+    }
+  }
+  const order = Object.keys(TITLES), place = (name) => (order.includes(name) ? order.indexOf(name) : order.length);
+  return [...found].sort(([a], [b]) => place(a) - place(b)).filter(([, lines]) => lines.some((line) => line.octets.some((octet) => octet !== GAP)))
+    .map(([name, lines]) => ({
+      name, lines,
+      start_s: Math.min(...lines.map((line) => line.start_s)),
+      end_s: Math.max(...lines.map((line) => line.start_s + line.octets.length * line.width_s)),
+    }));
+}
+
+// What all lines say of a moment: {mean, least, most, known}, as fractions; null where none says anything.
+export function at(series, moment_s) {
+  let sum = 0, known = 0, least = Infinity, most = -Infinity;
+  for (const { start_s, width_s, octets } of series.lines) {
+    const octet = octets[Math.floor((moment_s - start_s) / width_s)];
+    if (octet === undefined || octet === GAP) continue;
+    sum += octet;
+    known++;
+    least = Math.min(least, octet);
+    most = Math.max(most, octet);
+  }
+  return known ? { mean: sum / known / FULL, least: least / FULL, most: most / FULL, known } : null;
+}
+
+const percent = (fraction) => `${Math.round(100 * fraction)} %`;
+
+// A figure that draws itself as wide as it is.
+export function chart(series, inks) {
+  const canvas = make("canvas", { role: "img", "aria-label": spoken(series) });
+  const told = make("small", {}), figure = make("figure", {}, make("figcaption", {}, seriesTitle(series.name), told), canvas);
+  const rest = restText(series);
+  say(told, rest);
+  const draw = () => paint(canvas, series, inks());
+  new ResizeObserver(draw).observe(canvas);
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect(), share = (event.clientX - box.left - LEFT) / (box.width - LEFT);
+    const moment_s = series.start_s + share * (series.end_s - series.start_s), here = at(series, moment_s);
+    const when = words.moment(moment_s, series.end_s);
+    say(told, share < 0 ? rest : here === null ? `${when}: not measured` : `${when}: ${percent(here.mean)}${here.known > 1 ? ` (${percent(here.least)} to ${percent(here.most)})` : ""}`);
+  });
+  canvas.addEventListener("pointerleave", () => say(told, rest));
+  return { figure, draw };
+}
+
+function restText(series) {
+  const all = series.lines.flatMap(({ octets }) => [...octets]).filter((octet) => octet !== GAP);
+  return `mean ${percent(all.reduce((sum, octet) => sum + octet, 0) / all.length / FULL)}`;
+}
+
+const spoken = (series) => `${seriesTitle(series.name)} of ${words.counts(series.lines.length, "GPU")}, ${restText(series)}`;
+
+function paint(canvas, series, inks) {
+  const unit = Math.min(2, Math.max(1, window.devicePixelRatio || 1)), width = canvas.clientWidth;
+  if (width < LEFT + 10) return;
+  canvas.width = Math.round(width * unit);
+  canvas.height = Math.round(HEIGHT * unit);
+  const context = canvas.getContext("2d");
+  context.scale(unit, unit);
+  const x = (at_s) => LEFT + (at_s - series.start_s) / (series.end_s - series.start_s) * (width - LEFT - 1);
+  const y = (fraction) => TOP + (1 - Math.min(1, fraction)) * (HEIGHT - TOP - BOTTOM);
+  axes(context, series, inks, y, width);
+  context.lineWidth = 1;
+  context.strokeStyle = css(inks.accent);
+  context.globalAlpha = Math.min(0.6, Math.max(0.06, 2.5 / series.lines.length));
+  for (const line of series.lines) trace(context, line.octets.length, (bin) => [x(line.start_s + (bin + 0.5) * line.width_s), line.octets[bin] === GAP ? null : y(line.octets[bin] / FULL)]);
+  context.globalAlpha = 1;
+  context.lineWidth = 1.75;
+  const width_s = Math.max(...series.lines.map((line) => line.width_s)), bins = Math.round((series.end_s - series.start_s) / width_s);
+  trace(context, bins, (bin) => {
+    const moment_s = series.start_s + (bin + 0.5) * width_s, here = at(series, moment_s);
+    return [x(moment_s), here === null ? null : y(here.mean)];
+  });
+}
+
+function axes(context, series, inks, y, width) {
+  context.font = `10.5px ${FACE}`;
+  context.fillStyle = css(inks.muted);
+  context.strokeStyle = inks.grid;
+  context.lineWidth = 1;
+  context.textAlign = "right";
+  context.textBaseline = "middle";
+  for (const fraction of [0, 0.5, 1]) {
+    const row = Math.round(y(fraction)) + 0.5;
+    context.beginPath();
+    context.moveTo(LEFT, row);
+    context.lineTo(width, row);
+    context.stroke();
+    context.fillText(`${100 * fraction} %`, LEFT - 5, row);
+  }
+  context.textBaseline = "alphabetic";
+  context.textAlign = "left";
+  context.fillText(words.moment(series.start_s, series.end_s), LEFT, HEIGHT - 4);
+  context.textAlign = "right";
+  context.fillText(words.moment(series.end_s, series.end_s), width - 1, HEIGHT - 4);
+}
+
+// A line through what is known; a point alone is a dot.
+function trace(context, bins, place) {
+  context.beginPath();
+  let open = false, last = null;
+  for (let bin = 0; bin <= bins; bin++) {
+    const [x, y] = bin < bins ? place(bin) : [0, null];
+    if (y === null) {
+      if (last !== null) context.lineTo(last[0] + 1.5, last[1]);
+      open = false;
+      last = null;
+    } else if (open) {
+      context.lineTo(x, y);
+      last = null;
+    } else {
+      context.moveTo(x, y);
+      open = true;
+      last = [x, y];
+    }
+  }
+  context.stroke();
+}

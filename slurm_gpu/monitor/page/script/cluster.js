@@ -1,0 +1,133 @@
+// What the page knows of the cluster: the layout, the newest frames, and jobs by square.
+
+import { flatten } from "./layout.js";
+import { GAP, OUT_OF_SERVICE } from "./paint.js";
+import { N_KINDS } from "./scale.js";
+
+export const FREE = 0, HELD = 1, SHARED = 2, UNWATCHED = 4;
+const HOURS = 24, HOUR_STEPS = 10; // of "frees in": up to a day, in tenths of an hour
+
+// Metrics that the page makes itself of jobs and states.
+export const OWN_METRICS = [
+  { name: "state", title: "Free or held", unit: "", top: 3, step: 1, own: true, kinds: true },
+  { name: "frees", title: "Frees in", unit: "h", top: HOURS, step: 1 / HOUR_STEPS, own: true },
+  { name: "jobs", title: "Jobs, by colour", unit: "", top: N_KINDS, step: 1, own: true, kinds: true },
+];
+
+export class Cluster {
+  constructor() {
+    this.flat = { id: null, cluster: "", zones: [], nodes: [], n: 0 };
+    this.metrics = [];
+    this.jobs = new Map();     // by raw id
+    this.version = null;       // of the jobs
+    this.asOf_s = null;
+    this.flags = [];
+    this.clear();
+  }
+
+  // Another layout: nothing that is known by number of a square holds any more.
+  setLayout(layout) {
+    this.flat = flatten(layout);
+    this.metrics = [...layout.metrics.filter((metric) => metric.name !== "state"), ...OWN_METRICS];
+    this.jobs.clear();
+    this.version = null;
+    this.flags = [];
+    this.clear();
+  }
+
+  // The layout is no more the one that is told of; what is shown stays until there is another.
+  forget() {
+    this.flat = { ...this.flat, id: null };
+    this.version = null;
+  }
+
+  clear() {
+    const { n } = this.flat;
+    this.octets = new Uint8Array(n).fill(GAP);
+    this.state = new Uint8Array(n).fill(UNWATCHED);
+    this.job = new Int32Array(n).fill(-1);
+    this.sharers = new Map();  // of a shared square, raw ids
+    this.nodeOf = new Int32Array(n);
+    this.flat.nodes.forEach((node, index) => this.nodeOf.fill(index, node.first, node.first + node.n));
+  }
+
+  // Jobs that came, changed or went; returns whether there were any.
+  takeJobs(told) {
+    if (told.version === this.version) return false;
+    if (told.all) this.jobs.clear();
+    for (const id of told.gone ?? []) this.jobs.delete(id);
+    for (const job of told.jobs) this.jobs.set(job.job_id, job);
+    this.version = told.version;
+    this.job.fill(-1);
+    this.sharers.clear();
+    for (const job of this.jobs.values()) {
+      for (const [first, last] of job.squares ?? []) this.job.fill(job.job_id, first, last + 1);
+      for (const [first, last] of job.shared_squares ?? []) {
+        for (let square = first; square <= last; square++) {
+          const some = this.sharers.get(square) ?? [];
+          some.push(job.job_id);
+          this.sharers.set(square, some);
+          if (this.job[square] < 0) this.job[square] = job.job_id;
+        }
+      }
+    }
+    return true;
+  }
+
+  // All jobs on a square: none, one, or those that share it.
+  jobsAt(square) {
+    const ids = this.sharers.get(square) ?? (this.job[square] < 0 ? [] : [this.job[square]]);
+    return ids.map((id) => this.jobs.get(id)).filter(Boolean);
+  }
+
+  squaresOf(job) {
+    return listed([...(job.squares ?? []), ...(job.shared_squares ?? [])]);
+  }
+
+  running() {
+    return [...this.jobs.values()].filter((job) => job.state !== "PENDING");
+  }
+
+  waiting() {
+    return [...this.jobs.values()].filter((job) => job.state === "PENDING");
+  }
+
+  // The octets of a metric that the page makes itself.
+  own(name, now_s) {
+    const octets = new Uint8Array(this.flat.n).fill(GAP);
+    for (let square = 0; square < octets.length; square++) {
+      const here = this.jobsAt(square);
+      if (name === "state") {
+        if (this.state[square] <= SHARED) octets[square] = 1 + this.state[square];
+      } else if (name === "jobs") {
+        if (here.length) octets[square] = 1 + kindOf(here[0].job_id);
+      } else if (this.state[square] === FREE) {
+        octets[square] = 0;
+      } else if (here.length && here.every((job) => job.end_s !== null && job.end_s !== undefined)) {
+        const hours = (Math.max(...here.map((job) => job.end_s)) - now_s) / 3600;
+        octets[square] = Math.min(HOURS * HOUR_STEPS, Math.max(0, Math.round(hours * HOUR_STEPS)));
+      }
+    }
+    return octets;
+  }
+
+  // How many squares are free, held (shared ones too), out of service, in all.
+  tally() {
+    const found = [0, 0, 0, 0, 0];
+    for (const state of this.state) found[state]++;
+    return { free: found[FREE], held: found[HELD] + found[SHARED], out: found[OUT_OF_SERVICE], all: this.flat.n };
+  }
+}
+
+// Neighbours in number get colours that lie apart.
+const kindOf = (id) => Math.imul(id, 2654435761) >>> 29;
+
+// Ranges [first, last], or single squares, as a list of squares.
+export function listed(ranges) {
+  const found = [];
+  for (const range of ranges) {
+    const [first, last] = typeof range === "number" ? [range, range] : range;
+    for (let square = first; square <= last; square++) found.push(square);
+  }
+  return found;
+}

@@ -1,0 +1,40 @@
+// Elements of the page. What the server told becomes text, never markup: there is no other way in here.
+
+// An element with these attributes and children; a child is an element or text, null is left out.
+// `class`, `hidden` and the like are attributes; what begins with "on" is listened to.
+export function make(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+  return made;
+}
+
+const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));
+
+// Replaces what an element holds.
+export function fill(element, ...children) {
+  element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
+}
+
+// A text that is only written where it is another: screen readers tell each change.
+export function say(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+// A table with these headings; a heading or a cell is text or an element, numbers are set to the right.
+export function table(headings, rows, caption) {
+  const right = headings.map((heading) => typeof heading === "object" && heading.number === true);
+  const title = (heading) => (typeof heading === "object" ? heading.title : heading);
+  return make("table", {},
+    caption ? make("caption", { class: "unseen" }, caption) : null,
+    make("thead", {}, make("tr", {}, headings.map((heading, place) =>
+      make("th", { scope: "col", class: right[place] ? "number" : null }, title(heading))))),
+    make("tbody", {}, rows.map((row) => make("tr", {}, row.map((cell, place) =>
+      make("td", { class: right[place] ? "number" : null }, cell))))));
+}

@@ -1,0 +1,45 @@
+// What was looked for: a job, a user, an account or a node, and the squares that are theirs.
+
+import * as words from "./words.js";
+
+// {squares, text}: of what is written there, null for nothing. Several words are several things to find.
+export function find(cluster, written) {
+  const asked = written.trim().toLowerCase().split(/[\s,]+/).filter(Boolean);
+  if (!asked.length) return null;
+  const squares = new Set(), jobs = new Set(), nodes = new Set();
+  for (const word of asked) {
+    for (const job of cluster.jobs.values()) if (isOf(job, word)) jobs.add(job);
+    for (const node of matching(cluster.flat.nodes, word)) nodes.add(node);
+  }
+  let waiting = 0;
+  for (const job of jobs) {
+    if (job.state === "PENDING") waiting++;
+    for (const square of cluster.squaresOf(job)) squares.add(square);
+  }
+  for (const node of nodes) for (let place = 0; place < node.n; place++) squares.add(node.first + place);
+  return { squares, text: told(squares.size, jobs.size - waiting, waiting, nodes.size) };
+}
+
+// Whole names and ids; a part of a job's name as well.
+function isOf(job, word) {
+  const id = job.id.toLowerCase();
+  return id === word || String(job.job_id) === word || id.startsWith(`${word}_`) || id.startsWith(`${word}+`)
+    || same(job.user, word) || same(job.account, word) || (word.length > 2 && Boolean(job.name?.toLowerCase().includes(word)));
+}
+
+const same = (name, word) => name !== null && name !== undefined && name.toLowerCase() === word;
+
+// The node of this name; a rack, a zone or a kind of server: all of theirs.
+function matching(nodes, word) {
+  const exact = nodes.filter((node) => [node.name, node.rack, node.zone, node.serverType].some((name) => same(name, word)));
+  return exact.length || word.length < 2 ? exact : nodes.filter((node) => node.name.toLowerCase().startsWith(word));
+}
+
+function told(squares, running, waiting, nodes) {
+  if (!running && !waiting && !nodes) return "nothing found";
+  const parts = [];
+  if (nodes) parts.push(words.counts(nodes, "node"));
+  if (running) parts.push(words.counts(running, "job"));
+  if (waiting) parts.push(`${words.counts(waiting, "job")} waiting`);
+  return `${words.counts(squares, "GPU")}: ${parts.join(", ")}`;
+}

@@ -1,0 +1,142 @@
+// The page of one job: what was asked for and got, the course on each GPU, quantiles, and what happened.
+
+import { chart, seriesOf, seriesTitle } from "./charts.js";
+import { byId, fill, make, say, table } from "./element.js";
+import { inks as readInks } from "./paint.js";
+import { WireError, json } from "./wire.js";
+import * as words from "./words.js";
+
+const REFRESH_MS = 30e3;
+const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
+
+const id = new URLSearchParams(location.search).get("id") ?? "";
+const dark = matchMedia("(prefers-color-scheme: dark)");
+let inks = colours(), runs = [], courses = [], drawing = [], shown = null;
+
+function colours() {
+  const grid = getComputedStyle(document.documentElement).getPropertyValue("--grid").trim();
+  return { ...readInks(dark.matches), grid };
+}
+
+const path = (part = "") => `jobs/${encodeURIComponent(id)}${part}`;
+const keyOf = (run) => `${run.id} ${run.submit_s}`;
+const now_s = () => Date.now() / 1000;
+
+async function refresh() {
+  try {
+    const [told, course] = await Promise.all([json(path()), json(path("/timeline")).catch(absent)]);
+    runs = told.value.runs;
+    courses = course?.value.runs ?? [];
+    byId("trouble").hidden = true;
+  } catch (error) {
+    if (!(error instanceof WireError)) throw error;
+    trouble(error);
+    return;
+  }
+  if (!runs.length) return trouble(new WireError(404, "no run of it is known"));
+  showRuns();
+  return show();
+}
+
+// A timeline that cannot be had is none: the rest is shown without.
+function absent(error) {
+  if (error instanceof WireError && error.status !== 401) return null;
+  throw error;
+}
+
+function trouble(error) {
+  const text = error.status === 401 ? "You are not signed in, or no longer. Run slurm-gpu open on a login node, and open the link that it prints."
+    : error.status === 403 ? "Only its owner and operators see this job."
+    : error.status === 404 ? `There is no job ${id} that you may see.`
+    : `${error.message}.${runs.length ? " What is shown is the last that was known." : ""}`;
+  byId("trouble").hidden = false;
+  say(byId("trouble"), text);
+}
+
+function showRuns() {
+  if (!runs.some((run) => keyOf(run) === shown)) shown = keyOf(runs[0]);
+  byId("runs-label").hidden = runs.length < 2;
+  fill(byId("runs"), runs.map((run) => make("option", { value: keyOf(run), selected: keyOf(run) === shown },
+    `${run.id}, ${run.start_s === null ? "not started" : words.moment(run.start_s, now_s())}, ${run.state.toLowerCase()}`)));
+  byId("runs").value = shown;
+}
+
+function show() {
+  const run = runs.find((one) => keyOf(one) === shown);
+  document.title = `Job ${run.id}`;
+  fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
+  byId("sheets").hidden = false;
+  showFacts(run);
+  showCourse(run);
+  showGpus(run);
+  showEvents(run);
+}
+
+function showFacts(run) {
+  const now = now_s(), at = (moment_s) => words.moment(moment_s, now), running = RUNNING.includes(run.state);
+  const limit_s = running && run.start_s !== null && run.time_limit_s !== null ? run.start_s + run.time_limit_s : null;
+  const rows = [
+    ["State", run.state.toLowerCase()], ["User", run.user], ["Account", run.account], ["Partition", run.partition],
+    ["GPUs", run.nGPU === null ? words.GAP : `${words.amount(run.nGPU, "")}${run.gpu_type ? ` × ${run.gpu_type}` : ""}`],
+    ["Nodes", run.nodes || words.GAP],
+    ["Waited", run.WAIT_h === null ? words.GAP : words.duration(3600 * run.WAIT_h)],
+    ["Started", at(run.start_s)],
+    running ? ["Frees by", limit_s === null ? "no time limit" : at(limit_s)] : ["Ended", at(run.end_s)],
+    ["Ran", words.duration(run.elapsed_s)],
+    ["GPU utilisation, mean", words.amount(run.uGPUcore, "%")], ["GPU memory, mean", words.amount(run.uGPUmem, "%")],
+    ["Energy", run.energy_j === null || run.energy_j === undefined ? words.GAP : words.amount(run.energy_j / 3.6e6, "kWh")],
+    ["Measured", run.coverage === null || run.coverage === undefined ? words.GAP : `${Math.floor(100 * run.coverage)} % of the time`],
+    ["Application", run.app ?? words.GAP],
+  ];
+  fill(byId("facts"), rows.map(([name, value]) => make("div", {}, make("dt", {}, name), make("dd", {}, make("bdi", {}, value ?? words.GAP)))));
+}
+
+function showCourse(run) {
+  const course = courses.find((one) => one.id === run.id && one.submit_s === run.submit_s);
+  const series = seriesOf(course?.devices ?? []);
+  drawing = series.map((one) => chart(one, () => inks));
+  fill(byId("charts"), drawing.map(({ figure }) => figure));
+  say(byId("course-note"), series.length ? `The thick line is the mean of ${words.counts(course.devices.length, "GPU")}, thin lines are single ones. A break is a time in which nothing was measured.`
+    : "No course of this run is kept.");
+  const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
+  fill(byId("downloads"), "Download as CSV:", file("", "the run"), file("/timeline", "its course"),
+    RUNNING.includes(run.state) ? file("/window", "the last ten minutes in full") : null);
+}
+
+// p25 and p95 of each GPU and of all: `exact` of the time at each value, or of the means of the course's bins.
+function showGpus(run) {
+  const places = [{ node: "all", device: null, percentiles: run.percentiles ?? {} }, ...(run.by_device ?? [])];
+  const metrics = Object.keys(run.percentiles ?? {}).filter((name) => places.some(({ percentiles }) => (percentiles[name]?.p95 ?? null) !== null));
+  if (!metrics.length) {
+    fill(byId("gpus"), make("p", { class: "none" }, "Nothing was measured on its GPUs so far."));
+    return say(byId("gpus-note"), "");
+  }
+  const binned = metrics.filter((name) => run.percentiles[name].how !== "exact");
+  const index = (device) => run.device_facts?.[device]?.index ?? device ?? "";
+  const heads = metrics.flatMap((name) => ["p25", "p95"].map((quantile) => (
+    { title: `${seriesTitle(name)} ${quantile}${binned.includes(name) ? " *" : ""}`, number: true })));
+  const rows = places.map(({ node, device, percentiles }) => [make("bdi", {}, node), make("bdi", {}, index(device)),
+    ...metrics.flatMap((name) => ["p25", "p95"].map((quantile) => words.amount(percentiles[name]?.[quantile], percentiles[name]?.unit)))]);
+  fill(byId("gpus"), table(["Node", "GPU", ...heads], rows, "Percentiles by GPU"));
+  return say(byId("gpus-note"), `A quarter of the time it was at p25 or lower. Exact, of the time at each value${binned.length ? "; * of the means of the course's bins" : ""}.`);
+}
+
+function showEvents(run) {
+  const events = run.events ?? [];
+  byId("events").hidden = !events.length;
+  fill(byId("events").querySelector("div"), table(["When", "Node", "What", "Told"], events.map((event) => [
+    words.moment(event.at_s, now_s(), true), make("bdi", {}, event.node), make("bdi", {}, event.kind.replaceAll("_", " ")),
+    make("bdi", {}, event.data ? JSON.stringify(event.data) : ""),
+  ]), "Events"));
+}
+
+byId("runs").addEventListener("change", (event) => {
+  shown = event.target.value;
+  show();
+});
+dark.addEventListener("change", () => {
+  inks = colours();
+  for (const { draw } of drawing) draw();
+});
+await refresh();
+setInterval(() => { if (!document.hidden && (!runs.length || runs.some((run) => RUNNING.includes(run.state)))) refresh(); }, REFRESH_MS);

@@ -1,0 +1,202 @@
+// Where each square lies: GPUs in a node, nodes in a rack, racks in a zone, zones on the canvas, each in the
+// order of the layout. A square keeps its place in this order whatever the width. Lengths are pixels of the canvas.
+
+const LARGEST = 40, SMALLEST = 3;     // of a square and the gap beside it, on a screen of one pixel a unit
+const RATIOS = [0.5, 0.7, 0.85, 1, 1.25, 1.5, 2, 2.7, 4]; // shapes of a rack, width to height
+const MOST_COLUMNS = 8;               // of zones
+const UNEVEN = 0.1;                   // so much higher may be what leaves no hole
+const NAMED_NODES = 160;              // with more of them, names come with a look at one
+const LETTER = 6.4, ZONE_NAME = 22, RACK_NAME = 14, NODE_NAME = 14;
+
+// The nodes as a list, and what of them lies together.
+export function flatten(layout) {
+  const nodes = [], zones = [];
+  let first = 0;
+  for (const zone of layout.zones) {
+    const racks = [];
+    for (const rack of zone.racks) {
+      const members = rack.nodes.map((node) => {
+        const found = {
+          name: node.name, serverType: node.server_type, zone: zone.name, rack: rack.name,
+          gpus: node.gpus, first, n: node.gpus.length, columns: columnsOf(node.gpus.length),
+        };
+        first += found.n;
+        nodes.push(found);
+        return found;
+      });
+      const columns = Math.max(1, ...members.map((node) => node.columns));
+      const rows = Math.max(1, ...members.map((node) => Math.ceil(node.n / node.columns)));
+      if (members.length) racks.push({ name: rack.name, members, columns, rows });
+    }
+    if (racks.length) zones.push({ name: zone.name, racks });
+  }
+  return { id: layout.id, cluster: layout.cluster, zones, nodes, n: first };
+}
+
+const columnsOf = (gpus) => (gpus <= 2 ? Math.max(1, gpus) : Math.ceil(gpus / 2));
+
+// The places of all squares as large as they can be within the width, and the height where there is one that does.
+// `unit` is the number of the canvas' pixels for one of the page.
+export function arrange(flat, width, height, unit) {
+  const fits = (pitch) => best(flat, pitch, width, unit).height <= height;
+  let low = SMALLEST * unit, high = LARGEST * unit;
+  if (!fits(low)) return placed(flat, best(flat, roomier(flat, low, width, height, unit), width, unit), width, unit);
+  while (low < high) { // the greatest that fits
+    const middle = (low + high + 1) >> 1;
+    if (fits(middle)) low = middle;
+    else high = middle - 1;
+  }
+  return placed(flat, best(flat, low, width, unit), width, unit);
+}
+
+// Where even the smallest do not fit, the page is scrolled anyway: so one step larger, unless that is far too high.
+function roomier(flat, pitch, width, height, unit) {
+  const larger = pitch + unit;
+  return best(flat, larger, width, unit).height <= 2.5 * height ? larger : pitch;
+}
+
+// The lowest arrangement with squares of that size, or nearly.
+function best(flat, pitch, width, unit) {
+  let found = null;
+  for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
+    for (const ratio of RATIOS) {
+      const tried = stack(flat, { pitch, columns, ratio, ...gapsOf(flat, pitch, unit) }, width, unit, null);
+      const empty = (columns - flat.zones.length % columns) % columns / columns; // of the last row
+      tried.cost = tried.height * (1 + UNEVEN * empty);
+      if (found === null || tried.cost < found.cost) found = tried;
+    }
+  }
+  return found;
+}
+
+function gapsOf(flat, pitch, unit) {
+  const named = flat.nodes.length <= NAMED_NODES && flat.nodes.every(
+    (node) => pitch * node.columns >= Math.min(LETTER * node.name.length, 60) * unit);
+  return {
+    line: pitch >= 12 * unit ? 2 * unit : unit,
+    between: Math.round(Math.max(2 * unit, 0.3 * pitch)),
+    racks: Math.round(Math.max(5 * unit, 0.7 * pitch)),
+    zones: Math.round(Math.max(12 * unit, pitch)),
+    name: named ? NODE_NAME * unit : 0,
+  };
+}
+
+// Lays out zones in columns; `out` takes the places, null only measures. An arrangement that cannot be is infinitely high.
+function stack(flat, shape, width, unit, out) {
+  const { columns, zones: gap } = shape;
+  const zoneWidth = Math.floor((width - (columns - 1) * gap) / columns);
+  let top = 0;
+  for (let start = 0; start < flat.zones.length; start += columns) {
+    let lowest = 0;
+    flat.zones.slice(start, start + columns).forEach((zone, column) => {
+      const x = column * (zoneWidth + gap);
+      lowest = Math.max(lowest, layZone(zone, shape, x, top, zoneWidth, unit, out));
+    });
+    top += lowest + gap;
+  }
+  return { ...shape, height: Math.max(0, top - gap) };
+}
+
+function layZone(zone, shape, left, top, width, unit, out) {
+  const { pitch, between, line } = shape;
+  let y = top;
+  if (zone.name !== null) {
+    out?.labels.push({ text: zone.name, x: left, y, width, kind: "zone" });
+    y += ZONE_NAME * unit;
+  }
+  const named = zone.racks.some((rack) => rack.name !== null);
+  let x = left, rowHeight = 0;
+  for (const rack of zone.racks) {
+    const slot = [rack.columns * pitch - line + between, rack.rows * pitch - line + between + shape.name];
+    const most = Math.floor((width + between) / slot[0]);
+    if (most < 1) return Infinity;
+    // One rack is as wide as its zone; several are boxes of one shape.
+    const across = zone.racks.length === 1 ? most : Math.min(most, acrossOf(rack.members.length, slot, shape.ratio));
+    const box = [
+      Math.min(across, rack.members.length) * slot[0] - between,
+      Math.ceil(rack.members.length / across) * slot[1] - between,
+    ];
+    if (x > left && x + box[0] > left + width) {
+      x = left;
+      y += rowHeight + shape.racks;
+      rowHeight = 0;
+    }
+    const head = named ? RACK_NAME * unit : 0;
+    if (out !== null) {
+      if (rack.name !== null) out.labels.push({ text: rack.name, x, y, width: box[0] + shape.racks, kind: "rack" });
+      rack.members.forEach((node, place) => {
+        const [nodeX, nodeY] = [x + (place % across) * slot[0], y + head + Math.floor(place / across) * slot[1]];
+        layNode(node, nodeX, nodeY, shape, out);
+      });
+    }
+    x += box[0] + shape.racks;
+    rowHeight = Math.max(rowHeight, head + box[1]);
+  }
+  return y + rowHeight - top;
+}
+
+// So many nodes in a row that the rack has about the shape, with few places left empty.
+function acrossOf(n, slot, ratio) {
+  let found = 1, least = Infinity;
+  for (let across = 1; across <= n; across++) {
+    const rows = Math.ceil(n / across);
+    const cost = Math.abs(Math.log(across * slot[0] / (rows * slot[1]) / ratio)) + 2 * (rows * across - n) / n;
+    if (cost < least) [found, least] = [across, cost];
+  }
+  return found;
+}
+
+function layNode(node, x, y, shape, out) {
+  const { pitch, line, name } = shape, { first, n, columns } = node;
+  if (name) out.labels.push({ text: node.name, x, y, width: columns * pitch + shape.between, kind: "node" });
+  for (let place = 0; place < n; place++) {
+    const square = first + place, column = place % columns;
+    out.x[square] = x + column * pitch;
+    out.y[square] = y + name + Math.floor(place / columns) * pitch;
+    if (column > 0) join(out.left, out.right, square, square - 1);
+    if (place >= columns) join(out.above, out.below, square, square - columns);
+  }
+  out.boxes.push({ x, y: y + name, width: columns * pitch - line, height: Math.ceil(n / columns) * pitch - line });
+}
+
+// `other` lies before this square in a direction, and it after that one.
+function join(before, after, square, other) {
+  before[square] = other;
+  after[other] = square;
+}
+
+function placed(flat, shape, width, unit) {
+  const whole = (value = 0) => new Int32Array(flat.n).fill(value);
+  const sides = { left: whole(-1), right: whole(-1), above: whole(-1), below: whole(-1) };
+  const out = { x: whole(), y: whole(), ...sides, boxes: [], labels: [] };
+  stack(flat, shape, width, unit, out);
+  return { ...out, n: flat.n, pitch: shape.pitch, line: shape.line, width, height: Math.ceil(shape.height), unit };
+}
+
+// The square at a point, -1 for none. Boxes of nodes first: there are far fewer.
+export function squareAt(places, nodes, x, y) {
+  const { boxes, pitch, line } = places;
+  for (let index = 0; index < boxes.length; index++) {
+    const box = boxes[index];
+    if (x < box.x - line || y < box.y - line || x >= box.x + box.width + line || y >= box.y + box.height + line) continue;
+    const { first, n, columns } = nodes[index];
+    const column = Math.min(columns - 1, Math.max(0, Math.floor((x - box.x) / pitch)));
+    const place = Math.max(0, Math.floor((y - box.y) / pitch)) * columns + column;
+    if (place < n) return first + place;
+  }
+  return -1;
+}
+
+// The nearest square in a direction, [±1, 0] or [0, ±1]; itself where there is none.
+export function neighbour(places, from, [dx, dy]) {
+  const { x, y, n } = places;
+  let found = from, least = Infinity;
+  for (let square = 0; square < n; square++) {
+    const along = (x[square] - x[from]) * dx + (y[square] - y[from]) * dy;
+    if (along <= 0) continue;
+    const aside = Math.abs((x[square] - x[from]) * dy) + Math.abs((y[square] - y[from]) * dx);
+    const cost = along + 3 * aside;
+    if (cost < least) [found, least] = [square, cost];
+  }
+  return found;
+}

@@ -1,0 +1,123 @@
+// Keeps what the page knows up to date: everything once, then what changed whenever slurm-gpuweb announces a state.
+//
+// What cannot be had stays as it was, and grows old; the page says since when.
+
+import { WireError, events, frame, json } from "./wire.js";
+
+const SLOW_MS = 60e3;    // reservations and limits change seldom
+const POLL_MS = 15e3;    // where no events come
+
+export class Live {
+  // `metric()` is the name of the one that is shown, null where the page makes it itself. `changed` is called with what
+  // came: "layout", "frame", "jobs", "panels"; `health` with how it goes.
+  constructor(cluster, { metric, changed, health }) {
+    Object.assign(this, { cluster, metric, changed, health });
+    this.told = { flags: null, free: null, queue: null, reservations: null, me: null };
+    this.busy = null;
+    this.again = false;
+    this.slow_ms = -Infinity;
+    this.state = { asOf_s: null, failed: null, failedSince_ms: null, streaming: false };
+  }
+
+  async start() {
+    await this.refresh();
+    this.stream();
+    setInterval(() => { if (!this.state.streaming) this.refresh(); }, POLL_MS);
+  }
+
+  stream() {
+    this.source?.close();
+    this.source = events({
+      state: (told) => {
+        // The first one is often what was just asked for.
+        if (told === null || told.version !== this.cluster.version || told.layout !== this.cluster.flat.id) this.refresh();
+      },
+      opened: () => { this.state.streaming = true; },
+      broken: (forGood) => {
+        this.state.streaming = false;
+        if (forGood) setTimeout(() => this.stream(), POLL_MS); // refused: the browser does not try again
+      },
+    });
+  }
+
+  // One at a time: what is announced meanwhile is asked for once more at the end.
+  refresh() {
+    if (this.busy !== null) {
+      this.again = true;
+      return this.busy;
+    }
+    this.busy = this.once().finally(() => {
+      this.busy = null;
+      if (this.again) {
+        this.again = false;
+        this.refresh();
+      }
+    });
+    return this.busy;
+  }
+
+  async once() {
+    try {
+      await this.squares();
+      this.health({ ...this.state, failed: this.state.failed = null, failedSince_ms: this.state.failedSince_ms = null });
+    } catch (error) {
+      if (!(error instanceof WireError)) throw error;
+      this.state.failed = error;
+      this.state.failedSince_ms ??= Date.now();
+      this.health(this.state);
+      return;
+    }
+    await this.panels();
+  }
+
+  async squares(tries = 3) {
+    const { cluster } = this, name = this.metric();
+    const known = cluster.flat.id !== null;
+    const wanted = [
+      known ? null : json("layout"),
+      name === null ? null : frame(name),
+      frame("state"),
+      json(known && cluster.version !== null ? `jobs?since=${cluster.version}` : "jobs"),
+    ];
+    const [layout, shown, state, jobs] = await Promise.all(wanted);
+    if (layout !== null) {
+      cluster.setLayout(layout.value);
+      this.changed(["layout"]);
+    }
+    if ([shown, state, jobs].some((each) => each !== null && each.layout !== cluster.flat.id)) {
+      if (tries === 0) throw new WireError(0, "the cluster changes with every answer");
+      cluster.forget(); // it changed between two answers: all again
+      return this.squares(tries - 1);
+    }
+    const { n } = cluster.flat;
+    if ([shown, state].some((each) => each !== null && each.octets.length !== n)) {
+      throw new WireError(0, "slurm-gpuweb's frame has not one octet for each square");
+    }
+    cluster.state = state.octets;
+    if (shown !== null && name === this.metric()) cluster.octets = shown.octets;
+    const other = cluster.takeJobs(jobs.value);
+    this.state.asOf_s = (shown ?? state).asOf_s;
+    return this.changed(other || layout !== null ? ["jobs", "frame"] : ["frame"]);
+  }
+
+  // What is beside the squares: each that cannot be had stays as it was.
+  async panels() {
+    const { told } = this, slow = performance.now() - this.slow_ms >= SLOW_MS;
+    if (slow) this.slow_ms = performance.now();
+    const ask = async (name, path, read) => {
+      try {
+        told[name] = read((await json(path)).value);
+      } catch (error) {
+        if (!(error instanceof WireError)) throw error;
+      }
+    };
+    await Promise.all([
+      ask("flags", "attention", (value) => value.flags),
+      ask("free", "free", (value) => value),
+      ask("queue", "queue", (value) => value),
+      slow ? ask("reservations", "reservations", (value) => value.reservations ?? null) : null,
+      slow ? ask("me", "me", (value) => value) : null,
+    ]);
+    this.changed(["panels"]);
+  }
+}

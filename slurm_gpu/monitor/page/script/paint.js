@@ -1,0 +1,105 @@
+// Squares as pixels: forty thousand of them are written here quicker than a canvas fills as many rectangles.
+//
+// Measured: filled by its metric's colour. Not measured: hollow. Out of service: hatched. Held: joined to those
+// of the same job in its node, with an edge around them where there is room. Under the viewer's threshold: with a ring.
+
+import { mixed, pack, parse } from "./scale.js";
+
+export const GAP = 255;
+export const OUT_OF_SERVICE = 3;
+const ASIDE = 0.16;      // what is left of a colour that is not lit
+const EDGED = 9;         // pixels from which a square has an edge
+const PLAIN = 0, HOLLOW = 1, HATCHED = 2;
+
+// The page's own colours as they are now, as numbers; with `faded`, of what is not lit.
+export function inks(dark) {
+  const style = getComputedStyle(document.documentElement);
+  const ink = (name) => pack(parse(style.getPropertyValue(name)));
+  const surface = ink("--surface");
+  const clear = { plate: ink("--plate"), edge: ink("--edge"), hollow: ink("--hollow"), hatch: ink("--hatch"), ring: ink("--ring") };
+  const faded = Object.fromEntries(Object.entries(clear).map(([name, colour]) => [name, mixed(colour, surface, ASIDE + 0.1)]));
+  return { dark, surface, ink: ink("--ink"), muted: ink("--muted"), accent: ink("--accent"), clear, faded };
+}
+
+export class Painter {
+  constructor(canvas) {
+    this.canvas = canvas;
+    this.context = canvas.getContext("2d", { alpha: false });
+    this.image = null;
+  }
+
+  size(width, height) {
+    if (this.image !== null && this.image.width === width && this.image.height === height) return;
+    this.canvas.width = width;
+    this.canvas.height = height;
+    this.image = new ImageData(width, height);
+    this.pixels = new Uint32Array(this.image.data.buffer);
+  }
+
+  // `scene`: places of squares; view {pitch, left, top}; by square: octets, state, job (-1 for none), ring and
+  // lit (null for all); by octet: colours; inks.
+  paint(scene) {
+    const { places, view, octets, state, job, ring, lit, colours, inks: ink } = scene;
+    const { pixels } = this, width = this.image.width, height = this.image.height;
+    const faded = lit === null ? colours : colours.map((colour) => mixed(colour, ink.surface, ASIDE));
+    const scale = view.pitch / places.pitch, side = view.pitch - places.line;
+    const thick = side < 5 ? 1 : Math.max(1, Math.round(side / 7));
+    pixels.fill(ink.surface);
+    for (let square = 0; square < places.n; square++) {
+      const x = Math.round(places.x[square] * scale) - view.left, y = Math.round(places.y[square] * scale) - view.top;
+      if (x + view.pitch < 0 || y + view.pitch < 0 || x >= width || y >= height) continue;
+      const bright = lit === null || lit[square] === 1, tone = bright ? ink.clear : ink.faded;
+      const octet = octets[square];
+      const kind = state[square] === OUT_OF_SERVICE ? HATCHED : octet === GAP ? HOLLOW : PLAIN;
+      if (kind === PLAIN) block(pixels, width, height, x, y, side, side, (bright ? colours : faded)[octet]);
+      else if (kind === HOLLOW) frame(pixels, width, height, x, y, side, Math.max(1, thick >> 1), tone.hollow);
+      else hatch(pixels, width, height, x, y, side, tone.hatch);
+      if (job[square] >= 0) this.join(scene, square, x, y, side, tone);
+      if (ring[square] === 1) frame(pixels, width, height, x, y, side, thick, tone.ring);
+    }
+    this.context.putImageData(this.image, 0, 0);
+  }
+
+  // What shows the job on a square: no gap to its neighbours of the same job, and where there is room an edge elsewhere.
+  join({ places, job }, square, x, y, side, tone) {
+    const { pixels } = this, { width, height } = this.image, { left, right, above, below, line } = places;
+    const alike = (other) => other >= 0 && job[other] === job[square];
+    const onRight = alike(right[square]), onBelow = alike(below[square]);
+    if (onRight) block(pixels, width, height, x + side, y, line, side, tone.plate);
+    if (onBelow) block(pixels, width, height, x, y + side, side, line, tone.plate);
+    if (side < EDGED) return;
+    const thick = side >> 4 || 1;
+    const reach = side + (onRight ? line : 0), depth = side + (onBelow ? line : 0);
+    if (!onRight) block(pixels, width, height, x + side - thick, y, thick, depth, tone.edge);
+    if (!onBelow) block(pixels, width, height, x, y + side - thick, reach, thick, tone.edge);
+    if (!alike(left[square])) block(pixels, width, height, x, y, thick, depth, tone.edge);
+    if (!alike(above[square])) block(pixels, width, height, x, y, reach, thick, tone.edge);
+  }
+}
+
+// A rectangle, as far as it lies on the canvas.
+export function block(pixels, width, height, x, y, across, down, colour) {
+  const left = x < 0 ? 0 : x, right = x + across > width ? width : x + across;
+  const top = y < 0 ? 0 : y, bottom = y + down > height ? height : y + down;
+  for (let row = top; row < bottom; row++) {
+    for (let at = row * width + left, end = row * width + right; at < end; at++) pixels[at] = colour;
+  }
+}
+
+export function frame(pixels, width, height, x, y, side, thick, colour) {
+  block(pixels, width, height, x, y, side, thick, colour);
+  block(pixels, width, height, x, y + side - thick, side, thick, colour);
+  block(pixels, width, height, x, y, thick, side, colour);
+  block(pixels, width, height, x + side - thick, y, thick, side, colour);
+}
+
+export function hatch(pixels, width, height, x, y, side, colour) {
+  const every = side < 8 ? 3 : 4 + (side >> 3), wide = side < 16 ? 1 : 2;
+  for (let row = 0; row < side; row++) {
+    if (y + row < 0 || y + row >= height) continue;
+    for (let column = 0; column < side; column++) {
+      const at = x + column;
+      if ((row + column) % every < wide && at >= 0 && at < width) pixels[(y + row) * width + at] = colour;
+    }
+  }
+}

@@ -1,0 +1,157 @@
+// What stands beside the squares: what needs attention, free GPUs, the queue, reservations; and of the viewer
+// their jobs and limits. Each takes what was told and fills its place; nothing told is said so.
+
+import { jobPage } from "./address.js";
+import { fill, make, table } from "./element.js";
+import * as words from "./words.js";
+
+const MOST = 60;       // rows of a list
+const FEW = 12;        // jobs that are next
+const NUMBER = (title) => ({ title, number: true });
+
+const idOf = (job) => make("bdi", {}, job.id);
+const linked = (job) => (job.full ? make("a", { href: jobPage(job.id) }, idOf(job)) : idOf(job));
+const nothing = (text) => make("p", { class: "none" }, text);
+const more = (left, noun) => (left > 0 ? make("p", { class: "note" }, `and ${words.counts(left, noun)} more`) : null);
+
+// Flags, the worst first; `pressed` is whose squares are lit, by key.
+export function attention(place, { flags, jobs, pressed, light, now_s, told }) {
+  if (!told) return fill(place, nothing("Not known yet."));
+  if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."));
+  const rows = flags.slice(0, MOST).map((flag) => {
+    const { short, what, todo } = words.concern(flag.concern), key = `${flag.job_id} ${flag.concern}`;
+    const squares = flag.squares.length ? words.counts(flag.n, "GPU") : "";
+    return make("li", {},
+      make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key, flag) },
+        make("span", { class: "line" },
+          make("span", {}, make("span", { class: "tag bad" }, short), " ", make("bdi", {}, flag.user ?? "")),
+          make("span", {}, words.duration(now_s - flag.since_s)))),
+      make("p", { class: "aside" }, "job ", linked({ id: flag.id, full: true }), squares ? ` · ${squares}` : "",
+        jobs.get(flag.job_id)?.account ? [" · ", make("bdi", {}, jobs.get(flag.job_id).account)] : null,
+        flag.coverage < 0.95 ? ` · seen ${Math.round(100 * flag.coverage)} % of the time` : null),
+      pressed === key ? make("p", {}, what, " ", todo) : null);
+  });
+  return fill(place, make("ul", { class: "items" }, rows), more(flags.length - rows.length, "concern"));
+}
+
+export function free(place, told, now_s) {
+  if (told === null) return fill(place, nothing("Not known yet."));
+  if (!told.types.length) return fill(place, nothing("There are no GPUs."));
+  const rows = told.types.map((type) => {
+    const all = type.total;
+    const next = type.free ? "now" : type.next_free_s ? `by ${words.moment(type.next_free_s, now_s)}` : words.GAP;
+    const bar = make("div", { class: "bar", "aria-hidden": "true" });
+    for (const [part, kind] of [[type.held, ""], [type.out_of_service, "out"]]) {
+      const piece = make("i", { class: kind || null });
+      piece.style.width = `${all ? 100 * part / all : 0}%`;
+      bar.append(piece);
+    }
+    return make("li", {},
+      make("div", { class: "line" }, make("span", {}, make("strong", {}, words.count(type.free)), " of ", words.count(all), " ", make("bdi", {}, type.type || "GPUs"), " free"),
+        make("span", {}, type.free ? "" : `first ${next}`)),
+      bar,
+      make("p", { class: "aside" }, `${words.count(type.held)} held`, type.out_of_service ? `, ${words.count(type.out_of_service)} out of service` : ""));
+  });
+  return fill(place, make("ul", { class: "items" }, rows));
+}
+
+// Why jobs wait, and those that Slurm will start first. `told` is the queue as slurm-gpuweb sums it up.
+export function queue(place, told, jobs, now_s) {
+  if (told === null) return fill(place, nothing("Not known yet."));
+  if (!told.reasons.length) return fill(place, nothing("No job waits."));
+  const sum = (name) => told.reasons.reduce((all, reason) => all + reason[name], 0), n = sum("n_jobs");
+  const next = told.jobs.map((job) => ({ ...jobs.get(job.job_id), start_s: job.start_s })).filter((job) => job.id !== undefined);
+  return fill(place,
+    make("p", {}, make("strong", {}, words.counts(n, "job")), n === 1 ? " waits for " : " wait for ", make("strong", {}, words.counts(sum("n_gpus"), "GPU")), "."),
+    table(["Why", NUMBER("Jobs"), NUMBER("GPUs")], told.reasons.map((reason) => [
+      make("span", { title: reason.reason }, reason.meaning || reason.reason), words.count(reason.n_jobs), words.count(reason.n_gpus),
+    ]), "Why jobs wait"),
+    next.length ? make("details", {}, make("summary", {}, "Who is next"),
+      table(["Job", "User", NUMBER("GPUs"), NUMBER("Waited"), NUMBER("Starts")], next.slice(0, FEW).map((job) => [
+        linked(job), make("bdi", {}, job.user ?? ""), words.amount(job.n_gpus, ""), words.duration(now_s - job.submit_s), words.moment(job.start_s, now_s),
+      ]), "Jobs that start next"),
+      make("p", { class: "note" }, "Starts: when Slurm expects it, where it has said so.")) : null);
+}
+
+const DAY_S = 86400, SHOWN_DAYS = [2, 7, 14, 30];
+
+export function reservations(place, told, now_s) {
+  if (told === null) return fill(place, nothing("Not known yet."));
+  const open = told.filter((one) => ["requested", "approved", "active"].includes(one.state));
+  if (!open.length) return fill(place, nothing("Nothing is reserved or asked for."));
+  const spanOf = (one) => [one.start_s ?? one.earliest_s, one.end_s ?? (one.start_s ?? one.earliest_s) + one.duration_s];
+  const last_s = Math.max(...open.map((one) => spanOf(one)[1]));
+  const days = SHOWN_DAYS.find((some) => now_s + some * DAY_S >= last_s) ?? SHOWN_DAYS[SHOWN_DAYS.length - 1];
+  const begin_s = new Date(now_s * 1000).setHours(0, 0, 0, 0) / 1000, reach_s = days * DAY_S;
+  const share = (at_s) => 100 * Math.min(1, Math.max(0, (at_s - begin_s) / reach_s));
+  const heads = make("div", { class: "days", "aria-hidden": "true" });
+  const step = Math.max(1, Math.round(days / 4));
+  for (let day = 0; day < days; day += step) {
+    const head = make("span", {}, words.dayOf(begin_s + day * DAY_S + DAY_S / 2));
+    head.style.left = `${100 * day / days}%`;
+    heads.append(head);
+  }
+  const rows = open.sort((a, b) => spanOf(a)[0] - spanOf(b)[0]).slice(0, MOST).map((one) => {
+    const [start_s, end_s] = spanOf(one), piece = make("i", { class: one.state === "requested" ? "asked" : null });
+    piece.style.left = `${share(start_s)}%`;
+    piece.style.width = `${Math.max(0, share(end_s) - share(start_s))}%`;
+    const what = one.state === "requested" ? "asked for" : one.state === "active" ? "now" : "";
+    return make("div", { class: "row" },
+      make("p", {}, make("span", {}, make("bdi", {}, one.user), ` · ${words.counts(one.gpus, "GPU")}`, one.gpu_type ? [" ", make("bdi", {}, one.gpu_type)] : null),
+        make("span", {}, what)),
+      make("p", { class: "aside" }, make("span", {}, `${words.moment(start_s, now_s)} – ${words.moment(end_s, now_s)}`), make("span", {}, make("bdi", {}, one.nodes ?? ""))),
+      make("div", { class: "track", "aria-hidden": "true" }, piece),
+      one.trouble ? make("p", { class: "note" }, one.trouble) : null);
+  });
+  return fill(place, make("div", { class: "calendar" }, heads, rows));
+}
+
+// The viewer's jobs: those that run with what is wrong with them, those that wait with what is expected.
+// `why` says what a reason of Slurm's means.
+export function mine(place, { running, waiting, flags, waits, why, now_s, under }) {
+  if (!running.length && !waiting.length) return fill(place, nothing("None of your jobs runs or waits."));
+  const advice = (job) => flags.filter((flag) => flag.job_id === job.job_id).map((flag) => {
+    const { short, what, todo } = words.concern(flag.concern);
+    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} ${todo}`);
+  });
+  const named = (job) => make("span", {}, linked(job), job.name ? [" ", make("bdi", {}, job.name)] : null);
+  const runs = running.map((job) => {
+    const [below, of] = under(job);
+    return make("li", {},
+      make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus ?? 0, "GPU"))),
+      make("p", { class: "aside" }, `runs since ${words.moment(job.start_s, now_s)}, ${words.frees(job, now_s)}`, below ? ` · ${below} of ${of} under your threshold` : ""),
+      advice(job));
+  });
+  const queued = waiting.map((job) => make("li", {},
+    make("div", { class: "line" }, named(job), make("span", {}, words.counts(job.n_gpus ?? 0, "GPU"))),
+    make("p", { class: "aside" }, `waits for ${words.duration(now_s - job.submit_s)}: ${why(job.reason)}`),
+    expected(waits.get(job.job_id), now_s)));
+  return fill(place, runs.length ? make("ul", { class: "items" }, runs) : null,
+    queued.length ? [make("h3", {}, "Waiting"), make("ul", { class: "items" }, queued)] : null);
+}
+
+function expected(wait, now_s) {
+  const forecast = wait?.forecast;
+  if (!forecast) return wait?.why ? make("p", {}, "No forecast: ", make("bdi", {}, wait.why)) : null;
+  const at = (seconds) => words.moment(forecast.at_s + seconds, now_s);
+  return make("p", {}, `Likeliest start ${at(forecast.middle_s)}; four of five such jobs between ${at(forecast.low_s)} and ${at(forecast.high_s)}.`);
+}
+
+// Limits as `slurm-gpu quota --json` has them.
+export function limits(place, told) {
+  if (!told) return fill(place, nothing("Limits are not known here; slurm-gpu quota tells them beside slurmctld."));
+  const counted = told.filter((line) => typeof line.limit === "number" && typeof line.used === "number");
+  const others = told.length - counted.length;
+  if (!counted.length) return fill(place, nothing(others ? `${words.counts(others, "limit")} on each job; slurm-gpu quota tells them.` : "No limit is for your jobs."));
+  const rows = counted.map((line) => {
+    const share = line.limit > 0 ? line.used / line.limit : 1, piece = make("i", { class: share >= 1 ? "full" : null });
+    piece.style.width = `${100 * Math.min(1, share)}%`;
+    const of = line.per === "user" ? "" : ` of ${line.group}`;
+    return make("li", { title: line.why || null },
+      make("div", { class: "line" }, make("span", {}, make("bdi", {}, line.key.replaceAll("_", " ")), make("bdi", {}, of)),
+        make("span", {}, `${words.amount(line.used, "")} of ${words.amount(line.limit, line.unit === "count" ? "" : line.unit)}`)),
+      make("div", { class: "bar", "aria-hidden": "true" }, piece),
+      make("p", { class: "aside" }, make("bdi", {}, line.rule), line.mode === "enforce" ? "" : ` · ${line.mode}`, line.why ? [" · ", make("bdi", {}, line.why)] : null));
+  });
+  return fill(place, make("ul", { class: "items" }, rows), others ? make("p", { class: "note" }, `And ${words.counts(others, "limit")} on each job: slurm-gpu quota.`) : null);
+}

@@ -1,0 +1,89 @@
+// Colours of the squares: a sequential scale that is told apart without red and green, light to dark on light ground
+// and dark to light on dark ground, and few colours that stand for kinds.
+//
+// Anchors go through OKLab, where equal steps look equal. A colour is a number as a canvas' ImageData holds it
+// on a little-endian machine: 0xAABBGGRR.
+
+const SEQUENTIAL = {
+  light: ["#ebe0b4", "#a6cbab", "#53a2a9", "#2a6a94", "#1f2c62"],
+  dark: ["#33427f", "#2d7397", "#3aa396", "#98cf86", "#fbf2a8"],
+};
+const KINDS = {
+  light: ["#0077bb", "#ee7733", "#009988", "#aa4499", "#c99a1e", "#33a5d6", "#7a5195", "#7f9c1b"],
+  dark: ["#4aa8e0", "#f59a5f", "#3cc4b0", "#d07fc0", "#e8c15a", "#7fd4f5", "#b18fd0", "#b3cf5a"],
+};
+
+export const pack = ([red, green, blue]) => (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0;
+export const parse = (text) => {
+  const hex = text.trim().slice(1);
+  const full = hex.length === 3 ? [...hex].map((digit) => digit + digit).join("") : hex;
+  return [0, 2, 4].map((at) => parseInt(full.slice(at, at + 2), 16));
+};
+export const css = (colour) => `rgb(${colour & 255} ${(colour >> 8) & 255} ${(colour >> 16) & 255})`;
+
+// `share` of one colour, the rest of the other.
+export function mixed(colour, other, share) {
+  const part = (shift) => Math.round(((colour >> shift) & 255) * share + ((other >> shift) & 255) * (1 - share));
+  return pack([part(0), part(8), part(16)]);
+}
+
+const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+const gamma = (value) => (value <= 0.0031308 ? value * 12.92 : 1.055 * value ** (1 / 2.4) - 0.055);
+
+// After Björn Ottosson, "A perceptual color space for image processing" (2020).
+export function toLab(rgb) {
+  const [r, g, b] = rgb.map((value) => linear(value / 255));
+  const l = Math.cbrt(0.4122214708 * r + 0.5363325363 * g + 0.0514459929 * b);
+  const m = Math.cbrt(0.2119034982 * r + 0.6806995451 * g + 0.1073969566 * b);
+  const s = Math.cbrt(0.0883024619 * r + 0.2817188376 * g + 0.6299787005 * b);
+  return [
+    0.2104542553 * l + 0.793617785 * m - 0.0040720468 * s,
+    1.9779984951 * l - 2.428592205 * m + 0.4505937099 * s,
+    0.0259040371 * l + 0.7827717662 * m - 0.808675766 * s,
+  ];
+}
+
+function fromLab([lightness, a, b]) {
+  const l = (lightness + 0.3963377774 * a + 0.2158037573 * b) ** 3;
+  const m = (lightness - 0.1055613458 * a - 0.0638541728 * b) ** 3;
+  const s = (lightness - 0.0894841775 * a - 1.291485548 * b) ** 3;
+  const rgb = [
+    4.0767416621 * l - 3.3077115913 * m + 0.2309699292 * s,
+    -1.2684380046 * l + 2.6097574011 * m - 0.3413193965 * s,
+    -0.0041960863 * l - 0.7034186147 * m + 1.707614701 * s,
+  ];
+  return rgb.map((value) => Math.round(255 * Math.min(1, Math.max(0, gamma(value)))));
+}
+
+// The colour of a share of the scale, from 0 to 1, as [red, green, blue].
+export function sequential(share, dark) {
+  const anchors = (dark ? SEQUENTIAL.dark : SEQUENTIAL.light).map((text) => toLab(parse(text)));
+  const place = Math.min(1, Math.max(0, share)) * (anchors.length - 1), below = Math.min(anchors.length - 2, Math.floor(place));
+  const part = place - below;
+  return fromLab(anchors[below].map((value, axis) => value + (anchors[below + 1][axis] - value) * part));
+}
+
+// By octet, the colours of a metric that goes up to `top` in steps of `step`. 255 is no value and has none.
+export function levels(step, top, dark) {
+  const found = new Uint32Array(256);
+  for (let octet = 0; octet < 255; octet++) found[octet] = pack(sequential(octet * step / top, dark));
+  return found;
+}
+
+export const N_KINDS = KINDS.light.length;
+
+// By octet, 1 to N_KINDS, colours that have no order.
+export function kinds(dark) {
+  const found = new Uint32Array(256);
+  (dark ? KINDS.dark : KINDS.light).forEach((text, place) => { found[place + 1] = pack(parse(text)); });
+  return found;
+}
+
+// Free, held, shared: octets 1 to 3.
+export function states(dark) {
+  const found = new Uint32Array(256);
+  (dark ? ["#3a4753", "#4aa8e0", "#f59a5f"] : ["#dde5ec", "#0077bb", "#ee7733"]).forEach((text, place) => {
+    found[place + 1] = pack(parse(text));
+  });
+  return found;
+}

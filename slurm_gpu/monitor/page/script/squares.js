@@ -1,0 +1,323 @@
+// The squares on the page: they are painted, looked at with pointer or keyboard, and zoomed.
+
+import { arrange, neighbour, squareAt } from "./layout.js";
+import { Painter, inks } from "./paint.js";
+import { css } from "./scale.js";
+
+const MOST_ZOOM = 16, STEP = 1.6, NUMBERS_FROM = 26; // pixels of the page from which a square bears its number
+const FEW_LIT = 600;   // so many are framed as well
+const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+export class Squares {
+  // `parts`: frame, base, over (two canvases of one size). `tell`: hovered, focused, opened; each with a square.
+  constructor(parts, cluster, tell) {
+    Object.assign(this, parts);
+    this.cluster = cluster;
+    this.tell = tell;
+    this.painter = new Painter(this.base);
+    this.above = this.over.getContext("2d");
+    this.places = null;
+    this.zoom = { pitch: 0, left: 0, top: 0 };
+    this.focus = -1;
+    this.hover = -1;
+    this.lit = null;
+    this.ring = new Uint8Array(0);
+    this.pending = 0;
+    this.drawn = 0;
+    this.inks = inks(matchMedia("(prefers-color-scheme: dark)").matches);
+    listen(this);
+  }
+
+  // Another layout, or another width or height: where each square lies now.
+  lay(height) {
+    const width = Math.floor(this.frame.clientWidth);
+    if (width < 10) return;
+    this.unit = Math.min(2, Math.max(1, Math.round(window.devicePixelRatio || 1)));
+    this.room = height;
+    this.places = arrange(this.cluster.flat, width * this.unit, height * this.unit, this.unit);
+    this.width = width;
+    this.height = Math.max(40, Math.ceil(this.places.height / this.unit));
+    this.painter.size(width * this.unit, this.height * this.unit);
+    this.over.width = this.base.width;
+    this.over.height = this.base.height;
+    this.frame.style.height = `${this.height}px`;
+    if (this.ring.length !== this.cluster.flat.n) this.ring = new Uint8Array(this.cluster.flat.n);
+    if (this.focus >= this.cluster.flat.n) this.focus = -1;
+    this.lit = this.lit !== null && this.lit.length === this.cluster.flat.n ? this.lit : null;
+    this.whole();
+  }
+
+  // What is shown: octets by square, and their colours by octet.
+  show({ octets, colours, ring, numbers }) {
+    Object.assign(this, { octets, colours, ring, numbers });
+    this.redraw();
+  }
+
+  light(lit) {
+    this.lit = lit;
+    this.redraw();
+  }
+
+  recolour(dark) {
+    this.inks = inks(dark);
+  }
+
+  redraw() {
+    if (!this.pending) this.pending = requestAnimationFrame(() => { this.pending = 0; this.draw(); });
+  }
+
+  draw() {
+    if (this.places === null || this.octets === undefined || this.octets.length !== this.places.n) return;
+    const start = performance.now();
+    const { state, job } = this.cluster;
+    const scene = { places: this.places, view: this.zoom, octets: this.octets, state, job, ring: this.ring, lit: this.lit };
+    this.painter.paint({ ...scene, colours: this.colours, inks: this.inks });
+    this.write();
+    this.mark();
+    this.frame.dataset.ms = (performance.now() - start).toFixed(1);
+    this.frame.dataset.drawn = ++this.drawn;
+  }
+
+  // Names, and numbers in squares that have room for them.
+  write() {
+    const { context } = this.painter, { unit, zoom, places } = this, scale = zoom.pitch / places.pitch;
+    context.textBaseline = "alphabetic";
+    context.textAlign = "left";
+    for (const label of places.labels) {
+      const x = label.x * scale - zoom.left, y = label.y * scale - zoom.top;
+      if (y < -30 * unit || y > this.base.height || x > this.base.width) continue;
+      const zone = label.kind === "zone";
+      context.font = zone ? `600 ${13 * unit}px ${FACE}` : `${11 * unit}px ${FACE}`;
+      context.fillStyle = css(zone ? this.inks.ink : this.inks.muted);
+      context.fillText(fitted(context, label.text, label.width * scale - 4 * unit), x, y + (zone ? 13 : 10) * unit * Math.min(scale, 1.4));
+    }
+    if (!this.numbers || zoom.pitch < NUMBERS_FROM * unit) return;
+    context.font = `${Math.round(Math.min(13 * unit, zoom.pitch / 2.6))}px ${FACE}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    const side = zoom.pitch - places.line;
+    for (let square = 0; square < places.n; square++) {
+      const [x, y] = this.corner(square);
+      if (x + side < 0 || y + side < 0 || x > this.base.width || y > this.base.height) continue;
+      const text = this.numbers(square);
+      if (!text || (this.lit !== null && !this.lit[square])) continue;
+      context.fillStyle = readable(this.colours[this.octets[square]]);
+      context.fillText(text, x + side / 2, y + side / 2 + 0.5 * unit);
+    }
+  }
+
+  corner(square) {
+    const scale = this.zoom.pitch / this.places.pitch;
+    return [Math.round(this.places.x[square] * scale) - this.zoom.left, Math.round(this.places.y[square] * scale) - this.zoom.top];
+  }
+
+  // What moves quicker than values: outlines of what is looked at, its job, and few squares that are lit.
+  mark() {
+    const { above, unit } = this;
+    if (this.places === null) return;
+    above.clearRect(0, 0, this.over.width, this.over.height);
+    if (this.lit !== null) {
+      const some = [];
+      for (let square = 0; square < this.lit.length && some.length <= FEW_LIT; square++) if (this.lit[square]) some.push(square);
+      if (some.length <= FEW_LIT) this.outline(some, css(this.inks.accent), 2 * unit, unit);
+    }
+    const looked = this.hover >= 0 ? this.hover : this.focus;
+    if (looked >= 0) {
+      const jobs = this.cluster.jobsAt(looked);
+      if (jobs.length) this.outline(this.cluster.squaresOf(jobs[0]), css(this.inks.ink), unit, 0);
+      this.outline([looked], css(this.inks.ink), 2 * unit, unit);
+    }
+    if (this.focus >= 0 && this.focus !== looked) this.outline([this.focus], css(this.inks.accent), 2 * unit, unit);
+  }
+
+  outline(some, colour, width, away) {
+    const side = this.zoom.pitch - this.places.line, { above } = this;
+    above.strokeStyle = colour;
+    above.lineWidth = width;
+    above.beginPath();
+    for (const square of some) {
+      const [x, y] = this.corner(square);
+      above.rect(x - away - width / 2, y - away - width / 2, side + 2 * away + width, side + 2 * away + width);
+    }
+    above.stroke();
+  }
+
+  // The square at a point of the page.
+  at(event) {
+    if (this.places === null) return -1;
+    const box = this.over.getBoundingClientRect(), scale = this.places.pitch / this.zoom.pitch;
+    const x = (event.clientX - box.left) * this.unit + this.zoom.left, y = (event.clientY - box.top) * this.unit + this.zoom.top;
+    return squareAt(this.places, this.cluster.flat.nodes, x * scale, y * scale);
+  }
+
+  isWhole() {
+    return this.places === null || this.zoom.pitch === this.places.pitch;
+  }
+
+  whole() {
+    this.zoom = { pitch: this.places.pitch, left: 0, top: 0 };
+    this.zoomed();
+  }
+
+  // Closer or farther by this factor; the point of the page at (x, y) stays where it is.
+  zoomBy(factor, x = this.width / 2, y = this.height / 2) {
+    const { pitch } = this.places, old = this.zoom.pitch;
+    const wanted = factor > 1 ? Math.max(old + this.unit, Math.round(old * factor)) : Math.round(old * factor);
+    const next = Math.min(pitch * MOST_ZOOM, Math.max(pitch, wanted));
+    if (next === old) return;
+    const scale = next / old, px = x * this.unit, py = y * this.unit;
+    this.zoom = { pitch: next, left: (this.zoom.left + px) * scale - px, top: (this.zoom.top + py) * scale - py };
+    this.zoomed();
+  }
+
+  panBy(dx, dy) {
+    this.zoom = { ...this.zoom, left: this.zoom.left - dx * this.unit, top: this.zoom.top - dy * this.unit };
+    this.zoomed();
+  }
+
+  zoomed() {
+    const scale = this.zoom.pitch / this.places.pitch, end = (whole, size) => Math.max(0, Math.round(whole * scale) - size);
+    const within = (value, most) => Math.round(Math.min(most, Math.max(0, value)));
+    this.zoom.left = within(this.zoom.left, end(this.places.width, this.base.width));
+    this.zoom.top = within(this.zoom.top, end(this.places.height, this.base.height));
+    this.frame.classList.toggle("zoomed", !this.isWhole());
+    this.tell.zoomed(this.isWhole());
+    this.redraw();
+  }
+
+  // Brings a square into view.
+  reveal(square) {
+    if (this.isWhole()) return;
+    const [x, y] = this.corner(square), side = this.zoom.pitch, edge = 2 * side;
+    const off = (at, size) => (at < edge ? edge - at : at + side > size - edge ? size - edge - side - at : 0);
+    const [dx, dy] = [off(x, this.base.width), off(y, this.base.height)];
+    if (dx || dy) this.panBy(dx / this.unit, dy / this.unit);
+  }
+
+  setFocus(square) {
+    this.focus = square;
+    if (square >= 0) this.reveal(square);
+    this.mark();
+    this.tell.focused(square);
+  }
+}
+
+function listen(squares) {
+  const { over, frame } = squares, down = new Map();
+  let dragged = false, spread = 0;
+  over.addEventListener("pointermove", (event) => {
+    const before = down.get(event.pointerId);
+    if (before !== undefined) {
+      down.set(event.pointerId, [event.clientX, event.clientY]);
+      if (down.size === 2) {
+        const [[ax, ay], [bx, by]] = [...down.values()], now = Math.hypot(ax - bx, ay - by), box = over.getBoundingClientRect();
+        if (spread > 0 && Math.abs(now / spread - 1) > 0.04) {
+          squares.zoomBy(now / spread, (ax + bx) / 2 - box.left, (ay + by) / 2 - box.top);
+          spread = now;
+        }
+        dragged = true;
+      } else if (!squares.isWhole() && (dragged || Math.hypot(event.clientX - before[0], event.clientY - before[1]) > 3)) {
+        dragged = true;
+        squares.panBy(event.clientX - before[0], event.clientY - before[1]);
+      } else {
+        down.set(event.pointerId, before);
+      }
+      return;
+    }
+    if (event.pointerType === "mouse") hover(squares.at(event), event);
+  });
+  const hover = (square, event) => {
+    if (square !== squares.hover) {
+      squares.hover = square;
+      squares.mark();
+    }
+    squares.tell.hovered(square, event);
+  };
+  over.addEventListener("pointerleave", (event) => hover(-1, event));
+  over.addEventListener("pointerdown", (event) => {
+    down.set(event.pointerId, [event.clientX, event.clientY]);
+    if (down.size === 1) dragged = false;
+    if (down.size === 2) {
+      const [[ax, ay], [bx, by]] = [...down.values()];
+      spread = Math.hypot(ax - bx, ay - by);
+    }
+    if (!squares.isWhole()) over.setPointerCapture(event.pointerId);
+  });
+  const up = (event) => {
+    const was = down.delete(event.pointerId);
+    if (event.type === "pointerup" && was && !dragged && event.button === 0) {
+      const square = squares.at(event);
+      squares.setFocus(square);
+    }
+  };
+  over.addEventListener("pointerup", up);
+  over.addEventListener("pointercancel", up);
+  over.addEventListener("dblclick", (event) => {
+    const square = squares.at(event);
+    if (square >= 0) squares.tell.opened(square);
+  });
+  over.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey && !event.metaKey) return; // else the page scrolls
+    event.preventDefault();
+    const box = over.getBoundingClientRect();
+    squares.zoomBy(event.deltaY < 0 ? STEP : 1 / STEP, event.clientX - box.left, event.clientY - box.top);
+  }, { passive: false });
+  frame.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey || squares.places === null || squares.places.n === 0) return;
+    if (press(squares, event.key)) event.preventDefault();
+  });
+}
+
+// Returns whether the key means something here.
+function press(squares, key) {
+  const { places, focus, cluster } = squares;
+  if (ARROWS[key]) squares.setFocus(focus < 0 ? 0 : neighbour(places, focus, ARROWS[key]));
+  else if (key === "Home") squares.setFocus(0);
+  else if (key === "End") squares.setFocus(places.n - 1);
+  else if (key === "PageDown" || key === "PageUp") {
+    const nodes = cluster.flat.nodes, step = key === "PageDown" ? 1 : -1;
+    const next = focus < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, cluster.nodeOf[focus] + step));
+    squares.setFocus(nodes[next].first);
+  } else if (key === "n" || key === "p") squares.setFocus(nextMarked(squares, key === "n" ? 1 : -1));
+  else if (key === "Enter") {
+    if (focus >= 0) squares.tell.opened(focus);
+  } else if (key === "+" || key === "=") zoomAtFocus(squares, STEP);
+  else if (key === "-") zoomAtFocus(squares, 1 / STEP);
+  else if (key === "0") squares.whole();
+  else if (key === "Escape") {
+    if (focus < 0) return false;
+    squares.setFocus(-1);
+  } else return false;
+  return true;
+}
+
+function zoomAtFocus(squares, factor) {
+  if (squares.focus < 0) return squares.zoomBy(factor);
+  const [x, y] = squares.corner(squares.focus);
+  squares.zoomBy(factor, x / squares.unit, y / squares.unit);
+  squares.reveal(squares.focus);
+}
+
+// The next square that is lit, or where none are, the next with a ring; itself where there is none.
+function nextMarked({ lit, ring, focus, places }, step) {
+  const marks = lit ?? ring;
+  for (let away = 1; away <= places.n; away++) {
+    const square = (focus + step * away + 2 * places.n) % places.n;
+    if (marks[square]) return square;
+  }
+  return focus;
+}
+
+function fitted(context, text, width) {
+  if (width < 12) return "";
+  if (context.measureText(text).width <= width) return text;
+  let end = text.length - 1;
+  while (end > 0 && context.measureText(`${text.slice(0, end)}…`).width > width) end--;
+  return end > 0 ? `${text.slice(0, end)}…` : "";
+}
+
+const readable = (colour) => {
+  const [red, green, blue] = [colour & 255, (colour >> 8) & 255, (colour >> 16) & 255];
+  return 0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#1b2631" : "#ffffff";
+};

@@ -1,0 +1,310 @@
+// The page of the cluster: what the viewer chose, what came, and what is shown of it.
+
+import * as address from "./address.js";
+import { Cluster, FREE, HELD, OWN_METRICS, SHARED, listed } from "./cluster.js";
+import { describe, sentence, valueOf } from "./describe.js";
+import { byId, fill, make, say } from "./element.js";
+import { find } from "./finding.js";
+import { showLegend } from "./legend.js";
+import { list } from "./listing.js";
+import { Live } from "./live.js";
+import { GAP } from "./paint.js";
+import * as panels from "./panels.js";
+import * as scale from "./scale.js";
+import { Squares } from "./squares.js";
+import { now_s } from "./wire.js";
+import * as words from "./words.js";
+
+const OLD_S = 60;                  // a state that is older is told to be old
+const FIRST_METRIC = "util", TENTH = "10"; // of percent
+const LEAST_HEIGHT = 320, MOST_HEIGHT = 1400;
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const cluster = new Cluster();
+const given = address.read();
+const chosen = { metric: given.metric ?? FIRST_METRIC, under: given.under, view: given.view, find: given.find ?? "" };
+let octets = cluster.octets, colours = new Uint32Array(256), ring = new Uint8Array(0), below = 0;
+let lighted = null;                // which flag's squares are lit: {key, flag}, null for what was looked for
+let health = { asOf_s: null, failed: null, failedSince_ms: null };
+
+const metric = () => cluster.metrics.find((one) => one.name === chosen.metric) ?? cluster.metrics[0] ?? null;
+// What the viewer wrote; where they wrote nothing yet, a tenth of what is counted in percent. "none" is no threshold.
+const written = () => chosen.under ?? (metric()?.unit === "%" ? TENTH : "none");
+const under = () => {
+  const limit = Number(written());
+  return metric() === null || metric().kinds || written() === "" || !Number.isFinite(limit) ? null : limit;
+};
+const me = () => live.told.me;
+const isMine = () => chosen.view === "mine" || (chosen.view === null && me() !== null && !me().operator);
+
+const squares = new Squares({ frame: byId("frame"), base: byId("base"), over: byId("over") }, cluster, {
+  hovered: showTip,
+  focused: showFocused,
+  opened(square) {
+    const { job, holder } = describe(cluster, square, metric(), octets, now_s());
+    if (job !== null) location.assign(address.jobPage(job.id));
+    else say(byId("found"), cluster.jobsAt(square).length ? "Only its owner and operators see that job." : `No job to open: ${holder}.`);
+  },
+  zoomed(whole) { byId("whole").hidden = whole; },
+});
+
+const live = new Live(cluster, {
+  metric: () => (isOwn(chosen.metric) ? null : chosen.metric),
+  changed: take,
+  health(state) {
+    health = state;
+    showHealth();
+  },
+});
+
+function isOwn(name) {
+  return OWN_METRICS.some((one) => one.name === name);
+}
+
+function take(what) {
+  if (what.includes("layout")) {
+    if (!cluster.metrics.some((one) => one.name === chosen.metric)) chosen.metric = cluster.metrics[0].name;
+    showMetrics();
+    lay();
+    document.title = `GPUs of ${cluster.flat.cluster}`;
+    say(byId("cluster"), cluster.flat.cluster);
+    byId("empty").hidden = cluster.flat.n > 0;
+    say(byId("empty"), cluster.flat.n > 0 ? "" : "Slurm knows of no GPUs here.");
+  }
+  if (what.includes("jobs") || what.includes("panels")) light();
+  if (what.includes("frame")) show();
+  if (what.includes("panels") || what.includes("jobs")) showPanels();
+}
+
+// Colours, rings and numbers of the newest frame.
+function show() {
+  const now = metric(), limit = under();
+  octets = now.own ? cluster.own(now.name, now_s()) : cluster.octets;
+  const kinds = now.name === "state" ? scale.states(dark.matches) : scale.kinds(dark.matches);
+  colours = now.kinds ? kinds : scale.levels(now.step, now.top, dark.matches);
+  if (ring.length !== cluster.flat.n) ring = new Uint8Array(cluster.flat.n);
+  below = 0;
+  for (let square = 0; square < ring.length; square++) {
+    const held = cluster.state[square] === HELD || cluster.state[square] === SHARED;
+    const marked = limit !== null && held && octets[square] !== GAP && octets[square] * now.step < limit;
+    ring[square] = marked ? 1 : 0;
+    below += ring[square];
+  }
+  const numbers = now.kinds ? null : (square) => {
+    if (cluster.state[square] === FREE) return "free";
+    return octets[square] === GAP ? "" : String(Math.round(valueOf(octets[square], now)));
+  };
+  squares.show({ octets, colours, ring, numbers });
+  showLegend(byId("legend"), { metric: now, colours, inks: squares.inks, under: limit, below });
+  showTally();
+  showHealth();
+  if (squares.focus >= 0) showFocused(squares.focus);
+  if (byId("list").open) list(byId("list").querySelector(".scroll"), cluster, now, octets);
+}
+
+function lay() {
+  const top = byId("frame").getBoundingClientRect().top + window.scrollY;
+  const left = window.innerHeight - top - 64;
+  squares.lay(Math.min(MOST_HEIGHT, Math.max(LEAST_HEIGHT, window.innerWidth < 640 ? 0.62 * window.innerHeight : left)));
+}
+
+function showMetrics() {
+  fill(byId("metric"), cluster.metrics.map((one) => make("option", { value: one.name, selected: one.name === chosen.metric }, one.title)));
+  byId("metric").value = chosen.metric;
+  const now = metric();
+  byId("under-label").hidden = Boolean(now.kinds);
+  byId("under").value = under() === null ? "" : written();
+  say(byId("under-unit"), now.unit);
+}
+
+function showTally() {
+  const { free, held, out, all } = cluster.tally();
+  const waiting = cluster.waiting().reduce((sum, job) => sum + (job.n_tasks ?? 1), 0);
+  const parts = [["GPUs", all], ["held", held], ["free", free], ["out of service", out], ["jobs waiting", waiting]];
+  const place = byId("tally");
+  if (!place.childElementCount) fill(place, parts.map(([name]) => make("div", {}, make("dt", {}, name), make("dd", {}))));
+  parts.forEach(([, value], at) => say(place.children[at].lastElementChild, words.count(value)));
+}
+
+function showHealth() {
+  const element = byId("age"), now = now_s(), trouble = byId("trouble");
+  const age = health.asOf_s === null ? null : now - health.asOf_s;
+  const old = age === null || age > OLD_S || health.failed !== null;
+  element.classList.toggle("old", old);
+  const since = health.asOf_s === null ? "" : words.moment(health.asOf_s, now, true);
+  say(element, age === null ? "Nothing is known yet" : old ? `As of ${since}, ${words.duration(age)} ago` : `As of ${since}`);
+  let text = "";
+  if (health.failed?.status === 401) text = "You are not signed in, or no longer. Run slurm-gpu open on a login node, and open the link that it prints.";
+  else if (health.failed?.status === 403) text = `Not for you: ${health.failed.message}`;
+  else if (health.failed) text = `No answer since ${words.moment(health.failedSince_ms / 1000, Date.now() / 1000, true)}: ${health.failed.message}. What is shown is the last that was known.`;
+  else if (age !== null && age > OLD_S) text = `slurm-gpudbd or Slurm has told nothing since ${since}. What is shown is the last that was known.`;
+  trouble.hidden = text === "";
+  say(trouble, text);
+}
+
+// What was looked for, or the squares of one concern.
+function light() {
+  const found = byId("found"), forget = byId("forget");
+  let some = null;
+  if (lighted !== null) {
+    some = new Set(listed(lighted.flag.squares));
+    say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag.concern).short}`);
+  } else {
+    const result = cluster.flat.n ? find(cluster, chosen.find) : null;
+    some = result?.squares ?? null;
+    say(found, result?.text ?? "");
+  }
+  if (some === null && isMine() && cluster.flat.n) some = own();
+  forget.hidden = lighted === null && !chosen.find;
+  let lit = null;
+  if (some !== null) {
+    lit = new Uint8Array(cluster.flat.n);
+    for (const square of some) lit[square] = 1;
+  }
+  squares.light(lit);
+}
+
+// In the view of one's own jobs, theirs; all where there are none.
+function own() {
+  const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
+  return some.length ? some : null;
+}
+
+function showPanels() {
+  const { told } = live, now = now_s(), mine = isMine();
+  const flags = (told.flags ?? []).map((flag) => ({ ...flag, n: listed(flag.squares).length }));
+  const place = (id) => byId(id).querySelector(":scope > div");
+  for (const [id, shown] of [["attention", !mine], ["mine", mine], ["limits", mine]]) byId(id).hidden = !shown;
+  if (mine) {
+    const user = me()?.user, waits = new Map((me()?.waits ?? []).map((wait) => [wait.job_id, wait]));
+    const meanings = new Map((told.queue?.reasons ?? []).map((reason) => [reason.reason, reason.meaning]));
+    const ofUser = (jobs) => jobs.filter((job) => job.user === user);
+    panels.mine(place("mine"), {
+      running: ofUser(cluster.running()), waiting: ofUser(cluster.waiting()), flags, waits, now_s: now,
+      why: (reason) => meanings.get(reason) || reason || "not looked at yet",
+      under(job) {
+        const some = cluster.squaresOf(job);
+        return [some.filter((square) => ring[square]).length, some.length];
+      },
+    });
+    panels.limits(place("limits"), me()?.limits ?? null);
+  } else {
+    panels.attention(place("attention"), {
+      flags, jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
+      light(key, flag) {
+        lighted = lighted?.key === key ? null : { key, flag };
+        light();
+        showPanels();
+      },
+    });
+  }
+  panels.free(place("free"), told.free, now);
+  panels.queue(place("queue"), told.queue, cluster.jobs, now);
+  panels.reservations(place("reservations"), told.reservations, now);
+  byId("views").hidden = !me()?.operator;
+  for (const button of byId("views").children) button.setAttribute("aria-pressed", String((button.dataset.view === "mine") === mine));
+  say(byId("user"), me()?.user ?? "");
+}
+
+function showTip(square, event) {
+  const tip = byId("tip");
+  if (square < 0) {
+    tip.hidden = true;
+    return;
+  }
+  const told = describe(cluster, square, metric(), octets, now_s());
+  fill(tip, make("strong", {}, told.place), told.type ? ` · ${told.type}` : "",
+    told.value ? make("span", {}, `${told.title}: ${told.value}`) : null, make("span", {}, told.holder));
+  tip.hidden = false;
+  const box = byId("frame").getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+  const right = x + 16 + tip.offsetWidth <= box.width;
+  tip.style.left = `${Math.max(0, right ? x + 14 : x - tip.offsetWidth - 14)}px`;
+  tip.style.top = `${Math.max(-40, Math.min(y + 14, box.height - tip.offsetHeight))}px`;
+}
+
+// The square with the focus, in words that stay.
+function showFocused(square) {
+  const place = byId("focused");
+  if (square < 0) {
+    fill(place);
+    return;
+  }
+  const told = describe(cluster, square, metric(), octets, now_s());
+  const text = sentence(told);
+  if (place.dataset.text === text && place.dataset.square === String(square) && place.firstChild) return;
+  Object.assign(place.dataset, { text, square });
+  fill(place, make("div", {}, make("span", {}, text), told.where ? make("small", {}, told.where) : null,
+    told.uuid ? make("small", {}, told.uuid) : null,
+    cluster.jobsAt(square).filter((job) => job.full).map((job) => make("a", { href: address.jobPage(job.id) }, `Open job ${job.id}`))));
+}
+
+function remember() {
+  address.write({
+    metric: chosen.metric === FIRST_METRIC ? null : chosen.metric,
+    under: chosen.under, view: chosen.view, find: chosen.find,
+  });
+}
+
+function listen() {
+  byId("controls").addEventListener("submit", (event) => event.preventDefault());
+  byId("metric").addEventListener("change", (event) => {
+    const before = metric();
+    chosen.metric = event.target.value;
+    if (before.unit !== metric().unit) chosen.under = null; // a number of watts says nothing of percent
+    showMetrics();
+    remember();
+    if (metric().own) return show();
+    cluster.octets = new Uint8Array(cluster.flat.n).fill(GAP);
+    return live.refresh();
+  });
+  byId("under").addEventListener("input", (event) => {
+    chosen.under = event.target.value || "none";
+    remember();
+    show();
+    showPanels();
+  });
+  byId("find").value = chosen.find;
+  byId("find").addEventListener("input", (event) => {
+    chosen.find = event.target.value;
+    lighted = null;
+    remember();
+    light();
+    showPanels();
+  });
+  byId("forget").addEventListener("click", () => {
+    chosen.find = byId("find").value = "";
+    lighted = null;
+    remember();
+    light();
+    showPanels();
+  });
+  byId("views").addEventListener("click", (event) => {
+    if (event.target.dataset.view === undefined) return;
+    chosen.view = event.target.dataset.view;
+    lighted = null;
+    remember();
+    light();
+    showPanels();
+  });
+  byId("closer").addEventListener("click", () => squares.zoomBy(1.6));
+  byId("farther").addEventListener("click", () => squares.zoomBy(1 / 1.6));
+  byId("whole").addEventListener("click", () => squares.whole());
+  byId("list").addEventListener("toggle", () => { if (byId("list").open && metric() !== null) show(); });
+  dark.addEventListener("change", () => {
+    squares.recolour(dark.matches);
+    if (metric() !== null) show();
+  });
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    // A phone's address bar changes the height all the time.
+    if (cluster.flat.id === null || (window.innerWidth === width && window.innerWidth < 640)) return;
+    width = window.innerWidth;
+    lay();
+  });
+  setInterval(showHealth, 1000);
+}
+
+listen();
+await live.start();
+
+export { cluster, live, squares, take };

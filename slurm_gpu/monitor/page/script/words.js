@@ -1,0 +1,66 @@
+// Numbers and times in words. A gap is a dash; 0 is a number.
+
+export const GAP = "–";
+
+const counted = new Intl.NumberFormat("en");
+export const count = (value) => counted.format(value);
+export const counts = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+
+// A value of a metric with its unit; at most three digits that tell something.
+export function amount(value, unit) {
+  if (value === null || value === undefined || Number.isNaN(value)) return GAP;
+  const whole = Math.abs(value) >= 100 || Number.isInteger(value);
+  const text = whole ? count(Math.round(value)) : String(Number(value.toPrecision(value < 1 ? 1 : 2)));
+  return unit ? `${text}\u00a0${unit}` : text;
+}
+
+// How long: its two greatest units.
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return GAP;
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) return `${whole}\u00a0s`;
+  const minutes = Math.round(whole / 60);
+  if (minutes < 60) return `${minutes}\u00a0min`;
+  const hours = Math.floor(minutes / 60);
+  if (hours < 24) return minutes % 60 && hours < 10 ? `${hours}\u00a0h\u00a0${minutes % 60}\u00a0min` : `${hours}\u00a0h`;
+  const days = Math.floor(hours / 24);
+  return hours % 24 && days < 10 ? `${days}\u00a0d\u00a0${hours % 24}\u00a0h` : `${days}\u00a0d`;
+}
+
+const sameDay = (a, b) => a.toDateString() === b.toDateString();
+const DAY_MS = 86400e3;
+
+// When, as the viewer's clock says it: the day only where it is another.
+export function moment(at_s, now_s, withSeconds = false) {
+  if (at_s === null || at_s === undefined) return GAP;
+  const at = new Date(at_s * 1000), now = new Date(now_s * 1000);
+  const time = at.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...(withSeconds ? { second: "2-digit" } : {}) });
+  if (sameDay(at, now)) return time;
+  const near = Math.abs(at - now) < 6 * DAY_MS;
+  const day = at.toLocaleDateString("en-GB", near ? { weekday: "short" } : { day: "numeric", month: "short" });
+  return `${day} ${time}`;
+}
+
+export const dayOf = (at_s) => new Date(at_s * 1000).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
+
+// When a running job's GPUs come free at the latest.
+export function frees(job, now_s) {
+  if (job.end_s === null || job.end_s === undefined) return "has no time limit";
+  if (job.end_s <= now_s) return "is at its time limit";
+  return `frees by ${moment(job.end_s, now_s)}, in ${duration(job.end_s - now_s)}`;
+}
+
+const ABOUT = {
+  xid: ["GPU error", "A GPU reported an error (XID).", "Save a checkpoint and tell the operators; they may want to drain the node."],
+  held_idle: ["held, never used", "It holds GPUs, and none has computed anything since it began.", "Does the program find its GPUs? If the job is not needed, cancel it: others wait."],
+  used_then_idle: ["used, then idle", "Its GPUs were used, and none is any more.", "If the work is done, cancel it; if it waits for data or a person, let it end and start again."],
+  memory_idle: ["memory full, idle", "GPU memory is full and nothing is computed there.", "A process hangs, or keeps memory that it no longer needs: look at its log."],
+  partly_unused: ["some never used", "Some of its GPUs were never used.", "Ask for as many as the program uses, or start one process for each GPU."],
+  throttled: ["throttled", "Clocks are held down by heat or by the power supply.", "Nothing is wrong with the job; the operators should look at the node's cooling and power."],
+};
+
+// Of a concern: its short name, what it is, and what to do.
+export function concern(name) {
+  const [short, what, todo] = ABOUT[name] ?? [name, name, ""];
+  return { short, what, todo };
+}

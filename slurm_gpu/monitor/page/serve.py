@@ -1,0 +1,34 @@
+"""Answers a browser that asks for a page, its style or its scripts."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from slurm_gpu.monitor.page.files import page_files
+
+
+async def page_file(request: Request) -> Response:
+    """A file by its path; 304 where the browser has it already, 404 where there is none."""
+    found = page_files().get(_path(request))
+    if found is None:
+        return Response("There is no such page.\n", 404, media_type="text/plain")
+    headers = dict(found.headers)
+    if found.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(found.packed, headers={**headers, "Content-Encoding": "gzip"})
+    return Response(found.body, headers=headers)
+
+
+def page_routes() -> list[Route]:
+    """Routes of exactly these files."""
+    return [Route(path, page_file, methods=["GET"]) for path in page_files()]
+
+
+def _path(request: Request) -> str:
+    """Below the path at which slurm-gpuweb is mounted."""
+    path = str(request.scope["path"])
+    root = str(request.scope.get("root_path", ""))
+    return path[len(root) :] if root and path.startswith(root) else path

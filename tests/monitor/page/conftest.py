@@ -1,0 +1,114 @@
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from slurm_gpu.monitor.page.files import page_files
+from tests.monitor.page.madeup import World
+from tests.monitor.page.pretend import Pretended, pretended
+
+_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
+
+
+class Tab:
+    """The page in a browser, and all that it said."""
+
+    def __init__(self, browser: Any, served: Pretended, path: str = "", **options: Any) -> None:
+        self.served = served
+        self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.hosts: set[str] = set()
+        self.page.on("console", lambda message: self.said.append(message.text))
+        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on(
+            "dialog", lambda dialog: self.said.append(f"dialog: {dialog.message}") or dialog.dismiss()
+        )
+        self.page.on("request", lambda request: self.hosts.add(request.url.split("/")[2]))
+        self.page.goto(served.url + path)
+
+    def ready(self) -> "Tab":
+        """Once squares and panels are there."""
+        self.page.locator("#frame[data-drawn]").wait_for()
+        self.page.locator("#free li, #free .none").first.wait_for()
+        return self
+
+    def drawn_after(self, act: Callable[[], Any]) -> None:
+        """Wait until the squares have been drawn anew."""
+        # No wait_for_function: it evaluates text, which the page's policy forbids.
+        before = self.page.evaluate("document.getElementById('frame').dataset.drawn")
+        act()
+        self.page.locator(f'#frame[data-drawn]:not([data-drawn="{before}"])').wait_for()
+
+    def ask(self, expression: str) -> Any:
+        """Of the page's own modules, as `start`."""
+        start = next(path for path in page_files() if path.endswith("/start.js"))
+        return self.page.evaluate(f"async () => {{ const start = await import('{start}'); {expression} }}")
+
+    def corner(self, square: int) -> tuple[float, float, float]:
+        """(x, y, side) of a square within the canvas, in pixels of the page."""
+        return tuple(
+            self.ask(
+                f"const s = start.squares, [x, y] = s.corner({square});"
+                "return [x / s.unit, y / s.unit, (s.zoom.pitch - s.places.line) / s.unit];"
+            )
+        )
+
+    def unmark(self) -> "Tab":
+        """As it was when it was opened, but for its world."""
+        self.page.fill("#under", "10")
+        self.page.fill("#find", "")
+        self.ask("start.squares.whole(); start.squares.setFocus(-1); start.squares.draw();")
+        return self
+
+    def pixels(self, square: int) -> list[list[int]]:
+        """The colours of a square, row by row from its upper left corner."""
+        return list(
+            self.ask(
+                f"const s = start.squares, [x, y] = s.corner({square}), n = s.zoom.pitch - s.places.line;"
+                "const { data } = s.base.getContext('2d').getImageData(x, y, n, n);"
+                "return Array.from({ length: n * n }, (_, k) => [...data.slice(4 * k, 4 * k + 3)]);"
+            )
+        )
+
+    def middle(self, square: int) -> list[int]:
+        """The colour in the middle of a square."""
+        some = self.pixels(square)
+        side = round(len(some) ** 0.5)
+        # Numbers are written in large ones: a quarter from the corner there is none.
+        return some[(side // 4) * side + side // 4]
+
+    def focus(self, square: int) -> str:
+        """Put the keyboard's focus on a square; what is said of it."""
+        self.ask(f"start.squares.setFocus({square});")
+        return str(self.page.inner_text("#focused"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
+    )
+    if _CHROMIUM is None:
+        pytest.skip("needs Chromium, which packaging/install-packages installs where it can be had")
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; the pages are our own.
+        opened = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Callable[..., Tab]]:
+    """Serves a world and opens the page of it; closes both."""
+    with contextlib.ExitStack() as stack:
+
+        def open_tab(world: World, path: str = "", **options: Any) -> Tab:
+            served = stack.enter_context(pretended(world))
+            tab = Tab(browser, served, path, **options)
+            stack.callback(tab.context.close)
+            return tab
+
+        yield open_tab

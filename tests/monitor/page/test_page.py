@@ -1,0 +1,266 @@
+"""The page around the squares: it stays up to date, grows old politely, and takes names for text alone."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.monitor.page.conftest import Tab
+from tests.monitor.page.madeup import GAP, HOSTILE, World, make_world
+from tests.monitor.page.test_squares import job_on, small
+
+
+def hostile() -> World:
+    """Whatever a user, a site or a node may name is a trap."""
+    world = small()
+    bad = HOSTILE * 20
+    world.layout["cluster"] = bad[0]
+    for number, zone in enumerate(world.layout["zones"]):
+        zone["name"] = bad[number]
+        for rack in zone["racks"]:
+            rack["name"] = bad[number + 1]
+            for place, node in enumerate(rack["nodes"]):
+                node["name"], node["server_type"] = bad[place], bad[place + 1]
+                for gpu in node["gpus"]:
+                    gpu["type"] = gpu["uuid"] = bad[place]
+    for metric in world.layout["metrics"]:
+        metric["title"] = metric["unit"] = bad[1]
+    for place, job in enumerate(world.jobs.values()):
+        names = ("id", "user", "account", "partition", "name", "reason")
+        job |= {name: bad[place + k] for k, name in enumerate(names)}
+    for flag in world.flags:
+        flag |= {"id": bad[0], "user": bad[1], "concern": bad[2]}
+    for one in world.reservations:
+        one |= dict.fromkeys(("user", "gpu_type", "nodes", "trouble"), bad[0])
+    world.me |= {"user": bad[0]}
+    for limit in world.me["limits"]:
+        limit |= dict.fromkeys(("rule", "key", "unit", "why", "group", "mode"), bad[1])
+    return world
+
+
+@pytest.mark.parametrize("view", ["?view=all", "?view=mine"])
+def test_hostile_names_are_text_and_do_nothing(opened: Callable[..., Tab], view: str):
+    tab = opened(hostile(), view).ready()
+    scripts = tab.page.evaluate("document.scripts.length")
+    tab.focus(12)
+    tab.page.click("#list summary")
+    for summary in tab.page.locator("#queue summary").all():
+        summary.click()
+    tab.page.fill("#find", HOSTILE[0])
+    x, y, side = tab.corner(12)
+    box = tab.page.locator("#over").bounding_box()
+    tab.page.mouse.move(box["x"] + x + side / 2, box["y"] + y + side / 2)
+    tab.page.locator("#tip").wait_for()
+    assert HOSTILE[0] in tab.page.inner_text("h1")
+    assert any(name in tab.page.inner_text("#list") for name in HOSTILE[:4])
+    assert tab.page.evaluate("document.scripts.length") == scripts == 1
+    assert tab.page.evaluate("document.images.length") == 0
+    assert tab.page.evaluate("[...document.links].every((link) => link.href.startsWith(location.origin))")
+    assert tab.hosts == {f"127.0.0.1:{tab.served.port}"}
+    assert tab.said == []
+
+
+def test_a_script_or_style_that_got_in_would_not_run(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    broken = tab.page.evaluate(
+        """async () => {
+          const rules = [];
+          const note = (event) => rules.push(event.effectiveDirective);
+          document.addEventListener("securitypolicyviolation", note);
+          const image = document.createElement("img");
+          image.src = "https://example.org/x.png";
+          const styled = document.createElement("p");
+          styled.setAttribute("style", "color: red");
+          document.body.append(image, styled);
+          try { document.body.innerHTML += "<p>"; } catch (error) { rules.push(error.name); }
+          await new Promise((done) => setTimeout(done, 100));
+          return rules;
+        }"""
+    )
+    assert {"img-src", "style-src-attr", "TypeError"} <= set(broken)
+
+
+def test_nothing_is_asked_for_twice(opened: Callable[..., Tab]):
+    """What the page names to be loaded early is what its script takes."""
+    tab = opened(small()).ready()
+    api = [path for path in tab.served.asked if path.startswith("/api/")]
+    assert sorted(api) == sorted(set(api))
+    assert tab.said == []
+
+
+def test_a_new_state_is_shown_when_it_is_announced(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+
+    def change(world: World) -> None:
+        world.frames["util"][4] = 93
+        world.frames["state"][7] = 1
+        world.jobs[300] = job_on(300, [[7, 7]], user="zoe")
+        world.changed[300] = world.version + 1
+        del world.jobs[200]
+        world.gone[200] = world.version + 1
+
+    tab.focus(4)
+    tab.served.change(change)
+    tab.page.locator("#focused", has_text="Utilisation 93").wait_for()
+    assert "Job 300 of zoe" in tab.focus(7)
+    assert "Job 200" not in tab.focus(12)
+    since = [path for path in tab.served.asked if "jobs?since" in path]
+    assert since, "only what changed was asked for"
+
+
+def test_another_layout_is_taken_as_a_whole(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    larger = make_world(n_nodes=12, n_zones=1, n_racks=2)
+
+    def change(world: World) -> None:
+        world.layout, world.frames, world.jobs = larger.layout, larger.frames, larger.jobs
+
+    tab.served.change(change)
+    tab.page.locator("#tally", has_text="96").wait_for()
+    assert tab.ask("return [start.squares.places.n, start.cluster.state.length];") == [96, 96]
+    assert tab.said == []
+
+
+def test_an_old_state_is_told_to_be_old_and_stays(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    assert tab.page.locator("#trouble").is_hidden()
+    assert "ago" not in tab.page.inner_text("#age")
+    tab.served.now_s += 240
+    tab.served.change(lambda world: None)
+    tab.page.locator("#trouble", has_text="has told nothing since").wait_for()
+    assert "4 min ago" in tab.page.inner_text("#age").replace("\u00a0", " ")
+    assert "64" in tab.page.inner_text("#tally")
+
+
+@pytest.mark.parametrize(("status", "told"), [(401, "You are not signed in"), (503, "No answer since")])
+def test_what_cannot_be_had_leaves_what_was_known(opened: Callable[..., Tab], status: int, told: str):
+    tab = opened(small()).ready()
+    tab.served.status = status
+    tab.served.change()
+    tab.page.locator("#trouble", has_text=told).wait_for()
+    assert "50\u00a0%" in tab.focus(12)
+    tab.served.status = None
+    tab.served.change()
+    tab.page.locator("#trouble").wait_for(state="hidden")
+
+
+def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
+    world = small()
+    world.flags = [
+        {"job_id": 200, "id": "200", "user": "alice", "concern": "held_idle", "squares": [[12, 13]],
+         "since_s": world.as_of_s - 600, "coverage": 1.0},
+    ]  # fmt: skip
+    tab = opened(world, "?view=all").ready()
+    row = tab.page.locator("#attention .lights")
+    assert "held, never used" in row.inner_text()
+    assert "10\u00a0min" in row.inner_text()
+    tab.drawn_after(row.click)
+    assert tab.ask("return [...start.squares.lit.keys()].filter((k) => start.squares.lit[k]);") == [12, 13]
+    assert tab.page.inner_text("#found") == "2 GPUs of job 200: held, never used"
+    tab.drawn_after(tab.page.locator("#attention .lights").click)
+    assert tab.ask("return start.squares.lit === null;")
+
+
+def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]):
+    world = small()
+    world.me |= {"operator": False, "user": "zoe", "waits": [
+        {"job_id": 301, "id": "301", "why": None,
+         "forecast": {"at_s": world.as_of_s, "low_s": 600, "middle_s": 3600, "high_s": 7200}}
+    ]}  # fmt: skip
+    world.jobs[300] = job_on(300, [[7, 7]], user="zoe", name="mine")
+    world.jobs[301] = job_on(301, [], user="zoe", state="PENDING", reason="Priority", name="later")
+    world.flags = [
+        {"job_id": 300, "id": "300", "user": "zoe", "concern": "held_idle", "squares": [[7, 7]],
+         "since_s": world.as_of_s - 600, "coverage": 1.0},
+    ]  # fmt: skip
+    tab = opened(world).ready()
+    tab.page.locator("#mine li").first.wait_for()
+    mine = tab.page.inner_text("#mine")
+    for words in ("300 mine", "cancel it", "301 later", "others come first", "Likeliest start"):
+        assert words in mine
+    assert "of alice" not in mine
+    limits = tab.page.inner_text("#limits")
+    assert "12 of 16\u00a0GPUs" in limits
+    assert tab.page.locator("#attention").is_hidden()
+    assert tab.page.locator("#views").is_hidden()
+
+
+def test_free_gpus_are_counted_by_type_and_the_queue_by_reason(opened: Callable[..., Tab]):
+    world = small()
+    world.jobs = {key: job for key, job in world.jobs.items() if job["state"] != "PENDING"}
+    for number in range(3):
+        world.jobs[500 + number] = job_on(
+            500 + number, [], state="PENDING", reason="Priority", n_gpus=4, submit_s=world.as_of_s - 60
+        )
+    tab = opened(world).ready()
+    free = world.free()["types"][0]
+    assert f"{free['free']} of 64 h100 free" in tab.page.inner_text("#free")
+    queue = tab.page.inner_text("#queue")
+    assert "3 jobs wait for 12 GPUs." in queue
+    assert "others come first" in queue
+    assert "dave · 256 GPUs" in tab.page.inner_text("#reservations")
+
+
+def test_when_gpus_free_is_a_colour_of_its_own(opened: Callable[..., Tab]):
+    world = small()
+    world.jobs[200]["end_s"] = world.as_of_s + 3 * 3600
+    tab = opened(world).ready()
+    tab.drawn_after(lambda: tab.page.select_option("#metric", "frees"))
+    octets = tab.ask("return [start.squares.octets[0], start.squares.octets[104 - 100]];")
+    assert octets == [0, GAP], "free is free now; without a time limit nobody knows"
+    assert tab.page.evaluate("location.search") == "?metric=frees"
+
+
+def test_the_scale_is_told_apart_without_red_and_green(opened: Callable[..., Tab]):
+    """Lightness goes one way all along, by steps that are seen; and the smallest value is not the ground."""
+    tab = opened(small()).ready()
+    style = tab.page.evaluate("document.querySelector('[rel=stylesheet]').href")
+    path = style.replace("monitor.css", "scale.js")
+    for dark, ground in (("false", "#ffffff"), ("true", "#182028")):
+        *light, below = tab.page.evaluate(
+            f"""async () => {{
+              const scale = await import('{path}'), lightness = (colour) => scale.toLab(colour)[0];
+              const shares = Array.from({{ length: 11 }}, (_, k) => k / 10);
+              const colours = shares.map((share) => scale.sequential(share, {dark}));
+              return [...colours, scale.parse('{ground}')].map(lightness);
+            }}"""
+        )
+        steps = [after - before for before, after in itertools.pairwise(light)]
+        assert all(step < -0.02 for step in steps) or all(step > 0.02 for step in steps)
+        assert abs(light[0] - below) > 0.08
+
+
+def test_without_javascript_there_is_a_still_picture(opened: Callable[..., Tab]):
+    tab = opened(small(), java_script_enabled=False)
+    assert tab.page.locator("noscript img").is_visible()
+
+
+def test_it_is_dark_where_the_screen_is(opened: Callable[..., Tab]):
+    light, dark = (opened(small(), color_scheme=scheme).ready() for scheme in ("light", "dark"))
+    ground = "getComputedStyle(document.body).backgroundColor"
+    assert light.page.evaluate(ground) != dark.page.evaluate(ground)
+    assert light.middle(4) != dark.middle(4)
+    dark.drawn_after(lambda: dark.page.emulate_media(color_scheme="light"))
+    assert light.middle(4) == dark.middle(4)
+
+
+def test_every_control_has_a_name_and_every_panel_a_heading(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    nameless = """[
+      ...document.querySelectorAll('button, input, select, [role=img], [role=region], [role=application]')
+    ].filter((each) => {
+      return !(each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.length);
+    }).length"""
+    assert tab.page.evaluate(nameless) == 0
+    assert tab.page.locator("main section h2").count() == tab.page.locator("main section").count()
+
+
+def test_an_empty_cluster_is_said_to_be_one(opened: Callable[..., Tab]):
+    world: Any = small()
+    world.layout |= {"zones": []}
+    world.frames = {name: bytearray() for name in world.frames}
+    world.jobs, world.flags = {}, []
+    tab = opened(world)
+    tab.page.locator("#empty", has_text="no GPUs").wait_for()
+    assert tab.said == []

@@ -1,0 +1,266 @@
+"""One square per GPU, in a real browser: what each way to draw it means, and how it is reached."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.monitor.page.conftest import Tab
+from tests.monitor.page.madeup import GAP, HELD, OUT, UNWATCHED, World, make_world
+from tests.monitor.page.pretend import pretended
+
+_FREE_ZERO, _HELD_ZERO, _HELD_GAP, _OUT, _BELOW, _ABOVE, _AT = range(7)
+
+
+def small(**options: Any) -> World:
+    """Two racks of four nodes with eight GPUs each; the first squares are one of each kind."""
+    world = make_world(**({"n_nodes": 8, "n_zones": 1, "n_racks": 2} | options))
+    state, util = world.frames["state"], world.frames["util"]
+    for key, job in list(world.jobs.items()):
+        if job["squares"] and job["squares"][0][0] < 16:
+            del world.jobs[key]
+    world.flags = [flag for flag in world.flags if flag["job_id"] in world.jobs]
+    for square in range(16):
+        state[square], util[square] = 0, 0
+    for square, octet in ((_HELD_ZERO, 0), (_HELD_GAP, GAP), (_BELOW, 9), (_ABOVE, 80), (_AT, 10)):
+        state[square], util[square] = HELD, octet
+        world.jobs[100 + square] = job_on(100 + square, [[square, square]])
+    state[_OUT], util[_OUT] = OUT, GAP
+    state[9], util[9] = UNWATCHED, GAP
+    for square in (12, 13):
+        state[square], util[square] = HELD, 50
+    world.jobs[200] = job_on(200, [[12, 13]])
+    return world
+
+
+def job_on(job_id: int, squares: list[list[int]], **more: Any) -> dict[str, Any]:
+    n = sum(last - first + 1 for first, last in squares)
+    return {
+        "id": str(job_id), "job_id": job_id, "full": True, "user": "alice", "account": "vision",
+        "partition": "gpu", "state": "RUNNING", "reason": "", "n_gpus": n, "n_nodes": 1, "n_tasks": 1,
+        "submit_s": 1, "start_s": 1, "end_s": None, "name": f"run{job_id}", "squares": squares,
+        "shared_squares": [],
+    } | more  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def kept(browser: Any) -> Iterator[Tab]:
+    with pretended(small()) as served:
+        tab = Tab(browser, served)
+        yield tab.ready()
+        tab.context.close()
+
+
+@pytest.fixture
+def tab(kept: Tab) -> Tab:
+    """One tab for all tests that neither leave the page nor change the world."""
+    return kept.unmark()
+
+
+def test_there_is_one_square_for_each_gpu_and_none_lies_on_another(tab: Tab):
+    places = tab.ask("const { x, y, n, pitch } = start.squares.places; return [[...x], [...y], n, pitch];")
+    xs, ys, n, pitch = places
+    assert n == 64
+    corners = set(zip(xs, ys, strict=True))
+    assert len(corners) == n
+    for x, y in corners:
+        assert not any((x + dx, y + dy) in corners for dx in range(pitch) for dy in range(1, pitch))
+    assert tab.said == []
+
+
+def test_a_gap_and_a_measured_zero_look_different(tab: Tab):
+    surface = tab.ask("return start.squares.inks.surface;")
+    gap, zero = tab.middle(_HELD_GAP), tab.middle(_HELD_ZERO)
+    assert gap == [surface & 255, surface >> 8 & 255, surface >> 16 & 255]
+    assert sum(abs(a - b) for a, b in zip(gap, zero, strict=True)) > 60
+    assert tab.focus(_HELD_GAP).count("not measured") == 1
+    assert "Utilisation 0\u00a0%" in tab.focus(_HELD_ZERO)
+
+
+def test_a_square_out_of_service_is_hatched(tab: Tab):
+    assert len({tuple(pixel) for pixel in tab.pixels(_OUT)}) == 2
+    assert "out of service" in tab.focus(_OUT).lower()
+
+
+def _ringed(tab: Tab) -> set[int]:
+    """Squares whose whole edge has the ring's colour."""
+    return set(
+        tab.ask(
+            """const s = start.squares, side = s.zoom.pitch - s.places.line, found = [];
+            const context = s.base.getContext('2d');
+            for (let square = 0; square < 16; square++) {
+              const { data } = context.getImageData(...s.corner(square), side, side);
+              const pixels = new Uint32Array(data.buffer), last = side * (side - 1);
+              const edge = [...pixels.slice(0, side), ...pixels.slice(last)];
+              for (let at = 0; at < last; at += side) edge.push(pixels[at], pixels[at + side - 1]);
+              if (edge.every((pixel) => pixel === s.inks.clear.ring)) found.push(square);
+            }
+            return found;"""
+        )
+    )
+
+
+def test_only_held_squares_under_the_threshold_have_a_ring(tab: Tab):
+    """Neither a gap nor a GPU that nobody holds is under any threshold."""
+    assert _ringed(tab) == {_HELD_ZERO, _BELOW}
+    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    assert _ringed(tab) == {_HELD_ZERO, _BELOW, _AT, 12, 13}
+    tab.drawn_after(lambda: tab.page.fill("#under", ""))
+    assert _ringed(tab) == set()
+
+
+def test_threshold_metric_and_search_stand_in_the_address(tab: Tab, opened: Callable[..., Tab]):
+    tab.drawn_after(lambda: tab.page.fill("#under", "60"))
+    tab.drawn_after(lambda: tab.page.fill("#find", "200"))
+    query = tab.page.evaluate("location.search")
+    assert query == "?under=60&find=200"
+    again = opened(small(), query).ready()
+    assert again.page.input_value("#under") == "60"
+    assert _ringed(again) == _ringed(tab)
+    assert again.page.inner_text("#found") == "2 GPUs: 1 job"
+
+
+def test_squares_of_one_job_are_joined_and_others_are_not(tab: Tab):
+    def between(left: int) -> list[int]:
+        x, y, side = tab.corner(left)
+        return list(
+            tab.ask(
+                "const context = start.squares.base.getContext('2d');"
+                f"return [...context.getImageData({x + side}, {y + side / 2}, 1, 1).data.slice(0, 3)];"
+            )
+        )
+
+    surface = between(14)
+    assert between(12) != surface
+    assert between(13) == surface == between(_BELOW)
+
+
+def test_the_pointer_is_told_of_the_square_below_it(tab: Tab):
+    x, y, side = tab.corner(12)
+    box = tab.page.locator("#over").bounding_box()
+    tab.page.mouse.move(box["x"] + x + side / 2, box["y"] + y + side / 2)
+    tip = tab.page.locator("#tip")
+    tip.wait_for()
+    assert "n5 GPU 4" not in tip.inner_text()
+    for words in ("GPU 4", "Utilisation: 50\u00a0%", "job 200 of alice, 2 GPUs"):
+        assert words in tip.inner_text()
+    tab.page.mouse.move(box["x"] + x + side / 2, box["y"] - 30)
+    tip.wait_for(state="hidden")
+
+
+def test_each_square_is_found_at_its_place(tab: Tab):
+    """Also when the view is closer: what is hit is reckoned, and nothing is searched for."""
+    hit = """
+      const s = start.squares, box = s.over.getBoundingClientRect(), wrong = [];
+      const middle = (s.zoom.pitch - s.places.line) / 2;
+      for (let square = 0; square < s.places.n; square++) {
+        const [x, y] = s.corner(square);
+        const event = { clientX: box.left + (x + middle) / s.unit, clientY: box.top + (y + middle) / s.unit };
+        if (s.at(event) !== square) wrong.push(square);
+      }
+      return wrong;"""
+    assert tab.ask(hit) == []
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Closer").click())
+    assert tab.ask(hit) == []
+
+
+def test_arrow_keys_move_the_focus_and_say_where_it_is(tab: Tab):
+    tab.page.focus("#frame")
+    press = tab.page.keyboard.press
+    press("ArrowRight")
+    assert tab.page.inner_text("#focused").startswith("n1 GPU 0")
+    press("ArrowRight")
+    assert tab.page.inner_text("#focused").startswith("n1 GPU 1")
+    press("ArrowDown")
+    assert tab.page.inner_text("#focused").startswith("n1 GPU 5")
+    press("PageDown")
+    assert tab.page.inner_text("#focused").startswith("n2 GPU 0")
+    press("End")
+    assert tab.page.inner_text("#focused").startswith("n8 GPU 7")
+    assert tab.page.get_attribute("#focused", "aria-live") == "polite"
+    press("Escape")
+    assert tab.page.inner_text("#focused") == ""
+
+
+def test_n_goes_to_the_next_square_with_a_ring(tab: Tab):
+    tab.page.focus("#frame")
+    tab.page.keyboard.press("Home")
+    tab.page.keyboard.press("n")
+    assert tab.page.inner_text("#focused").startswith(f"n1 GPU {_HELD_ZERO}")
+    tab.page.keyboard.press("n")
+    assert tab.page.inner_text("#focused").startswith(f"n1 GPU {_BELOW}")
+
+
+def test_enter_opens_the_page_of_the_job(opened: Callable[..., Tab]):
+    tab = opened(small()).ready()
+    tab.focus(12)
+    tab.page.focus("#frame")
+    tab.page.keyboard.press("Enter")
+    tab.page.wait_for_url("**/job?id=200")
+
+
+def test_enter_opens_no_page_of_another_users_job(opened: Callable[..., Tab]):
+    world = small()
+    world.jobs[200] |= {"full": False, "name": None, "user": "bob"}
+    tab = opened(world).ready()
+    assert "Job 200 of bob" in tab.focus(12)
+    tab.page.focus("#frame")
+    tab.page.keyboard.press("Enter")
+    assert tab.page.inner_text("#found") == "Only its owner and operators see that job."
+    assert tab.page.locator("#focused a").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "squares", "told"),
+    [
+        ("200", [12, 13], "2 GPUs: 1 job"),
+        ("run200", [12, 13], "2 GPUs: 1 job"),
+        ("n2", list(range(8, 16)), "8 GPUs: 1 node"),
+        ("n2, 104", [4, *range(8, 16)], "9 GPUs: 1 node, 1 job"),
+        ("nobody", [], "nothing found"),
+    ],
+)
+def test_what_is_looked_for_lights_up(tab: Tab, written: str, squares: list[int], told: str):
+    faint = _HELD_ZERO
+    before = tab.middle(faint)
+    tab.drawn_after(lambda: tab.page.fill("#find", written))
+    lit = tab.ask("return [...start.squares.lit.keys()].filter((square) => start.squares.lit[square]);")
+    assert lit == squares
+    assert tab.middle(faint) != before, "what is not lit is faint"
+    assert tab.page.inner_text("#found") == told
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Show all").click())
+    assert tab.middle(faint) == before
+    assert "find" not in tab.page.evaluate("location.search")
+
+
+def test_the_table_tells_the_same(tab: Tab):
+    tab.page.click("#list summary")
+    rows = tab.page.locator("#list tbody tr")
+    rows.first.wait_for()
+    assert rows.count() == 8
+    first = rows.first.inner_text()
+    assert "n1" in first
+    assert "–" in first
+    assert "104 (alice)" in first
+
+
+def test_the_squares_fit_the_width_and_are_zoomed_and_moved(tab: Tab):
+    for width in (1280, 768, 390):
+        tab.drawn_after(lambda width=width: tab.page.set_viewport_size({"width": width, "height": 800}))
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+        right = tab.ask(
+            "const { places, base } = start.squares;"
+            "return Math.max(...places.x) + places.pitch - places.line <= base.width;"
+        )
+        assert right
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Closer").click())
+    assert tab.page.get_by_role("button", name="Whole cluster").is_visible()
+    before = tab.corner(0)
+    x, y, width, height = tab.page.locator("#over").bounding_box().values()
+    tab.page.mouse.move(x + width / 2, y + height / 2)
+    tab.page.mouse.down()
+    tab.drawn_after(lambda: tab.page.mouse.move(x + width / 2 + 20, y + height / 2 + 10, steps=4))
+    tab.page.mouse.up()
+    assert tab.corner(0) != before
+    tab.drawn_after(lambda: tab.page.get_by_role("button", name="Whole cluster").click())
+    assert tab.page.get_by_role("button", name="Whole cluster").is_hidden()
