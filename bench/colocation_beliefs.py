@@ -14,6 +14,7 @@ from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.predictor import predict
 from slurm_gpu.colocation.sharing import Stretch
+from slurm_gpu.colocation.together import ends_s
 from slurm_gpu.colocation.traits import Floats, traits_of_table
 from slurm_gpu.colocation.world import TableWorld, World
 
@@ -73,6 +74,16 @@ class Unseen(Known):
             if not all(speed > 0 and 1 / speed <= self.cap for speed in speeds):
                 return False
         return super().may_share(members)
+
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """See planner.Belief."""
+        if not self.fits(members):
+            return math.inf
+        applications = [one.application for one in members]
+        return ends_s(
+            [one.left_s for one in members],
+            lambda some: self._careful.together(tuple(applications[one] for one in some)),
+        )
 
     def ran(self, stretch: Stretch) -> None:
         """See sharing.Watcher."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import product
+from dataclasses import replace
+from itertools import permutations, product
 
 from slurm_gpu.colocation.planner import Member
 from slurm_gpu.colocation.sharing import look_ahead
+from slurm_gpu.colocation.together import keeps
 from slurm_gpu.colocation.world import World
+
+_JUST_MORE = 1 + 1e-9
 
 
 class Known:
@@ -19,13 +23,18 @@ class Known:
     ) -> None:
         self.world, self.most_together, self.cap, self.headroom = world, most_together, cap, headroom
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
+        self._meetings: dict[tuple[int, ...], tuple[bool, ...]] = {}
         self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
+        self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """As if each went through its phases many times while the others are in one: any beside any."""
         known = self._speeds.get(applications)
         if known is None:
-            known = self._speeds[applications] = over_phases(self.world, applications)
+            known = over_phases(self.world, applications)
+            for order in permutations(range(len(applications))):
+                in_order = tuple(applications[one] for one in order)
+                self._speeds[in_order] = tuple(known[one] for one in order)
         return known
 
     def fits(self, members: Sequence[Member]) -> bool:
@@ -40,8 +49,8 @@ class Known:
 
     def forget(self) -> None:
         """After the world has changed: what is asked from now on is looked up anew."""
-        self._speeds.clear()
-        self._fit.clear()
+        for known in (self._speeds, self._meetings, self._fit, self._kept):
+            known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
         """Whether nobody's greatest memory at any time is too much, which is quick to see."""
@@ -51,13 +60,60 @@ class Known:
         )
 
     def may_share(self, members: Sequence[Member]) -> bool:
-        """See planner.Belief."""
+        """See planner.Belief. The cap is kept to the end of each, as things are.
+
+        So it is whoever joins later, as that is asked for, too. Nobody shares who would be beyond the cap in
+        whichever phases they meet: of applications without phases, a pair beyond the cap never runs together.
+        """
         if len(members) < 2:
             return True
         if len(members) > self.most_together:
             return False
-        speeds = self.speeds(tuple(one.application for one in members))
-        return all(speed > 0 and 1 / speed <= self.cap for speed in speeds) and self.fits(members)
+        applications = tuple(one.application for one in members)
+        if not all(speed > 0 for speed in self.speeds(applications)):
+            return False
+        if math.isinf(self.cap):
+            return self.fits(members)
+        meetings = self._meetings_of(applications)
+        if all(meetings):
+            return self.fits(members)
+        return any(meetings) and self._keeps_cap(members)
+
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """See planner.Belief: what is known is exact."""
+        course = look_ahead(self.world, members, 1 + self.headroom)
+        return math.inf if course is None else course[-1].to_s if course else 0.0
+
+    def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
+        """Of all ways in which their phases can meet: whether the cap is kept."""
+        known = self._meetings.get(applications)
+        if known is None:
+            profiles = [self.world.profiles[one] for one in applications]
+            known = self._meetings[applications] = tuple(
+                keeps(self.world.speeds(tuple(zip(applications, phases, strict=True))), self.cap)
+                for phases in product(*(range(len(profile.phases)) for profile in profiles))
+            )
+        return known
+
+    def _keeps_cap(self, members: Sequence[Member]) -> bool:
+        """Whether they fit, and nobody's whole run is slowed down beyond the cap."""
+        key = tuple(sorted((one.application, one.done_s, one.left_s, one.lost_s) for one in members))
+        known = self._kept.get(key)
+        if known is None:
+            known = self._kept[key] = self._run_within_cap(members)
+        return known
+
+    def _run_within_cap(self, members: Sequence[Member]) -> bool:
+        numbered = [replace(one, job=number) for number, one in enumerate(members)]
+        course = look_ahead(self.world, numbered, 1 + self.headroom)
+        if course is None:
+            return False
+        end_s = {one.job: stretch.to_s for stretch in course for one in stretch.ran}
+        return all(
+            one.done_s + one.lost_s + end_s.get(one.job, 0.0)
+            <= self.cap * (one.done_s + one.left_s) * _JUST_MORE
+            for one in numbered
+        )
 
 
 def over_phases(world: World, applications: tuple[int, ...]) -> tuple[float, ...]:

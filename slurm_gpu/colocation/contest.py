@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_gpu.colocation.bound import least_makespan
+from slurm_gpu.colocation.bound import NOTICED, least_makespan
 from slurm_gpu.colocation.outcome import Outcome
-from slurm_gpu.colocation.planner import Planner, Start, View
+from slurm_gpu.colocation.planner import Planner, Start, View, wake_s
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.profile import Profile
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.colocation.world import World
 
-NOTICED = 1.02
-"""A job that takes this many times as long as alone is slowed down."""
 BASELINE = "sjf"
+FULL = 8
+"""So many jobs fill the slots of the planner that learns (M)."""
 _SHORTEST = 0.1
 
 
@@ -46,17 +46,27 @@ class Standing:
 class Timed:
     """A planner, and how long each of its decisions took."""
 
-    def __init__(self, inner: Planner) -> None:
-        self.name, self._inner = inner.name, inner
+    def __init__(self, inner: Planner, most_together: int = 2) -> None:
+        self.name, self._inner, self._most = inner.name, inner, most_together
         self.took_ms: list[float] = []
+        self.full_ms: list[float] = []
+        """Those of them with FULL jobs waiting or more, and a GPU that has room."""
 
     def choose(self, view: View) -> Sequence[Start]:
         """See Planner."""
         before_ns = time.thread_time_ns()
         starts = self._inner.choose(view)
         if view.waiting:
-            self.took_ms.append((time.thread_time_ns() - before_ns) / 1e6)
+            took_ms = (time.thread_time_ns() - before_ns) / 1e6
+            self.took_ms.append(took_ms)
+            if len(view.waiting) >= FULL and any(len(gpu.running) < self._most for gpu in view.gpus):
+                self.full_ms.append(took_ms)
         return starts
+
+    @property
+    def wake_s(self) -> float:
+        """See planner.Waker."""
+        return wake_s(self._inner)
 
 
 def drawn_jobs(profiles: Sequence[Profile], seed: int, n: int) -> list[Job]:
@@ -100,12 +110,8 @@ def contest(
 
 def _bound_s(world: World, setting: Setting, jobs: Sequence[Job], n_gpus: int) -> float:
     belief = setting.belief
-
-    def may_meet(applications: tuple[int, ...]) -> bool:
-        return all(speed > 0 and 1 / speed <= belief.cap for speed in belief.speeds(applications))
-
     return least_makespan(
-        world, jobs, n_gpus=n_gpus, most_together=belief.most_together, may_meet=may_meet
+        world, jobs, n_gpus=n_gpus, most_together=belief.most_together, cap=belief.cap
     ).makespan_s
 
 

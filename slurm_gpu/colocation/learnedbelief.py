@@ -15,6 +15,7 @@ from slurm_gpu.colocation.predictor import Predicted, predict
 from slurm_gpu.colocation.profile import Profile
 from slurm_gpu.colocation.sharing import Stretch
 from slurm_gpu.colocation.speeds import beside_all, contains, views_of
+from slurm_gpu.colocation.together import ends_s
 from slurm_gpu.colocation.traits import Floats, Traits, traits_of_profile
 
 _ONE_RUN_DEVIATION = 0.02
@@ -114,6 +115,16 @@ class Learned:
         applications = tuple(one.application for one in members)
         speeds = self.speeds(applications) if math.isinf(self.cap) else self.slowest(applications)
         return all(speed > 0 and speed * self.cap >= 1 for speed in speeds) and self.fits(members)
+
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """See planner.Belief."""
+        if not self.fits(members):
+            return math.inf
+        applications = [one.application for one in members]
+        return ends_s(
+            [one.left_s for one in members],
+            lambda some: self.slowest(tuple(applications[one] for one in some)),
+        )
 
     def ran(self, stretch: Stretch) -> None:
         """See sharing.Watcher: what is seen goes into experience and headroom; `learn` makes use of it."""

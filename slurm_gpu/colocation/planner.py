@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class Member:
     submit_s: float = 0.0
     killed: int = 0
     """How often it ran out of memory beside others, and began anew."""
+    ran_s: float = 0.0
+    """For how long it has been running, if anybody knows: not less than the work it has done."""
+
+    @property
+    def lost_s(self) -> float:
+        """By how much others have slowed it down until now."""
+        return max(self.ran_s - self.done_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +64,10 @@ class Belief(Protocol):
     most_together: int
     """So many jobs share a GPU at most."""
     cap: float
-    """Nobody may be slowed down by more than this factor, 1.10 in mode `considerate`; math.inf: no cap."""
+    """Nobody may be slowed down by more than this factor, 1.10 in mode `considerate`; math.inf: no cap.
+
+    Over its whole run: of several phases some may be slowed down by more.
+    """
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
         """As Speeds.together, over their whole runs."""
@@ -76,9 +87,18 @@ class Belief(Protocol):
         """
         ...
 
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """How long until the last of them ends whom nobody else joins, at the lowest speeds that are likely.
+
+        math.inf where they may run out of memory.
+        """
+        ...
+
 
 class Planner(Protocol):
     """Decides who starts; called after every arrival, end and kill, until it answers with nothing.
+
+    One that is a `Waker`, too, is called at the times that it says.
 
     Deterministic: what is random in it comes from a seed that it was made with.
     """
@@ -88,3 +108,18 @@ class Planner(Protocol):
     def choose(self, view: View) -> Sequence[Start]:
         """Who starts now. Nothing: all wait until the next event (never while every GPU is idle)."""
         ...
+
+
+@runtime_checkable
+class Waker(Protocol):
+    """A planner that may want to be asked again at a time at which nothing ends."""
+
+    @property
+    def wake_s(self) -> float:
+        """The next such time, later than that of the view it was asked with last; math.inf: none."""
+        ...
+
+
+def wake_s(planner: Planner) -> float:
+    """When it wants to be asked again at the latest; math.inf where it does not mind."""
+    return planner.wake_s if isinstance(planner, Waker) else math.inf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_gpu.colocation.outcome import Event, What
@@ -27,3 +28,8 @@ class Replay:
             starts.append(Start(event.gpu, (event.job,)))
         self._at += len(starts)
         return starts
+
+    @property
+    def wake_s(self) -> float:
+        """See planner.Waker: the next start."""
+        return next((one.at_s for one in self._log[self._at :] if one.what is What.START), math.inf)

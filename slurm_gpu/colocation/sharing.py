@@ -59,6 +59,8 @@ class Course:
     """Of this phase."""
     later_s: float
     """Work after this phase."""
+    began_s: float
+    """When the job did, as far as its member tells."""
     ends_at_s: float = math.inf
     """The phase, as things are."""
     speed: float = 1.0
@@ -67,7 +69,8 @@ class Course:
     def of(cls, member: Member, profile: Profile, now_s: float, memory_factor: float = 1.0) -> Course:
         """From where the member is."""
         phase = profile.phase_at(member.done_s)
-        return cls(member, memory_factor, phase, *_split(profile, phase, member.left_s, member.done_s, now_s))
+        work, later_s = _split(profile, phase, member.left_s, member.done_s, now_s)
+        return cls(member, memory_factor, phase, work, later_s, now_s - member.done_s - member.lost_s)
 
     def left_s(self, now_s: float) -> float:
         """Of the whole job."""
@@ -120,8 +123,9 @@ class SharedGpu:
         was = course.member
         left_s = course.left_s(now_s)
         return Member(
-            was.job, was.application, left_s, was.done_s + was.left_s - left_s, was.submit_s, was.killed
-        )
+            was.job, was.application, left_s, was.done_s + was.left_s - left_s, was.submit_s, was.killed,
+            now_s - course.began_s,
+        )  # fmt: skip
 
     def end_phases(self, now_s: float) -> tuple[list[Course], list[Course]]:
         """What is over at this moment: jobs that are done, which leave, and those that begin a new phase.

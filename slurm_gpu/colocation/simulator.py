@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_gpu.colocation.outcome import Event, Outcome, Tally, What
-from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View
+from slurm_gpu.colocation.planner import Gpu, Member, Planner, Start, View, wake_s
 from slurm_gpu.colocation.sharing import Course, SharedGpu, Watcher
 from slurm_gpu.colocation.world import World
 
@@ -92,6 +92,8 @@ class _Model:
         self._kills = np.zeros(len(jobs), dtype=np.int32)
         self._log: list[Event] = []
         self._tally = Tally(world)
+        self._wake_s = math.inf
+        """When the planner wants to be asked although nothing ends."""
 
     def run(self) -> None:
         while (now_s := self._next_s()) < math.inf:
@@ -108,11 +110,15 @@ class _Model:
         )
 
     def _next_s(self) -> float:
-        return min(min(gpu.next_s for gpu in self._gpus), self._coming[0][0] if self._coming else math.inf)
+        return min(
+            min(gpu.next_s for gpu in self._gpus),
+            self._coming[0][0] if self._coming else math.inf,
+            self._wake_s,
+        )
 
     def _happen(self, now_s: float) -> bool:
         """All of this moment but starts; whether the planner has something to decide on."""
-        changed = False
+        changed = self._wake_s <= now_s
         for index, gpu in enumerate(self._gpus):
             if gpu.next_s <= now_s:
                 self._pass_time(gpu, now_s)
@@ -134,7 +140,8 @@ class _Model:
         return changed
 
     def _plan(self, now_s: float) -> None:
-        """Ask the planner until it answers with nothing."""
+        """Ask the planner until it answers with nothing, and when it wants to be asked again."""
+        self._wake_s = math.inf
         while self._waiting:
             starts = self._planner.choose(self._view(now_s))
             if not starts:
@@ -142,6 +149,12 @@ class _Model:
                     raise ValueError(
                         f"planner {self._planner.name} starts nothing at {now_s:g} s, while "
                         f"{len(self._waiting)} jobs wait and every GPU is idle"
+                    )
+                self._wake_s = wake_s(self._planner)
+                if not self._wake_s > now_s:
+                    raise ValueError(
+                        f"planner {self._planner.name} wants to be asked again at {self._wake_s:g} s, "
+                        f"which is not after {now_s:g} s"
                     )
                 return
             on = sorted(self._gpus_of(starts))

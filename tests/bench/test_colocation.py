@@ -25,7 +25,14 @@ from slurm_gpu.colocation.workloads import THESIS
 from slurm_gpu.colocation.world import TableWorld
 
 THROUGHPUT_KEYS = ["ratio_to_sjf_max", "gap_to_lp_known", "gap_to_lp_predicted", "oom"]
-CONSIDERATE_KEYS = ["ratio_to_sjf_max", "gap_to_lp", "not_slowed_of_30", "worst_slowdown", "oom"]
+CONSIDERATE_KEYS = [
+    "ratio_to_sjf_max",
+    "gap_to_lp",
+    "gap_to_lp_sparing",
+    "not_slowed_of_30",
+    "worst_slowdown",
+    "oom",
+]
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slurm_gpu.colocation.planner import Belief, Planner, Start, View
+from slurm_gpu.colocation.planner import Belief, Planner, Start, View, wake_s
 from slurm_gpu.colocation.planners import PLANNERS, Setting
 from slurm_gpu.colocation.planners.annealing import Annealing
 from slurm_gpu.colocation.world import World
@@ -40,3 +40,7 @@ class Watched:
             assert self._belief.may_share(running[start.gpu]), (self.name, start)
         assert any(running) or not waiting, f"{self.name} holds {waiting} while all GPUs are idle"
         return starts
+
+    @property
+    def wake_s(self) -> float:
+        return wake_s(self._planner)

@@ -39,7 +39,7 @@ def test_one_job_takes_as_long_as_alone_and_none_takes_nothing() -> None:
 def test_two_of_a_kind_run_together_from_end_to_end() -> None:
     found = least_makespan(EVEN, [Job(0, 100.0), Job(0, 100.0)])
     assert found.makespan_s == pytest.approx(125)
-    assert found.together_s == {(0, 1): pytest.approx(125)}
+    assert found.together_s == {(0, 0): pytest.approx(125)}
 
 
 def test_who_is_left_runs_on_alone() -> None:
@@ -52,7 +52,7 @@ def test_who_is_left_runs_on_alone() -> None:
 def test_sharing_that_cannot_pay_is_none() -> None:
     found = least_makespan(pairs([[0.5]], A), [Job(0, 100.0), Job(0, 60.0)])
     assert found.makespan_s == pytest.approx(160)
-    assert found.together_s == {(0,): pytest.approx(100), (1,): pytest.approx(60)}
+    assert found.together_s == {(0,): pytest.approx(160)}
 
 
 def test_three_that_share_in_turn_end_together() -> None:
@@ -72,12 +72,30 @@ def test_nobody_ends_sooner_than_submitted_and_run() -> None:
     assert least_makespan(ALONE, [Job(0, 10.0, 5.0), Job(0, 10.0, 95.0)]).makespan_s == pytest.approx(100)
 
 
+def test_phases_that_meet_beyond_a_cap_are_left_out_and_others_of_the_same_jobs_are_not() -> None:
+    two = profile("two", (40.0, 0.0), (60.0, 0.0))
+    world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
+    # 40 s of each go on beside the other's second phase, 20 s of each alone; odd beside odd is half as fast.
+    assert least_makespan(world, [Job(0, 100.0)] * 2, cap=1.1).makespan_s == pytest.approx(120)
+    assert least_makespan(world, [Job(0, 40.0)] * 2, cap=1.1).makespan_s == pytest.approx(40)
+
+
+def test_jobs_that_are_alike_are_bounded_as_if_each_were_one_of_its_own() -> None:
+    world = pairs([[0.8, 0.9, 0.6], [0.7, 0.6, 0.95], [0.9, 0.85, 0.3]], A, B, profile("c", (100.0, 0.0)))
+    alike = [Job(number % 3, 60.0 + 30.0 * (number % 3)) for number in range(9)]
+    apart = [Job(one.application, one.work_s * (1 + 1e-9 * at)) for at, one in enumerate(alike)]
+    for most in (2, 3):
+        for n_gpus in (1, 2):
+            least_s = least_makespan(world, alike, n_gpus=n_gpus, most_together=most).makespan_s
+            each_s = least_makespan(world, apart, n_gpus=n_gpus, most_together=most).makespan_s
+            assert least_s == pytest.approx(each_s, rel=1e-6)
+
+
 def test_pairs_beyond_a_cap_are_left_out() -> None:
     world = pairs([[0.8, 0.95], [0.95, 0.8]], A, B)
     some = [Job(0, 95.0), Job(1, 95.0), Job(0, 80.0), Job(0, 80.0)]
     assert least_makespan(world, some).makespan_s < 275
-    mixed = least_makespan(world, some, may_meet=lambda apps: len(set(apps)) == len(apps))
-    assert mixed.makespan_s == pytest.approx(100 + 160)
+    assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(100 + 160)
 
 
 def test_memory_keeps_apart_only_those_phases_that_are_too_much_together() -> None:
@@ -119,11 +137,8 @@ def test_no_schedule_that_keeps_a_cap_is_shorter_than_the_bound_under_it(
 ) -> None:
     world = data.draw(worlds())
     some = data.draw(jobs(world, max_size=6))
-    belief = Known(world, cap=cap)
-    least_s = least_makespan(
-        world, some, n_gpus=n_gpus, may_meet=lambda apps: all(s * cap >= 1 for s in belief.speeds(apps))
-    ).makespan_s
-    for one in planners(world, belief):
+    least_s = least_makespan(world, some, n_gpus=n_gpus, cap=cap).makespan_s
+    for one in planners(world, Known(world, cap=cap)):
         assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
 
 

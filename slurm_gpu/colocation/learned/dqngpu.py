@@ -3,7 +3,8 @@
 Waiting jobs get prices (`prices`); of the first 32, the eight that fit best by them are the slots, and the
 net sees each group of slots (`rows`). What cannot pay by the speeds believed is no choice, nor is what the
 belief, asked about the very members with the phases they are in, does not allow: with true speeds one GPU is
-never slower than with one job after the other.
+never slower than with one job after the other. Where speeds are predicted it is not either, as long as nobody
+is slower than is likely (`planners.account`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from slurm_gpu.colocation.learned.rows import (
     work_of,
 )
 from slurm_gpu.colocation.planner import Belief, Member, Start, View
+from slurm_gpu.colocation.planners.account import Account
 from slurm_gpu.colocation.profile import Profile
 
 WINDOW = 32
@@ -51,9 +53,7 @@ class GroupPlayer:
     """See play.Player: the view of the scorer, in training."""
 
     def __init__(self, n_episodes: int, mates: Mates) -> None:
-        self._price = np.full((n_episodes, mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
-        self._price[:, mates.nobody] = 0
-        self._is_priced = np.zeros(n_episodes, dtype=bool)
+        self._price = np.tile(usual_prices(mates), (n_episodes, 1))
 
     def options(self, episodes: Episodes, at: Indices, r: int) -> Options:
         """See play.Player."""
@@ -67,11 +67,7 @@ class GroupPlayer:
             waiting_left=np.where(waits, episodes.left_s[at], np.float32(0)),
             price=self._price[at],
         )
-        for is_priced, steps in ((False, FIRST_STEPS), (True, NEXT_STEPS)):
-            some = np.flatnonzero(self._is_priced[at] == is_priced)
-            if len(some):
-                moment.price[some] = _repriced(mates, moment, steps)[some]
-        self._price[at], self._is_priced[at] = moment.price, True
+        moment.price[:] = self._price[at] = _repriced(mates, moment)
         work, _ = work_of(mates, moment)
         best = best_pair(mates, moment)
         seen = rows(mates, moment, slots_of(fitting(mates, moment, best)), best, as_if_new=True)
@@ -83,14 +79,29 @@ class GroupPlayer:
         return Options(seen.inputs, allowed, jobs_of, (work * moment.price).sum(axis=1))
 
 
-def _repriced(mates: Mates, moment: Moment, steps: int) -> Floats:
+def usual_prices(mates: Mates) -> Floats:
+    """(places) what queues begin with: the prices where all applications have as much work."""
+    price = np.full((1, mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
+    price[0, mates.nobody] = 0
+    some = np.arange(len(mates.applications))
+    if len(some):
+        pairs = pairs_of(mates, np.full_like(price, 2), some)
+        speed, work = mates.pair_speed[np.ix_(some, some)], np.ones((1, len(some)), dtype=np.float32)
+        price[:, some] = refine(speed, pairs, work, price[:, some], FIRST_STEPS)
+    out: Floats = price[0]
+    return out
+
+
+def _repriced(mates: Mates, moment: Moment) -> Floats:
+    """(n, places) prices as they are with what waits and runs now."""
     work, counts = work_of(mates, moment)
-    each = np.arange(len(moment))[:, None]
-    np.add.at(counts, (each, moment.running), np.float32(1))
+    np.add.at(counts, (np.arange(len(moment))[:, None], moment.running), np.float32(1))
     counts[:, mates.nobody] = 0
     price = moment.price.copy()
-    n = len(mates.applications)
-    price[:, :n] = refine(mates.pair_speed[:n, :n], pairs_of(mates, counts), work[:, :n], price[:, :n], steps)
+    some = np.flatnonzero(work.any(axis=0))
+    if len(some):
+        speed, pairs = mates.pair_speed[np.ix_(some, some)], pairs_of(mates, counts, some)
+        price[:, some] = refine(speed, pairs, work[:, some], price[:, some], NEXT_STEPS)
     return price
 
 
@@ -152,11 +163,14 @@ class DqnGpu:
         self._mates = Mates(belief, profiles, capacity_mib, margin=margin)
         if len(profiles) <= self._mates.nobody:
             self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
-        self._price: dict[int, np.float32] = {}
+        usual = usual_prices(self._mates)
+        self._price = dict(zip(self._mates.applications, usual, strict=False))
         """By application."""
+        self._account = Account(belief)
 
     def choose(self, view: View) -> list[Start]:
         """One group, on the idle GPU or beside who runs where the net is surest of it; or nobody."""
+        self._account.look(view)
         if not view.waiting:
             return []
         window = view.waiting[:WINDOW]
@@ -196,7 +210,9 @@ class DqnGpu:
             members = tuple(window[i] for i in seen.members[0, option] if i < len(window))
             together = (*running, *members)
             if len(together) == 1 or (
-                not any(one.killed for one in members) and self._belief.may_share(together)
+                not any(one.killed for one in members)
+                and self._belief.may_share(together)
+                and self._account.may(together)
             ):
                 return float(score[option] - score[0]), members
         return 0.0, ()
@@ -218,11 +234,10 @@ class DqnGpu:
         price = np.full((1, self._mates.nobody + 1), FIRST_PRICE, dtype=np.float32)
         price[0, self._mates.nobody] = 0
         applications = {one.application: at for one, at in zip(members, place, strict=True)}
-        steps = NEXT_STEPS if self._price else FIRST_STEPS
         for application, at in applications.items():
             price[0, at] = self._price.get(application, np.float32(FIRST_PRICE))
         r = len(running)
         moment = Moment(place[None, :r], left[None, :r], place[None, r:], left[None, r:], price)
-        price[:] = _repriced(self._mates, moment, steps)
+        price[:] = _repriced(self._mates, moment)
         self._price.update({application: price[0, at] for application, at in applications.items()})
         return moment

@@ -72,13 +72,13 @@ def work_of(mates: Mates, moment: Moment) -> tuple[Floats, Floats]:
     return work, counts
 
 
-def pairs_of(mates: Mates, counts: Floats) -> Floats:
-    """(n, A, A) 1 where two jobs of these applications are among the counts (n, places), and may share."""
-    n = len(mates.applications)
-    there = (counts[:, :n] > 0).astype(np.float32)
-    out = mates.pair_may[:n, :n] * there[:, :, None] * there[:, None, :]
-    diagonal = np.arange(n)
-    out[:, diagonal, diagonal] *= counts[:, :n] > 1
+def pairs_of(mates: Mates, counts: Floats, some: Places) -> Floats:
+    """(n, A, A) 1 where two jobs of the A applications `some` are among counts (n, places), and may share."""
+    here = counts[:, some]
+    there = (here > 0).astype(np.float32)
+    out: Floats = mates.pair_may[np.ix_(some, some)] * there[:, :, None] * there[:, None, :]
+    diagonal = np.arange(len(some))
+    out[:, diagonal, diagonal] *= here > 1
     return out
 
 
@@ -116,12 +116,15 @@ def fitting(mates: Mates, moment: Moment, best: Floats) -> Floats:
 
 def best_pair(mates: Mates, moment: Moment) -> Floats:
     """(n, places) of each application: what a GPU gives it and its best partner that waits, by prices."""
-    n = len(mates.applications)
-    value = mates.pair_speed[:n, :n] * moment.price[:, :n, None]
-    value = value + value.transpose(0, 2, 1)
-    value *= pairs_of(mates, work_of(mates, moment)[1])
     best = moment.price.copy()
-    np.maximum(best[:, :n], value.max(axis=2), out=best[:, :n])
+    counts = work_of(mates, moment)[1]
+    waits = np.flatnonzero(counts.any(axis=0))
+    if len(waits):
+        pair_speed = mates.pair_speed[np.ix_(waits, waits)]
+        price = moment.price[:, waits]
+        value = pair_speed * price[:, :, None] + pair_speed.T * price[:, None, :]
+        value *= pairs_of(mates, counts, waits)
+        best[:, waits] = np.maximum(price, value.max(axis=2))
     return best
 
 

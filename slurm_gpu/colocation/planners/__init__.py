@@ -55,21 +55,24 @@ def _fgd(setting: Setting) -> Planner:
 
 
 def _greedy(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.greedy import Greedy
 
-    return Greedy(setting.belief)
+    return NeverSlower(Greedy, setting.belief)
 
 
 def _blossom(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.blossom import Blossom
 
-    return Blossom(setting.belief)
+    return NeverSlower(Blossom, setting.belief)
 
 
 def _lp(setting: Setting) -> Planner:
+    from slurm_gpu.colocation.planners.account import NeverSlower
     from slurm_gpu.colocation.planners.lp import LinearProgram
 
-    return LinearProgram(setting.belief)
+    return NeverSlower(LinearProgram, setting.belief)
 
 
 def _annealing(setting: Setting) -> Planner:

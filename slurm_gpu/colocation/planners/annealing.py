@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
 
 from slurm_gpu.colocation.planner import Belief, Gpu, Member, Start, View
 from slurm_gpu.colocation.planners.decision import LEAST_GAIN
 from slurm_gpu.colocation.planners.history import History
+from slurm_gpu.colocation.planners.outlook import Outlook
+from slurm_gpu.colocation.planners.phased import KnowsPhases, PhasedRollout
 from slurm_gpu.colocation.planners.rollout import Rollout
 from slurm_gpu.colocation.planners.search import HOT, WARM, Consideration, Orders, Search
 
@@ -23,6 +25,10 @@ _PRICE = 2.0
 """Of a slowed job too many, in the mean work of a job."""
 _GROUPS_TAKE = 4
 """Times as long, each evaluation where more than two share a GPU: so many fewer are made."""
+_AS_FORESEEN = 1 / 8
+"""Where phases are known, and all goes as planned, a plan that goes on takes so much less."""
+_SOONEST_S = 1e-3
+"""After now it wants to be asked again."""
 _MOST_WAITING = 128
 """So many are planned for at a time, by submission."""
 
@@ -55,6 +61,7 @@ class Annealing:
         self._apart: set[int] = set()
         """Those of them that wait for an empty GPU."""
         self._history = History()
+        self._wake_s = inf
         self._answered: tuple[object, ...] = ()
         """The moment that was answered last, as it is after the answer."""
 
@@ -63,13 +70,17 @@ class Annealing:
         self._history.look(view)
         running = [gpu.running for gpu in view.gpus]
         if not view.waiting or all(0 < len(some) >= self._belief.most_together for some in running):
+            self._wake_s = inf
             return []
         if self._answered == _moment(view.now_s, running, view.waiting):
             return []
         waiting = view.waiting[:_MOST_WAITING]
-        rollout = Rollout(self._belief, waiting, running, self._history.elapsed_s(view), self._least_gain)
+        rollout = self._outlook(waiting, running, self._history.elapsed_s(view))
         orders = self._improved(rollout, waiting, view.gpus)
         starts: list[Start] = []
+        self._wake_s = view.now_s + max(
+            min(rollout.wakes_s(gpu, order) for gpu, order in enumerate(orders)), _SOONEST_S
+        )
         for gpu, order in enumerate(orders):
             members = tuple(waiting[one] for one in order[: rollout.starts(gpu, order)])
             if members:
@@ -81,12 +92,31 @@ class Annealing:
             _name(place, gpu): [waiting[one].job for one in order]
             for place, (gpu, order) in enumerate(zip(view.gpus, orders, strict=True))
         }
-        self._apart = {one.job for one, apart in zip(waiting, rollout.apart, strict=True) if apart}
+        self._apart = {one.job for one, apart in zip(rollout.members, rollout.apart, strict=True) if apart}
         self._history.start(view.now_s, (one for one in waiting if one.job in begun), bool(later))
         self._answered = _moment(view.now_s, running, later)
         return starts
 
-    def _improved(self, rollout: Rollout, waiting: Sequence[Member], gpus: Sequence[Gpu]) -> Orders:
+    @property
+    def wake_s(self) -> float:
+        """See planner.Waker: the next start that waits for nobody's end."""
+        return self._wake_s
+
+    def _outlook(
+        self,
+        waiting: Sequence[Member],
+        running: Sequence[Sequence[Member]],
+        elapsed_s: Sequence[Sequence[float]],
+    ) -> Outlook:
+        belief = self._belief
+        members = [*waiting, *(one for gpu in running for one in gpu)]
+        if isinstance(belief, KnowsPhases) and any(
+            len(belief.world.profiles[one.application].phases) > 1 for one in members
+        ):
+            return PhasedRollout(belief, belief, waiting, running, elapsed_s, self._least_gain)
+        return Rollout(belief, waiting, running, elapsed_s, self._least_gain)
+
+    def _improved(self, rollout: Outlook, waiting: Sequence[Member], gpus: Sequence[Gpu]) -> Orders:
         """What is left of the last plan, with whoever is new in it, and then better."""
         new = {member.job: index for index, member in enumerate(waiting)}
         orders: Orders = [[] for _ in gpus]
@@ -101,13 +131,16 @@ class Annealing:
             least = load_s.index(min(load_s))
             orders[least].append(one)
             load_s[least] += waiting[one].left_s
-        rollout.apart = [member.job in self._apart for member in waiting]
-        search = Search(rollout, orders, self._consideration(rollout, len(gpus)))
+        spared = new.keys() if isinstance(rollout, PhasedRollout) and rollout.spares else ()
+        rollout.apart = [one.job in self._apart or one.job in spared for one in rollout.members]
+        is_phased = isinstance(rollout, PhasedRollout)
+        search = Search(rollout, orders, self._consideration(rollout, len(gpus)), sets_apart=is_phased)
         if new:
             return search.anneal(self._evaluations, HOT, self._rng)
-        return search.anneal(int(self._evaluations * self._again), WARM, self._rng)
+        again = self._again * (_AS_FORESEEN if is_phased else 1)
+        return search.anneal(int(self._evaluations * again), WARM, self._rng)
 
-    def _consideration(self, rollout: Rollout, n_gpus: int) -> Consideration | None:
+    def _consideration(self, rollout: Outlook, n_gpus: int) -> Consideration | None:
         if not isfinite(self._belief.cap):
             return None
         n = len(rollout.members)

@@ -6,8 +6,9 @@ is to run beside several others does so one after the other, in the order of the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations_with_replacement
 
 import numpy as np
 
@@ -35,46 +36,87 @@ class LinearProgram:
         decision = Decision(view, self._belief)
         if not decision.waiting or not (decision.idle or decision.shareable):
             return []
-        times = self._times(decision, view.waiting[:_MOST_WAITING])
+        kinds = _Kinds(decision, view.waiting[:_MOST_WAITING])
+        times = self._times(kinds, len(decision.running))
         for gpu in decision.shareable:
-            here = {one.job for one in decision.running[gpu]}
-            for members in times:
-                jobs = {one.job for one in members}
-                if here < jobs and jobs - here <= decision.waiting.keys():
-                    decision.start(gpu, *(one for one in members if one.job not in here))
+            here = Counter(kinds.of[one.job] for one in decision.running[gpu])
+            for group in times:
+                if here < group and (members := kinds.waiting_of(group - here)):
+                    kinds.take(members)
+                    decision.start(gpu, *members)
                     break
         while decision.waiting and decision.idle:
-            decision.start(decision.idle[0], *self._first(decision, times))
+            members = self._first(decision, kinds, times)
+            kinds.take(members)
+            decision.start(decision.idle[0], *members)
         return decision.starts
 
-    def _first(self, decision: Decision, times: Sequence[tuple[Member, ...]]) -> tuple[Member, ...]:
+    def _first(self, decision: Decision, kinds: _Kinds, times: Sequence[Counter[int]]) -> tuple[Member, ...]:
         """Who begins on an idle GPU: a set before one alone, which can still take in others."""
-        for members in times:
-            if len(members) > 1 and {one.job for one in members} <= decision.waiting.keys():
+        for group in times:
+            if group.total() > 1 and (members := kinds.waiting_of(group)):
                 return members
         return (max(decision.waiting.values(), key=lambda one: one.left_s),)
 
-    def _times(self, decision: Decision, waiting: Sequence[Member]) -> list[tuple[Member, ...]]:
-        """Who runs together in the best times, the longest first."""
-        members = [*waiting, *(one for gpu in decision.running for one in gpu)]
-        sets = list(self._sets(members, decision))
+    def _times(self, kinds: _Kinds, n_gpus: int) -> list[Counter[int]]:
+        """Which kinds run together in the best times, the longest first."""
+        sets = list(self._sets(kinds))
+        n_alike = np.array([len(some) for some in kinds.members], dtype=np.float64)
         _, seconds = best_times(
-            np.array([one.left_s for one in members]), np.arange(len(members)), sets, np.zeros(len(members)),
-            len(decision.running),
+            np.array([some[0].left_s for some in kinds.members]) * n_alike, np.arange(len(n_alike)), sets,
+            np.zeros(len(n_alike)), n_gpus, n_alike,
         )  # fmt: skip
         order = np.argsort(-seconds, kind="stable")
-        return [
-            tuple(members[one] for one in sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]
-        ]
+        return [Counter(sets[at][0]) for at in order[: int((seconds > _SHORTEST_S).sum())]]
 
-    def _sets(self, members: Sequence[Member], decision: Decision) -> Iterator[TimedSet]:
+    def _sets(self, kinds: _Kinds) -> Iterator[TimedSet]:
         """Each alone, and those who may run together and get more done."""
-        gpu_of = {one.job: gpu for gpu, running in enumerate(decision.running) for one in running}
         for n in range(1, max(self._belief.most_together, 1) + 1):
-            for chosen in combinations(range(len(members)), n):
-                group = [members[one] for one in chosen]
-                if len({gpu_of[one.job] for one in group if one.job in gpu_of}) > 1:
+            for chosen in combinations_with_replacement(range(len(kinds.members)), n):
+                group = kinds.some(chosen)
+                if not group:
                     continue
                 pays = n == 1 or gain(self._belief, group[:1], group[1:]) > self._least_gain
                 if pays and self._belief.may_share(group):
                     yield chosen, self._belief.speeds(tuple(one.application for one in group))
+
+
+class _Kinds:
+    """Jobs that wait and are alike in all that matters, and those that run, each a kind of its own."""
+
+    def __init__(self, decision: Decision, waiting: Sequence[Member]) -> None:
+        alike: dict[tuple[int, float], list[Member]] = {}
+        for one in waiting:
+            alike.setdefault((one.application, one.left_s), []).append(one)
+        self.members = list(alike.values())
+        self._n_waiting = len(self.members)
+        self._gpu: dict[int, int] = {}
+        """By kind of those that run."""
+        for gpu, running in enumerate(decision.running):
+            for one in running:
+                self._gpu[len(self.members)] = gpu
+                self.members.append([one])
+        self.of = {one.job: kind for kind, some in enumerate(self.members) for one in some}
+        self._waits = [list(some) for some in self.members[: self._n_waiting]]
+
+    def some(self, kinds: Sequence[int]) -> tuple[Member, ...]:
+        """Jobs of these kinds; nobody where there are too few of one, or they run on different GPUs."""
+        if len({self._gpu[one] for one in kinds if one in self._gpu}) > 1:
+            return ()
+        wanted = Counter(kinds)
+        if any(many > len(self.members[kind]) for kind, many in wanted.items()):
+            return ()
+        return tuple(one for kind, many in wanted.items() for one in self.members[kind][:many])
+
+    def waiting_of(self, group: Counter[int]) -> tuple[Member, ...]:
+        """Jobs of these kinds that still wait; nobody where one does not."""
+        if any(kind >= self._n_waiting or many > len(self._waits[kind]) for kind, many in group.items()):
+            return ()
+        return tuple(one for kind, many in group.items() for one in self._waits[kind][:many])
+
+    def take(self, members: Sequence[Member]) -> None:
+        """These wait no longer."""
+        for one in members:
+            kind = self.of.get(one.job)
+            if kind is not None:
+                self._waits[kind].remove(one)

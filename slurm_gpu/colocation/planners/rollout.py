@@ -1,9 +1,8 @@
-"""What comes of an order of starts on each GPU, by what is believed alone.
+"""What comes of an order of starts on each GPU, by what is believed of whole runs.
 
-A GPU takes the jobs of its order one after the other: the next one joins as soon as it may share with those
-that run there and sharing pays, that is, more work is done in a second with it than without; one that is to
-begin apart waits for an empty GPU. Until it starts it holds those behind it back. Any schedule in which jobs
-start when others end has such orders. As every sharing pays, none is longer than its jobs one after another.
+Sharing pays where more work is done in a second with the one that joins than without. Any schedule in which
+jobs start when others end has such orders. As every sharing pays, none is longer than its jobs one after
+another.
 
 Speeds are those of whole runs, and whether jobs fit together is asked from where each is now.
 """
@@ -13,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slurm_gpu.colocation.planner import Belief, Member
+from slurm_gpu.colocation.planners.outlook import Outlook
 
 _SLOWEST = 0.01
 """Of jobs that run together although they are believed not to be able to."""
 
 
-class Rollout:
-    """Jobs are indices here: those that wait in their order, then those that run, GPU by GPU."""
+class Rollout(Outlook):
+    """See Outlook."""
 
     def __init__(
         self,
@@ -29,28 +29,9 @@ class Rollout:
         elapsed_s: Sequence[Sequence[float]],
         least_gain: float,
     ) -> None:
-        """`elapsed_s`: how long those that run have run; sharing pays that gains more than `least_gain`."""
+        """Sharing pays that gains more than `least_gain`."""
+        super().__init__(waiting, running, elapsed_s)
         self._belief, self._least_gain = belief, least_gain
-        self.members: list[Member] = [*waiting, *(one for gpu in running for one in gpu)]
-        self.left_s = [member.left_s for member in self.members]
-        self.apart = [False] * len(waiting)
-        """Which of those that wait begin on an empty GPU alone."""
-        self.took_s = [0.0] * len(self.members)
-        """How long each one will have run in the end, of the orders that were rolled out last."""
-        n = len(waiting)
-        self.here: list[tuple[int, ...]] = []
-        """Who runs, by GPU."""
-        self._began_s: list[float] = [0.0] * len(self.members)
-        for gpu, elapsed in zip(running, elapsed_s, strict=True):
-            self.here.append(tuple(range(n, n + len(gpu))))
-            self._began_s[n : n + len(gpu)] = [-one for one in elapsed]
-            n += len(gpu)
-        kinds: dict[tuple[int, float, float], int] = {}
-        self._kind = [
-            kinds.setdefault((one.application, one.left_s, one.done_s), len(kinds)) for one in self.members
-        ]
-        """By job. Jobs of one kind are alike, and what is believed of one is believed of the others."""
-        self._of_kind = dict(zip(self._kind, self.members, strict=True))
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._joins: dict[tuple[int, ...], bool] = {}
         self._pairs = belief.most_together <= 2 and all(len(gpu) <= 2 for gpu in running)
@@ -58,11 +39,11 @@ class Rollout:
             self._beside, self._with = self._tables(len(waiting))
 
     def end_s(self, gpu: int, order: Sequence[int]) -> float:
-        """When a GPU is idle that has this order, in seconds from now; fills in `took_s` of all its jobs."""
+        """See Outlook."""
         return self._end_of_pairs(gpu, order) if self._pairs else self._end_of_groups(gpu, order)
 
     def starts(self, gpu: int, order: Sequence[int]) -> int:
-        """How many of this order join those that run there now, at once."""
+        """See Outlook."""
         present = self.here[gpu]
         at = 0
         while at < len(order) and self._begins(present, order[at]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import exp
 
 from slurm_gpu.colocation.planners.history import NOTICED
-from slurm_gpu.colocation.planners.rollout import Rollout
+from slurm_gpu.colocation.planners.outlook import Outlook
 
 Orders = list[list[int]]
 """By GPU: indices of waiting jobs, as they start there one after the other. The lists in it never change."""
@@ -43,12 +43,15 @@ class Search:
 
     def __init__(
         self,
-        rollout: Rollout,
+        rollout: Outlook,
         orders: Orders,
         consideration: Consideration | None = None,
+        *,
+        sets_apart: bool = False,
     ) -> None:
+        """`sets_apart`: tries who is to begin apart, as it does with a `consideration`."""
         self._rollout, self._orders, self._consideration = rollout, orders, consideration
-        self._part = _PART if consideration is not None else 0.0
+        self._part = _PART if sets_apart or consideration is not None else 0.0
         self._limit_s = [NOTICED * (member.left_s + member.done_s) for member in rollout.members]
         rolled = [self._roll(gpu, order) for gpu, order in enumerate(orders)]
         self._ends_s, self._slowed = [end_s for end_s, _ in rolled], [slowed for _, slowed in rolled]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Sequence
 
 from slurm_gpu.colocation.planner import Member
+from slurm_gpu.colocation.together import ends_s
 from slurm_gpu.controller.colocation.book import Book
 
 
@@ -73,3 +74,13 @@ class Learned:
     def _is_open(self, members: Sequence[Member]) -> bool:
         """Whether there is room on the GPU, as far as any of them runs on one."""
         return not self._closed or not any(one.job in self._closed for one in members)
+
+    def at_worst_s(self, members: Sequence[Member]) -> float:
+        """As is believed: by how much that may be wrong the book does not tell."""
+        if not self.fits(members):
+            return math.inf
+        applications = [one.application for one in members]
+        return ends_s(
+            [one.left_s for one in members],
+            lambda some: self.speeds(tuple(applications[one] for one in some)),
+        )

@@ -1,0 +1,80 @@
+"""What sharing has gained so far, which is all that it may lose again: so nobody ends up slower than alone.
+
+Speeds are predicted, and now and then one is far from what happens. A group that would be slower than its
+jobs one after the other, were everybody as slow as is still likely, is a stake: let in where sharing has
+already gained as much. On one GPU, whose jobs are all there, no makespan is then longer than of one job after
+the other, as long as nobody is slower than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slurm_gpu.colocation.planner import Belief, Member, Planner, Start, View
+
+_NOTHING_S = 1e-6
+
+
+class Account:
+    """Is told of every view before anything is decided."""
+
+    def __init__(self, belief: Belief) -> None:
+        self._belief = belief
+        self.gained_s = 0.0
+        """Work done in shared time, in seconds alone, less the time it took: of all GPUs together."""
+        self._now_s = 0.0
+        self._running: list[tuple[Member, ...]] = []
+
+    def look(self, view: View) -> None:
+        """What ran since the last view: who is gone has done all of its work, who waits again none."""
+        there = {one.job: one.left_s for gpu in view.gpus for one in gpu.running}
+        waits = {one.job for one in view.waiting}
+        for running in self._running:
+            if running:
+                self.gained_s -= view.now_s - self._now_s
+            for one in running:
+                left_s = one.left_s + one.done_s if one.job in waits else there.get(one.job, 0.0)
+                self.gained_s += one.left_s - left_s
+        self._now_s, self._running = view.now_s, [gpu.running for gpu in view.gpus]
+
+    def may(self, members: Sequence[Member]) -> bool:
+        """Whether no more than what was gained is lost by these on one GPU, and by who shares the others."""
+        stake_s = self._stake_s(members)
+        if stake_s <= _NOTHING_S:
+            return True
+        here = {one.job for one in members}
+        others = (some for some in self._running if here.isdisjoint(one.job for one in some))
+        return stake_s + sum(max(self._stake_s(some), 0.0) for some in others) <= self.gained_s
+
+    def _stake_s(self, members: Sequence[Member]) -> float:
+        """By how much they may take longer together than one after the other."""
+        if len(members) < 2:
+            return 0.0
+        return self._belief.at_worst_s(members) - sum(one.left_s for one in members)
+
+
+class _Staked:
+    """A planner.Belief that lets nobody share who might lose more than was gained."""
+
+    def __init__(self, belief: Belief, account: Account) -> None:
+        self._belief, self._account = belief, account
+        self.most_together, self.cap = belief.most_together, belief.cap
+        self.speeds, self.fits, self.at_worst_s = belief.speeds, belief.fits, belief.at_worst_s
+
+    def may_share(self, members: Sequence[Member]) -> bool:
+        """See planner.Belief."""
+        return self._belief.may_share(members) and self._account.may(members)
+
+
+class NeverSlower:
+    """A planner.Planner that has an account, and a belief that keeps to it."""
+
+    def __init__(self, make: Callable[[Belief], Planner], belief: Belief) -> None:
+        self._account = Account(belief)
+        self._inner = make(_Staked(belief, self._account))
+        self.name = self._inner.name
+
+    def choose(self, view: View) -> Sequence[Start]:
+        """As the planner that was made does."""
+        self._account.look(view)
+        return self._inner.choose(view)

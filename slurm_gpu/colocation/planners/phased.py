@@ -1,0 +1,373 @@
+"""What comes of an order of starts where it is known what each phase does beside each other one.
+
+As `rollout`, but exact: speeds are those of the phases that meet, memory and cap are looked at in them, and a
+job need not wait for another's end. Where it may not join at once, it does as soon as from then on nobody
+runs out of memory or is slowed down beyond the cap: so a training loads its data while the one before it
+comes to its end, although both cannot work side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from slurm_gpu.colocation.planner import Belief, Member
+from slurm_gpu.colocation.planners.history import NOTICED
+from slurm_gpu.colocation.planners.outlook import Outlook
+from slurm_gpu.colocation.together import keeps
+
+if TYPE_CHECKING:  # slurm-gpuctld plans without numpy
+    from slurm_gpu.colocation.world import World
+
+_SLOWEST = 0.01
+"""Of jobs that run together although they are believed not to be able to."""
+_LATER_S = 0.02
+"""A join that waits for the end of a phase comes so much after it: nothing is exact to the last digit."""
+_TRIES = 12
+"""So often at most a join is put off to the end of a phase that is in its way."""
+_SPARED = NOTICED - 1e-4
+"""A job that is spared takes at most so many times as long as alone, so that nobody notices."""
+_DONE_S = 1e-9
+"""Less work than this is none."""
+_DIGITS = 3
+"""Of seconds, by which states are the same."""
+
+
+@runtime_checkable
+class KnowsPhases(Protocol):
+    """A planner.Belief that knows what is true of each phase, as `belief.Known` does."""
+
+    @property
+    def world(self) -> World:
+        """What it takes for true."""
+        ...
+
+    @property
+    def headroom(self) -> float:
+        """A fraction of each one's memory that is left free beside it."""
+        ...
+
+
+State = tuple[tuple[int, int, float, float], ...]
+"""Of each that runs on a GPU: its sort, which of the phases that it had left, what is left of that, and how
+many seconds others may still cost it."""
+
+
+class PhasedRollout(Outlook):
+    """See Outlook."""
+
+    def __init__(
+        self,
+        belief: Belief,
+        knows: KnowsPhases,
+        waiting: Sequence[Member],
+        running: Sequence[Sequence[Member]],
+        elapsed_s: Sequence[Sequence[float]],
+        least_gain: float,
+    ) -> None:
+        """`knows` is the belief. Sharing pays that gains more than `least_gain`."""
+        super().__init__(waiting, running, elapsed_s)
+        self._belief, self._world, self._least_gain = belief, knows.world, least_gain
+        self._most, self._cap = belief.most_together, belief.cap
+        self._capacity_mib = self._world.capacity_mib / (1 + knows.headroom)
+        self._spares = math.isfinite(self._cap)
+        self._codes: list[tuple[tuple[int, int], ...]] = []
+        """By sort, the phases that are left: application and phase."""
+        self._seconds: list[tuple[float, ...]] = []
+        """By sort, of each of them."""
+        self._caps: list[float] = []
+        """By sort, how many times as long as alone its run may take."""
+        self._slack_s: list[float] = []
+        """By sort, how many seconds others may still cost it."""
+        for kind in range(len(self._of_kind)):
+            member = self._of_kind[kind]
+            codes, seconds = _phases_left(self._world, member)
+            for cap in (self._cap, min(self._cap, _SPARED)):
+                self._codes.append(codes)
+                self._seconds.append(seconds)
+                self._caps.append(cap)
+                self._slack_s.append((cap - 1) * (member.done_s + member.left_s) - member.lost_s)
+        self._meeting: dict[tuple[tuple[int, int], ...], tuple[tuple[float, ...], bool, bool]] = {}
+        self._pays: dict[tuple[int, ...], bool] = {}
+        self._free: dict[tuple[int, ...], bool] = {}
+        self._some: dict[tuple[int, ...], bool] = {}
+        self._waits: dict[tuple[State, int], float] = {}
+        self._rolled: dict[tuple[int, ...], tuple[float, float, dict[int, float]]] = {}
+
+    def end_s(self, gpu: int, order: Sequence[int]) -> float:
+        """See Outlook."""
+        return self._roll(gpu, order)[0]
+
+    def wakes_s(self, gpu: int, order: Sequence[int]) -> float:
+        """See Outlook."""
+        return self._roll(gpu, order)[1]
+
+    @property
+    def spares(self) -> bool:
+        """Whether who is apart is not alone, but slowed down by no more than anybody notices."""
+        return self._spares
+
+    def starts(self, gpu: int, order: Sequence[int]) -> int:
+        """See Outlook. Whoever starts is asked for: the belief has the last word."""
+        members = [self.members[one] for one in self.here[gpu]]
+        state = tuple(self._at_first(self._sort(one)) for one in self.here[gpu])
+        at = 0
+        while at < len(order) and len(members) < max(self._most, 1):
+            job = order[at]
+            kind = self._sort(job)
+            if members and (
+                self._is_apart(job)
+                or self._wait_s(state, kind) > 0
+                or not self._belief.may_share([*members, self.members[job]])
+            ):
+                break
+            members.append(self.members[job])
+            state = (*state, self._at_first(kind))
+            at += 1
+        return at
+
+    def _sort(self, job: int) -> int:
+        """Jobs of one kind are of two sorts: those that may be slowed down up to the cap, and spared ones."""
+        return 2 * self._kind[job] + (self._spares and self.apart[job])
+
+    def _is_apart(self, job: int) -> bool:
+        """Whether it waits for an empty GPU."""
+        return not self._spares and self.apart[job]
+
+    def _at_first(self, kind: int) -> tuple[int, int, float, float]:
+        return kind, 0, self._seconds[kind][0], self._slack_s[kind]
+
+    def _roll(self, gpu: int, order: Sequence[int]) -> tuple[float, float]:
+        """When it is idle, and when somebody joins first while nobody ends."""
+        kind, apart = self._kind, self.apart
+        key = (gpu, *[2 * kind[one] + apart[one] for one in order])
+        known = self._rolled.get(key)
+        if known is None:
+            known = self._rolled[key] = self._run(gpu, order)
+        end_s, wakes_s, took_s = known
+        jobs = [*self.here[gpu], *order]
+        for at, one in took_s.items():
+            self.took_s[jobs[at]] = one
+        return end_s, wakes_s
+
+    def _run(self, gpu: int, order: Sequence[int]) -> tuple[float, float, dict[int, float]]:
+        """As _roll, and how long each takes, by its place among those that run and the order."""
+        seconds, codes = self._seconds, self._codes
+        n_here, n, most = len(self.here[gpu]), len(order), max(self._most, 1)
+        who = list(range(n_here))
+        kinds = [self._sort(one) for one in self.here[gpu]]
+        sorts = [self._sort(one) for one in order]
+        phase = [0] * n_here
+        left_s = [seconds[one][0] for one in kinds]
+        slack_s = [self._slack_s[one] for one in kinds]
+        began_s = [self._began_s[one] for one in self.here[gpu]]
+        took_s: dict[int, float] = {}
+        now_s, at, wakes_s, asked = 0.0, 0, math.inf, True
+        while True:
+            wait_s = math.inf
+            while at < n and len(kinds) < most:
+                kind = sorts[at]
+                if kinds:
+                    if self._is_apart(order[at]):
+                        break
+                    state = tuple(
+                        (one, step, round(left, _DIGITS), round(slack, _DIGITS))
+                        for one, step, left, slack in zip(kinds, phase, left_s, slack_s, strict=True)
+                    )
+                    wait_s = self._wait_s(state, kind)
+                    if wait_s > 0:
+                        break
+                    if not asked:
+                        wakes_s = min(wakes_s, now_s)
+                who.append(n_here + at)
+                kinds.append(kind)
+                phase.append(0)
+                left_s.append(seconds[kind][0])
+                slack_s.append(self._slack_s[kind])
+                began_s.append(now_s)
+                at += 1
+                wait_s = math.inf
+            if not kinds:
+                return now_s, wakes_s, took_s
+            if len(kinds) == 1:
+                speeds: tuple[float, ...] = (1.0,)
+                step_s = left_s[0]
+            else:
+                speeds = self._meet(tuple([codes[k][step] for k, step in zip(kinds, phase, strict=True)]))[0]
+                step_s = min([left / speed for left, speed in zip(left_s, speeds, strict=True)])
+            if wait_s < step_s:
+                left_s = [left - wait_s * speed for left, speed in zip(left_s, speeds, strict=True)]
+                slack_s = [slack - wait_s * (1 - speed) for slack, speed in zip(slack_s, speeds, strict=True)]
+                now_s += wait_s
+                wakes_s = min(wakes_s, now_s)
+                who.append(n_here + at)
+                kinds.append(sorts[at])
+                phase.append(0)
+                left_s.append(seconds[kinds[-1]][0])
+                slack_s.append(self._slack_s[kinds[-1]])
+                began_s.append(now_s)
+                at += 1
+                continue
+            now_s += step_s
+            left_s = [left - step_s * speed for left, speed in zip(left_s, speeds, strict=True)]
+            slack_s = [slack - step_s * (1 - speed) for slack, speed in zip(slack_s, speeds, strict=True)]
+            asked = False
+            for index in range(len(kinds) - 1, -1, -1):
+                if left_s[index] > _DONE_S:
+                    continue
+                phase[index] += 1
+                if phase[index] < len(codes[kinds[index]]):
+                    left_s[index] = seconds[kinds[index]][phase[index]]
+                else:
+                    took_s[who[index]] = now_s - began_s[index]
+                    asked = True
+                    for column in (who, kinds, phase, left_s, slack_s, began_s):
+                        del column[index]
+
+    def _wait_s(self, state: State, kind: int) -> float:
+        """How long from now on until it may join, and that pays; math.inf: not before somebody goes on."""
+        known = self._waits.get((state, kind))
+        if known is None:
+            known = self._waits[state, kind] = self._wait(state, kind)
+        return known
+
+    def _wait(self, state: State, kind: int) -> float:
+        kinds = (*(one for one, _, _, _ in state), kind)
+        if self._always_may(kinds) and min(slack for _, _, _, slack in state) >= 0:
+            return 0.0 if self._gains(kinds) else math.inf
+        if not self._ever_may(kinds):
+            return math.inf
+        speeds = self._meet(tuple([self._codes[one][step] for one, step, _, _ in state]))[0]
+        goes_on_s = min(left / speed for (_, _, left, _), speed in zip(state, speeds, strict=True))
+        wait_s = 0.0
+        for _ in range(_TRIES):
+            there = [
+                (one, step, left - wait_s * speed, slack - wait_s * (1 - speed))
+                for (one, step, left, slack), speed in zip(state, speeds, strict=True)
+            ]
+            later_s, end_s, shared_s = self._course([*there, self._at_first(kind)])
+            if later_s == 0:
+                apart_s = self._course([*state])[1] + sum(self._seconds[kind])
+                gained_s = apart_s - (wait_s + end_s)
+                return wait_s if gained_s > self._least_gain * shared_s else math.inf
+            wait_s += later_s + _LATER_S
+            if not wait_s < goes_on_s:
+                break
+        return math.inf
+
+    def _course(self, running: Sequence[tuple[int, int, float, float]]) -> tuple[float, float, float]:
+        """The last of them joins now, nobody later: by how much it is too early; 0: all goes well.
+
+        And when all are done, and for how long the last one was not alone.
+        """
+        codes, seconds = self._codes, self._seconds
+        kinds = [one for one, _, _, _ in running]
+        phase = [step for _, step, _, _ in running]
+        left_s = [left for _, _, left, _ in running]
+        slack_s = [slack for _, _, _, slack in running]
+        slowest = [1.0] * len(running)
+        is_there = True  # the newcomer, as the last of all
+        now_s = shared_s = 0.0
+        while kinds:
+            meeting = tuple([codes[k][step] for k, step in zip(kinds, phase, strict=True)])
+            speeds, fits, _ = self._meet(meeting)
+            if not fits:
+                if not is_there:
+                    return math.inf, 0.0, 0.0
+                others = self._meet(meeting[:-1])[0]
+                return min(map(_quotient, left_s, others)), 0.0, 0.0
+            step_s = min(map(_quotient, left_s, speeds))
+            now_s += step_s
+            if is_there and len(kinds) > 1:
+                shared_s += step_s
+            for index in range(len(kinds) - 1, -1, -1):
+                left_s[index] -= step_s * speeds[index]
+                slack_s[index] -= step_s * (1 - speeds[index])
+                slowest[index] = min(slowest[index], speeds[index])
+                if left_s[index] > _DONE_S:
+                    continue
+                phase[index] += 1
+                if phase[index] < len(codes[kinds[index]]):
+                    left_s[index] = seconds[kinds[index]][phase[index]]
+                    continue
+                if slack_s[index] < -_DONE_S:
+                    # In a second less together it loses so much less at most.
+                    return -slack_s[index] / max(1 - slowest[index], _DONE_S), 0.0, 0.0
+                is_there = is_there and index < len(kinds) - 1
+                for column in (kinds, phase, left_s, slack_s, slowest):
+                    del column[index]
+        return 0.0, now_s, shared_s
+
+    def _meet(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
+        """Speeds in these phases, whether they fit together at all, and whether the cap is kept."""
+        known = self._meeting.get(meeting)
+        if known is None:
+            known = self._meeting[meeting] = self._look(meeting)
+        return known
+
+    def _look(self, meeting: tuple[tuple[int, int], ...]) -> tuple[tuple[float, ...], bool, bool]:
+        if len(meeting) < 2:
+            return (1.0,) * len(meeting), True, True
+        phases = [self._world.profiles[one].phases[phase] for one, phase in meeting]
+        speeds = tuple(min(speed, 1.0) for speed in self._world.speeds(meeting))
+        memory_mib = sum(phase.memory_mib or 0.0 for phase in phases)
+        fits = memory_mib <= self._capacity_mib and all(speed > 0 for speed in speeds)
+        return tuple(max(speed, _SLOWEST) for speed in speeds), fits, keeps(speeds, self._cap)
+
+    def _always_may(self, kinds: tuple[int, ...]) -> bool:
+        """Whether any of their phases may meet, and nobody is slowed down beyond the cap in any."""
+        known = self._free.get(kinds)
+        if known is None:
+            known = self._free[kinds] = all(
+                self._meet(meeting)[1]
+                and all(
+                    speed * self._caps[one] >= 1
+                    for one, speed in zip(kinds, self._meet(meeting)[0], strict=True)
+                )
+                for meeting in product(*(self._codes[one] for one in kinds))
+            )
+        return known
+
+    def _ever_may(self, kinds: tuple[int, ...]) -> bool:
+        """Whether there are phases of their applications in which nobody is slowed down beyond the cap."""
+        known = self._some.get(kinds)
+        if known is None:
+            phases = (
+                [(one, phase) for phase in range(len(self._world.profiles[one].phases))]
+                for one in (self._of_kind[one // 2].application for one in kinds)
+            )
+            known = self._some[kinds] = any(self._meet(meeting)[2] for meeting in product(*phases))
+        return known
+
+    def _gains(self, kinds: tuple[int, ...]) -> bool:
+        """Whether more is done in a second with the last one than without it, over whole runs."""
+        known = self._pays.get(kinds)
+        if known is None:
+            done = [
+                sum(self._belief.speeds(tuple(self._of_kind[one // 2].application for one in some)))
+                for some in (kinds, kinds[:-1])
+            ]
+            known = self._pays[kinds] = done[0] - done[1] > self._least_gain
+        return known
+
+
+def _quotient(left_s: float, speed: float) -> float:
+    return left_s / speed
+
+
+def _phases_left(world: World, member: Member) -> tuple[tuple[tuple[int, int], ...], tuple[float, ...]]:
+    """The phases that it will go through, and the seconds of each: all beyond its profile in the last one."""
+    profile = world.profiles[member.application]
+    last = len(profile.phases) - 1
+    codes: list[tuple[int, int]] = []
+    seconds: list[float] = []
+    at_s, left_s = member.done_s, member.left_s
+    for phase in range(profile.phase_at(member.done_s), last + 1):
+        here_s = left_s if phase == last else min(left_s, profile.ends_s[phase] - at_s)
+        if here_s > 0:
+            codes.append((member.application, phase))
+            seconds.append(here_s)
+            at_s, left_s = at_s + here_s, left_s - here_s
+    return tuple(codes), tuple(seconds)

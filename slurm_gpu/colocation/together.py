@@ -1,0 +1,36 @@
+"""What follows from the speeds of several that run together, whoever says them. Needs no numpy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+
+_JUST_MORE = 1 + 1e-12
+_JUST_ONE = 1 - 1e-12
+"""1/cap times the cap, however that is rounded."""
+
+
+def keeps(speeds: Iterable[float], cap: float) -> bool:
+    """Whether all can run, and none is slower than 1/cap of alone."""
+    return all(speed > 0 and speed * cap >= _JUST_ONE for speed in speeds)
+
+
+def ends_s(left_s: Sequence[float], speeds_of: Callable[[tuple[int, ...]], Sequence[float]]) -> float:
+    """When the last of several is done that begin together and are joined by nobody; math.inf: never.
+
+    `left_s` is by member; `speeds_of` says how fast these members are together, in their order.
+    """
+    here = dict(enumerate(left_s))
+    now_s = 0.0
+    while here:
+        speeds = dict(zip(here, speeds_of(tuple(here)), strict=True))
+        if not all(speed > 0 for speed in speeds.values()):
+            return math.inf
+        step_s = min(here[one] / speed for one, speed in speeds.items())
+        now_s += step_s
+        here = {
+            one: left - step_s * speeds[one]
+            for one, left in here.items()
+            if left / speeds[one] > step_s * _JUST_MORE
+        }
+    return now_s
