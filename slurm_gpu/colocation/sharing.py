@@ -122,10 +122,14 @@ class SharedGpu:
         """As it is now."""
         was = course.member
         left_s = course.left_s(now_s)
+        done_s = was.done_s + was.left_s - left_s
+        profile = self._world.profiles[was.application]
+        if course.phase + 1 < len(profile.phases):
+            # However that was rounded: it is in this phase, until that has ended.
+            done_s = min(done_s, math.nextafter(profile.ends_s[course.phase], 0.0))
         return Member(
-            was.job, was.application, left_s, was.done_s + was.left_s - left_s, was.submit_s, was.killed,
-            now_s - course.began_s,
-        )  # fmt: skip
+            was.job, was.application, left_s, done_s, was.submit_s, was.killed, now_s - course.began_s
+        )
 
     def end_phases(self, now_s: float) -> tuple[list[Course], list[Course]]:
         """What is over at this moment: jobs that are done, which leave, and those that begin a new phase.

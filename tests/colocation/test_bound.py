@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +15,18 @@ from hypothesis import strategies as st
 
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.planner import Start, View
 from slurm_gpu.colocation.planners import Setting, planner
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.colocation.tables import read_table
-from slurm_gpu.colocation.world import TableWorld
+from slurm_gpu.colocation.world import TableWorld, World
 from tests.colocation.building import CAPACITY_MIB, PhaseWorld, Reckless, jobs, pairs, profile, worlds
 from tests.colocation.planning import planners
 from tests.examples import examples
 
-least_makespan = pytest.importorskip(
-    "slurm_gpu.colocation.bound", reason="needs the extra colocation"
-).least_makespan
+bound = pytest.importorskip("slurm_gpu.colocation.bound", reason="needs the extra colocation")
+NOTICED, least_makespan = bound.NOTICED, bound.least_makespan
 
 A, B = profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0))
 ALONE = pairs([[1.0]], A)
@@ -72,12 +74,15 @@ def test_nobody_ends_sooner_than_submitted_and_run() -> None:
     assert least_makespan(ALONE, [Job(0, 10.0, 5.0), Job(0, 10.0, 95.0)]).makespan_s == pytest.approx(100)
 
 
-def test_phases_that_meet_beyond_a_cap_are_left_out_and_others_of_the_same_jobs_are_not() -> None:
+def test_phases_that_meet_beyond_a_cap_may_as_long_as_the_run_is_within_it() -> None:
     two = profile("two", (40.0, 0.0), (60.0, 0.0))
     world = PhaseWorld([two], PairTable(["two"], np.array([[1.0]])))
-    # 40 s of each go on beside the other's second phase, 20 s of each alone; odd beside odd is half as fast.
-    assert least_makespan(world, [Job(0, 100.0)] * 2, cap=1.1).makespan_s == pytest.approx(120)
-    assert least_makespan(world, [Job(0, 40.0)] * 2, cap=1.1).makespan_s == pytest.approx(40)
+    some = [Job(0, 100.0)] * 2
+    # 40 s of each go on beside the other's second phase; odd beside odd, half as fast, gains nothing.
+    assert least_makespan(world, some, cap=1.1).makespan_s == pytest.approx(120)
+    # Of one phase alone, no cap is ever kept by two: they do not meet at all.
+    odd = PhaseWorld([two], PairTable(["two"], np.array([[0.8]])))
+    assert least_makespan(odd, some, cap=1.1).makespan_s == pytest.approx(200)
 
 
 def test_jobs_that_are_alike_are_bounded_as_if_each_were_one_of_its_own() -> None:
@@ -140,6 +145,90 @@ def test_no_schedule_that_keeps_a_cap_is_shorter_than_the_bound_under_it(
     least_s = least_makespan(world, some, n_gpus=n_gpus, cap=cap).makespan_s
     for one in planners(world, Known(world, cap=cap)):
         assert simulate(world, some, one, n_gpus=n_gpus).makespan_s >= least_s * (1 - 1e-6), one.name
+
+
+class At:
+    """Starts each job at a time of its own, whatever comes of it."""
+
+    name = "at"
+
+    def __init__(self, starts_s: Sequence[float]) -> None:
+        self._starts_s = starts_s
+        self.wake_s = math.inf
+
+    def choose(self, view: View) -> list[Start]:
+        due = [one.job for one in view.waiting if self._starts_s[one.job] <= view.now_s]
+        if not due and not view.gpus[0].running:
+            due = [min(view.waiting, key=lambda one: self._starts_s[one.job]).job]  # nobody waits for nothing
+        self.wake_s = min(
+            (self._starts_s[one.job] for one in view.waiting if one.job not in due), default=math.inf
+        )
+        self.wake_s = self.wake_s if self.wake_s > view.now_s else math.inf
+        return [Start(0, tuple(due))] if due else []
+
+
+def best_of_all(world: World, some: Sequence[Job], step_s: float, last_s: float) -> dict[float, list[float]]:
+    """The shortest makespans of all schedules that start jobs at multiples of a step, two on a GPU at most.
+
+    By cap, none and 1.25; under the cap by how many are noticeably slowed down: none, one at most, or any.
+    """
+    best: dict[float, list[float]] = {math.inf: [math.inf], 1.25: [math.inf] * 3}
+    times = np.arange(0, last_s, step_s).tolist()
+    for starts_s in product(times, repeat=len(some) - 1):
+        ran = simulate(world, some, At((0.0, *starts_s)))
+        if ran.out_of_memory or ran.most_together > 2:
+            continue
+        best[math.inf][0] = min(best[math.inf][0], ran.makespan_s)
+        if ran.slowdown.max() <= 1.25 + 1e-9:
+            slowed = int((ran.slowdown > NOTICED).sum())
+            for at, most in enumerate((0, 1, len(some))):
+                if slowed <= most:
+                    best[1.25][at] = min(best[1.25][at], ran.makespan_s)
+    return best
+
+
+TINY = {
+    "phases in each other's way": (
+        PhaseWorld([profile("two", (20.0, 0.0), (30.0, 0.0))], PairTable(["two"], np.array([[0.95]]))),
+        [Job(0, 50.0)] * 3,
+    ),
+    "memory that does not fit": (
+        pairs([[0.9]], profile("loads", (10.0, 3000.0), (30.0, CAPACITY_MIB * 0.7))), [Job(0, 40.0)] * 3,
+    ),
+    "jobs that are not alike": (
+        PhaseWorld(
+            [profile("a", (10.0, 5000.0), (20.0, 9000.0)), profile("b", (30.0, 2000.0), (10.0, 6000.0))],
+            PairTable(["a", "b"], np.array([[0.8, 0.9], [0.85, 0.82]])),
+        ),
+        [Job(0, 30.0), Job(1, 40.0), Job(1, 25.0)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_no_schedule_at_all_is_shorter_than_the_bound_and_the_best_is_not_far(name: str) -> None:
+    world, some = TINY[name]
+    best = best_of_all(world, some, 5.0, 125.0)
+    free_s = least_makespan(world, some).makespan_s
+    assert free_s * (1 - 1e-9) <= best[math.inf][0] <= free_s * 1.35
+    bounds_s = [
+        least_makespan(world, some, cap=1.25, most_slowed=most).makespan_s for most in (0, 1, len(some))
+    ]
+    assert bounds_s == sorted(bounds_s, reverse=True)
+    for bound_s, best_s in zip(bounds_s, best[1.25], strict=True):
+        assert free_s * (1 - 1e-9) <= bound_s <= best_s * (1 + 1e-9)
+
+
+def test_who_may_not_be_slowed_down_costs_what_the_bound_says() -> None:
+    # Two at 0.95 would take 1.05 times as long: nobody may, one may, both may.
+    world = pairs([[0.95]], A)
+    some = [Job(0, 95.0)] * 2
+    least_s = [
+        least_makespan(world, some, cap=1.06, most_slowed=most).makespan_s for most in (0, 1, 2, math.inf)
+    ]
+    # Who is not slowed down loses 1.9 s of 95 at most, which are 38 s of the 100 together.
+    assert least_s[0] == pytest.approx(95 * 2 - 0.9 * 95 * 0.02 / 0.05)
+    assert least_s[0] > least_s[1] > least_s[2] == least_s[3] == pytest.approx(100)
 
 
 V100 = Path(os.environ.get("SLURM_GPU_DATA", "")) / "gavel" / "throughputs_v100.json"

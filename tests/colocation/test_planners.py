@@ -31,6 +31,7 @@ def test_starts_only_what_waits_where_it_may_share_and_never_holds_all(
     ran = simulate(world, some, Watched(made(name, world, belief), belief), n_gpus=n_gpus)
     assert ran.out_of_memory == 0
     assert ran.most_together <= most
+    assert ran.slowdown.max() <= cap * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("name", NOT_LEARNED)

@@ -12,6 +12,7 @@ from slurm_gpu.colocation.outcome import What
 from slurm_gpu.colocation.pairtable import PairTable
 from slurm_gpu.colocation.planner import Member, Start, View
 from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.replay import Replay
 from slurm_gpu.colocation.sharing import look_ahead
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.colocation.world import TableWorld
@@ -169,6 +170,56 @@ def test_the_cap_and_the_number_of_jobs_decide_who_may_share() -> None:
     assert not Known(world).may_share([b, b, b])
     assert Known(world, most_together=3).may_share([b, b, b])
     assert Known(world, most_together=1).may_share([a])
+
+
+class Alarmed:
+    """Wants to be asked at a time of its own, and starts a job then."""
+
+    name = "alarmed"
+
+    def __init__(self, wake_s: float) -> None:
+        self.wake_s = wake_s
+        self.asked_s: list[float] = []
+
+    def choose(self, view: View) -> list[Start]:
+        self.asked_s.append(view.now_s)
+        if not view.gpus[0].running or view.now_s == self.wake_s:
+            self.wake_s = math.inf if view.now_s > 0 else self.wake_s
+            return [Start(0, (view.waiting[0].job,))] if view.waiting else []
+        return []
+
+
+def test_a_planner_is_asked_at_the_time_that_it_wants() -> None:
+    planner = Alarmed(30.0)
+    ran = simulate(pairs([[1.0]], SMALL), [Job(0, 100.0)] * 2, planner)
+    assert ran.start_s.tolist() == [0.0, 30.0]
+    assert planner.asked_s == [0.0, 0.0, 30.0]
+    again = simulate(pairs([[1.0]], SMALL), [Job(0, 100.0)] * 2, Replay(ran.log))
+    assert again.log == ran.log
+
+
+def test_a_time_that_is_not_to_come_is_an_error() -> None:
+    class Late(OneAtATime):
+        wake_s = 0.0
+
+    with pytest.raises(
+        ValueError, match="planner one at a time wants to be asked again at 0 s, which is not"
+    ):
+        simulate(pairs([[1.0]], SMALL), [Job(0, 100.0)] * 2, Late())
+
+
+def test_members_know_how_long_they_have_run_and_what_that_has_cost_them() -> None:
+    seen: list[Member] = []
+
+    class Looks(AllAtOnce):
+        def choose(self, view: View) -> list[Start]:
+            seen.extend(one for gpu in view.gpus for one in gpu.running)
+            return super().choose(view)
+
+    world = pairs([[0.5]], SMALL)
+    some = [Job(0, 20.0), Job(0, 20.0), Job(0, 10.0, submit_s=10.0)]
+    simulate(world, some, Looks())
+    assert [(one.done_s, one.ran_s, one.lost_s) for one in seen if one.done_s][:1] == [(5.0, 10.0, 5.0)]
 
 
 def test_speeds_over_phases_weigh_each_by_its_time() -> None:

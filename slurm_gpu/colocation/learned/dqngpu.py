@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes
-from slurm_gpu.colocation.learned.mates import MARGIN, Mates
+from slurm_gpu.colocation.learned.mates import MARGIN, ROOM, Mates
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options, likeliest
 from slurm_gpu.colocation.learned.prices import FIRST_PRICE, FIRST_STEPS, NEXT_STEPS, refine
@@ -160,7 +160,8 @@ class DqnGpu:
         margin: float = MARGIN,
     ) -> None:
         self._net, self._belief = net, belief
-        self._mates = Mates(belief, profiles, capacity_mib, margin=margin)
+        room = min(len(profiles), ROOM)  # small arrays stay in the processor's cache
+        self._mates = Mates(belief, profiles, capacity_mib, margin=margin, room=room)
         if len(profiles) <= self._mates.nobody:
             self._mates.place(range(len(profiles)))  # asks the belief now, rather than in the first decisions
         usual = usual_prices(self._mates)

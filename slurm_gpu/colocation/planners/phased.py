@@ -177,10 +177,9 @@ class PhasedRollout(Outlook):
                         for one, step, left, slack in zip(kinds, phase, left_s, slack_s, strict=True)
                     )
                     wait_s = self._wait_s(state, kind)
-                    if wait_s > 0:
+                    if wait_s > 0 or not asked:
+                        wait_s = max(wait_s, _LATER_S)
                         break
-                    if not asked:
-                        wakes_s = min(wakes_s, now_s)
                 who.append(n_here + at)
                 kinds.append(kind)
                 phase.append(0)
@@ -334,11 +333,14 @@ class PhasedRollout(Outlook):
         """Whether there are phases of their applications in which nobody is slowed down beyond the cap."""
         known = self._some.get(kinds)
         if known is None:
+            applications = tuple(self._of_kind[one // 2].application for one in kinds)
             phases = (
                 [(one, phase) for phase in range(len(self._world.profiles[one].phases))]
-                for one in (self._of_kind[one // 2].application for one in kinds)
+                for one in applications
             )
-            known = self._some[kinds] = any(self._meet(meeting)[2] for meeting in product(*phases))
+            known = self._some[kinds] = all(speed > 0 for speed in self._belief.speeds(applications)) and any(
+                self._meet(meeting)[2] for meeting in product(*phases)
+            )
         return known
 
     def _gains(self, kinds: tuple[int, ...]) -> bool:

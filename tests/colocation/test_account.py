@@ -1,0 +1,91 @@
+"""Who plans by predictions is never slower than one job after the other, as long as they err as is likely."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_gpu.colocation.belief import Known
+from slurm_gpu.colocation.learned.dqngpu import DqnGpu
+from slurm_gpu.colocation.pairtable import PairTable
+from slurm_gpu.colocation.planner import Gpu, Member, View
+from slurm_gpu.colocation.planners.account import Account, NeverSlower
+from slurm_gpu.colocation.planners.greedy import Greedy
+from slurm_gpu.colocation.profile import Phase, Profile
+from slurm_gpu.colocation.simulator import Job, simulate
+from slurm_gpu.colocation.world import TableWorld
+from tests.colocation.building import pairs, profile
+from tests.colocation.learned.nets import any_scorer
+
+
+class Rosy(Known):
+    """Takes every pair for better than it is; how slow it can be at worst, it knows."""
+
+    def __init__(self, true: TableWorld, speeds: np.ndarray) -> None:
+        super().__init__(
+            TableWorld(true.profiles, PairTable([one.application for one in true.profiles], speeds))
+        )
+        self._true = Known(true)
+
+    def at_worst_s(self, members: list[Member]) -> float:  # type: ignore[override]
+        return self._true.at_worst_s(members)
+
+
+@given(st.data(), st.integers(0, 99), st.booleans())
+def test_a_rosy_belief_costs_nobody_more_than_sharing_has_gained(
+    data: st.DataObject, seed: int, is_learned: bool
+) -> None:
+    n = data.draw(st.integers(1, 4))
+    rng = np.random.default_rng(seed)
+    true = rng.uniform(0.05, 1.0, (n, n))
+    profiles = [Profile(f"app{i}", "card", (Phase(seconds=100.0, memory_mib=0.0),)) for i in range(n)]
+    world = TableWorld(profiles, PairTable([one.application for one in profiles], true))
+    belief = Rosy(world, np.clip(true + rng.uniform(0, 0.6, (n, n)), 0, 1))
+    some = [
+        Job(one, work_s)
+        for one, work_s in data.draw(
+            st.lists(st.tuples(st.integers(0, n - 1), st.floats(1.0, 200.0)), min_size=1, max_size=8)
+        )
+    ]
+    if is_learned:
+        ran = simulate(world, some, DqnGpu(any_scorer(seed), belief, profiles, world.capacity_mib))
+    else:
+        ran = simulate(world, some, NeverSlower(Greedy, belief))
+    assert ran.makespan_s <= sum(one.work_s for one in some) * (1 + 1e-6)
+
+
+def test_what_was_gained_may_be_risked_and_no_more() -> None:
+    world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
+    account = Account(Known(world))
+    good, bad = (Member(0, 0, 90.0), Member(1, 0, 90.0)), (Member(2, 0, 100.0), Member(3, 1, 100.0))
+    assert account.may(good)
+    assert not account.may(bad)  # 250 s in place of 200
+    account.look(View(0.0, bad, (Gpu(good),)))
+    account.look(View(100.0, bad, (Gpu(),)))
+    assert account.gained_s == pytest.approx(80)
+    assert account.may(bad)
+    assert account.may((Member(4, 0, 120.0), Member(5, 1, 120.0)))
+    assert not account.may((Member(4, 0, 400.0), Member(5, 1, 400.0)))
+
+
+def test_who_began_anew_has_lost_what_it_did() -> None:
+    world = pairs([[0.9]], profile("a", (100.0, 0.0)))
+    account = Account(Known(world))
+    one, other = Member(0, 0, 100.0), Member(1, 0, 100.0)
+    account.look(View(0.0, (), (Gpu((one, other)),)))
+    account.look(View(50.0, (), (Gpu((Member(0, 0, 55.0, 45.0), Member(1, 0, 55.0, 45.0))),)))
+    assert account.gained_s == pytest.approx(40)
+    account.look(View(50.0, (Member(1, 0, 100.0, killed=1),), (Gpu((Member(0, 0, 55.0, 45.0),)),)))
+    assert account.gained_s == pytest.approx(-5)
+
+
+def test_a_stake_on_another_gpu_counts() -> None:
+    world = pairs([[0.9, 0.4], [0.4, 0.9]], profile("a", (100.0, 0.0)), profile("b", (100.0, 0.0)))
+    account = Account(Known(world))
+    account.gained_s = 60.0
+    bad = (Member(2, 0, 100.0), Member(3, 1, 100.0))
+    assert account.may(bad)
+    account.look(View(0.0, (), (Gpu((Member(4, 0, 100.0), Member(5, 1, 100.0))), Gpu())))
+    assert not account.may(bad)
