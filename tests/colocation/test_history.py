@@ -43,3 +43,11 @@ def test_who_ran_before_anybody_looked_has_not_been_slowed_down_so_far() -> None
     seen = view(500.0, [after(SLOW, 60.0)], [OTHER])
     history.look(seen)
     assert history.elapsed_s(seen) == [[pytest.approx(60.0)]]
+
+
+def test_who_was_to_start_and_waits_on_has_not_ended() -> None:
+    history = History()
+    history.look(view(0.0, [], [SLOW, FAST]))
+    history.start(0.0, [SLOW, FAST], still_wait=True)
+    history.look(view(500.0, [FAST], [SLOW]))
+    assert (history.ended, history.slowed) == (0, 0)
