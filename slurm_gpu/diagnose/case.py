@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.peers import Groups, infer_groups
-from slurm_gpu.diagnose.phases import Phases, phases, without_offsets
+from slurm_gpu.diagnose.phases import Phases, phases, surely_active, without_offsets
 from slurm_gpu.diagnose.robust import Matrix, median
 from slurm_gpu.diagnose.series import HOST_METRICS, Metric, Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS, Deviation, Signal, all_deviations, blocks
@@ -88,6 +88,11 @@ class Case:
         found = self.deviations.get(signal)
         asked = self.rules.z if z is None else z
         return np.zeros(self.n, dtype=bool) if found is None else found.down(least, asked)
+
+    def began(self, signal: Signal) -> NDArray[np.bool_]:
+        """Whose signal changed clearly in the course of the job."""
+        found = self.deviations.get(signal)
+        return np.zeros(self.n, dtype=bool) if found is None else np.asarray(found.first > 0)
 
     def level(self, signal: Signal) -> Matrix:
         """Of each worker how far it lies off; NaN where it was not told."""
@@ -196,7 +201,7 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
     found = phases(seen)
     if groups is None:
         groups = infer_groups(seen, found.active)
-    signals, n_bins = blocks(seen, found.active)
+    signals, n_bins = blocks(seen, surely_active(found, seen.width_s))
     return Case(
         series=seen,
         groups=groups,

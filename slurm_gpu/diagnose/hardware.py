@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.changes import split
 from slurm_gpu.diagnose.robust import median
 from slurm_gpu.diagnose.series import Metric
 from slurm_gpu.diagnose.signals import Signal
@@ -15,9 +16,13 @@ FATAL_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 """Memory, NVLink, bus and firmware, by NVIDIA's catalogue; 13, 31, 43 and such are the application's."""
 _LOST = ("gpu_lost", "gpu_hung")
 LEAST_CLOCK = 0.025
+_ALWAYS_LOWER = 0.045
+"""What a GPU's clock may lie below its peers' for ever: no two are equal."""
 LEAST_BUSY = 0.025
 _THROTTLED = 0.1
-_STARVED = 0.1
+_LEAST_POWER = 0.04
+_LEAST_OWN_CLOCK = 0.03
+_LEAST_STARVED, _STARVED = 0.05, 0.1
 _AHEAD, _FAR_AHEAD = 0.05, 0.15
 _THROTTLED_EVERYWHERE = 0.3
 
@@ -62,11 +67,18 @@ def failing(case: Case) -> Verdict | None:
 def slow(case: Case) -> Verdict | None:
     """Clocks below the peers', a fault that holds them down, or a GPU that is busy longer with equal work."""
     throttled = case.up(Signal.THROTTLE, _THROTTLED)
-    starved = case.down(Signal.UTIL, _STARVED)
+    starved = case.down(Signal.UTIL, _LEAST_STARVED)
     with np.errstate(invalid="ignore"):
         # More work makes a GPU run into its power limit and clock lower: that is no fault.
         more_work = case.level(Signal.WORK) >= 0.05
-    clocked = case.down(Signal.CLOCK, LEAST_CLOCK) & ~more_work & ~starved & ~_ahead(case, _FAR_AHEAD)
+        lower = case.began(Signal.CLOCK) | (case.level(Signal.CLOCK) <= -_ALWAYS_LOWER) | throttled
+    clocked = (
+        case.down(Signal.CLOCK, LEAST_CLOCK)
+        & lower
+        & ~more_work
+        & ~case.down(Signal.UTIL, _STARVED)
+        & ~_ahead(case, _FAR_AHEAD)
+    )
     if (rows := throttled | clocked).any():
         if rows.sum() > 0.5 * case.judged.sum():
             return _everywhere(case)
@@ -78,10 +90,45 @@ def slow(case: Case) -> Verdict | None:
             why = "its clock is lower, and yet it waits longer than its peers"
             verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
         return verdict
-    silent = _silent(case) & ~starved
-    if silent.any() and silent.sum() <= 0.34 * case.judged.sum():
+    if (node := _node_clocks(case)) is not None:
+        return node
+    silent = _silent(case)
+    if not starved.any() and silent.any() and silent.sum() <= 0.34 * case.judged.sum():
         return _accuse(case, silent, Signal.BUSY, silent, 0.75, "busy longer with equal work")
+    if Signal.BUSY not in case.deviations:
+        # Who waits spins, which takes power: the one with less since then is whom they wait for.
+        odd = case.down(Signal.POWER, _LEAST_POWER) & case.began(Signal.POWER) & ~starved
+        if odd.any() and odd.sum() <= 0.34 * case.judged.sum():
+            verdict = _accuse(case, odd, Signal.POWER, odd, 0.55, "power")
+            return verdict.limited("without SM activity, clocks and tensor work it is a guess", most=0.55)
     return _everywhere(case)
+
+
+def _node_clocks(case: Case) -> Verdict | None:
+    """Nodes all of whose clocks fell at once, against their own past: a stage that is a node has no peers."""
+    clocks = case.signals.get(Signal.CLOCK)
+    if clocks is None or len(case.series.nodes) < 2:
+        return None
+    courses = np.stack([median(clocks[case.series.on(node)].T) for node in case.series.nodes])
+    found = split(courses)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        fell = np.where(found.z >= case.rules.z, np.log(found.after / found.before), 0.0)
+    slow_nodes = fell <= -_LEAST_OWN_CLOCK
+    if not slow_nodes.any() or (fell[~slow_nodes] <= -LEAST_CLOCK).any() or slow_nodes.mean() > 0.5:
+        return None
+    nodes = tuple(node for node, is_slow in zip(case.series.nodes, slow_nodes, strict=True) if is_slow)
+    rows = np.array([worker.node in nodes for worker in case.series.workers], dtype=bool) & case.judged
+    after, before = (float(np.median(side[slow_nodes])) for side in (found.after, found.before))
+    text = f"clocks of {', '.join(nodes)} fell from {before:.0%} to {after:.0%}, those of other nodes did not"
+    return case.verdict(
+        Cause.SLOW,
+        0.85,
+        kind="clock",
+        culprits=case.workers(rows),
+        nodes=nodes,
+        since_s=case.time_of(int(np.median(found.at[slow_nodes]))),
+        evidence=(Evidence(text=text, metric=Signal.CLOCK.value, value=after, expected=before),),
+    )
 
 
 def contradicts(case: Case) -> str | None:

@@ -12,21 +12,22 @@ from slurm_gpu.diagnose.series import Series, Worker
 from slurm_gpu.diagnose.signals import LEAST_BLOCKS
 from slurm_gpu.diagnose.stalls import hanging
 from slurm_gpu.diagnose.steps import Steps, judge_steps
-from slurm_gpu.diagnose.supply import links, slower_than_before, starved
+from slurm_gpu.diagnose.supply import links, slower_than_before, starved_all, starved_some
 from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 from slurm_gpu.diagnose.workload import heavier, sequences, stages
 
 _OF_PEERS: tuple[Callable[[Case], Verdict | None], ...] = (
     # What the hardware says of itself comes before what follows from it.
     slow,
+    starved_some,
     heavier,
     links,
-    starved,
+    starved_all,
     slower_than_before,
     sequences,
     stages,
 )
-_OF_ONE = (starved, slower_than_before)
+_OF_ONE = (starved_all, slower_than_before)
 _SUSPECT = SUSPECT_BELOW - 0.05
 _HEALTHY = 0.8
 

@@ -72,6 +72,16 @@ def phases(series: Series) -> Phases:
     return Phases(metric=None, of=gaps, activity=np.full(n_bins, np.nan), active=np.zeros(n_bins, dtype=bool))
 
 
+def surely_active(found: Phases, width_s: float) -> NDArray[np.bool_]:
+    """Bins (n_bins,) in which all compute, whatever their clocks: none within OFFSET_S of a pause."""
+    near = int(np.ceil(OFFSET_S / width_s)) if width_s <= OFFSET_S else 0
+    surely = found.active.copy()
+    for shift in range(1, near + 1):
+        surely[shift:] &= found.active[:-shift]
+        surely[:-shift] &= found.active[shift:]
+    return surely
+
+
 def without_offsets(series: Series, found: Phases) -> Series:
     """Nodes' rows moved by what their clocks seem to be ahead, OFFSET_S at most, by what all do at once.
 

@@ -144,6 +144,10 @@ def deviation(signal: Signal, rows: Matrix, groups: Groups) -> Deviation:
         centre, spread = _alike(whole[members], kind)
         level[members] -= centre
         z[members] = level[members] / np.hypot(max(spread, kind.differs_by), errors[members])
+        for row in members[(first[members] > 0) | (stop[members] < ratios.shape[1])]:
+            change, sure = _changed(ratios, int(row), members, inside[row], kind)
+            if abs(sure) > abs(z[row]) and sure * level[row] > 0:
+                level[row], z[row] = change, sure
     return Deviation(
         signal=signal,
         level=level,
@@ -155,13 +159,30 @@ def deviation(signal: Signal, rows: Matrix, groups: Groups) -> Deviation:
     )
 
 
+def _changed(
+    ratios: Matrix, row: int, members: NDArray[np.intp], inside: NDArray[np.bool_], kind: _Kind
+) -> tuple[float, float]:
+    """How far a worker moved from its own place among its peers, and in spreads of how the peers moved.
+
+    GPUs differ from each other a little for ever: against its own past even a small change is clear.
+    """
+    moved = median(ratios[np.ix_(members, inside)]) - median(ratios[np.ix_(members, ~inside)])
+    mine = np.flatnonzero(members == row)[0]
+    others = np.delete(moved, mine)
+    centre, spread = _alike(others, kind)
+    change = float(moved[mine] - centre)
+    return change, change / max(spread, kind.differs_by)
+
+
 def _to_peers(rows: Matrix, groups: Groups, kind: _Kind) -> Matrix:
-    """Each block relative to the better half's level in the same block."""
+    """Each block relative to the level of the group's better half in the same block."""
     ratios = np.full(rows.shape, np.nan)
     for members in groups.members():
         group = rows[members]
         # In a small group the better one is what the others could be.
-        reference = quantile(group.T, 0.5 if len(members) >= 4 else 0.0 if kind.worse_up else 1.0)
+        # Of a larger one the better half's middle: half of them, such as one node of two, may be off.
+        share = 0.25 if len(members) >= 4 else 0.0
+        reference = quantile(group.T, share if kind.worse_up else 1.0 - share)
         if kind.ratio:
             usual = middle(reference)
             if not usual > 0:

@@ -16,9 +16,11 @@ from slurm_gpu.diagnose.verdict import SUSPECT_BELOW, Cause, Evidence, Verdict
 _LINKS = (Signal.NVLINK, Signal.INFINIBAND, Signal.NETWORK, Signal.PCIE)
 _LEAST_LINK = 0.12
 _LEAST_UTIL = 0.05
-_UTIL_OF_ALL = 0.8
+_UTIL_OF_ALL = 0.85
 _CPU_FULL = 0.85
 _LEAST_TREND = 0.04
+_UTIL_WITH_TREND = 0.015
+_ANOTHER_PHASE = 4.0
 
 
 def links(case: Case) -> Verdict | None:
@@ -48,8 +50,8 @@ def links(case: Case) -> Verdict | None:
     return None
 
 
-def starved(case: Case) -> Verdict | None:
-    """GPUs that have nothing to run part of the time, while those that wait for them spin."""
+def starved_some(case: Case) -> Verdict | None:
+    """Some GPUs have nothing to run part of the time, while those that wait for them spin."""
     rows = case.down(Signal.UTIL, _LEAST_UTIL)
     if rows.any() and rows.sum() <= 0.5 * case.judged.sum():
         since_s, until_s = case.span(Signal.UTIL, rows)
@@ -72,6 +74,11 @@ def starved(case: Case) -> Verdict | None:
             why = "their clocks are lower as well, as those of idle GPUs may be"
             verdict = verdict.limited(why, most=SUSPECT_BELOW)
         return verdict
+    return None
+
+
+def starved_all(case: Case) -> Verdict | None:
+    """All GPUs have nothing to run for much of the time."""
     util, cpu = case.job(Signal.UTIL), case.job(Signal.CPU)
     if util is None or not (level := middle(util)) < _UTIL_OF_ALL:
         return None
@@ -107,7 +114,7 @@ def slower_than_before(case: Case) -> Verdict | None:
     text = f"all workers together: {trend.signal.value} fell by {1 - np.exp(trend.fell):.0%}"
     evidence = [Evidence(text=text, metric=trend.signal.value, value=float(np.exp(trend.fell)), expected=1.0)]
     when = {"since_s": since_s, "until_s": until_s}
-    if util is not None and util <= -_LEAST_UTIL and util <= 0.3 * trend.fell:
+    if util is not None and util <= min(-_UTIL_WITH_TREND, 0.5 * trend.fell):
         text = f"utilisation fell by {-util:.0%}: they wait for their hosts, not for each other"
         evidence.append(Evidence(text=text, metric="util", value=util, expected=0.0))
         return case.verdict(Cause.STARVATION, 0.75, kind="all", evidence=tuple(evidence), **when)
@@ -117,17 +124,27 @@ def slower_than_before(case: Case) -> Verdict | None:
         return case.verdict(Cause.SLOW, 0.65, kind="all clocks", evidence=tuple(evidence), **when)
     moved = {signal: _change(case, signal, trend) for signal in _LINKS}
     carried = {signal: change for signal, change in moved.items() if change is not None}
-    if util is None or not carried:
-        return None
+    if any(change < _ANOTHER_PHASE * trend.fell for change in carried.values()) and trend.fell > -0.5:
+        return None  # an evaluation: what is sent for each step changed far more than what is computed
     slack = max(0.06, 0.6 * abs(trend.fell))
-    if not all(abs(change - trend.fell) <= slack for change in carried.values()):
-        return None  # an evaluation, or another phase of the work: what is sent per step changed as well
+    # Power says that they do less, but not by how much: whoever waits takes some as well.
+    alike = all(
+        abs(change - trend.fell) <= slack or (trend.signal is Signal.POWER and change < trend.fell)
+        for change in carried.values()
+    )
+    if util is None or not carried or not alike:
+        why = f"all do less than before by {1 - np.exp(trend.fell):.0%}, and nothing that was told says why"
+        return case.verdict(Cause.UNKNOWN, 0.0, evidence=tuple(evidence), why_not=(why,))
     for signal, change in carried.items():
         text = f"{signal.value} fell with it, by {1 - np.exp(change):.0%}, while the GPUs stayed busy waiting"
         evidence.append(Evidence(text=text, metric=signal.value, value=float(np.exp(change)), expected=1.0))
-    return case.verdict(
+    verdict = case.verdict(
         Cause.COMMUNICATION, 0.7, kind="all", nodes=case.series.nodes, evidence=tuple(evidence), **when
     )
+    if trend.signal is Signal.POWER:
+        why = "without SM activity a slow worker that all wait for looks alike"
+        verdict = verdict.limited(why, most=SUSPECT_BELOW - 0.05)
+    return verdict
 
 
 def _trend(case: Case) -> _Trend | None:

@@ -127,6 +127,14 @@ class TestSlow:
         assert (verdict.cause, verdict.nodes) == (Cause.SLOW, ("n2",))
         assert culprits(verdict) == list(range(8, 16))
 
+    def test_a_node_that_is_a_stage_is_judged_by_its_own_past(self):
+        training = Training(n=16)
+        training.memory[:8] = 0.85
+        training.clock[8:, training.at(5) :] *= 0.8
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.nodes) == (Cause.SLOW, ("n2",))
+        assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
     def test_without_counters_of_activity_clocks_and_power_do(self):
         older = (Metric.UTIL, Metric.MEM_USED, Metric.POWER, Metric.SM_CLOCK)
         assert culprits(diagnose(a_slow_clock(told=older).series())) == [5]
@@ -175,6 +183,15 @@ class TestImbalance:
         training.clock[7] *= 0.96
         assert diagnose(training.series()).cause is Cause.IMBALANCE
 
+    @pytest.mark.parametrize("seed", SEEDS)
+    def test_what_is_small_is_clear_against_its_own_past(self, seed):
+        training = Training(seed=seed, n=32)
+        training.clock *= 1 + 0.01 * training.random.standard_normal((32, 1))
+        training.work[7, training.at(4) :] *= 1.05
+        verdict = diagnose(training.series())
+        assert (verdict.cause, verdict.roles) == (Cause.IMBALANCE, (training.workers[7].name,))
+        assert verdict.since_s == pytest.approx(START_S + 240, abs=45)
+
     def test_a_stage_with_more_layers(self):
         training = Training(n=16)
         training.work[12:] *= 1.6
@@ -203,6 +220,13 @@ class TestSupply:
         verdict = diagnose(training.series())
         assert (verdict.cause, culprits(verdict)) == (Cause.COMMUNICATION, [])
         assert verdict.since_s == pytest.approx(START_S + 300, abs=30)
+
+    def test_a_job_that_does_less_for_no_reason_told_is_not_called_healthy(self):
+        training = Training(told=(Metric.SM_ACTIVE, Metric.TENSOR, Metric.SM_CLOCK))
+        training.talk[:, training.at(5) :] *= 2
+        verdict = diagnose(training.series())
+        assert verdict.cause is Cause.UNKNOWN
+        assert "nothing that was told says why" in verdict.why_not[0]
 
     def test_a_link_that_carries_less_names_its_ends(self):
         training = Training()
