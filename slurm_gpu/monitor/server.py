@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.monitor.headers import HEADERS
 from slurm_gpu.monitor.settings import Address
 
 _BACKLOG = 1024
@@ -95,6 +96,7 @@ def make_server(app: ASGIApp, on_stop: Callable[[], None] = lambda: None) -> uvi
         log_config=None,
         access_log=False,
         server_header=False,
+        headers=list(HEADERS),
         proxy_headers=False,  # or a sender could choose its own address
         limit_concurrency=_CONNECTIONS,
         timeout_graceful_shutdown=_STOP_WITHIN_S,

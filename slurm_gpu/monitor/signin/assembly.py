@@ -10,7 +10,6 @@ from slurm_gpu.config import SiteConfig
 from slurm_gpu.database.identity import Authenticator, is_operator
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.guard import Cookie, Guard
-from slurm_gpu.monitor.signin.headers import SecurityHeaders
 from slurm_gpu.monitor.signin.pages import SignInPages
 from slurm_gpu.monitor.signin.proxy import TrustedProxy
 from slurm_gpu.monitor.signin.rights import Rights
@@ -49,9 +48,9 @@ class SignIn:
         """The endpoints and the page."""
         return self._pages.routes()
 
-    def guarded(self, app: ASGIApp) -> ASGIApp:
-        """The application with who asks found out, and safe headers on each answer."""
-        return SecurityHeaders(Guard(app, self._sessions, self._cookie, self._rights, self._proxy))
+    def guarded(self, app: ASGIApp) -> Guard:
+        """The application with who asks found out."""
+        return Guard(app, self._sessions, self._cookie, self._rights, self._proxy)
 
     def close(self) -> None:
         """Let go of what waits."""

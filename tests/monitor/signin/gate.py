@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import httpx
-from starlette.types import ASGIApp
 
 from slurm_gpu import munge
 from slurm_gpu.config import Operators, SiteConfig
@@ -19,6 +18,7 @@ from slurm_gpu.monitor.app import make_app
 from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.settings import WebSettings
 from slurm_gpu.monitor.signin.assembly import SignIn
+from slurm_gpu.monitor.signin.guard import Guard
 from slurm_gpu.monitor.viewer import viewer_of
 from tests.monitor.here import Here
 
@@ -46,7 +46,7 @@ class Gate:
         self.cookies: dict[str, str] = {}
         self.app = self.started()
 
-    def started(self, settings: WebSettings | None = None, **more: Any) -> ASGIApp:
+    def started(self, settings: WebSettings | None = None, **more: Any) -> Guard:
         """slurm-gpuweb, started anew."""
         here = self.here
         sign_in = SignIn(self.config, replace(settings or self.settings, **more), here.clock)

@@ -126,7 +126,7 @@ def test_who_is_signed_in_is_not_made_somebody_else_by_a_link(gate: Gate) -> Non
 
 
 def _session_of_bob(gate: Gate) -> tuple[str, str]:
-    guard = gate.app._app  # type: ignore[attr-defined]
+    guard = gate.app
     session = guard._sessions.begin("bob", 1002)
     return guard._cookie.name, guard._sessions.seal(session)
 
@@ -161,8 +161,8 @@ def test_a_cookie_that_was_not_made_here_opens_nothing(gate: Gate, kind: str) ->
     forged = {
         "changed": f"{body[:-2]}AA.{signature}",
         "cut": body,
-        "foreign": Gate(gate.munge_socket).app._app._sessions.seal(  # type: ignore[attr-defined]
-            gate.app._app._sessions.open(value)  # type: ignore[attr-defined]
+        "foreign": Gate(gate.munge_socket).app._sessions.seal(  # type: ignore[attr-defined]
+            gate.app._sessions.open(value)  # type: ignore[attr-defined]
         ),
         "empty": "",
         "doubled": f"{value}.{signature}",
