@@ -7,7 +7,7 @@ import { css } from "./scale.js";
 import * as words from "./words.js";
 
 const GAP = 255, FULL = 250; // of an octet of a timeline: value = fraction × FULL
-const HEIGHT = 108, LEFT = 34, BOTTOM = 18, TOP = 6;
+const HEIGHT = 108, LEFT = 42, BOTTOM = 18, TOP = 6;
 const FACE = 'system-ui, "Segoe UI", Roboto, "Noto Sans", "DejaVu Sans", sans-serif';
 
 const TITLES = {

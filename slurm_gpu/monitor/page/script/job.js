@@ -3,15 +3,16 @@
 import { chart, seriesOf, seriesTitle } from "./charts.js";
 import { byId, fill, make, say, table } from "./element.js";
 import { inks as readInks } from "./paint.js";
-import { WireError, json } from "./wire.js";
+import { WireError, json, now_s } from "./wire.js";
 import * as words from "./words.js";
 
 const REFRESH_MS = 30e3;
+const natural = new Intl.Collator("en", { numeric: true });
 const RUNNING = ["RUNNING", "COMPLETING", "SUSPENDED"];
 
 const id = new URLSearchParams(location.search).get("id") ?? "";
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let inks = colours(), runs = [], courses = [], drawing = [], shown = null;
+let inks = colours(), runs = [], courses = [], flags = [], drawing = [], shown = null;
 
 function colours() {
   const grid = getComputedStyle(document.documentElement).getPropertyValue("--grid").trim();
@@ -20,13 +21,13 @@ function colours() {
 
 const path = (part = "") => `jobs/${encodeURIComponent(id)}${part}`;
 const keyOf = (run) => `${run.id} ${run.submit_s}`;
-const now_s = () => Date.now() / 1000;
 
 async function refresh() {
   try {
-    const [told, course] = await Promise.all([json(path()), json(path("/timeline")).catch(absent)]);
+    const [told, course, attention] = await Promise.all([json(path()), json(path("/timeline")).catch(absent), json("attention").catch(absent)]);
     runs = told.value.runs;
     courses = course?.value.runs ?? [];
+    flags = attention?.value.flags ?? [];
     byId("trouble").hidden = true;
   } catch (error) {
     if (!(error instanceof WireError)) throw error;
@@ -38,7 +39,7 @@ async function refresh() {
   return show();
 }
 
-// A timeline that cannot be had is none: the rest is shown without.
+// What else cannot be had is not there: the rest is shown without.
 function absent(error) {
   if (error instanceof WireError && error.status !== 401) return null;
   throw error;
@@ -67,6 +68,7 @@ function show() {
   fill(byId("job"), "Job ", make("bdi", {}, run.id), run.name ? [" · ", make("bdi", {}, run.name)] : null);
   byId("sheets").hidden = false;
   showFacts(run);
+  showAdvice(run);
   showCourse(run);
   showGpus(run);
   showEvents(run);
@@ -99,26 +101,45 @@ function showCourse(run) {
   say(byId("course-note"), series.length ? `The thick line is the mean of ${words.counts(course.devices.length, "GPU")}, thin lines are single ones. A break is a time in which nothing was measured.`
     : "No course of this run is kept.");
   const file = (part, text) => make("a", { href: `api/v1/${path(part)}?format=csv`, download: "" }, text);
-  fill(byId("downloads"), "Download as CSV:", file("", "the run"), file("/timeline", "its course"),
+  if (!run.full) return fill(byId("downloads"));
+  return fill(byId("downloads"), "Download as CSV:", file("", "the run"), file("/timeline", "its course"),
     RUNNING.includes(run.state) ? file("/window", "the last ten minutes in full") : null);
 }
 
+// A UUID by its ends: the middle tells nobody anything.
+const short = (name) => (name.length > 18 ? `${name.slice(0, 9)}…${name.slice(-6)}` : name);
+
 // p25 and p95 of each GPU and of all: `exact` of the time at each value, or of the means of the course's bins.
 function showGpus(run) {
-  const places = [{ node: "all", device: null, percentiles: run.percentiles ?? {} }, ...(run.by_device ?? [])];
-  const metrics = Object.keys(run.percentiles ?? {}).filter((name) => places.some(({ percentiles }) => (percentiles[name]?.p95 ?? null) !== null));
+  const index = (device) => String(run.device_facts?.[device]?.index ?? device);
+  const each = (run.by_device ?? []).map(({ node, device, percentiles }) => ({ node, gpu: index(device), percentiles }))
+    .sort((a, b) => natural.compare(a.node, b.node) || natural.compare(a.gpu, b.gpu));
+  const all = { node: "all", gpu: "", percentiles: run.percentiles ?? {} };
+  const metrics = Object.keys(all.percentiles).filter((name) => [all, ...each].some(({ percentiles }) => (percentiles[name]?.p95 ?? null) !== null));
   if (!metrics.length) {
-    fill(byId("gpus"), make("p", { class: "none" }, "Nothing was measured on its GPUs so far."));
+    fill(byId("gpus"), make("p", { class: "none" }, run.full ? "Nothing was measured on its GPUs so far." : "Only its owner and operators see what it did."));
     return say(byId("gpus-note"), "");
   }
-  const binned = metrics.filter((name) => run.percentiles[name].how !== "exact");
-  const index = (device) => run.device_facts?.[device]?.index ?? device ?? "";
-  const heads = metrics.flatMap((name) => ["p25", "p95"].map((quantile) => (
-    { title: `${seriesTitle(name)} ${quantile}${binned.includes(name) ? " *" : ""}`, number: true })));
-  const rows = places.map(({ node, device, percentiles }) => [make("bdi", {}, node), make("bdi", {}, index(device)),
-    ...metrics.flatMap((name) => ["p25", "p95"].map((quantile) => words.amount(percentiles[name]?.[quantile], percentiles[name]?.unit)))]);
-  fill(byId("gpus"), table(["Node", "GPU", ...heads], rows, "Percentiles by GPU"));
+  const binned = metrics.filter((name) => all.percentiles[name]?.how !== "exact");
+  const head = (text, more) => make("th", { scope: "col", ...more }, text);
+  const row = ({ node, gpu, percentiles }) => make("tr", { class: gpu === "" ? "sum" : null }, make("td", {}, make("bdi", {}, node)), make("td", { title: gpu || null }, make("bdi", {}, short(gpu))),
+    metrics.flatMap((name) => ["p25", "p95"].map((quantile) => make("td", { class: "number" }, words.amount(percentiles[name]?.[quantile], percentiles[name]?.unit)))));
+  fill(byId("gpus"), make("table", {}, make("caption", { class: "unseen" }, "Percentiles by GPU"),
+    make("thead", {},
+      make("tr", {}, head("Node", { rowspan: 2 }), head("GPU", { rowspan: 2 }),
+        metrics.map((name) => head(`${seriesTitle(name)}${binned.includes(name) ? " *" : ""}`, { class: "group", colspan: 2, scope: "colgroup" }))),
+      make("tr", {}, metrics.flatMap(() => ["p25", "p95"].map((quantile) => head(quantile, { class: "number" }))))),
+    make("tbody", {}, [all, ...each].map(row))));
   return say(byId("gpus-note"), `A quarter of the time it was at p25 or lower. Exact, of the time at each value${binned.length ? "; * of the means of the course's bins" : ""}.`);
+}
+
+// What is wrong with it now, and what to do.
+function showAdvice(run) {
+  const ours = flags.filter((flag) => flag.id === run.id && RUNNING.includes(run.state));
+  fill(byId("advice"), ours.map((flag) => {
+    const { short, what, todo } = words.concern(flag.concern);
+    return make("p", {}, make("span", { class: "tag bad" }, short), ` ${what} Since ${words.moment(flag.since_s, now_s())}. ${todo}`);
+  }));
 }
 
 function showEvents(run) {

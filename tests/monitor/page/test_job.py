@@ -1,0 +1,161 @@
+"""The page of one job, in a real browser."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.monitor.page.conftest import Tab
+from tests.monitor.page.madeup import HOSTILE, NOW_S, World
+from tests.monitor.page.test_squares import small
+
+_GAP = 255
+
+
+def run_of(job: str, **more: Any) -> dict[str, Any]:
+    """As slurm-gpuweb tells of a run of two GPUs, of which the first has been idle."""
+    percentiles = {
+        "util": {"p25": 0, "p95": 97, "unit": "%", "how": "exact"},
+        "power": {"p25": 24.1, "p95": 77.2, "unit": "%", "how": "from bins"},
+        "tensor": {"p25": None, "p95": None, "unit": "%", "how": "from bins"},
+    }
+    return {
+        "id": job, "job_id": 200, "full": True, "user": "alice", "account": "vision", "partition": "gpu",
+        "state": "RUNNING", "submit_s": NOW_S - 7300, "start_s": NOW_S - 7200, "end_s": None,
+        "elapsed_s": 7200, "time_limit_s": 86_400, "nodes": "n1", "gpu_type": "h100", "nGPU": 2, "nNODE": 1,
+        "WAIT_h": 0.0, "uGPUcore": 48.5, "uGPUmem": 0, "coverage": 0.999, "energy_j": 7.2e6, "app": None,
+        "name": "train", "events": [], "device_facts": {"GPU-b": {"index": 1}, "GPU-a": {"index": 0}},
+        "percentiles": percentiles,
+        "by_device": [
+            {"node": "n1", "device": "GPU-b", "percentiles": percentiles},
+            {"node": "n1", "device": "GPU-a", "percentiles": {"util": percentiles["util"] | {"p95": 0}}},
+        ],
+    } | more  # fmt: skip
+
+
+def course_of(*levels: int) -> dict[str, Any]:
+    series = {"util": base64.b64encode(bytes(levels)).decode()}
+    return {"width_s": 1024, "start_s": NOW_S - 7200, "series": series}
+
+
+def world_of(*runs: dict[str, Any]) -> World:
+    world = small()
+    world.runs["200"] = {"runs": list(runs)}
+    devices = [
+        {"node": "n1", "device": "GPU-a", "timeline": course_of(0, 0, _GAP, 0)},
+        {"node": "n1", "device": "GPU-b", "timeline": course_of(250, 250, _GAP, 250)},
+    ]
+    world.timelines["200"] = {
+        "runs": [
+            {"id": run["id"], "job_id": 200, "submit_s": run["submit_s"], "devices": devices} for run in runs
+        ]
+    }
+    return world
+
+
+@pytest.fixture
+def job_tab(opened: Callable[..., Tab]) -> Callable[[World], Tab]:
+    def open_job(world: World) -> Tab:
+        tab = opened(world, "job?id=200")
+        tab.page.locator("#sheets:not([hidden]), #trouble:not([hidden])").first.wait_for()
+        return tab
+
+    return open_job
+
+
+def _cells(tab: Tab, row: int) -> list[str]:
+    cells = tab.page.locator("#gpus tbody tr").nth(row).locator("td").all_inner_texts()
+    return [cell.replace("\u00a0", " ") for cell in cells]
+
+
+def test_each_gpu_has_its_percentiles_and_a_gap_is_no_zero(job_tab: Callable[[World], Tab]):
+    tab = job_tab(world_of(run_of("200")))
+    assert _cells(tab, 0) == ["all", "", "0 %", "97 %", "24 %", "77 %"]
+    assert _cells(tab, 1) == ["n1", "0", "0 %", "0 %", "–", "–"]
+    assert _cells(tab, 2)[:2] == ["n1", "1"]
+    heads = tab.page.locator("#gpus th.group").all_inner_texts()
+    assert heads == ["Utilisation", "Power, of the limit *"], (
+        "what comes of bins is marked, what is not there left out"
+    )
+    assert "* of the means of the course" in tab.page.inner_text("#gpus-note")
+    assert tab.said == []
+
+
+def test_the_course_is_drawn_and_told(job_tab: Callable[[World], Tab]):
+    tab = job_tab(world_of(run_of("200")))
+    chart = tab.page.locator("#charts canvas")
+    assert chart.get_attribute("aria-label") == "Utilisation of 2 GPUs, mean 50 %"
+    box = chart.bounding_box()
+    left = 42
+    tab.page.mouse.move(box["x"] + left + (box["width"] - left) * 0.1, box["y"] + 40)
+    tab.page.locator("#charts small", has_text="50 % (0 % to 100 %)").wait_for()
+    tab.page.mouse.move(box["x"] + left + (box["width"] - left) * 0.6, box["y"] + 40)
+    tab.page.locator("#charts small", has_text="not measured").wait_for()
+
+
+def test_facts_limits_and_files_are_there(job_tab: Callable[[World], Tab]):
+    tab = job_tab(world_of(run_of("200")))
+    facts = tab.page.inner_text("#facts").replace("\u00a0", " ")
+    for words in ("2 × h100", "49 %", "2 kWh", "99 % of the time", "Frees by"):
+        assert words in facts
+    links = [link.get_attribute("href") for link in tab.page.locator("#downloads a").all()]
+    assert links == [f"api/v1/jobs/200{part}?format=csv" for part in ("", "/timeline", "/window")]
+
+
+def test_what_is_wrong_is_told_with_what_to_do(job_tab: Callable[[World], Tab]):
+    world = world_of(run_of("200"))
+    world.flags = [
+        {"job_id": 200, "id": "200", "user": "alice", "concern": "partly_unused", "squares": [[12, 12]],
+         "since_s": NOW_S - 600, "coverage": 1.0},
+    ]  # fmt: skip
+    tab = job_tab(world)
+    assert "Ask for as many as the program uses" in tab.page.inner_text("#advice")
+
+
+def test_an_earlier_run_is_chosen(job_tab: Callable[[World], Tab]):
+    earlier = run_of("200", submit_s=NOW_S - 90_000, state="PREEMPTED", end_s=NOW_S - 80_000)
+    tab = job_tab(world_of(run_of("200"), earlier))
+    tab.page.locator("#runs").select_option(index=1)
+    assert "preempted" in tab.page.inner_text("#facts")
+    assert "Ended" in tab.page.inner_text("#facts")
+
+
+def test_a_job_that_may_not_be_seen_is_no_page(job_tab: Callable[[World], Tab]):
+    tab = job_tab(small())
+    assert tab.page.inner_text("#trouble") == "There is no job 200 that you may see."
+    assert tab.page.locator("#sheets").is_hidden()
+
+
+def test_another_users_run_shows_only_that_it_runs(job_tab: Callable[[World], Tab]):
+    hidden = run_of(
+        "200", full=False, name=None, percentiles=None, by_device=None, uGPUcore=None, energy_j=None
+    )
+    world = world_of(hidden)
+    world.timelines["200"]["runs"][0]["devices"] = None
+    tab = job_tab(world)
+    assert "Only its owner and operators see what it did." in tab.page.inner_text("#gpus")
+    assert tab.page.locator("#downloads a").count() == 0
+    assert tab.said == []
+
+
+def test_hostile_names_are_text_and_do_nothing(job_tab: Callable[[World], Tab]):
+    bad = dict.fromkeys(
+        ("user", "account", "partition", "nodes", "gpu_type", "app", "name", "state"), HOSTILE[0]
+    )
+    event = {"at_s": NOW_S, "node": HOSTILE[1], "kind": HOSTILE[0], "data": {HOSTILE[0]: HOSTILE[1]}}
+    world = world_of(run_of(HOSTILE[0], **bad, events=[event]))
+    series = world.timelines["200"]["runs"][0]["devices"][0]["timeline"]["series"]
+    series[HOSTILE[1]] = series["util"]
+    tab = job_tab(world)
+    assert HOSTILE[0] in tab.page.inner_text("h1")
+    assert HOSTILE[1] in tab.page.inner_text("#charts")
+    assert tab.page.evaluate("[document.scripts.length, document.images.length]") == [1, 0]
+    assert tab.said == []
+
+
+def test_nothing_is_wider_than_the_screen(job_tab: Callable[[World], Tab]):
+    tab = job_tab(world_of(run_of("200")))
+    for width in (1280, 390):
+        tab.page.set_viewport_size({"width": width, "height": 800})
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
