@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -98,6 +100,25 @@ def test_a_link_of_slurm_gpu_open_signs_its_caller_in(lab: Lab) -> None:
         assert (told["user"], told["operator"]) == ("alice", False)
         assert browser.post("/signout").status_code == 204
         assert browser.get("/api/v1/me").status_code == 401
+
+
+def test_top_shows_who_holds_which_gpu_and_what_it_does(lab: Lab) -> None:
+    job = lab.submit("alice", "--gpus=1", "--time=5", script=_LONG)
+
+    def rows(user: str) -> list[dict[str, Any]]:
+        told = json.loads(lab.output(["slurm-gpu", "top", "--json"], user=user))
+        return [row for row in told["rows"] if row["job_id"] == job]
+
+    def computing() -> bool:
+        return any(abs((pct or 0) - 60) <= 2 for row in rows("alice") for pct in row["util_pct"])
+
+    wait_for(computing, 90, "it is seen to compute", interval_s=1.0)
+    (held,) = lab.held(job)
+    (row,) = rows("bob")
+    assert (row["nodes"], row["user"], row["gpus"]) == ([held.node], "alice", list(held.positions))
+    assert row["util_pct"] == [None]  # it is not bob's
+    assert re.search(rf"{held.positions[0]} +alice +{job}\b", lab.output(["slurm-gpu", "top"], user="bob"))
+    lab.output(["scancel", str(job)])
 
 
 def test_what_a_gpu_does_is_on_its_square_for_who_may_see_it(lab: Lab, page: Page) -> None:
