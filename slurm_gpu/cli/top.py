@@ -55,7 +55,7 @@ def top(site: Site, once: bool, every: str, user: str | None, partition: str | N
     watched.check()
     if as_json:
         print_json(watched.overview(fold=False).to_json())
-    elif once or not sys.stdout.isatty():
+    elif once or not sys.stdout.isatty() or console().is_dumb_terminal:
         screen = console()
         width = screen.width if sys.stdout.isatty() else None
         _print(screen, draw(watched.overview(), site.wall(), watched.zone, width=width))

@@ -58,6 +58,6 @@ async def _answer(_: Request, error: Exception) -> Response:
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     if error.status_code == 405 or "endpoint" not in request.scope:
-        why = f"slurm-gpudbd {slurm_gpu.__version__} has no {request.method} {request.url.path}"
+        why = f"slurm-gpudbd {slurm_gpu.__version__} has no {request.method} {request.scope['path']}"
         return JSONResponse({"error": why}, error.status_code, headers=error.headers)
     return answer_to(error)

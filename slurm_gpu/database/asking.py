@@ -43,7 +43,7 @@ async def asked(authenticator: Authenticator, request: Request) -> tuple[Callabl
     if uid is None and authorization is None:
         raise NotAuthenticatedError("send the header Authorization: MUNGE CREDENTIAL")
     body = await _body(request)
-    judged = partial(_judged, authenticator, request.method, request.url.path, speaks_for)
+    judged = partial(_judged, authenticator, request.method, request.scope["path"], speaks_for)
     if uid is not None:
         return partial(judged, partial(authenticator.by_uid, uid)), body
     assert authorization is not None

@@ -57,5 +57,5 @@ async def _away(_: Request, error: OutsideError) -> Response:
 async def _http_error(request: Request, error: HTTPException) -> Response:
     why = error.detail
     if error.status_code in (404, 405) and "endpoint" not in request.scope:
-        why = f"slurm-gpuweb {slurm_gpu.__version__} has no {request.method} {request.url.path}"
+        why = f"slurm-gpuweb {slurm_gpu.__version__} has no {request.method} {request.scope['path']}"
     return JSONResponse({"error": why}, error.status_code, headers=error.headers)

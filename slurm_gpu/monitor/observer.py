@@ -11,7 +11,7 @@ from slurm_gpu.attention.concern import Flag
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.results import NodeReport
 from slurm_gpu.database.running import Running
-from slurm_gpu.errors import DatabaseError, MungeError
+from slurm_gpu.errors import DatabaseError, SlurmGpuError
 from slurm_gpu.monitor.flags import Attention, recorded_concerns
 from slurm_gpu.monitor.seen import Seen
 from slurm_gpu.records import Live
@@ -66,7 +66,7 @@ class Observer:
         """Why there is nothing newer; None while there is."""
 
     def look(self) -> None:
-        """Ask once; raises DatabaseError or MungeError only where there never was an answer."""
+        """Ask once; raises SlurmGpuError only where there never was an answer."""
         now = self._monotonic()
         try:
             with self._connect() as source:
@@ -74,7 +74,7 @@ class Observer:
                 if self._seldom_s is None or now - self._seldom_s >= SELDOM_S:
                     self._reports, self._running = source.nodes(), _running(source)
                     self._seldom_s = now
-        except (DatabaseError, MungeError) as error:
+        except SlurmGpuError as error:
             if self.last is None:
                 raise
             self.trouble = str(error)

@@ -89,6 +89,13 @@ def test_in_its_own_name_it_changes_nothing(server: Running, target: str, body: 
     assert server.contents() == before
 
 
+@pytest.mark.parametrize("host", ["x/v1/controller?", "["])
+def test_what_host_it_calls_us_by_does_not_matter(server: Running, host: str) -> None:
+    with acting_as(WEB):
+        headers = server.signed("POST", "/v1/reservations", _REQUEST, Host=host)
+    assert server.raw("POST", "/v1/reservations", _REQUEST, headers)[0] == 403
+
+
 @pytest.mark.parametrize("target", ["/v1/node", "/v1/controller"])
 def test_not_even_in_roots_name_does_it_ship(server: Running, target: str) -> None:
     before = server.contents()

@@ -93,6 +93,15 @@ def test_what_is_no_request_at_all_is_answered_so_too(served: httpx.Client) -> N
     assert POLICY.encode() in said
 
 
+def test_by_whatever_host_it_is_called_it_finds_no_other_path(served: httpx.Client) -> None:
+    for host in ("[", "x/api/v1/me?", "a b"):
+        answer = served.get("/none", headers={"Host": host})
+        assert (answer.status_code, answer.headers["content-security-policy"]) in (
+            (404, POLICY),
+            (400, POLICY),
+        )
+
+
 def test_no_part_of_the_application_can_allow_more(served: httpx.Client) -> None:
     # Of several policies a browser keeps to all.
     assert served.get("/lax").headers.get_list("content-security-policy") == [POLICY, "default-src *"]
