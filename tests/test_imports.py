@@ -59,6 +59,7 @@ def test_what_was_learned_is_used_with_numpy_alone(module: str):
         "doctor",
         "explain",
         "forecast",
+        "diagnose",
         "quota",
         "policy",
         "placement",

@@ -29,6 +29,7 @@ _COMMANDS = {
     "open": ("slurm_gpu.cli.open", "A link to the page of the cluster, where slurm-gpuweb runs."),
     "explain": ("slurm_gpu.cli.explain", "What the policy says about a job, before it is submitted."),
     "forecast": ("slurm_gpu.cli.forecast", "How long a job will wait, also before it is submitted."),
+    "diagnose": ("slurm_gpu.cli.diagnose", "Why a distributed job is slow, and who is behind."),
     "quota": ("slurm_gpu.cli.quota", "Your use against each limit of the policy."),
     "policy": ("slurm_gpu.cli.policy", "Check, apply and show policy.yaml."),
     "placement": ("slurm_gpu.cli.placement", "Where jobs are made to go, so that nodes stay whole."),

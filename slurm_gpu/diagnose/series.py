@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -57,17 +58,23 @@ HOST_METRICS = (Metric.CPU, Metric.NETWORK, Metric.INFINIBAND)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """One GPU of the job. `rank` as the launcher counts, where known; `shared`: other jobs hold it too."""
+    """One GPU of the job. `rank` as the launcher counts, `index` as its node does, where known.
+
+    `shared`: other jobs hold it too.
+    """
 
     node: str
     device: str
     rank: int | None = None
+    index: int | None = None
     shared: bool = False
 
     @property
     def name(self) -> str:
         """As people read it."""
-        return f"{self.node}/{self.device}" if self.rank is None else f"rank {self.rank} ({self.node})"
+        if self.rank is not None:
+            return f"rank {self.rank} ({self.node})"
+        return f"{self.node} {self.device}" if self.index is None else f"{self.node} GPU {self.index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +195,8 @@ def courses_of_windows(
         wholes = {} if known is None else _wholes(known)
         for metric, greatest in most.items():
             if metric in values:
-                whole = wholes.get(metric) or greatest  # no GPU has a whole of 0
-                values[metric] = values[metric] / whole if whole else values[metric]
+                whole = wholes.get(metric, greatest)
+                values[metric] = values[metric] / whole if whole > 0 else values[metric]
         courses.append(Course(worker=worker, start_s=window.start_s, width_s=window.width_s, values=values))
     return courses
 
@@ -271,8 +278,12 @@ def align(
     )
 
 
-def _order(worker: Worker) -> tuple[bool, int, str, str]:
-    return (worker.rank is None, -1 if worker.rank is None else worker.rank, worker.node, worker.device)
+def _order(worker: Worker) -> tuple[object, ...]:
+    """By rank; without ranks as launchers mostly count: nodes in natural order (n2, n10), and indices."""
+    node = [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split("([0-9]+)", worker.node)]
+    rank = -1 if worker.rank is None else worker.rank
+    index = -1 if worker.index is None else worker.index
+    return (worker.rank is None, rank, node, index, worker.device)
 
 
 class _Grid:

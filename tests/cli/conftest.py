@@ -9,7 +9,7 @@ from slurm_gpu import __version__
 from slurm_gpu.cli.checks.database import schema_here
 from slurm_gpu.cli.main import main
 from slurm_gpu.cli.site import Site
-from slurm_gpu.database.client import Act, Decision, Health, NodeReport, Run, RunTimeline
+from slurm_gpu.database.client import Act, Decision, Health, NodeReport, NodeWindow, Run, RunTimeline
 from slurm_gpu.database.clusterstate import ClusterState
 from slurm_gpu.database.reserve.reservation import Reservation
 from slurm_gpu.database.running import Running
@@ -62,6 +62,8 @@ class Database:
     def __init__(self) -> None:
         self.runs: list[Run] = []
         self.courses: list[RunTimeline] = []
+        self.window_list: list[NodeWindow] | None = None
+        """None: the job does not run, and none was kept."""
         self.lives: dict[str, Live] = {}
         self.reports: list[NodeReport] = []
         self.cluster_state: ClusterState | None = None
@@ -104,6 +106,11 @@ class Database:
 
     def timelines(self, job: str) -> list[RunTimeline]:
         return self.courses
+
+    def windows(self, job: str) -> list[NodeWindow]:
+        if self.window_list is None:
+            raise DatabaseError(f"slurm-gpudbd answered 404: no window of job {job}")
+        return self.window_list
 
     def live(self) -> dict[str, Live]:
         return self.lives

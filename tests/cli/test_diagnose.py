@@ -1,0 +1,173 @@
+"""`slurm-gpu diagnose ID`: the verdict of a job by what slurm-gpudbd has of it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.records import DeviceFacts, Timeline, Window
+from slurm_gpu.records.window import pack
+from tests.cli.conftest import START_S, CommandLine, make_record, make_run
+from tests.diagnose.test_steps import a_table, a_training
+from tests.diagnose.training import Training
+
+_START_S = START_S // 16 * 16
+_DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def a_job(slurm_gpu: CommandLine, training: Training, **records):
+    """A run on these GPUs, with timelines of 16 s that tell what they did."""
+    values = training.values()
+    slurm_gpu.database.runs = [
+        make_run(
+            devices=tuple(make_record(w.device, node=w.node, **records) for w in training.workers),
+            device_facts={
+                w.device: DeviceFacts(uuid=w.device, node=w.node, at_s=1, index=i % training.per_node)
+                for i, w in enumerate(training.workers)
+            },
+        )
+    ]
+    devices = tuple(
+        DeviceTimeline(
+            node=w.node,
+            device=w.device,
+            timeline=Timeline(
+                width_s=16,
+                start_s=_START_S,
+                series={
+                    metric.value: bytes(np.round(matrix[row] * 250).astype(np.uint8))
+                    for metric, matrix in values.items()
+                    if metric is not Metric.THROTTLE
+                },
+            ),
+        )
+        for row, w in enumerate(training.workers)
+    )
+    run = slurm_gpu.database.runs[0]
+    slurm_gpu.database.courses = [
+        RunTimeline(id=run.id, job_id=run.job_id, submit_s=run.submit_s, devices=devices)
+    ]
+
+
+def a_slow_gpu() -> Training:
+    training = Training(n_bins=200, width_s=16.0)
+    training.clock[9, 100:] *= 0.8
+    return training
+
+
+def test_a_slow_gpu_is_named_with_its_node_and_since_when(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, a_slow_gpu())
+    assert slurm_gpu("diagnose", "17") == 1
+    assert "Job 17: slow or failing (clock), confidence" in slurm_gpu.out
+    assert "  who       n2 GPU 1\n" in slurm_gpu.out
+    assert "  since     2026-11-21 19:4" in slurm_gpu.out
+    assert "SM clock 76% where peers have 95%" in slurm_gpu.out
+    assert "sbatch --exclude" in slurm_gpu.out
+
+
+def test_a_job_that_is_well_exits_with_0(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "Job 17: healthy" in slurm_gpu.out
+
+
+def test_json_has_the_documented_keys(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, a_slow_gpu())
+    slurm_gpu("diagnose", "17", "--json")
+    told = json.loads(slurm_gpu.out)
+    assert told["verdict"]["culprits"] == [{"node": "n2", "device": "GPU-009", "rank": None}]
+    text = (_DOCS / "diagnose.md").read_text()
+    keys = {*told, *told["verdict"], *told["verdict"]["evidence"][0], *told["verdict"]["culprits"][0]}
+    assert all(f"`{key}`" in text for key in keys)
+
+
+def test_the_window_counts_where_something_is_found_in_it(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    training = Training()
+    training.clock[5] *= 0.85
+    training.throttle[5] = 0.7
+    values = training.values()
+    names = {
+        Metric.UTIL: ("util_pct", 100.0),
+        Metric.SM_ACTIVE: ("sm_active_frac", 1.0),
+        Metric.TENSOR: ("tensor_frac", 1.0),
+        Metric.POWER: ("power_w", 700.0),
+        Metric.SM_CLOCK: ("sm_clock_mhz", 1980.0),
+        Metric.THROTTLE: ("throttle.hw_thermal_slowdown", 1.0),
+    }
+    slurm_gpu.database.window_list = [
+        NodeWindow(
+            node=w.node,
+            at_s=_START_S + 600,
+            window=Window(
+                job_id=17,
+                segment="0" * 16,
+                device=w.device,
+                start_s=float(_START_S),
+                width_s=1.0,
+                series={name: pack(values[m][row] * scale) for m, (name, scale) in names.items()},
+            ),
+        )
+        for row, w in enumerate(training.workers)
+    ]
+    assert slurm_gpu("diagnose", "17") == 1
+    assert "slow or failing (throttled)" in slurm_gpu.out
+    assert "by its last ten minutes" in slurm_gpu.out
+    assert "who       n1 GPU 5\n" in slurm_gpu.out
+
+
+def test_how_long_a_fault_held_clocks_down_is_read_of_the_records(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, a_slow_gpu(), throttle_s={"sw_power_cap": 3000.0, "hw_thermal_slowdown": 0.0})
+    run = slurm_gpu.database.runs[0]
+    hot = make_record("GPU-009", node="n2", throttle_s={"hw_thermal_slowdown": 1800.0})
+    devices = tuple(hot if record.device == "GPU-009" else record for record in run.devices or ())
+    slurm_gpu.database.runs = [make_run(devices=devices, device_facts=run.device_facts)]
+    assert slurm_gpu("diagnose", "17") == 1
+    assert "(throttled)" in slurm_gpu.out
+    assert "held down by heat or power supply 50% where peers have 0.0%" in slurm_gpu.out
+
+
+def test_shared_gpus_are_not_judged(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, a_slow_gpu(), granted_mgpu=250)
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "cannot tell" in slurm_gpu.out
+    assert "shared with other jobs" in slurm_gpu.out
+
+
+def test_timings_of_steps_are_read_of_parquet(slurm_gpu: CommandLine, tmp_path: Path):
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    forward, backward = a_training()
+    forward[:, 3] *= 2
+    table = a_table(forward, backward)
+    columns = {**table, "optype": pa.array(list(table["optype"])).dictionary_encode()}
+    parquet.write_table(pa.table(columns), tmp_path / "steps.parquet")
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "steps.parquet")) == 1
+    assert "workload imbalance (pipeline stage)" in slurm_gpu.out
+    assert "most to do: stage 3; nobody is at fault" in slurm_gpu.out
+    (tmp_path / "no.parquet").write_text("no")
+    assert slurm_gpu("diagnose", "17", "--steps", str(tmp_path / "no.parquet")) == 2
+    assert "no.parquet: cannot be read as Parquet" in slurm_gpu.err
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("18",), "no job 18"),
+        (("17", "--groups", "pp=3"), "3 pipeline stages do not divide 16 ranks"),
+        (("17", "--steps", "/nowhere.parquet"), "does not exist"),
+    ],
+)
+def test_wrong_usage_says_what_would_be_right(slurm_gpu: CommandLine, argv, message):
+    a_job(slurm_gpu, a_slow_gpu())
+    assert slurm_gpu("diagnose", *argv) == 2
+    assert message in slurm_gpu.err
+
+
+def test_another_users_job_is_not_diagnosed(slurm_gpu: CommandLine):
+    slurm_gpu.database.runs = [make_run(full=False, devices=None)]
+    assert slurm_gpu("diagnose", "17") == 2
+    assert "another user's" in slurm_gpu.err
