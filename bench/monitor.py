@@ -5,11 +5,12 @@ real one does. Measured are
 
 - a refresh: the event, the frame of utilisation and the jobs that changed, as a browser gets them (packed),
   the mean of several states;
-- answers per second: whole frames of utilisation, none of them 304, of one process on 16 connections;
+- answers per second: whole frames of utilisation, none of them 304, of one process on 16 connections, each
+  request with a session that is checked;
 - what a page has to load first: layout, frame, jobs and attention, and how long the server takes for them;
 - the page in Chromium, where there is one: bench/monitor_page.py says how;
-- streams of events: how much the server's memory grows while so many clients listen, after the first tenth
-  of the time, and whether each of them is told of each state.
+- streams of events: how much the server's memory grows while so many clients listen, in the second half of
+  the time (in the first 4 minutes it fills the window in which jobs are watched), and whether all are told.
 
     .venv/bin/python bench/monitor.py [--gpus 10240,40960] [--listeners 200] [--listen 600] [--json]
 
@@ -39,36 +40,39 @@ from bench.monitor_load import Listeners, get, requests_per_s
 from bench.monitor_page import page_figures
 
 HERE = Path(__file__).resolve().parent
-GZIP = {"Accept-Encoding": "gzip"}
+Headers = dict[str, str]
+GZIP: Headers = {"Accept-Encoding": "gzip"}
 FRAME = "/api/v1/frame?metric=util"
 _STATES = 6
 _CONNECTIONS = 16
 
 
 @contextlib.contextmanager
-def serving(gpus: int, every_s: float) -> Iterator[tuple[int, psutil.Process]]:
-    """A server of a cluster of so many GPUs: its port and process."""
+def serving(gpus: int, every_s: float) -> Iterator[tuple[int, str, psutil.Process]]:
+    """A server of a cluster of so many GPUs: its port, the cookie of a session, and its process."""
     argv = [
         sys.executable,
         str(HERE / "monitor_server.py"),
         f"--gpus={gpus}",
         "--port=0",
         f"--every={every_s}",
+        "--sessions",
     ]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         port = int(process.stdout.readline().rstrip("/\n").rpartition(":")[2])
         try:
-            yield port, psutil.Process(process.pid)
+            yield port, process.stdout.readline().strip(), psutil.Process(process.pid)
         finally:
             process.terminate()
 
 
-def refresh(port: int, every_s: float) -> tuple[float, float]:
+def refresh(port: int, signed_in: Headers, every_s: float) -> tuple[float, float]:
     """Bytes that one new state costs a page, without its HTTP headers and with them."""
-    told = json.loads(get(port, "/api/v1/jobs").body)
+    told = json.loads(get(port, "/api/v1/jobs", signed_in).body)
     bodies, wholes = [], []
-    listeners = Listeners(port, "/api/v1/events", 1)
+    packed = {**signed_in, **GZIP}
+    listeners = Listeners(port, "/api/v1/events", 1, signed_in)
     with contextlib.closing(listeners):
         n_seen = 0
         for some in listeners.listen((_STATES + 2) * every_s):
@@ -76,9 +80,9 @@ def refresh(port: int, every_s: float) -> tuple[float, float]:
             if b"event: state" not in some:
                 continue
             n_seen += 1
-            frame = get(port, FRAME, GZIP)
-            changed = get(port, f"/api/v1/jobs?since={told['version']}", GZIP)
-            told = json.loads(get(port, f"/api/v1/jobs?since={told['version']}").body)
+            frame = get(port, FRAME, packed)
+            changed = get(port, f"/api/v1/jobs?since={told['version']}", packed)
+            told = json.loads(get(port, f"/api/v1/jobs?since={told['version']}", signed_in).body)
             assert not told["all"], "what changed is not known"
             if n_seen > 1:  # the first is of the state that was there
                 body = len(event) + len(frame.body) + len(changed.body)
@@ -89,23 +93,28 @@ def refresh(port: int, every_s: float) -> tuple[float, float]:
     return statistics.mean(bodies), statistics.mean(wholes)
 
 
-def first_load(port: int) -> tuple[int, float]:
+def first_load(port: int, signed_in: Headers) -> tuple[int, float]:
     """Packed bytes of layout, frame and jobs, and ms until the last of them is there, one after the other."""
-    gots = [get(port, path, GZIP) for path in ("/api/v1/layout", FRAME, "/api/v1/jobs", "/api/v1/attention")]
+    gots = [
+        get(port, path, {**signed_in, **GZIP})
+        for path in ("/api/v1/layout", FRAME, "/api/v1/jobs", "/api/v1/attention")
+    ]
     return sum(len(got.body) for got in gots), 1000 * sum(got.seconds for got in gots)
 
 
-def events(port: int, process: psutil.Process, n: int, listen_s: float, every_s: float) -> tuple[float, int]:
+def events(
+    port: int, signed_in: Headers, process: psutil.Process, n: int, listen_s: float, every_s: float
+) -> tuple[float, int]:
     """MiB that the server grew, and events that some client missed."""
-    listeners = Listeners(port, "/api/v1/events", n)
+    listeners = Listeners(port, "/api/v1/events", n, signed_in)
     with contextlib.closing(listeners):
-        for _ in listeners.listen(max(listen_s / 10, 2 * every_s)):
+        for _ in listeners.listen(listen_s / 2):
             pass
         before, counted = process.memory_info().rss, listeners.n_events
-        began = json.loads(get(port, "/api/v1/jobs").body)["version"]
-        for _ in listeners.listen(listen_s):
+        began = json.loads(get(port, "/api/v1/jobs", signed_in).body)["version"]
+        for _ in listeners.listen(listen_s / 2):
             pass
-        states = json.loads(get(port, "/api/v1/jobs").body)["version"] - began
+        states = json.loads(get(port, "/api/v1/jobs", signed_in).body)["version"] - began
         grown = (process.memory_info().rss - before) / (1 << 20)
         # One state more or less may fall between the counts.
         missed = max(0, n * (states - 1) - (listeners.n_events - counted))
@@ -126,22 +135,23 @@ def main() -> None:
     options = parser.parse_args()
     results: dict[str, float] = {}
     for gpus in options.gpus:
-        with serving(gpus, options.every) as (port, process):
-            results |= page_figures(port, gpus, options.every)
+        with serving(gpus, options.every) as (port, cookie, process):
+            signed_in = {"Cookie": cookie}
+            results |= page_figures(port, cookie, gpus, options.every)
             if options.page_only:
                 continue
-            load_bytes, load_ms = first_load(port)
-            body, whole = refresh(port, options.every)
+            load_bytes, load_ms = first_load(port, signed_in)
+            body, whole = refresh(port, signed_in, options.every)
             results[f"refresh_bytes_{gpus}"] = round(body)
             results[f"load_bytes_{gpus}"] = load_bytes
             results[f"first_load_ms_{gpus}"] = round(load_ms, 1)
             cpu_s = sum(process.cpu_times()[:2])
-            rate = requests_per_s(port, FRAME, GZIP, _CONNECTIONS, options.seconds)
+            rate = requests_per_s(port, FRAME, {**signed_in, **GZIP}, _CONNECTIONS, options.seconds)
             busy = (sum(process.cpu_times()[:2]) - cpu_s) / options.seconds
             results[f"requests_per_s_{gpus}"] = round(rate)
             results[f"requests_per_cpu_s_{gpus}"] = round(rate / busy) if busy else 0
             results.setdefault("requests_per_s", round(rate))
-            plain = requests_per_s(port, FRAME, {}, _CONNECTIONS, options.seconds)
+            plain = requests_per_s(port, FRAME, signed_in, _CONNECTIONS, options.seconds)
             print(
                 f"{gpus:,} GPUs: a refresh takes {body:,.0f} bytes ({whole:,.0f} with its headers); "
                 f"{rate:,.0f} frames/s packed, {plain:,.0f} not, at {100 * busy:.0f} % of a processor; "
@@ -149,7 +159,9 @@ def main() -> None:
                 flush=True,
             )
             if gpus == options.gpus[0]:
-                grown, missed = events(port, process, options.listeners, options.listen, options.every)
+                grown, missed = events(
+                    port, signed_in, process, options.listeners, options.listen, options.every
+                )
                 results |= {"events_grown_mib": round(grown, 2), "events_missed": missed}
                 print(
                     f"{options.listeners} streams of events for {options.listen:g} s: {grown:+.1f} MiB, "

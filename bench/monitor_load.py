@@ -68,13 +68,13 @@ def requests_per_s(port: int, path: str, headers: dict[str, str], connections: i
 class Listeners:
     """Clients of server-sent events, on one thread."""
 
-    def __init__(self, port: int, path: str, n: int) -> None:
+    def __init__(self, port: int, path: str, n: int, headers: dict[str, str]) -> None:
         self._poll = select.epoll()
         self._sockets: dict[int, socket.socket] = {}
         self.n_events = 0
         for _ in range(n):
             connection = socket.create_connection(("127.0.0.1", port), timeout=30)
-            connection.sendall(_request(path, {"Accept": "text/event-stream"}))
+            connection.sendall(_request(path, {**headers, "Accept": "text/event-stream"}))
             self._sockets[connection.fileno()] = connection
             self._poll.register(connection.fileno(), select.EPOLLIN)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Any
 
 from bench.browser import Worked, chromium
@@ -39,20 +40,27 @@ _REDRAW = """async () => {
 }"""
 
 
-def _tab(browser: Any) -> Any:
-    return browser.new_context(viewport={"width": _WIDTH, "height": _HEIGHT}).new_page()
+Tab = Callable[[], Any]
+"""Opens another, which nobody has used before."""
 
 
-def page_figures(port: int, gpus: int, every_s: float) -> dict[str, float]:
-    """All of it of the page that is served there; nothing where there is no browser."""
+def page_figures(port: int, cookie: str, gpus: int, every_s: float) -> dict[str, float]:
+    """All of it of the page that is served there, with this session's cookie; nothing without a browser."""
     url = f"http://127.0.0.1:{port}/"
     with chromium() as browser:
         if browser is None:
             print("no Chromium, or no playwright: how quick the page is was not measured")
             return {}
-        shown_ms, drawn_cpu_ms = redraws(browser, url)
-        load_ms, load_cpu_ms = loads(browser, url)
-        received = refreshes(browser, url, every_s)
+
+        def tab() -> Any:
+            context = browser.new_context(viewport={"width": _WIDTH, "height": _HEIGHT})
+            name, _, value = cookie.partition("=")
+            context.add_cookies([{"name": name, "value": value, "url": url}])
+            return context.new_page()
+
+        shown_ms, drawn_cpu_ms = redraws(tab, url)
+        load_ms, load_cpu_ms = loads(tab, url)
+        received = refreshes(tab, url, every_s)
     print(
         f"{gpus:,} squares: redrawn in {shown_ms:.1f} ms ({drawn_cpu_ms:.1f} ms of processor time), there in "
         f"{load_ms:.0f} ms ({load_cpu_ms:.0f} ms); a state costs the page {received:,.0f} bytes",
@@ -67,9 +75,9 @@ def page_figures(port: int, gpus: int, every_s: float) -> dict[str, float]:
     }
 
 
-def redraws(browser: Any, url: str) -> tuple[float, float]:
+def redraws(open_tab: Tab, url: str) -> tuple[float, float]:
     """(ms until shown, ms of the main thread's processor time): the medians."""
-    tab = _tab(browser)
+    tab = open_tab()
     tab.goto(url)
     tab.locator(_DRAWN).wait_for()
     tab.wait_for_timeout(1000)
@@ -82,11 +90,11 @@ def redraws(browser: Any, url: str) -> tuple[float, float]:
     return _medians(found)
 
 
-def loads(browser: Any, url: str) -> tuple[float, float]:
+def loads(open_tab: Tab, url: str) -> tuple[float, float]:
     """(ms until the squares are there, ms of the main thread's processor time): the medians."""
     found = []
     for _ in range(_LOADS):
-        tab = _tab(browser)
+        tab = open_tab()
         tab.goto("about:blank")
         worked = Worked(tab)
         started = time.perf_counter()
@@ -102,9 +110,9 @@ def _medians(found: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(first), statistics.median(second)
 
 
-def refreshes(browser: Any, url: str, every_s: float, states: int = 6) -> float:
+def refreshes(open_tab: Tab, url: str, every_s: float, states: int = 6) -> float:
     """Bytes on the wire for one state, the mean."""
-    tab = _tab(browser)
+    tab = open_tab()
     session = tab.context.new_cdp_session(tab)
     session.send("Network.enable")
     tab.goto(url)

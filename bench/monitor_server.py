@@ -3,6 +3,7 @@
     python bench/monitor_server.py --gpus 10240 --port 8080
 
 Everybody who asks is signed in, as an operator or with --user as somebody: it listens on this host alone.
+With --sessions nobody is without the cookie that it prints, and each request is checked as slurm-gpuweb does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import asyncio
 import sys
 import time
 from pathlib import Path
+
+from starlette.types import ASGIApp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -25,8 +28,11 @@ from slurm_gpu.monitor.routes import Site
 from slurm_gpu.monitor.seen import Seen
 from slurm_gpu.monitor.server import listen, serve
 from slurm_gpu.monitor.settings import Address
+from slurm_gpu.monitor.signin.guard import Cookie, Guard
+from slurm_gpu.monitor.signin.rights import Rights
+from slurm_gpu.monitor.signin.sessions import Sessions, session_key
 from slurm_gpu.monitor.state import State, make_state
-from slurm_gpu.monitor.viewer import Viewer
+from slurm_gpu.monitor.viewer import Viewer, ViewerOf, viewer_of
 
 
 class Synthetic:
@@ -65,16 +71,27 @@ def main() -> None:
     parser.add_argument("--port", type=number(0, 65535), default=8080, help="0: any that is free")
     parser.add_argument("--every", type=seconds(0.1), default=5.0, help="seconds from state to state")
     parser.add_argument("--user", help="who looks; an operator where it is not given")
+    parser.add_argument("--sessions", action="store_true", help="take nobody without a session")
     parser.add_argument("--seed", type=number(0), default=1)
     options = parser.parse_args()
     viewer = Viewer(options.user or "operator", None, operator=options.user is None)
     board, synthetic = Board(), Synthetic(options.gpus, options.seed)
     board.show(synthetic.look())
-    asyncio.run(_serve(board, synthetic, viewer, options.port, options.every))
+    clock = SystemClock()
+    who: ViewerOf = viewer_of if options.sessions else lambda _: viewer
+    app: ASGIApp = make_app(Site(board, who, lambda: synthetic.source, clock))
+    told = []
+    if options.sessions:
+        sessions, cookie = Sessions(session_key(None), clock.wall), Cookie.of("http://127.0.0.1")
+        rights = Rights(lambda _: viewer.operator, clock.monotonic)
+        app = Guard(app, sessions, cookie, rights, None)
+        told.append(f"{cookie.name}={sessions.seal(sessions.begin(viewer.user, 1000))}")
+    asyncio.run(_serve(app, board, synthetic, options.port, options.every, told))
 
 
-async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, every_s: float) -> None:
-    app = make_app(Site(board, lambda _: viewer, lambda: synthetic.source, SystemClock()))
+async def _serve(
+    app: ASGIApp, board: Board, synthetic: Synthetic, port: int, every_s: float, told: list[str]
+) -> None:
 
     async def live() -> None:
         while True:
@@ -83,7 +100,7 @@ async def _serve(board: Board, synthetic: Synthetic, viewer: Viewer, port: int, 
 
     living = asyncio.create_task(live())
     listener = listen(Address("127.0.0.1", port))
-    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", flush=True)
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}/", *told, sep="\n", flush=True)
     try:
         await serve(app, listener, board.stop)
     finally:
