@@ -3,16 +3,18 @@
 The speed of one beside another is what it suffers from anybody, what the other does to anybody, and what
 these two do to each other. Each part is alike for applications that are alike: of one family and near in
 size, near in what they use alone, and, as learned from the pairs themselves, in how they fare and what they
-do beside others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5). A
-speed of 1 is a bound: whether two leave each other just enough room or more cannot be seen (a Tobit
-regression). A pair that is far off what all others say counts less (noise by Student's t).
+do beside others (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2 and 5).
+What one uses alone off its family's line, as where a step takes longer than those of smaller and larger
+inputs let expect, it suffers more or less than they do, in proportion (odd). A speed of 1 is a bound: whether
+two leave each other just enough room or more cannot be seen (a Tobit regression). A pair that is far off what
+all others say counts less (noise by Student's t).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +27,8 @@ _FARTHEST = 2.0
 """As fast would it be at most without that bound."""
 _FREEDOM = 6.0
 """Degrees of freedom of the noise."""
-_STEPS = 20
+_STEPS = 8
+"""More of them change no prediction by what can be measured."""
 USUAL_VARIANCE = 0.04
 """Of speeds, until there are many more than _AS_MANY."""
 _AS_MANY = 10
@@ -35,7 +38,8 @@ _AS_MANY = 10
 class Scales:
     """Variances, as parts of that of all speeds, and distances within which applications are alike.
 
-    Chosen by five folds of pairs, and of applications, of Gavel's table of the P100 alone.
+    Chosen by five folds of pairs, and of applications, of Gavel's table of the P100 alone; `uses_family` and
+    `odd` came later, as they are better on the V100 and no worse on the P100 and the K80.
     """
 
     suffers: float = 1.2
@@ -51,6 +55,10 @@ class Scales:
     foreign_suffers: float = 0.09
     """How much two of different families can be alike, as a part of those of one."""
     foreign_does: float = 1.5
+    uses_family: float = 2.5
+    """As octaves: within a family, by what they use alone."""
+    odd: float = 1.0
+    """What one that is off its family's line suffers more or less, for a unit of `Likeness.odd` squared."""
     own: float = 0.04
     fares: float = 0.44
     """Root mean square difference of speeds within which two are alike in how they fare or what they do."""
@@ -58,7 +66,7 @@ class Scales:
     def of(self, variance: float) -> Scales:
         """For speeds that vary so much."""
         parts = {name: getattr(self, name) * variance for name in _VARIANCES}
-        return replace(self, **parts, fares=self.fares * math.sqrt(variance))
+        return replace(self, **parts, odd=self.odd * variance, fares=self.fares * math.sqrt(variance))
 
     @property
     def variances(self) -> tuple[float, ...]:
@@ -82,7 +90,32 @@ class Entries:
     """Of how many measurements it is the mean."""
 
 
-Covariance = Callable[[NDArray[np.intp], NDArray[np.intp], Entries], Floats]
+@dataclass(frozen=True)
+class Covariance:
+    """Of the speeds of pairs, noise apart; (n, n) each of two applications, `of` their variance."""
+
+    of: Scales
+    suffers: Floats
+    does: Floats
+    odd: Floats
+    learned: tuple[Floats, Floats] | None
+    """Alike in how they fare, and in what they do."""
+
+    def across(self, one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
+        """(k, m) of k pairs with m entries."""
+        return self._total(np.ix_(one, entries.one), np.ix_(other, entries.other))
+
+    def variance(self, one: NDArray[np.intp], other: NDArray[np.intp]) -> Floats:
+        """(k) of each pair itself, before anything was measured."""
+        return self._total((one, one), (other, other))
+
+    def _total(self, ones: tuple[Any, ...], others: tuple[Any, ...]) -> Floats:
+        of, mine, theirs = self.of, self.suffers[ones], self.does[others]
+        total = of.suffers * mine + of.does * theirs + of.pair * mine * theirs + of.level
+        total += of.odd * self.odd[ones]
+        if self.learned is not None:
+            total += of.learned * self.learned[0][ones] * self.learned[1][others]
+        return np.asarray(total)
 
 
 @dataclass(frozen=True)
@@ -101,16 +134,15 @@ class Process:
     """(m) variance of each."""
     fresh_noise: float
     """Variance of one measurement that is as good as most."""
-    prior_variance: float
 
     def everywhere(self) -> tuple[Floats, Floats]:
         """(n, n) each: the speed, not bound by 1, and the standard deviation of one measurement of it."""
         n = len(self.believed)
         one, other = np.divmod(np.arange(n * n), n)
-        across = self.covariance(one, other, self.entries)
+        across = self.covariance.across(one, other, self.entries)
         speed = self.believed.ravel() + across @ (self.inverse @ self._residual)
         explained = np.einsum("ij,jk,ik->i", across, self.inverse, across, optimize=True)
-        variance = np.maximum(self.prior_variance - explained, 0.0) + self.fresh_noise
+        variance = np.maximum(self.covariance.variance(one, other) - explained, 0.0) + self.fresh_noise
         return speed.reshape(n, n), np.sqrt(variance).reshape(n, n)
 
     def left_out(self) -> tuple[Floats, Floats]:
@@ -144,22 +176,14 @@ def fitted(like: Likeness, entries: Entries, believed: Floats, scales: Scales) -
 
 def _covariance(like: Likeness, scales: Scales, fares: Floats | None) -> Covariance:
     own = scales.own * np.eye(len(like.same_family))
-    near = like.same_family * _near(like.octaves, scales.octaves)
-    suffers = near + scales.foreign_suffers * _near(like.uses, scales.uses_suffers) + own
-    does = near + scales.foreign_does * _near(like.uses, scales.uses_does) + own
-    learned = None
-    if fares is not None:
-        learned = _alike(fares, scales.fares), _alike(fares.T, scales.fares)
-
-    def covariance(one: NDArray[np.intp], other: NDArray[np.intp], entries: Entries) -> Floats:
-        ones, others = np.ix_(one, entries.one), np.ix_(other, entries.other)
-        mine, theirs = suffers[ones], does[others]
-        total = scales.suffers * mine + scales.does * theirs + scales.pair * mine * theirs + scales.level
-        if learned is not None:
-            total += scales.learned * learned[0][ones] * learned[1][others]
-        return np.asarray(total)
-
-    return covariance
+    near = like.same_family * _near(like.octaves, scales.octaves) * _near(like.uses, scales.uses_family)
+    return Covariance(
+        scales,
+        near + scales.foreign_suffers * _near(like.uses, scales.uses_suffers) + own,
+        near + scales.foreign_does * _near(like.uses, scales.uses_does) + own,
+        like.odd @ like.odd.T,
+        None if fares is None else (_alike(fares, scales.fares), _alike(fares.T, scales.fares)),
+    )
 
 
 def _near(distance: Floats, scale: float) -> Floats:
@@ -173,7 +197,7 @@ def _alike(rows: Floats, distance: float) -> Floats:
 
 def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, scales: Scales) -> Process:
     """Expectation-maximisation: of the speeds behind the bound, and of the weight of each entry."""
-    prior = covariance(entries.one, entries.other, entries)
+    prior = covariance.across(entries.one, entries.other, entries)
     mean = believed[entries.one, entries.other]
     bound = entries.speed >= _BOUND
     usual = scales.noise / entries.count
@@ -196,7 +220,6 @@ def _conditioned(covariance: Covariance, entries: Entries, believed: Floats, sca
         unbound,
         noise,
         float(np.median(noise * entries.count)),
-        float(np.diag(prior).max()),
     )
 
 

@@ -15,6 +15,8 @@ from slurm_gpu.colocation.tables import application_and_size
 
 Floats = NDArray[np.float64]
 _USES = ("util", "sm", "pcie")
+_LINE = 2
+"""Through so many points there is always a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,21 @@ def traits_of_table(table: Measured) -> tuple[Traits, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Likeness:
-    """(n, n) each: how alike each two of n applications are."""
+    """How alike each two of n applications are."""
 
     same_family: Floats
-    """1 or 0."""
+    """(n, n) 1 or 0."""
     octaves: Floats
-    """Between their sizes; of one that is not known, as if it were the middle of its family's."""
+    """(n, n) between their sizes; of one that is not known, as if it were the middle of its family's."""
     uses: Floats
-    """Distance between their uses, in standard deviations of all; what is not known is taken for the mean."""
+    """(n, n) distance between their uses, in standard deviations of all; what is not known is taken for the
+    mean."""
+    odd: Floats
+    """(n, uses) how far each use is from where the line through its family's says, by size; same unit.
+
+    A step alone that takes longer than those of smaller and larger inputs let expect, say: beside others it
+    is as fast as they let expect, and so loses less. 0 where the family has no three.
+    """
 
 
 def likeness(traits: Sequence[Traits]) -> Likeness:
@@ -63,10 +72,12 @@ def likeness(traits: Sequence[Traits]) -> Likeness:
     if len({len(one.uses) for one in traits}) > 1:
         raise ValueError("all applications must have equally many uses, None for those not known")
     uses = np.array([[math.nan if use is None else use for use in one.uses] for one in traits], dtype=float)
+    standard = _standard(uses.reshape(len(traits), -1))
     return Likeness(
         (family[:, None] == family).astype(float),
         np.abs(octave[:, None] - octave),
-        _distance(_standard(uses.reshape(len(traits), -1))),
+        _distance(standard),
+        _from_line(standard, octave, family),
     )
 
 
@@ -92,3 +103,14 @@ def _standard(columns: Floats) -> Floats:
 
 def _distance(points: Floats) -> Floats:
     return np.asarray(np.sqrt(((points[:, None] - points) ** 2).sum(axis=2)))
+
+
+def _from_line(points: Floats, octave: Floats, family: NDArray[np.intp]) -> Floats:
+    """(n, columns) what least squares over sizes leave of each family."""
+    odd = np.zeros_like(points)
+    for one in range(int(family.max(initial=-1)) + 1):
+        members = np.flatnonzero(family == one)
+        if len(members) > _LINE:
+            line = np.column_stack((np.ones(len(members)), octave[members] - octave[members].mean()))
+            odd[members] = points[members] - line @ np.linalg.lstsq(line, points[members], rcond=None)[0]
+    return odd

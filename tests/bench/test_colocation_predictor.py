@@ -7,7 +7,17 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from bench.colocation_predictor import FOLDS, METHODS, NAME, Floats, error, features, folds
+from bench.colocation_predictor import (
+    CONFIDENCES,
+    FOLDS,
+    METHODS,
+    NAME,
+    Floats,
+    covered,
+    error,
+    features,
+    folds,
+)
 from slurm_gpu.colocation.traits import Traits
 
 TRAITS = [Traits(family, size, (float(size),)) for family in "abcde" for size in (8, 16, 32)]
@@ -72,3 +82,14 @@ def test_every_method_tells_every_pair(name: str) -> None:
     assert np.isfinite(found[asked]).all()
     if name in (NAME, "effects of both", "low rank completion"):
         assert error(found, speeds, asked) < 0.03
+
+
+def test_how_often_a_lower_bound_holds_is_told_of_each_fold_and_confidence() -> None:
+    rng = np.random.default_rng(4)
+    speeds = np.clip(rng.uniform(0.6, 0.9, N)[:, None] + rng.normal(0, 0.05, (N, N)), 0.1, 1)
+    report = covered("pairs", TRAITS, speeds, seeds=2)
+    assert list(report) == [str(confidence) for confidence in CONFIDENCES]
+    for confidence, told in zip(CONFIDENCES, report.values(), strict=True):
+        assert told["mean"] == pytest.approx(confidence, abs=0.1)
+        assert isinstance(told["folds"], list)
+        assert len(told["folds"]) == FOLDS

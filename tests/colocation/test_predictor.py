@@ -183,8 +183,42 @@ def test_traits_come_from_a_profile_or_from_a_table_of_names() -> None:
     assert traits_of_table(table) == (Traits("ResNet-18", 16, (-2.0,)), Traits("A3C", None, (None,)))
 
 
+def test_what_is_off_its_familys_line_over_sizes_is_odd_by_so_much() -> None:
+    steady = [Traits("a", size, (at + 1.0,)) for at, size in enumerate(_SIZES)]
+    assert likeness(steady).odd == pytest.approx(0.0, abs=1e-9)
+    slow = [*steady[:2], Traits("a", 32, (4.5,)), steady[3]]
+    odd = likeness(slow).odd[:, 0]
+    assert odd.argmax() == 2
+    assert odd.sum() == pytest.approx(0.0, abs=1e-9)
+    # Through two there is always a line, and who is alone of a family is off none.
+    assert (
+        likeness([Traits("a", 8, (1.0,)), Traits("a", 16, (5.0,)), Traits("b", 8, (2.0,))]).odd == 0
+    ).all()
+    # Of several that are of one size each is off their mean.
+    same = likeness([Traits("a", 8, (one,)) for one in (0.0, 0.0, 3.0)]).odd[:, 0]
+    assert same[2] == pytest.approx(-2 * same[0])
+
+
+def test_who_is_slower_alone_than_its_family_lets_expect_loses_less_beside_others() -> None:
+    """Beside others all are as fast as their sizes let expect; alone one of each family is not."""
+    traits, speeds = [], []
+    for family, slow in (("a", 1), ("b", 2), ("c", 1), ("d", 2)):
+        for step, size in enumerate(_SIZES):
+            factor = 1.5 if step == slow else 1.0
+            traits.append(Traits(family, size, (step + math.log2(factor),)))
+            speeds.append(0.5 * factor)
+    table = np.repeat(np.array(speeds)[:, None], len(speeds), axis=1)
+    seen, unseen = table.copy(), 6
+    seen[unseen], seen[:, unseen] = np.nan, np.nan
+    found = predict(traits, seen).speed
+    assert found[unseen] == pytest.approx(table[unseen], abs=0.1)
+    unknown = predict([Traits(one.family, one.size) for one in traits], seen).speed
+    assert (unknown[unseen] < table[unseen] - 0.15).all()
+
+
 def test_nothing_at_all_is_alike_itself() -> None:
     like = likeness([Traits("a", 8, (None,)), Traits("a", None, (None,))])
     assert (like.uses == 0).all()
     assert (like.octaves == 0).all()
+    assert (like.odd == 0).all()
     assert isinstance(predict([], np.zeros((0, 0))), Predicted)
