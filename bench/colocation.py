@@ -32,7 +32,7 @@ import numpy as np
 
 from bench import colocation_figures, colocation_thesis
 from bench.arguments import number
-from bench.colocation_beliefs import predict_unseen
+from bench.colocation_beliefs import foretold
 from bench.colocation_learned import can_train, learn, lessons
 from bench.colocation_runs import (
     BASELINE,
@@ -44,6 +44,7 @@ from bench.colocation_runs import (
     Placements,
     Run,
     Task,
+    division,
     place_with_errors,
     runs,
 )
@@ -68,18 +69,17 @@ BELOW = 1e-6
 def main() -> None:
     args = arguments()
     begun = time.monotonic()
+    n_seeds = 2 if args.quick else args.seeds
     table = args.data / "throughputs_v100.json" if args.data and args.data.is_dir() else args.data
     with tempfile.TemporaryDirectory() as folder:
         place = Place(table, args.gpu_model, args.jobs, args.gpus)
         if table is not None:
-            predicted = Path(folder) / "predicted.npz"
-            error = predict_unseen(read_table(table, args.gpu_model), predicted)
-            print(f"speeds of pairs, each predicted without it: mean absolute error {error:.3f}")
-            place = replace(place, predicted=predicted)
+            place = replace(
+                place, predicted=foretold(read_table(table, args.gpu_model), Path(folder), n_seeds)
+            )
         planners = trainable(args.planners, table)
         train_s = train_all(place, planners, args.nets or Path(folder), args)
         place = replace(place, nets=args.nets or Path(folder))
-        n_seeds = 2 if args.quick else args.seeds
         done, placed = run_all(place, range(n_seeds), planners, args)
     done.sort(key=lambda run: (run.workload, run.seed))
     check_bounds(done)
@@ -351,6 +351,7 @@ def answer(
             "ratio_to_sjf_max": of_default("throughput", "ratio_to_sjf_max"),
             "gap_to_lp_known": of_default("throughput", "gap_to_lp"),
             "gap_to_lp_predicted": of_default("throughput", "gap_to_lp", "predicted"),
+            "gap_to_lp_predicted_by_division": by_division(done, place),
             "oom": of_default("throughput", "oom"),
         },
         "considerate": {
@@ -367,6 +368,15 @@ def answer(
         } if placed else None,
         "planners": all_of,
     }  # fmt: skip
+
+
+def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
+    """The default planner's gap with predicted speeds, by which division into folds they come from."""
+    some = select(done, "throughput", "predicted", DEFAULT)
+    return [
+        float(np.mean([run.gap for run in some if division(place, run.seed) == one]))
+        for one in range(len(place.predicted))
+    ] if some else None  # fmt: skip
 
 
 def row(name: str, cells: Sequence[str], width: int = 15) -> str:

@@ -48,15 +48,15 @@ class Place:
     gpu_model: str | None
     n_jobs: int
     n_gpus: int
-    predicted: Path | None = None
-    """What `predict_unseen` wrote; None: planners are told what is true alone."""
+    predicted: tuple[Path, ...] = ()
+    """What `predict_unseen` wrote, by division into folds; none: planners are told what is true alone."""
     nets: Path | None = None
     """Where `colocation_learned.learn` wrote its nets."""
 
     @property
     def information(self) -> tuple[str, ...]:
         """What planners are told, each by its name."""
-        return ("known",) if self.predicted is None else ("known", "predicted")
+        return ("known", "predicted") if self.predicted else ("known",)
 
     @property
     def most_together(self) -> int:
@@ -85,13 +85,19 @@ def known(place: Place, cap: float) -> Known:
     return Known(place.world(), most_together=place.most_together, cap=cap)
 
 
-def believed(place: Place, information: str, cap: float) -> Known:
+def division(place: Place, seed: int) -> int:
+    """By which of the predictions planners go with this list of jobs: they take turns."""
+    return seed % len(place.predicted)
+
+
+def believed(place: Place, information: str, cap: float, seed: int) -> Known:
     """By the name of what planners are told."""
     if information == "known":
         return known(place, cap)
-    if information == "predicted" and place.table is not None and place.predicted is not None:
+    if information == "predicted" and place.table is not None and place.predicted:
         names = read_table(place.table, place.gpu_model).names
-        return Unseen(place.world(), names, place.predicted, most_together=place.most_together, cap=cap)
+        path = place.predicted[division(place, seed)]
+        return Unseen(place.world(), names, path, most_together=place.most_together, cap=cap)
     raise ValueError(f"nothing is {information!r} here")
 
 
@@ -99,7 +105,7 @@ def setting_of(place: Place, mode: str, information: str, *, seed: int) -> Setti
     """What a planner is made from."""
     world = place.world()
     return Setting(
-        belief=believed(place, information, MODES[mode]),
+        belief=believed(place, information, MODES[mode], seed),
         profiles=world.profiles,
         capacity_mib=world.capacity_mib,
         seed=seed,

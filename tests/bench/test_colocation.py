@@ -24,7 +24,13 @@ from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.colocation.workloads import THESIS
 from slurm_gpu.colocation.world import TableWorld
 
-THROUGHPUT_KEYS = ["ratio_to_sjf_max", "gap_to_lp_known", "gap_to_lp_predicted", "oom"]
+THROUGHPUT_KEYS = [
+    "ratio_to_sjf_max",
+    "gap_to_lp_known",
+    "gap_to_lp_predicted",
+    "gap_to_lp_predicted_by_division",
+    "oom",
+]
 CONSIDERATE_KEYS = [
     "ratio_to_sjf_max",
     "gap_to_lp",
@@ -67,7 +73,10 @@ def test_a_table_is_told_with_stable_keys_and_nobody_is_below_the_bound(
     assert 0 <= answer["throughput"]["gap_to_lp_known"] < 0.5
     assert answer["throughput"]["ratio_to_sjf_max"] <= 1
     assert answer["considerate"]["worst_slowdown"] <= 1.1 + 1e-9
-    assert answer["throughput"]["gap_to_lp_predicted"] >= 0
+    gap = answer["throughput"]["gap_to_lp_predicted"]
+    assert gap >= 0
+    assert len(answer["throughput"]["gap_to_lp_predicted_by_division"]) == answer["seeds"] == 2
+    assert np.mean(answer["throughput"]["gap_to_lp_predicted_by_division"]) == pytest.approx(gap)
     assert list(answer["considerate_predicted"]) == CONSIDERATE_KEYS
     assert any("mean absolute error" in line for line in text)
     assert {"default_planner", "train_s", "decision_ms_p99", "planners"} < answer.keys()
@@ -159,6 +168,14 @@ def test_no_pair_is_predicted_from_itself(tmp_path: Path, table: Path) -> None:
         assert not (found["mean"] == true)[true > 0].all()
         assert (found["mean"][true == 0] == 0).all()
         assert (found["lower"] <= found["mean"] + 1e-9).all()
+
+
+def test_another_division_leaves_out_other_pairs_together(tmp_path: Path, table: Path) -> None:
+    measured = read_table(table / "throughputs_v100.json")
+    for division in (0, 1):
+        predict_unseen(measured, tmp_path / f"{division}.npz", division)
+    with np.load(tmp_path / "0.npz") as first, np.load(tmp_path / "1.npz") as second:
+        assert not np.array_equal(first["mean"], second["mean"])
 
 
 def test_jobs_are_sorted_by_slowdown_as_in_figure_15() -> None:
