@@ -278,13 +278,13 @@ def show_thesis(done: Sequence[Run], train_s: Mapping[str, float]) -> None:
         mode: [run for run in done if run.mode == mode and run.information == "known"] for mode in MODES
     }
     print(f"Figures 10 to 16 of the thesis, speeds known (in brackets what cannot be a target; *: {DEFAULT})")
-    print(row("", ["thesis", "same planner", *(f"{mode} *" for mode in MODES)], 46))
+    print(row("", ["thesis", "same planner", *(f"{mode} *" for mode in MODES)], 46, 20))
     for figure, lines in colocation_thesis.compare(by_mode, DEFAULT, train_s):
         print(f"figure {figure.number}, {figure.workload}. {figure.remark}")
         for one in lines:
             thesis = f"{one.thesis:g}" if one.thesis >= 100 else f"{one.thesis:.4g}"
             cells = [thesis if one.usable else f"[{thesis}]", told(one.theirs_here)]
-            print(row(f"  {one.planner}, {one.what}", [*cells, *map(told, one.default_here)], 46))
+            print(row(f"  {one.planner}, {one.what}", [*cells, *map(told, one.default_here)], 46, 20))
     for mode, some in by_mode.items():
         print(f"\nFigure 15 in mode {mode}, jobs of 30 by slowdown (random)")
         print(row("", BUCKETS))
@@ -303,7 +303,7 @@ def show_prices(done: Sequence[Run]) -> None:
     print("Figure 17, per cent of the price saved (random); both targets unusable: they are of one makespan")
     print("12.6 % shorter than SJF's, which the same text has 2.7 to 8.1 % longer")
     for name, thesis, here in colocation_thesis.savings(ours, DEFAULT, comparisons(read_yaml(PRICES))):
-        print(row(name, [f"[{thesis:.2f}]", told(here)], 46))
+        print(row(name, [f"[{thesis:.2f}]", told(here)], 46, 20))
     print()
 
 
@@ -379,9 +379,9 @@ def by_division(done: Sequence[Run], place: Place) -> list[float] | None:
     ] if some else None  # fmt: skip
 
 
-def row(name: str, cells: Sequence[str], width: int = 15) -> str:
+def row(name: str, cells: Sequence[str], width: int = 15, cell: int = 14) -> str:
     """Of a table for people."""
-    return f"{name:<{width}}" + "".join(f"{one:>14}" for one in cells)
+    return f"{name:<{width}}" + "".join(f"{one:>{cell}}" for one in cells)
 
 
 def interval(values: Sequence[float]) -> str:

@@ -25,6 +25,7 @@ class Known:
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._meetings: dict[tuple[int, ...], tuple[bool, ...]] = {}
         self._fit: dict[tuple[tuple[int, float, float], ...], bool] = {}
+        self._ends_s: dict[tuple[tuple[int, float, float], ...], float] = {}
         self._kept: dict[tuple[tuple[int, float, float, float], ...], bool] = {}
 
     def speeds(self, applications: tuple[int, ...]) -> tuple[float, ...]:
@@ -49,7 +50,7 @@ class Known:
 
     def forget(self) -> None:
         """After the world has changed: what is asked from now on is looked up anew."""
-        for known in (self._speeds, self._meetings, self._fit, self._kept):
+        for known in (self._speeds, self._meetings, self._fit, self._ends_s, self._kept):
             known.clear()
 
     def _peaks_fit(self, members: Sequence[Member]) -> bool:
@@ -81,8 +82,12 @@ class Known:
 
     def at_worst_s(self, members: Sequence[Member]) -> float:
         """See planner.Belief: what is known is exact."""
-        course = look_ahead(self.world, members, 1 + self.headroom)
-        return math.inf if course is None else course[-1].to_s if course else 0.0
+        key = tuple(sorted((one.application, one.done_s, one.left_s) for one in members))
+        known = self._ends_s.get(key)
+        if known is None:
+            course = look_ahead(self.world, members, 1 + self.headroom)
+            known = self._ends_s[key] = math.inf if course is None else course[-1].to_s if course else 0.0
+        return known
 
     def _meetings_of(self, applications: tuple[int, ...]) -> tuple[bool, ...]:
         """Of all ways in which their phases can meet: whether the cap is kept."""

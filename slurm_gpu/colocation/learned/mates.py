@@ -86,15 +86,16 @@ class Mates:
         known = np.arange(len(self.applications))
         if self.most < 2:
             return
-        group = np.full((len(known), len(known), 3), self.nobody, dtype=np.intp)
-        group[..., 0], group[..., 1] = known[:, None], known[None, :]
+        asked = np.append(known, self.nobody)  # each alone, too: no decision is to wait for the first answer
+        group = np.full((len(asked), len(asked), 3), self.nobody, dtype=np.intp)
+        group[..., 0], group[..., 1] = asked[:, None], asked[None, :]
         inner = np.ix_(known, known)
-        self.pair_speed[inner] = self.speeds(group)[..., 0]
-        self.pair_may[inner] = self.may_share(group)
+        self.pair_speed[inner] = self.speeds(group)[:-1, :-1, 0]
+        self.pair_may[inner] = self.may_share(group)[:-1, :-1]
 
     def speeds(self, groups: Places) -> Floats:
         """(..., 3) places to the speed of each beside the others; 0 for nobody."""
-        out = self._speeds[groups[..., 0], groups[..., 1], groups[..., 2]]
+        out = self._speeds.reshape(-1, 3).take(self._flat(groups), axis=0)
         unknown = np.isnan(out[..., 0])
         if unknown.any():
             for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
@@ -102,10 +103,14 @@ class Mates:
             return self.speeds(groups)
         return out
 
+    def _flat(self, groups: Places) -> Places:
+        """(..., 3) places to the index of the group in a flat array."""
+        n = self.nobody + 1
+        return np.asarray((groups[..., 0] * n + groups[..., 1]) * n + groups[..., 2])
+
     def may_share(self, groups: Places) -> NDArray[np.bool_]:
         """(..., 3) places to whether they may, and it pays, were all of them to begin now."""
-        a, b, c = groups[..., 0], groups[..., 1], groups[..., 2]
-        out = self._may[a, b, c]
+        out = self._may.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
             for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
@@ -115,8 +120,7 @@ class Mates:
 
     def fits(self, groups: Places) -> NDArray[np.bool_]:
         """(..., 3) places to whether their memory would do, were all of them to begin now."""
-        a, b, c = groups[..., 0], groups[..., 1], groups[..., 2]
-        out = self._fits[a, b, c]
+        out = self._fits.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
             for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):
@@ -131,7 +135,7 @@ class Mates:
 
         Of these speeds alone: with them no order of ends can make sharing slower than one after the other.
         """
-        out = self._pays[groups[..., 0], groups[..., 1], groups[..., 2]]
+        out = self._pays.take(self._flat(groups))
         unknown = out == _UNKNOWN
         if unknown.any():
             for group in np.unique(np.sort(groups[unknown], axis=-1), axis=0):

@@ -157,9 +157,8 @@ def rows(mates: Mates, moment: Moment, slots: NDArray[np.intp], best: Floats, *,
     group[:, :, :r], left[:, :, :r] = moment.running[:, None], moment.running_left[:, None]
     group[:, :, r:], left[:, :, r:] = waiting[each, new], waiting_left[each, new]
     here = group != mates.nobody
-    allowed = (here[:, :, r:] == (table < slots.shape[1])).all(axis=2) & mates.pays(group)
-    if r == 0 or as_if_new:
-        allowed &= mates.may_share(group)
+    allowed = (here[:, :, r:] == (table < slots.shape[1])).all(axis=2)
+    allowed &= mates.may_share(group) if r == 0 or as_if_new else mates.pays(group)
     members = np.full((n, n_groups, 3), w, dtype=np.intp)
     members[:, :, : 3 - r] = new
     return Rows(_numbers(mates, moment, best, group, left, here, allowed), allowed, members)
@@ -174,51 +173,51 @@ def _numbers(
     here: NDArray[np.bool_],
     allowed: NDArray[np.bool_],
 ) -> Floats:
+    # Small arrays, and a decision waits for them: what is written here is what numpy is quick at.
+    total, most, least = np.add.reduce, np.maximum.reduce, np.minimum.reduce
+    tiny = np.float32(1e-6)
     n, n_groups, _ = group.shape
     r = moment.running.shape[1]
-    each = np.arange(n)[:, None, None]
-    price_of = moment.price[each, group]
+    places = group + moment.price.shape[1] * np.arange(n)[:, None, None]
+    price_of = moment.price.take(places)
     speed = mates.speeds(group)
-    is_new = here.copy()
-    is_new[:, :, :r] = False
-    n_new = is_new.sum(axis=2)
+    is_new = here.astype(np.float32)
+    is_new[:, :, :r] = 0
+    n_new = total(is_new, axis=2)
     starts = n_new > 0
-    n_here = n_new + r
-    rate, priced = speed.sum(axis=2), (speed * price_of).sum(axis=2)
-    best_priced = np.where(allowed & starts, priced, -np.inf).max(axis=1, keepdims=True)
-    best_priced = np.where(np.isfinite(best_priced), best_priced, priced)
+    rate, priced = total(speed, axis=2), total(speed * price_of, axis=2)
+    best_priced = most(np.where(allowed & starts, priced, -np.inf), axis=1, keepdims=True)
+    best_priced = np.where(best_priced > -np.inf, best_priced, priced)
     each_s = left / np.where(speed > 0, speed, 1)
-    last_s = each_s.max(axis=2)
-    first_s = np.where(here, each_s, np.inf).min(axis=2, initial=np.inf)
-    first_s = np.where(n_here > 0, first_s, 0)
-    waiting_price = moment.price[each[..., 0], moment.waiting]
-    bound_s = (waiting_price * moment.waiting_left).sum(axis=1)[:, None]
-    new_priced_s = (is_new * price_of * left).sum(axis=2)
-    rest_s = np.maximum(bound_s - new_priced_s, 0)
-    waits = moment.waiting != mates.nobody
-    n_waiting = waits.sum(axis=1)[:, None]
+    last_s = most(each_s, axis=2)
+    first_s = least(np.where(here, each_s, np.inf), axis=2)
+    first_s = np.where(first_s < np.inf, first_s, 0)
+    apart_s = last_s - first_s
+    waiting = moment.waiting + moment.price.shape[1] * np.arange(n)[:, None]
+    bound_s = total(moment.price.take(waiting) * moment.waiting_left, axis=1)[:, None]
+    new_price, new_left = is_new * price_of, is_new * left
+    rest_s = np.maximum(bound_s - total(new_price * left, axis=2), 0)
+    n_waiting = total(moment.waiting != mates.nobody, axis=1, dtype=np.float32)[:, None]
     mean_s = bound_s / np.maximum(n_waiting, 1)
-    longest_s = np.maximum(moment.waiting_left.max(axis=1), np.float32(1e-6))[:, None]
+    longest_s = np.maximum(most(moment.waiting_left, axis=1), tiny)[:, None]
     n_or_1 = np.maximum(n_new, 1)
-    own_best = best[each, group]
-    columns = (
-        ~starts, n_new == 1, n_new == 2, n_new == 3, np.full_like(rate, r == 1), np.full_like(rate, r == 2),
-        rate - 1, rate - rate[:, :1], priced - 1, priced - priced[:, :1], best_priced - priced,
-        (is_new * own_best).sum(axis=2) / n_or_1 - priced,
-        np.where(here, speed, 1).min(axis=2),
-        (last_s - first_s) / np.maximum(last_s, np.float32(1e-6)),
-        last_s / (last_s + rest_s + np.float32(1e-6)),
-        first_s / (first_s + rest_s + np.float32(1e-6)),
-        (last_s - first_s) / (last_s - first_s + rest_s + np.float32(1e-6)),
-        (is_new * left).max(axis=2) / longest_s,
-        np.where(starts, np.where(is_new, left, np.inf).min(axis=2), 0) / longest_s,
-        (is_new * price_of).sum(axis=2) / n_or_1,
-        rest_s / (rest_s + mean_s + np.float32(1e-6)),
-        np.broadcast_to(np.log1p(n_waiting) / _MANY, rate.shape),
-        (here * mates.util[group]).sum(axis=2) - 1,
-        (here * mates.memory[group]).sum(axis=2) - 1,
-    )  # fmt: skip
     out = np.empty((n, n_groups, len(NAMES)), dtype=np.float32)
-    for number, column in enumerate(columns):
+    for number, column in enumerate((
+        ~starts, n_new == 1, n_new == 2, n_new == 3, r == 1, r == 2,
+        rate - 1, rate - rate[:, :1], priced - 1, priced - priced[:, :1], best_priced - priced,
+        total(is_new * best.take(places), axis=2) / n_or_1 - priced,
+        least(np.where(here, speed, 1), axis=2),
+        apart_s / np.maximum(last_s, tiny),
+        last_s / (last_s + rest_s + tiny),
+        first_s / (first_s + rest_s + tiny),
+        apart_s / (apart_s + rest_s + tiny),
+        most(new_left, axis=2) / longest_s,
+        np.where(starts, least(np.where(is_new > 0, left, np.inf), axis=2), 0) / longest_s,
+        total(new_price, axis=2) / n_or_1,
+        rest_s / (rest_s + mean_s + tiny),
+        np.log1p(n_waiting) / _MANY,
+        total(here * mates.util.take(group), axis=2) - 1,
+        total(here * mates.memory.take(group), axis=2) - 1,
+    )):  # fmt: skip
         out[:, :, number] = column
     return out
