@@ -122,7 +122,6 @@ FREE = an_object(
             next_free_s=null_or(NUMBER, "none is held, or none has a time limit"),
         )
     ),
-    as_of_s=AS_OF,
 )
 QUEUE = an_object(
     reasons=listed(
@@ -135,7 +134,6 @@ QUEUE = an_object(
         )
     ),
     jobs=listed(an_object(job_id=WHOLE, start_s=null_or(NUMBER, "Slurm has not said"))),
-    as_of_s=AS_OF,
 )
 RESERVATIONS = an_object(
     reservations=listed(

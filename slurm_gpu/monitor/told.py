@@ -71,7 +71,7 @@ def free(state: State, _: Flavour, __: str) -> bytes:
         }
         for kind in gpu_types(state.seen.cluster)
     ]
-    return dump({"types": types, "as_of_s": state.seen.cluster.as_of_s})
+    return dump({"types": types})
 
 
 def queue(state: State, _: Flavour, __: str) -> bytes:
@@ -92,7 +92,7 @@ def queue(state: State, _: Flavour, __: str) -> bytes:
         key=lambda job: (job.start_s is None, job.start_s or 0, job.submit_s or 0, job.job_id),
     )
     jobs = [{"job_id": job.job_id, "start_s": job.start_s} for job in waiting]
-    return dump({"reasons": reasons, "jobs": jobs, "as_of_s": cluster.as_of_s})
+    return dump({"reasons": reasons, "jobs": jobs})
 
 
 def reservations(state: State, flavour: Flavour, _: str) -> bytes:

@@ -126,3 +126,15 @@ def test_answers_are_kept_while_there_is_room_and_made_each_time_beyond_it(here:
 def test_a_version_that_is_no_number_is_refused(here: Here, since: str):
     answer = here.get(f"/api/v1/jobs?since={since}")
     assert (answer.status_code, "whole number" in answer.json()["error"]) == (400, True)
+
+
+@pytest.mark.parametrize("path", ["layout", "free", "queue", "reservations"])
+def test_what_stays_as_it_was_is_not_sent_with_the_next_state(path: str):
+    here = Here(churn=0.0)
+    here.look()
+    first = here.get(f"/api/v1/{path}")
+    here.source.step()
+    here.look()
+    again = here.get(f"/api/v1/{path}", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    assert again.headers["x-as-of-s"] > first.headers["x-as-of-s"]
