@@ -162,6 +162,30 @@ def test_a_concern_lights_its_squares(opened: Callable[..., Tab]):
     assert tab.ask("return start.squares.lit === null;")
 
 
+def test_what_is_told_again_leaves_the_keyboard_and_what_was_opened(opened: Callable[..., Tab]):
+    world = small()
+    world.flags = [
+        {"job_id": key, "id": str(key), "user": "alice", "concern": "held_idle",
+         "squares": [[square, square]], "since_s": world.as_of_s - 600, "coverage": 1.0}
+        for key, square in ((104, 4), (105, 5))
+    ]  # fmt: skip
+    world.jobs[900] = job_on(900, [], state="PENDING", reason="Priority", start_s=world.as_of_s + 60)
+    tab = opened(world, "?view=all").ready()
+    tab.page.locator("#queue summary").click()
+    tab.page.locator("#attention .lights").nth(1).focus()
+
+    def change(world: World) -> None:
+        world.flags[0]["concern"] = "xid"
+        world.jobs[901] = job_on(901, [], state="PENDING", reason="Resources", start_s=world.as_of_s + 90)
+        world.changed[901] = world.version + 1
+
+    tab.served.change(change)
+    tab.page.locator("#queue td", has_text="901").wait_for()
+    tab.page.locator("#attention", has_text="GPU error").wait_for()
+    focused = "[...document.querySelectorAll('#attention .lights')].indexOf(document.activeElement)"
+    assert tab.page.evaluate(focused) == 1
+
+
 def test_a_user_sees_their_jobs_limits_and_what_to_do(opened: Callable[..., Tab]):
     world = small()
     world.me |= {"operator": False, "user": "zoe", "waits": [

@@ -20,6 +20,21 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined).map(asNode));
 }
 
+const REACHED = "a, button, summary";
+
+// The same of what is told again every few seconds: what is alike stays, what was opened stays open, and whoever is there with
+// the keyboard stays where they are.
+export function refill(element, ...children) {
+  const next = make("div", {}, ...children);
+  const [was, will] = [element, next].map((one) => [...one.querySelectorAll("details")]);
+  was.forEach((one, place) => { if (will[place]) will[place].open = one.open; });
+  const [before, after] = [[...element.childNodes], [...next.childNodes]];
+  if (before.length === after.length && before.every((one, place) => one.isEqualNode(after[place]))) return;
+  const focus = [...element.querySelectorAll(REACHED)].indexOf(document.activeElement);
+  element.replaceChildren(...after);
+  if (focus >= 0) element.querySelectorAll(REACHED)[focus]?.focus({ preventScroll: true });
+}
+
 // A text that is only written where it is another: screen readers tell each change.
 export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;

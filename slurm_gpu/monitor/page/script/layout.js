@@ -60,7 +60,7 @@ function best(flat, pitch, width, unit) {
   let found = null;
   for (let columns = 1; columns <= Math.min(MOST_COLUMNS, Math.max(1, flat.zones.length)); columns++) {
     for (const ratio of RATIOS) {
-      const tried = stack(flat, { pitch, columns, ratio, ...gapsOf(flat, pitch, unit) }, width, unit, null);
+      const tried = stack(flat, { pitch, columns, ratio, across: new Map(), ...gapsOf(flat, pitch, unit) }, width, unit, null);
       const empty = (columns - flat.zones.length % columns) % columns / columns; // of the last row
       tried.cost = tried.height * (1 + UNEVEN * empty);
       if (found === null || tried.cost < found.cost) found = tried;
@@ -111,7 +111,7 @@ function layZone(zone, shape, left, top, width, unit, out) {
     const most = Math.floor((width + between) / slot[0]);
     if (most < 1) return Infinity;
     // One rack is as wide as its zone; several are boxes of one shape.
-    const across = zone.racks.length === 1 ? most : Math.min(most, acrossOf(rack.members.length, slot, shape.ratio));
+    const across = zone.racks.length === 1 ? most : Math.min(most, acrossOf(rack.members.length, slot, shape));
     const box = [
       Math.min(across, rack.members.length) * slot[0] - between,
       Math.ceil(rack.members.length / across) * slot[1] - between,
@@ -135,14 +135,17 @@ function layZone(zone, shape, left, top, width, unit, out) {
   return y + rowHeight - top;
 }
 
-// So many nodes in a row that the rack has about the shape, with few places left empty.
-function acrossOf(n, slot, ratio) {
+// So many nodes in a row that the rack has about the shape, with few places left empty. Most racks are alike.
+function acrossOf(n, slot, { ratio, across: known }) {
+  const key = `${n} ${slot[0]} ${slot[1]}`;
+  if (known.has(key)) return known.get(key);
   let found = 1, least = Infinity;
   for (let across = 1; across <= n; across++) {
     const rows = Math.ceil(n / across);
     const cost = Math.abs(Math.log(across * slot[0] / (rows * slot[1]) / ratio)) + 2 * (rows * across - n) / n;
     if (cost < least) [found, least] = [across, cost];
   }
+  known.set(key, found);
   return found;
 }
 

@@ -2,7 +2,7 @@
 // their jobs and limits. Each takes what was told and fills its place; nothing told is said so.
 
 import { jobPage } from "./address.js";
-import { fill, make, table } from "./element.js";
+import { make, refill as fill, table } from "./element.js";
 import * as words from "./words.js";
 
 const MOST = 60;       // rows of a list
@@ -19,10 +19,10 @@ export function attention(place, { flags, jobs, pressed, light, now_s, told }) {
   if (!told) return fill(place, nothing("Not known yet."));
   if (!flags.length) return fill(place, nothing("No running job needs anybody's eye."));
   const rows = flags.slice(0, MOST).map((flag) => {
-    const { short, what, todo } = words.concern(flag.concern), key = `${flag.job_id} ${flag.concern}`;
+    const { short, what, todo } = words.concern(flag.concern), { key } = flag;
     const squares = flag.squares.length ? words.counts(flag.n, "GPU") : "";
     return make("li", {},
-      make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key, flag) },
+      make("button", { type: "button", class: "lights", "aria-pressed": String(pressed === key), title: `${what} Show its squares.`, onclick: () => light(key) },
         make("span", { class: "line" },
           make("span", {}, make("span", { class: "tag bad" }, short), " ", make("bdi", {}, flag.user ?? "")),
           make("span", {}, words.duration(now_s - flag.since_s)))),

@@ -23,6 +23,7 @@ export class Squares {
     this.hover = -1;
     this.lit = null;
     this.ring = new Uint8Array(0);
+    this.marked = false;    // whether anything is on the upper canvas
     this.pending = 0;
     this.drawn = 0;
     this.inks = inks(matchMedia("(prefers-color-scheme: dark)").matches);
@@ -116,7 +117,8 @@ export class Squares {
   mark() {
     const { above, unit } = this;
     if (this.places === null) return;
-    above.clearRect(0, 0, this.over.width, this.over.height);
+    if (this.marked) above.clearRect(0, 0, this.over.width, this.over.height); // else it is clear: what changes is composed anew
+    this.marked = false;
     if (this.lit !== null) {
       const some = [];
       for (let square = 0; square < this.lit.length && some.length <= FEW_LIT; square++) if (this.lit[square]) some.push(square);
@@ -133,6 +135,7 @@ export class Squares {
 
   outline(some, colour, width, away) {
     const side = this.zoom.pitch - this.places.line, { above } = this;
+    this.marked = true;
     above.strokeStyle = colour;
     above.lineWidth = width;
     above.beginPath();

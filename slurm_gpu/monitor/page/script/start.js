@@ -147,6 +147,7 @@ function light() {
   const found = byId("found"), forget = byId("forget");
   let some = null;
   if (lighted !== null) {
+    lighted.flag = live.told.flags.find((one) => keyOf(one) === lighted.key) ?? lighted.flag;
     some = new Set(listed(lighted.flag.squares));
     say(found, `${words.counts(some.size, "GPU")} of job ${lighted.flag.id}: ${words.concern(lighted.flag.concern).short}`);
   } else {
@@ -164,6 +165,8 @@ function light() {
   squares.light(lit);
 }
 
+const keyOf = (flag) => `${flag.job_id} ${flag.concern}`;
+
 // In the view of one's own jobs, theirs; all where there are none.
 function own() {
   const some = cluster.running().filter((job) => job.user === me()?.user).flatMap((job) => cluster.squaresOf(job));
@@ -172,7 +175,7 @@ function own() {
 
 function showPanels() {
   const { told } = live, now = now_s(), mine = isMine();
-  const flags = (told.flags ?? []).map((flag) => ({ ...flag, n: listed(flag.squares).length }));
+  const flags = (told.flags ?? []).map((flag) => ({ ...flag, key: keyOf(flag), n: listed(flag.squares).length }));
   const place = (id) => byId(id).querySelector(":scope > div");
   for (const [id, shown] of [["attention", !mine], ["mine", mine], ["limits", mine]]) byId(id).hidden = !shown;
   if (mine) {
@@ -191,8 +194,9 @@ function showPanels() {
   } else {
     panels.attention(place("attention"), {
       flags, jobs: cluster.jobs, pressed: lighted?.key ?? null, now_s: now, told: told.flags !== null,
-      light(key, flag) {
-        lighted = lighted?.key === key ? null : { key, flag };
+      light(key) {
+        const flag = live.told.flags.find((one) => keyOf(one) === key);
+        lighted = lighted?.key === key || flag === undefined ? null : { key, flag };
         light();
         showPanels();
       },
