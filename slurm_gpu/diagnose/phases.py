@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ OFFSET_S = 2.0
 _COMPUTES = 0.4
 _STANDS = 0.15
 """Shares of the usual activity."""
+_SHORTEST_PAUSE_S = 10.0
+_AS_GOOD = 0.02
+"""Fits this near to the best are as good: of steps that repeat, several shifts fit."""
 _IDLE_POWER = 0.12
 """Of the limit: about what a GPU takes that does nothing."""
 _BY = (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER, Metric.UTIL)
@@ -67,9 +71,19 @@ def phases(series: Series) -> Phases:
         with np.errstate(invalid="ignore", divide="ignore"):
             of = np.where(usual > 0.01, amount / usual, np.nan)
         activity = median(of.T)
-        return Phases(metric=metric, of=of, activity=activity, active=activity >= _COMPUTES)
+        active = _without_breaths(activity >= _COMPUTES, series.width_s)
+        return Phases(metric=metric, of=of, activity=activity, active=active)
     gaps = np.full((n, n_bins), np.nan)
     return Phases(metric=None, of=gaps, activity=np.full(n_bins, np.nan), active=np.zeros(n_bins, dtype=bool))
+
+
+def _without_breaths(active: NDArray[np.bool_], width_s: float) -> NDArray[np.bool_]:
+    """Less than a pause between two times of computing is part of a step: there workers communicate."""
+    whole = active.copy()
+    for before, after in pairwise(np.flatnonzero(active)):
+        if (after - before - 1) * width_s < _SHORTEST_PAUSE_S:
+            whole[before:after] = True
+    return whole
 
 
 def surely_active(found: Phases, width_s: float) -> NDArray[np.bool_]:
@@ -83,27 +97,33 @@ def surely_active(found: Phases, width_s: float) -> NDArray[np.bool_]:
 
 
 def without_offsets(series: Series, found: Phases) -> Series:
-    """Nodes' rows moved by what their clocks seem to be ahead, OFFSET_S at most, by what all do at once.
+    """Nodes' rows moved by what their clocks seem to be behind or ahead, by what all of them do at once.
 
     Only where bins are fine enough to show it, and where it fits clearly better than the clocks as they are.
     """
     most = int(OFFSET_S / series.width_s)
-    if most < 1 or len(series.nodes) < 2 or found.metric is None:
+    if most < 1 or series.n_bins <= 4 * most or len(series.nodes) < 2 or found.metric is None:
         return series
-    courses = {node: median(found.of[series.on(node)].T) for node in series.nodes}
+    # All against one node, or each would move towards the other; of that one nobody knows how far off it is.
+    first, *others = series.nodes
+    reference = median(found.of[series.on(first)].T)
+    lags = {first: 0}
+    for node in others:
+        course = median(found.of[series.on(node)].T)
+        fits = {lag: _fit(course, reference, lag) for lag in range(-2 * most, 2 * most + 1)}
+        best = max(fits.values())
+        lag = min((lag for lag, fit in fits.items() if fit >= best - _AS_GOOD), key=abs)
+        lags[node] = lag if best >= 0.5 and fits[lag] > fits[0] + 0.1 else 0
+    usual = int(np.median(list(lags.values())))
+    offsets = {node: (lag - usual) * series.width_s for node, lag in lags.items() if lag != usual}
+    if not offsets:
+        return series
     values = {metric: matrix.copy() for metric, matrix in series.values.items()}
-    offsets: dict[str, float] = {}
-    for node, course in courses.items():
-        others = np.stack([other for name, other in courses.items() if name != node])
-        reference = median(others.T)
-        fits = {lag: _fit(course, reference, lag) for lag in range(-most, most + 1)}
-        best = max(fits, key=lambda lag: (fits[lag], -abs(lag)))
-        if best != 0 and fits[best] >= 0.5 and fits[best] > fits[0] + 0.1:
-            offsets[node] = best * series.width_s
-            rows = series.on(node)
-            for matrix in values.values():
-                matrix[rows] = _moved(matrix[rows], best)
-    return replace(series, values=values, offsets_s=offsets) if offsets else series
+    for node in offsets:
+        rows = series.on(node)
+        for matrix in values.values():
+            matrix[rows] = _moved(matrix[rows], lags[node] - usual)
+    return replace(series, values=values, offsets_s=offsets)
 
 
 def _fit(course: Matrix, reference: Matrix, lag: int) -> float:

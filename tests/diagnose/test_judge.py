@@ -56,7 +56,29 @@ def as_series(training, values, **more):
     return align(courses, **more)
 
 
+def in_steps_of(seconds, training, ahead=(0, 0)):
+    """What a training of long steps shows each second: computing, then a third of the time communication.
+
+    `ahead`: seconds by which the clocks of its nodes are.
+    """
+    values = training.values()
+    at = np.arange(training.n_bins)
+    for row, worker in enumerate(training.workers):
+        computes = (at + ahead[int(worker.node[1:]) - 1]) % seconds < 2 * seconds / 3
+        for metric in (Metric.TENSOR, Metric.SM_ACTIVE, Metric.POWER):
+            values[metric][row] *= np.where(computes, 1.2, 0.2)
+        values[Metric.NVLINK][row] *= np.where(computes, 0.1, 2.0)
+    return as_series(training, {metric: np.clip(matrix, 0, 1) for metric, matrix in values.items()})
+
+
 class TestHealthy:
+    @pytest.mark.parametrize("ahead", [(0, 0), (0, 2), (-1, 2)])
+    @pytest.mark.parametrize("seconds", [3, 7, 20])
+    def test_steps_that_last_for_seconds_are_no_pauses(self, seconds, ahead):
+        assert diagnose(in_steps_of(seconds, Training(), ahead)).cause is Cause.HEALTHY
+        verdict = diagnose(in_steps_of(seconds, a_slow_clock(), ahead))
+        assert (verdict.cause, culprits(verdict)) == (Cause.SLOW, [5])
+
     @pytest.mark.parametrize("seed", SEEDS)
     @pytest.mark.parametrize("n", [8, 32])
     def test_workers_that_are_alike(self, seed, n):
