@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +58,7 @@ def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series
             # Records tell how long, not when: it stands for all of the time.
             even = np.full(course.n_bins, share)
             values = {**course.values, Metric.THROTTLE: even}
-            course = Course(worker=worker, start_s=course.start_s, width_s=course.width_s, values=values)
+            course = replace(course, values=values)
         courses.append(course)
     return _aligned(run, workers, courses)
 

@@ -207,7 +207,7 @@ def build_case(series: Series, groups: Groups | None, rules: Rules, running: boo
         groups=groups,
         phases=found,
         signals=signals,
-        deviations=all_deviations(signals, groups),
+        deviations=all_deviations(signals, groups, seen.step),
         bins_of_block=n_bins,
         rules=rules,
         running=running,

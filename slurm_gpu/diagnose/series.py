@@ -79,12 +79,16 @@ class Worker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What one worker told: bins of `width_s` from `start_s` (wall clock); all arrays equally long."""
+    """What one worker told: bins of `width_s` from `start_s` (wall clock); all arrays equally long.
+
+    `step`: what values are rounded to; 0 where they are not.
+    """
 
     worker: Worker
     start_s: float
     width_s: float
     values: Mapping[Metric, Matrix]
+    step: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.width_s > 0:
@@ -119,7 +123,7 @@ class Series:
     """All workers on one grid of `width_s` from `start_s`: float64 (n_workers, n_bins), NaN is a gap.
 
     A metric that no worker told is not in `values`. `offsets_s` is by how much each node's clock was found
-    to be ahead, and has been taken back.
+    to be ahead, and has been taken back. `step`: what the coarsest values are rounded to.
     """
 
     workers: tuple[Worker, ...]
@@ -129,6 +133,7 @@ class Series:
     values: Mapping[Metric, Matrix]
     events: tuple[Event, ...] = ()
     offsets_s: Mapping[str, float] = field(default_factory=dict)
+    step: float = 0.0
 
     def get(self, metric: Metric) -> Matrix | None:
         """The matrix of a metric, or None where nobody told it."""
@@ -166,7 +171,11 @@ def course_of_timeline(worker: Worker, timeline: Timeline) -> Course:
         levels = np.frombuffer(packed, dtype=np.uint8)
         values[Metric(name)] = np.where(levels == GAP, np.nan, levels / FULL)
     return Course(
-        worker=worker, start_s=float(timeline.start_s), width_s=float(timeline.width_s), values=values
+        worker=worker,
+        start_s=float(timeline.start_s),
+        width_s=float(timeline.width_s),
+        values=values,
+        step=1 / FULL,
     )
 
 
@@ -275,6 +284,7 @@ def align(
         n_bins=n_bins,
         values=grid.means(),
         events=events,
+        step=max(course.step for course in told),
     )
 
 

@@ -11,7 +11,7 @@ In synchronous training all workers take equally long for a step, so what tells 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -26,6 +26,8 @@ BLOCK_S = 15.0
 """What is compared are means over so long: clocks that are 2 s apart, and steps, do not show in them."""
 LEAST_BLOCKS = 3
 _CLEAR_CHANGE_Z = 6.0
+_ROUNDED = 0.29
+"""Standard deviation of what is rounded to 1."""
 
 
 class Signal(StrEnum):
@@ -128,9 +130,9 @@ def blocks(series: Series, active: NDArray[np.bool_]) -> tuple[dict[Signal, Matr
     return {signal: smooth(np.where(active, matrix, np.nan), n) for signal, matrix in found.items()}, n
 
 
-def deviation(signal: Signal, rows: Matrix, groups: Groups) -> Deviation:
-    """Compare every worker with those of its group; `rows` as `blocks` makes them."""
-    kind = _KINDS[signal]
+def deviation(signal: Signal, rows: Matrix, groups: Groups, step: float = 0.0) -> Deviation:
+    """Compare every worker with those of its group; `rows` as `blocks` makes them, rounded to `step`."""
+    kind = _coarse(_KINDS[signal], rows, step)
     ratios = _to_peers(rows, groups, kind)
     first, stop = _episodes(ratios, kind)
     columns = np.arange(ratios.shape[1])
@@ -157,6 +159,14 @@ def deviation(signal: Signal, rows: Matrix, groups: Groups) -> Deviation:
         own=median(np.where(inside, rows, np.nan)),
         ratios=ratios,
     )
+
+
+def _coarse(kind: _Kind, rows: Matrix, step: float) -> _Kind:
+    """Peers that are alike differ by what rounding makes of them as well: much, where values are small."""
+    usual = middle(median(rows)) if kind.ratio else 1.0
+    if not (step > 0 and usual > 0):
+        return kind
+    return replace(kind, differs_by=max(kind.differs_by, _ROUNDED * step / usual))
 
 
 def _changed(
@@ -237,6 +247,6 @@ def _episodes(ratios: Matrix, kind: _Kind) -> tuple[NDArray[np.intp], NDArray[np
     return first, stop
 
 
-def all_deviations(signals: dict[Signal, Matrix], groups: Groups) -> dict[Signal, Deviation]:
+def all_deviations(signals: dict[Signal, Matrix], groups: Groups, step: float) -> dict[Signal, Deviation]:
     """Of every signal that was told."""
-    return {signal: deviation(signal, rows, groups) for signal, rows in signals.items()}
+    return {signal: deviation(signal, rows, groups, step) for signal, rows in signals.items()}

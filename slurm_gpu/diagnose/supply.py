@@ -21,6 +21,7 @@ _CPU_FULL = 0.85
 _LEAST_TREND = 0.04
 _UTIL_WITH_TREND = 0.015
 _ANOTHER_PHASE = 4.0
+_HARDLY_USED = 10.0
 
 
 def links(case: Case) -> Verdict | None:
@@ -182,8 +183,8 @@ def _change(case: Case, signal: Signal, trend: _Trend) -> float | None:
         return None
     if signal in (Signal.UTIL, Signal.CPU):
         return now - then
-    if not then > 1e-3:
-        return None  # a link that the job does not use
+    if not then > max(1e-3, _HARDLY_USED * case.series.step):
+        return None  # a link that the job hardly uses: rounding would be the answer
     return float(np.log(max(now, 1e-6) / then))
 
 

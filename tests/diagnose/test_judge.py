@@ -8,10 +8,11 @@ import pytest
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose, sharpened
 from slurm_gpu.diagnose.peers import groups_given
-from slurm_gpu.diagnose.series import Course, HostCourse, Metric, Worker, align
+from slurm_gpu.diagnose.series import Course, HostCourse, Metric, Worker, align, course_of_timeline
 from slurm_gpu.diagnose.steps import judge_steps, read_steps
 from slurm_gpu.diagnose.verdict import Cause
-from slurm_gpu.records import Event
+from slurm_gpu.records import Event, Timeline
+from slurm_gpu.records.timeline import level as byte_of
 from tests.diagnose.test_steps import a_table, a_training
 from tests.diagnose.training import EVERYTHING, START_S, Training
 
@@ -479,6 +480,31 @@ def test_timelines_of_a_day_are_judged_as_windows_are():
     verdict = diagnose(training.series())
     assert culprits(verdict) == [5]
     assert verdict.since_s == pytest.approx(START_S + 80 * 512, abs=1024)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_rounding_makes_of_a_link_that_is_hardly_used_accuses_nobody(seed):
+    training = Training(seed=seed, width_s=64.0, n_bins=128)
+    values = training.values()
+    values[Metric.PCIE] = values[Metric.PCIE] * 0.08  # one and a half steps of a timeline
+    values[Metric.PCIE][3] *= 1.1
+    values[Metric.PCIE][4] *= 0.9
+    courses = [
+        course_of_timeline(
+            worker,
+            Timeline(
+                width_s=64,
+                start_s=1_795_000_000 // 64 * 64,
+                series={
+                    m.value: bytes(map(byte_of, v[row]))
+                    for m, v in values.items()
+                    if m is not Metric.THROTTLE
+                },
+            ),
+        )
+        for row, worker in enumerate(training.workers)
+    ]
+    assert diagnose(align(courses)).cause is Cause.HEALTHY
 
 
 def test_a_verdict_is_json():
