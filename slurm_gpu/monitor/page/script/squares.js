@@ -49,10 +49,12 @@ export class Squares {
     this.whole();
   }
 
-  // What is shown: octets by square, and their colours by octet.
+  // What is shown: octets by square, and their colours by octet. Drawn at once, so that the browser's next picture has it.
   show({ octets, colours, ring, numbers }) {
     Object.assign(this, { octets, colours, ring, numbers });
-    this.redraw();
+    cancelAnimationFrame(this.pending);
+    this.pending = 0;
+    this.draw();
   }
 
   light(lit) {
