@@ -10,123 +10,49 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slurm_gpu.configparts import (
+    DEFAULT_MOST_POINTS,
+    PLACEMENT_MODES,
+    SCALES,
+    Metrics,
+    Operators,
+    Placement,
+    Priority,
+    Rack,
+    Reservations,
+    Retention,
+    Sampling,
+    ServerType,
+    Spool,
+    Zone,
+)
 from slurm_gpu.units import parse_duration, parse_memory_mib
 from slurm_gpu.yamlcheck import YamlCheck
 from slurm_gpu.yamlsource import Location, YamlSource, read_yaml
 
+__all__ = [
+    "DEFAULT_PATH",
+    "PATH_VARIABLE",
+    "Metrics",
+    "Operators",
+    "Placement",
+    "Priority",
+    "Rack",
+    "Reservations",
+    "Retention",
+    "Sampling",
+    "ServerType",
+    "SiteConfig",
+    "Spool",
+    "Zone",
+    "check_config",
+    "default_path",
+    "load_config",
+    "page_address",
+]
+
 DEFAULT_PATH = Path("/etc/slurm-gpu/slurm-gpu.yaml")
 PATH_VARIABLE = "SLURM_GPU_CONF"
-
-
-@dataclass(frozen=True, slots=True)
-class Operators:
-    """Who sees every job in full: users and members of UNIX groups, besides root and SlurmUser."""
-
-    users: tuple[str, ...] = ()
-    unix_groups: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServerType:
-    """A kind of GPU server: its nodes as a Slurm hostlist, its price per GPU-hour."""
-
-    nodes: str
-    rate_per_gpu_hour: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A group of nodes with a role in placement."""
-
-    nodes: str
-    role: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rack:
-    """Nodes that stand together, for the eye alone."""
-
-    nodes: str
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How often the node looks (seconds), and the coverage below which nothing is judged."""
-
-    interval_s: float = 1.0
-    min_coverage: float = 0.8
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """For how long detail is kept (seconds); aggregates are kept for ever."""
-
-    timelines_s: float = 90 * 86400.0
-    windows_s: float = 7 * 86400.0
-    events_s: float = 365 * 86400.0
-    forecasts_s: float = 90 * 86400.0
-    decisions_s: float = 14 * 86400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Spool:
-    """What a node keeps until slurm-gpudbd has taken it, in MiB at most."""
-
-    max_size_mib: float = 256.0
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """Where slurm-gpud answers Prometheus; None: nowhere."""
-
-    listen: tuple[str, int] | None = None
-
-
-PLACEMENT_MODES = ("observe", "advise", "enforce")
-SCALES = ("small", "medium", "large")
-"""Of jobs: one node, up to half of the largest zone, more."""
-DEFAULT_MOST_POINTS, _MOST_POINTS = 1000, 1_000_000
-_LONGEST_S = 100 * 366 * 86400.0  # so far ahead there are dates
-
-
-@dataclass(frozen=True, slots=True)
-class Priority:
-    """Points that jobs earn by waiting, in units of Slurm's priority."""
-
-    per_hour: Mapping[str, float]
-    """By scale (SCALES)."""
-    most: int = DEFAULT_MOST_POINTS
-
-
-@dataclass(frozen=True, slots=True)
-class Reservations:
-    """Reservations for medium and large trainings (seconds)."""
-
-    required_gpus: int | None = None
-    """Jobs of so many GPUs need one; None: none does."""
-    release_unused_s: float = 1800.0
-    """One that nobody has used for so long, or waits for, is given up."""
-    horizon_s: float = 60 * 86400.0
-    """So far ahead one may begin, and for so long it may last."""
-    open_per_user: int = 3
-    """Of one user, that are not over, at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """How slurm-gpuctld places jobs. Managed are nodes with GPUs, where nothing else is said all of them."""
-
-    mode: str = "observe"
-    """One of PLACEMENT_MODES: only `enforce` changes anything on the cluster."""
-    partitions: tuple[str, ...] | None = None
-    """Nodes of these alone."""
-    nodes: str | None = None
-    """These alone, as a Slurm hostlist."""
-    zone_wait_s: float = 1800.0
-    """For so long a distributed job waits for one zone, once it is its turn."""
-    priority: Priority | None = None
-    reservations: Reservations | None = None
-    """None: there are none here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +108,10 @@ def page_address(value: Any) -> str | None:
     except (ValueError, AttributeError, TypeError):
         pass
     return None
+
+
+_MOST_POINTS = 1_000_000
+_LONGEST_S = 100 * 366 * 86400.0  # so far ahead there are dates
 
 
 def _is_number(value: Any) -> bool:
