@@ -15,7 +15,7 @@ from slurm_gpu.database.decisions import find_decisions, find_refusals, store_de
 from slurm_gpu.database.engine import Database
 from slurm_gpu.database.pruning import Pruning
 from slurm_gpu.errors import UsageError
-from tests.database.running import NOBODY, OPERATOR, ROOT, Running
+from tests.database.running import NOBODY, OPERATOR, ROOT, UNTOLD, Running
 from tests.database.samples import CLUSTER
 
 MADE = Decision(
@@ -115,7 +115,7 @@ def test_each_sees_their_own_and_operators_all(server: Running) -> None:
     for uid in (NOBODY, OPERATOR):
         status, answer = ask(uid, "GET", "/v1/decisions/k3x1")
         assert (status, answer["decisions"]) == (200, [MADE.to_json()])
-    status, answer = ask(2, "GET", "/v1/decisions/k3x1")
+    status, answer = ask(UNTOLD, "GET", "/v1/decisions/k3x1")
     assert (status, "another user's" in answer["error"]) == (403, True)
     assert ask(OPERATOR, "GET", "/v1/decisions/none")[0] == 404
 

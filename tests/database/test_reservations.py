@@ -249,16 +249,16 @@ def test_users_ask_operators_approve_and_everybody_sees_the_calendar(server: Run
         client.tell_reservations([Report(id=one["id"], at_s=now_s + 3, state=State.ACTIVE)])
         (seen,) = client.reservations()
     assert (seen.state, seen.why) == (State.ACTIVE, ASKED["why"])
-    (others,) = server.asked_by(2, "GET", "/v1/reservations")[1]["reservations"]
+    (others,) = server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"]
     assert (others["user"], others["nodes"], others["why"], others["full"]) == (
         NAME_OF_NOBODY, "n[1-2]", None, False,
     )  # fmt: skip
-    assert ask(2, f"/{one['id']}", act="cancel")[0] == 403
+    assert ask(UNTOLD, f"/{one['id']}", act="cancel")[0] == 403
     status, answer = ask(NOBODY, f"/{one['id']}", act="cancel", why="no data")
     assert (status, answer["reservation"]["state"]) == (200, "cancelled")
-    assert server.asked_by(2, "GET", "/v1/reservations")[1]["reservations"] == []
-    assert len(server.asked_by(2, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
-    assert len(server.asked_by(2, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
+    assert server.asked_by(UNTOLD, "GET", "/v1/reservations")[1]["reservations"] == []
+    assert len(server.asked_by(UNTOLD, "GET", "/v1/reservations?past=5")[1]["reservations"]) == 1
+    assert len(server.asked_by(UNTOLD, "GET", f"/v1/reservations?ids={one['id']}")[1]["reservations"]) == 1
 
 
 @pytest.mark.skipif(not ROOT, reason="becoming another user needs root")

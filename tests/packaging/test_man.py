@@ -137,7 +137,7 @@ def test_every_example_is_a_command_as_it_may_be_written(
     for example in examples:
         ours, _, _ = example.partition(" | ")  # what it prints may be for another command
         words = tuple(shlex.split(ours)[1:])
-        for file in filter(re.compile(r"[\w-]+\.(csv|json|npz)").fullmatch, words):
+        for file in filter(re.compile(r"[\w-]+\.(csv|json|npz|parquet)").fullmatch, words):
             Path(file).touch()  # some are to be there
         path = words[:2] if words[:2] in COMMANDS else words[:1]
         command = COMMANDS[path]

@@ -97,8 +97,8 @@ def test_a_gpu_that_is_lost_in_the_moment_in_which_it_is_asked_for_costs_no_read
     before = reader.pid
     reader.follow(["GPU-b"], 0.01, math.inf)
     wait_for(lambda: bool(reader.followed()))
+    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]  # before: it asks once more, and never again
     faults.lose(world, 1)
-    asked = world.calls()["nvmlDeviceGetMemoryInfo_v2"]
     wait_for(lambda: world.calls()["nvmlDeviceGetMemoryInfo_v2"] > asked)
     assert read(reader).failures["GPU-b"] == Failure(Trouble.LOST, "GPU is lost")
     assert reader.pid == before
