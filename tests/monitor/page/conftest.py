@@ -30,9 +30,10 @@ class Tab:
         self.page.goto(served.url + path)
 
     def ready(self) -> "Tab":
-        """Once squares and panels are there."""
+        """Once squares and panels are there, and news are listened for."""
         self.page.locator("#frame[data-drawn]").wait_for()
         self.page.locator("#free li, #free .none").first.wait_for()
+        self.served.heard()
         return self
 
     def drawn_after(self, act: Callable[[], Any]) -> None:

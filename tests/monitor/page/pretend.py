@@ -17,6 +17,8 @@ from tests.monitor.page.madeup import World
 
 _STILL = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9"><rect width="9" height="9"/></svg>'
 
+_PATIENCE_S = 20.0
+
 
 class Pretended:
     """A world being served, by a clock of its own.
@@ -30,6 +32,7 @@ class Pretended:
         self.now_s = world.as_of_s + 2
         self.asked: list[str] = []
         self.changed = threading.Condition()
+        self.listening = 0
         self.port = 0
         self.stopped = False
 
@@ -43,6 +46,11 @@ class Pretended:
             how(self.world)
             self.world.version += 1
             self.changed.notify_all()
+
+    def heard(self) -> None:
+        """Wait until somebody listens: what changed before is announced to nobody."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.listening > 0, _PATIENCE_S), "nobody listens to events"
 
     def stop(self) -> None:
         with self.changed:
@@ -159,6 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Connection", "close")
         self.end_headers()
         served, told = self.served, 0
+        with served.changed:
+            served.listening += 1
+            served.changed.notify_all()
         with contextlib.suppress(OSError):
             while not served.stopped:
                 with served.changed:
