@@ -51,7 +51,7 @@ FIRST_PER_S = 150.0
 AFTER_S = 300.0
 """For so long the end of all jobs may take."""
 MATCHED_WITHIN_S = 600.0
-MARIADB = ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=512M")
+MARIADB = ("--innodb-buffer-pool-size=2G", "--innodb-log-file-size=2G", "--innodb-io-capacity=2000")
 _OURS = "slurm-gpudbd", "worker"
 _TABLES = "run_device", "run_host", "run"
 
