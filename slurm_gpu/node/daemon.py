@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -64,7 +65,8 @@ class Node:
         self._on_gpu: dict[str, Sequence[int]] = {}
         self._events = EventBook(name, clock, spool)
         self._inventory = Inventory(reader, order, self._events)
-        self._clock_steps = ClockSteps(clock)
+        self._clock_steps = ClockSteps(clock, spool)
+        self._placed_since_s = -math.inf
         self._suspensions = Suspensions(cgroups)
         self._crosscheck = Crosscheck(processes, self._events)
         self._life = LifeCycle(
@@ -75,7 +77,7 @@ class Node:
             events=self._events,
             inventory=self._inventory,
             suspensions=self._suspensions,
-            new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s),
+            new_watch=lambda uuid: DeviceWatch(uuid, clock, processes, interval_s, self._placed_since_s),
         )
         self._unheld_failures: dict[str, Failure] = {}
         self._find_at_s = 0.0
@@ -89,10 +91,14 @@ class Node:
         self._find_devices()
         self._inventory.ask_slurm()
         before = [self._spool.last_host(a.key.segment) for a in self._spool.allocations()]
-        self._life.start(self._hooks.take())
+        events = self._hooks.take()
+        if not self._clock_steps.stood_still(events):
+            self._placed_since_s = self._clock.monotonic()
+        self._life.start(events)
         for host in before:
             if host is not None and not host.final:
                 self._spool.save_host(replace(host, seq=host.seq + 1, final=True))
+        self._clock_steps.write()
         self._commit(self._clock.monotonic())
 
     def step(self) -> None:
@@ -326,6 +332,7 @@ class Node:
         now_s = self._clock.monotonic()
         self._checkpoint_at_s = _next_checkpoint_s(now_s)
         self._life.segments.checkpoint(now_s)
+        self._clock_steps.write()
         for host in () if self._hosts is None else self._hosts.hosts(now_s):
             self._spool.save_host(host)
 

@@ -1,5 +1,6 @@
 """The wall clock is set while slurm-gpud is away, or between two runs: what lasted how long stays right."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from slurm_gpu.database.steady import held_s
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
+from tests.node.test_upheavals import StampedGpu
 
 
 @pytest.mark.parametrize("step_s", [-86400, -3600, -5, 5, 3600])
@@ -85,3 +87,97 @@ def test_a_job_of_which_nothing_was_written_down_before_is_held_since_its_prolog
     unseen, seen = sorted(machine.records(final=None), key=lambda record: record.uptime_s or 0)
     assert (unseen.sampled_s, unseen.held_s) == (0, pytest.approx(10.5, abs=0.02))
     assert held_s([unseen, seen]) == pytest.approx(30.5, abs=0.02)
+
+
+def _utilization_of_a_job_in_an_outage(
+    directory: Path, steps: dict[float, float], *, prolog_s: float
+) -> tuple[float | None, float]:
+    """Percent of the job, which did 80 all the time, and for how long that was measured.
+
+    slurm-gpud is away from 0 s on until 16 s; the clock is set by `steps` (seconds by when), the job begins
+    at `prolog_s` and ends at 26 s.
+    """
+    gpu = StampedGpu(FakeClock())
+    machine = Machine(directory, gpu)
+    machine.start()
+    machine.run(10)
+    machine.kill()
+    start = machine.clock.now_s
+    gpu.work.append(Work(7, start + prolog_s, start + 26, 80, GIB))
+    for at_s, step_s in sorted([*steps.items(), (prolog_s, 0.0)]):
+        machine.run_until(start + at_s)
+        gpu.set_clock(step_s)
+        if at_s == prolog_s:
+            machine.write_hook("prolog", 7, "0")
+    machine.run_until(start + 16)
+    machine.start()
+    machine.run_until(start + 26)
+    machine.hook("epilog", 7, "0")
+    machine.run(3)
+    (record,) = machine.records()
+    assert record.held_s == pytest.approx(26 - prolog_s, abs=0.05)
+    return core(record), record.sampled_s
+
+
+@pytest.mark.parametrize("prolog_s", [3, 7])
+@pytest.mark.parametrize("step_s", [-239.9, -15.31, -4.2, -1.53, 1.53, 15.31, 239.9])
+def test_what_the_driver_stamped_by_another_clock_than_now_is_a_gap(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, step_s: float, prolog_s: float
+) -> None:
+    """Whether it was set before the job began or after: what it was before is not taken for what it did."""
+    percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, {5: step_s}, prolog_s=prolog_s)
+    assert percent == pytest.approx(80, abs=0.5)
+    assert sampled_s == pytest.approx(10, abs=0.3)
+    assert sum("what the driver has kept" in message for message in caplog.messages) == 1
+
+
+def test_a_hook_tells_of_a_clock_that_was_set_there_and_back(tmp_path: Path) -> None:
+    steps = {5.0: -9.7, 12.0: 9.7}
+    percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, steps, prolog_s=7)
+    assert percent == pytest.approx(80, abs=0.5)
+    assert sampled_s == pytest.approx(10, abs=0.3)
+
+
+def test_while_nobody_set_the_clock_the_driver_tells_of_the_outage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    percent, sampled_s = _utilization_of_a_job_in_an_outage(tmp_path, {}, prolog_s=7)
+    assert percent == pytest.approx(80, abs=0.5)
+    assert sampled_s == pytest.approx(19, abs=0.2)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("step_s", [-15.31, 15.31])
+def test_a_clock_that_was_set_while_slurm_gpud_was_away_is_told_of_as_any(
+    machine: Machine, step_s: float
+) -> None:
+    machine.run(10)
+    machine.kill()
+    machine.clock.offset_s += step_s
+    machine.clock.advance(5)
+    machine.start()
+    assert machine.events() == ["clock_step"]
+    assert machine.event_data() == [{"seconds": pytest.approx(step_s, abs=0.01)}]
+
+
+def test_how_the_clocks_stood_in_another_boot_says_nothing(tmp_path: Path, gpu: FakeGpu) -> None:
+    machine = Machine(tmp_path, gpu)
+    machine.start()
+    machine.kill()
+    machine.clock = gpu.clock = FakeClock("boot-2", monotonic_s=20.0)
+    machine.start()
+    machine.run(3)
+    assert machine.events() == []
+
+
+@pytest.mark.parametrize("kept", ["rubbish", None, {"boot_id": "boot-1"}, {"boot_id": 1, "ahead_s": "2"}])
+def test_a_kept_clock_that_cannot_be_read_is_as_none(machine: Machine, kept: object) -> None:
+    machine.run(10)
+    assert machine.spool is not None
+    machine.spool._journal.put("clock", kept)
+    machine.spool.commit()
+    machine.kill()
+    machine.start()
+    machine.run(3)
+    assert machine.events() == []

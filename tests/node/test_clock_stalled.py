@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from slurm_gpu.clock import wall_ahead_s
 from slurm_gpu.node.clockstep import ClockSteps
 from slurm_gpu.node.measure.utilization import UtilizationSpans
+from slurm_gpu.node.shipping.spool import Spool
 from tests.node.fakes import WALL_0, FakeClock
 
 
@@ -42,9 +44,9 @@ def test_on_a_machine_that_always_stalls_the_closest_look_counts() -> None:
     assert wall_ahead_s(clock) == pytest.approx(WALL_0, abs=0.11)
 
 
-def test_nobody_takes_it_for_a_clock_that_was_set() -> None:
+def test_nobody_takes_it_for_a_clock_that_was_set(tmp_path: Path) -> None:
     clock = StallingClock()
-    spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock)
+    spans, steps = UtilizationSpans(clock, clock.now_s), ClockSteps(clock, Spool(tmp_path))
     clock.stalls_s = [0, 0.3]
     assert not spans.clock_was_set(clock.now_s)
     clock.stalls_s = [0, 5]

@@ -177,7 +177,8 @@ def test_the_end_lies_within_the_hold() -> None:
         start_wall_s=WALL - 5,
         positions=(1,),
     )
-    assert over(OVER, restarted) == [NOW - 5]
+    assert over(OVER, restarted) == [NOW - 40]
+    assert over(OVER, dataclasses.replace(restarted, begun_s=NOW - 39)) == [NOW - 39]
 
 
 @pytest.mark.parametrize(

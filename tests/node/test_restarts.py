@@ -4,10 +4,22 @@ import shutil
 
 import pytest
 
+from slurm_gpu.database.steady import held_s
 from slurm_gpu.errors import RecordError
 from slurm_gpu.node.shipping.spool import Spool
+from slurm_gpu.records import Record
 from tests.node.fakes import GIB, FakeClock, FakeGpu, Work
 from tests.node.machine import Machine, core
+
+
+def ship(machine: Machine) -> list[Record]:
+    """slurm-gpudbd takes all that waits, and the node forgets what it need not keep."""
+    records = machine.records(final=None)
+    assert machine.spool is not None
+    for item in machine.spool.waiting(10_000, set(machine.spool.waiting_keys())):
+        machine.spool.shipped(item)
+    machine.spool.commit()
+    return records
 
 
 @pytest.mark.parametrize("epilog", [True, False])
@@ -68,6 +80,53 @@ def test_a_job_that_ended_while_the_daemon_was_away_is_closed_at_its_end(machine
     assert record.held_s == pytest.approx(65, abs=0.02)
     assert 49 < record.sampled_s <= 60
     assert machine.hook_files() == []
+
+
+@pytest.mark.parametrize("shipped", [True, False])
+@pytest.mark.parametrize("killed_again", [True, False])
+def test_an_epilog_that_is_seen_only_after_the_restart_leaves_out_nothing_of_the_hold(
+    machine: Machine, *, killed_again: bool, shipped: bool
+) -> None:
+    """Its stamp is of before slurm-gpud looked for hook files, its file of after."""
+    start = machine.clock.now_s
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 28)
+    before = ship(machine) if shipped else []
+    machine.kill()
+    machine.run_until(start + 32)
+    epilog = machine.write_hook("epilog", 7, "0")
+    written = epilog.read_bytes()
+    epilog.unlink()
+    machine.clock.advance(0.2)
+    machine.start()
+    if killed_again:
+        machine.kill()
+    epilog.write_bytes(written)
+    if killed_again:
+        machine.start()
+    machine.run(3)
+    records = [*before, *machine.records(final=None)]
+    assert held_s(records) == pytest.approx(32, abs=0.02)
+    assert sum(record.held_s for record in records) == pytest.approx(32, abs=0.02)
+    assert max(records, key=lambda record: record.uptime_s or 0).final
+    assert machine.hook_files() == []
+
+
+def test_a_job_that_ended_in_an_outage_is_held_until_then_where_slurm_alone_tells_it(
+    machine: Machine,
+) -> None:
+    start = machine.clock.now_s
+    machine.hook("prolog", 7, "0")
+    machine.run_until(start + 28)
+    machine.kill()
+    end_s = int(start + machine.clock.offset_s) + 60
+    machine.run_until(start + 100)
+    machine.start()
+    machine.run(100)
+    assert machine.node is not None
+    machine.node.ended({7: {"restart": 0, "end_s": end_s}})
+    machine.run(3)
+    assert held_s(machine.records(final=None)) == pytest.approx(60, abs=1.1)
 
 
 def test_a_job_that_lies_wholly_in_an_outage_has_a_record_without_samples(machine: Machine) -> None:

@@ -1,6 +1,5 @@
 """What is pulled away from under a running job: the merged record is the truth, less a gap that is stated."""
 
-import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,14 +128,19 @@ class StampedGpu(FakeGpu):
     """Its rings keep the stamps that they were given, whoever sets the clock afterwards."""
 
     def set_clock(self, seconds: float) -> None:
-        self.set_at_s, self.set_by_s = self.clock.now_s, seconds
+        self._clock_steps().append((self.clock.now_s, seconds))
         self.clock.offset_s += seconds
 
+    def _clock_steps(self) -> list[tuple[float, float]]:
+        """(when, by how much) the clock was set."""
+        steps: list[tuple[float, float]] = self.__dict__.setdefault("steps", [])
+        return steps
+
     def _ticks(self, after_us: int) -> Sequence[tuple[int, float, float]]:
-        until_s = getattr(self, "set_at_s", -math.inf)
         ticks = []
         for stamp, start_s, end_s in super()._ticks(-(1 << 62)):
-            at_us = stamp - round(self.set_by_s * 1e6) if end_s <= until_s else stamp
+            since = sum(by_s for set_s, by_s in self._clock_steps() if end_s <= set_s)
+            at_us = stamp - round(since * 1e6)
             if at_us > after_us:
                 ticks.append((at_us, start_s, end_s))
         return sorted(ticks)

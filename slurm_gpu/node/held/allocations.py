@@ -26,7 +26,8 @@ class Allocation:
     prolog's stamps, or those of the restart after which the watch was taken up again. `begun_s` is
     Clock.monotonic() at the prolog, `prolog_at_s` its wall clock as it stands in the hook's file, which tells
     it apart from others of the same job. `devices` are UUIDs by position, absent while no driver told them.
-    `is_told`: Slurm told of it, and no prolog yet.
+    `is_told`: Slurm told of it, and no prolog yet. `told_until_s` (Clock.monotonic()) is until when the
+    records of earlier watches tell of it, None if this is the first.
     """
 
     key: SegmentKey
@@ -39,6 +40,7 @@ class Allocation:
     uid: int | None = None
     sluid: str | None = None
     is_told: bool = False
+    told_until_s: float | None = None
 
     @property
     def device_names(self) -> Sequence[str]:
@@ -86,8 +88,8 @@ class Allocation:
             is_told=False,
         )
 
-    def continued(self, now_s: float, wall_s: float) -> Allocation:
-        """The same hold in a new segment that begins now.
+    def continued(self, now_s: float, wall_s: float, told_until_s: float) -> Allocation:
+        """The same hold in a new segment that begins now; its records tell of it until `told_until_s`.
 
         Its prolog is told by the clock that it begins by, if somebody has set that since: a record's moments
         are compared with each other.
@@ -97,7 +99,19 @@ class Allocation:
         was_set = abs(prolog_at_s - self.key.prolog_s) > STEP_S + 1
         prolog_s = int(prolog_at_s) if was_set else self.key.prolog_s
         key = replace(self.key, segment=new_segment(), prolog_s=prolog_s)
-        return replace(self, key=key, start_s=now_s, start_wall_s=wall_s)
+        return replace(
+            self, key=key, start_s=now_s, start_wall_s=wall_s, told_until_s=min(told_until_s, now_s)
+        )
+
+    def ended_before(self, end_s: float) -> Allocation:
+        """The same where it ended at `end_s`, before this watch of it began, as an epilog may tell late.
+
+        It begins where the watch before left off then, so that nothing is missing between that and the end.
+        """
+        if self.told_until_s is None or end_s >= self.start_s:
+            return self
+        start_s = min(self.told_until_s, end_s)
+        return replace(self, start_s=start_s, start_wall_s=self.start_wall_s - (self.start_s - start_s))
 
     def to_json(self) -> dict[str, Any]:
         """For the spool."""
@@ -112,6 +126,7 @@ class Allocation:
             "uid": self.uid,
             "sluid": self.sluid,
             "is_told": self.is_told,
+            "told_until_s": self.told_until_s,
         }
 
     @classmethod
@@ -130,6 +145,7 @@ class Allocation:
             uid=value["uid"],
             sluid=value["sluid"],
             is_told=value.get("is_told", False),
+            told_until_s=value.get("told_until_s"),
         )
 
 

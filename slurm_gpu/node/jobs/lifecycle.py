@@ -93,9 +93,7 @@ class LifeCycle:
             if allocation.key.boot_id != self._clock.boot_id():
                 self._close_unwatched(allocation, None)
             elif allocation in restored:
-                self.segments.save_unwritten(allocation, now_s)
-                self._spool.drop_allocation(allocation)
-                self._open(allocation.continued(now_s, wall_s), began_before=True)
+                self._open(self.segments.go_on(allocation, now_s, wall_s), began_before=True)
         if not self._spool.is_whole:  # who else held what until now is not known
             self._unwatched_until_s[None] = now_s
             self._strangers.lost_spool()
@@ -228,6 +226,7 @@ class LifeCycle:
     def _close_by_history(self, allocation: Allocation, end_s: float) -> None:
         """More was counted since it ended than can be taken back: what was written down before stands."""
         segment = self.segments.get(allocation)
+        allocation = allocation.ended_before(end_s)
         for device, tally in segment.tallies.items() if segment is not None else ():
             self.watches[device].drop(tally)
         self.segments.close_late(allocation, end_s, self._clock.monotonic())
@@ -262,9 +261,9 @@ class LifeCycle:
         if segment is None or not segment.tallies or event.boot_id != allocation.key.boot_id:
             self._close_unwatched(allocation, event)
             return
-        end_s = max(allocation.start_s, event.uptime_s)
+        end_s = event.uptime_s
         epilog = event if event.kind is Kind.EPILOG else None
-        if not all(tally.can_take_back(end_s) for tally in segment.tallies.values()):
+        if not segment.can_end_at(end_s):
             self._close_by_history(allocation, end_s)
             if epilog is not None:
                 self.taken.append(epilog)
@@ -274,13 +273,14 @@ class LifeCycle:
         segment.epilog = epilog
         now_s = self._clock.monotonic()
         for device, tally in segment.tallies.items():
-            tally.end_s = max(tally.start_s, event.uptime_s)
+            tally.end_s = max(tally.start_s, end_s)
             self.watches[device].release(tally, now_s)
 
     def _close_unwatched(self, allocation: Allocation, event: HookEvent | None) -> None:
         same_boot = event is not None and event.boot_id == allocation.key.boot_id
         end_s = event.uptime_s if event is not None and same_boot else allocation.start_s
         epilog = event if event is not None and event.kind is Kind.EPILOG else None
+        allocation = allocation.ended_before(end_s)
         self._held_unwatched(allocation, end_s)
         self._forget(allocation)
         self._file(allocation, end_s, epilog)

@@ -191,7 +191,7 @@ class Reconciliation:
             # Without a restart count, that of an earlier run, or of an earlier job with this number.
             earlier = ago_s > now_s - allocation.begun_s + _CLOCKS_DIFFER_S
             if not younger and not earlier and ago_s >= EPILOG_LATE_S:
-                found.append(Over(allocation, min(now_s, max(allocation.start_s, now_s - ago_s))))
+                found.append(Over(allocation, min(now_s, max(allocation.begun_s, now_s - ago_s))))
         return found
 
 

@@ -34,6 +34,11 @@ class Segment:
     ending: bool = False
     epilog: HookEvent | None = None
 
+    def can_end_at(self, at_s: float) -> bool:
+        """Had its watch begun by then, and is all still known that was counted since?"""
+        begun = self.allocation.ended_before(at_s) is self.allocation
+        return begun and all(tally.can_take_back(at_s) for tally in self.tallies.values())
+
 
 class SegmentBook:
     """All segments that this process watches, and their records in the spool."""
@@ -114,7 +119,14 @@ class SegmentBook:
                 self._spool.save_record(_closed(last, allocation, end_s, last.seq + 1))
         self._drop(allocation)
 
-    def save_unwritten(self, allocation: Allocation, until_s: float) -> None:
+    def go_on(self, allocation: Allocation, now_s: float, wall_s: float) -> Allocation:
+        """That of an earlier process, in a new segment from now on."""
+        self._save_unwritten(allocation, now_s)
+        told_until_s = self._told_until_s(allocation)
+        self._spool.drop_allocation(allocation)
+        return allocation.continued(now_s, wall_s, told_until_s)
+
+    def _save_unwritten(self, allocation: Allocation, until_s: float) -> None:
         """Write down that it was held until then, where a process was killed before it wrote a record.
 
         The next segment tells of that time in whole seconds only.
@@ -123,6 +135,15 @@ class SegmentBook:
             if self._last_record(allocation.key.segment, device) is None:
                 tally = self._tally(allocation, device)
                 self._spool.save_record(tally.record(max(until_s, tally.start_s)))
+
+    def _told_until_s(self, allocation: Allocation) -> float:
+        """Until when (Clock.monotonic()) its records in the spool tell of it."""
+        told = [allocation.start_s if allocation.told_until_s is None else allocation.told_until_s]
+        for device in allocation.device_names:
+            last = self._last_record(allocation.key.segment, device)
+            if last is not None:
+                told.append(allocation.start_s + last.held_s)
+        return max(told)
 
     def _last_record(self, segment: str, device: str) -> Record | None:
         try:

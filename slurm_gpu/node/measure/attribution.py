@@ -22,7 +22,7 @@ from slurm_gpu.node.measure.shares import (
     shared,
 )
 from slurm_gpu.node.measure.tally import Tally
-from slurm_gpu.node.measure.utilization import Span, UtilizationSpans
+from slurm_gpu.node.measure.utilization import SAMPLE_MAX_S, Span, UtilizationSpans
 
 # What was seen is counted only after the epilog that makes it void had time to be seen.
 LAG_S = 0.04
@@ -41,10 +41,13 @@ class Others:
 
 
 class Attribution:
-    """Of one device: `after_us` tells what to read, `take` gives what came to the tallies of its holders."""
+    """Of one device: `after_us` tells what to read, `take` gives what came to the tallies of its holders.
 
-    def __init__(self, clock: Clock, others: Others) -> None:
-        self._clock, self._others = clock, others
+    Of stamps that the driver made before `placed_since_s` nobody can tell what time they mean.
+    """
+
+    def __init__(self, clock: Clock, others: Others, placed_since_s: float = -math.inf) -> None:
+        self._clock, self._others, self._placed_since_s = clock, others, placed_since_s
         self._spans = UtilizationSpans(clock, 0.0)
         self._waiting: deque[Span] = deque()
         self._job_samples = JobSamples(0)
@@ -52,20 +55,20 @@ class Attribution:
         """Up to then all that there is has been given out."""
 
     def begin(self, start_s: float) -> None:
-        """Somebody holds the device again since then; the driver's ring still tells what it did."""
-        self._spans = self._spans_since(start_s)
+        """Somebody holds the device again since then; the driver's ring still tells what it did, mostly."""
+        placed = start_s - SAMPLE_MAX_S >= self._placed_since_s
+        since_s = start_s if placed else self._clock.monotonic()
+        was_set = not placed or self._spans.was_set_back()
+        self._spans = UtilizationSpans(self._clock, since_s, was_set=was_set)
         self._waiting.clear()
-        self._job_samples = JobSamples(self._to_us(start_s))
+        self._job_samples = JobSamples(self._to_us(since_s))
         self.settled_s = start_s
 
     def resume(self, now_s: float) -> None:
         """The device answers again; what happened in between is a gap."""
-        self._spans = self._spans_since(now_s)
+        self._spans = UtilizationSpans(self._clock, now_s, was_set=self._spans.was_set_back())
         self._waiting.clear()
         self._job_samples.begin(self._to_us(now_s))
-
-    def _spans_since(self, since_s: float) -> UtilizationSpans:
-        return UtilizationSpans(self._clock, since_s, was_set_back=self._spans.was_set_back())
 
     @property
     def has_ring(self) -> bool:

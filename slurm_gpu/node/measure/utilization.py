@@ -36,8 +36,8 @@ class UtilizationSpans:
     `has_ring` is False where the device has only a current value, which has to be read more often.
     """
 
-    def __init__(self, clock: Clock, since_s: float, *, was_set_back: bool = False) -> None:
-        """`was_set_back`: the wall clock was, perhaps so lately that the ring has stamps of before."""
+    def __init__(self, clock: Clock, since_s: float, *, was_set: bool = False) -> None:
+        """`was_set`: the wall clock was; what the ring holds may have been stamped before or after."""
         self._clock = clock
         self._offset_s = wall_ahead_s(clock)
         self._since_s = since_s
@@ -49,7 +49,7 @@ class UtilizationSpans:
         # Stamps that lay ahead of the clock at the first reading, or the first since it was set: it was set
         # back since they were made, be it before anybody looked.
         self._from_before: set[int] = set()
-        self._is_first, self._was_set_back = True, was_set_back
+        self._is_first, self._was_set = True, was_set
 
     @property
     def after_us(self) -> int:
@@ -71,11 +71,11 @@ class UtilizationSpans:
         ring = reading.ring or ()
         if ring and self._is_first:
             self._from_before.update(sample.at_us for sample in ring if sample.at_us > latest_us)
-            if self._from_before or self._was_set_back:
+            if self._from_before or self._was_set:
                 # Those before these were stamped before, too; which of the others were, nobody can tell.
                 self._begin_at(now_s)
                 ring = ()
-            self._is_first = self._was_set_back = False
+            self._is_first = self._was_set = False
         for sample in ring:
             if sample.at_us > latest_us or sample.at_us in self._from_before:
                 continue
@@ -113,7 +113,7 @@ class UtilizationSpans:
         if moved:
             self._begin_at(now_s)
             self._from_before.clear()
-            self._is_first, self._was_set_back = True, was_set_back
+            self._is_first, self._was_set = True, was_set_back
         return moved
 
     def was_set_back(self) -> bool:

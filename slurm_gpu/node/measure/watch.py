@@ -51,17 +51,25 @@ class DeviceWatch:
     """One device, from the first holder to the last: `request` says what to read, `take` counts it.
 
     Times are Clock.monotonic() seconds; `interval_s` is that between looks (pace.py). `failure` is why the
-    device says nothing any more, until `recover`; that time is a gap.
+    device says nothing any more, until `recover`; that time is a gap. So is what was before `placed_since_s`:
+    the wall clock, by which the driver stamps, may have been set by then.
     """
 
-    def __init__(self, uuid: str, clock: Clock, processes: ProcessJobs, interval_s: float) -> None:
+    def __init__(
+        self,
+        uuid: str,
+        clock: Clock,
+        processes: ProcessJobs,
+        interval_s: float,
+        placed_since_s: float = -math.inf,
+    ) -> None:
         self.uuid = uuid
         self.failure: Failure | None = None
         self._clock, self._processes = clock, processes
         self._pace = Pace(interval_s)
         self._holders: list[_Holder] = []
         self._others = Others()
-        self._attribution = Attribution(clock, self._others)
+        self._attribution = Attribution(clock, self._others, placed_since_s)
         self._asked: Request | None = None
         self._looked_s: float | None = None
         self._read_s = -math.inf

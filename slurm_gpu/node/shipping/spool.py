@@ -20,6 +20,7 @@ from typing import Any
 
 from slurm_gpu import __version__
 from slurm_gpu.errors import OutsideError
+from slurm_gpu.node.clockstep import Offset
 from slurm_gpu.node.held.allocations import Allocation
 from slurm_gpu.node.shipping.journal import Journal
 from slurm_gpu.records import Event, Host, HostRun, Record
@@ -42,6 +43,7 @@ _OPENED = "opened"
 FORMAT = 1
 """Of what lies in the spool: greater where an older slurm-gpud would misunderstand it."""
 _FORMAT = "format"
+_CLOCK = "clock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,19 @@ class Spool:
     def drop_ended_run(self, job_id: int) -> None:
         """Forget it; that nothing was known is no error."""
         self._journal.remove(f"{_ENDED}{job_id}")
+
+    # How the clocks stood (slurm_gpu.node.clockstep)
+
+    def clock_offset(self) -> Offset | None:
+        """What was saved last; None if nothing was, or it cannot be read."""
+        match self._journal.get(_CLOCK):
+            case {"boot_id": str(boot_id), "ahead_s": int() | float() as ahead_s}:
+                return Offset(boot_id, ahead_s)
+        return None
+
+    def save_clock_offset(self, offset: Offset) -> None:
+        """Replace it."""
+        self._journal.put(_CLOCK, offset._asdict())
 
     # Records and events
 
