@@ -1,0 +1,353 @@
+"""How often `slurm-gpu diagnose` is right: trainings with injected faults, and healthy ones.
+
+    .venv/bin/python bench/diagnose.py [--cases 250] [--seed 1000] [--jobs 2] [--json]
+
+The streams are synthetic: bench/diagnose_injector*.py simulates synchronous training step by step and tells
+of it as slurm-gpud would; it shares no code with slurm_gpu.diagnose. **Seeds 1 to 99 are for development;
+those from 1000 on are for examination, and nobody who works on the rules looks at them.**
+
+A case is right where its cause is; `cannot tell` is neither right nor wrong, but lowers recall. Suspicions
+count as much as what is sure. Of a healthy training four moments are judged; an alarm at any is a false one.
+Takes some 2 minutes on 2 cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench.arguments import number
+from bench.diagnose_baselines import max_deviation, minder_like
+from bench.diagnose_injector import CAUSES, Case, faulty, healthy, undecidable
+from bench.diagnose_score import (
+    TROUBLE,
+    Outcome,
+    blamed_right,
+    by_class,
+    confusion,
+    detection,
+    false_alarms,
+    named_right,
+)
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.diagnose.verdict import Cause
+
+EXAMINATION = 1000
+BASELINES = {"max deviation": max_deviation, "Minder-like": minder_like}
+LOOKS_S = (5, 10, 15, 20, 25, 30, 35, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)
+"""After a fault began: when it is looked at."""
+HEALTHY_LOOKS = 3
+LARGE = 0.15
+Spec = tuple[str, int, str, int]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--cases", type=number(10), default=250, help="of each, faulty and healthy (default: %(default)s)"
+    )
+    parser.add_argument("--seed", type=number(0), default=EXAMINATION, help="(default: %(default)s)")
+    parser.add_argument("--jobs", type=number(1), default=os.cpu_count() or 1, help="processes at once")
+    parser.add_argument("--wrong", action="store_true", help="list every case that went wrong")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    arguments = parser.parse_args()
+    begin = time.monotonic()
+    outcomes = examine(specs(arguments.seed, arguments.cases), arguments.jobs)
+    values = report(outcomes, wrong=arguments.wrong)
+    print(
+        f"{len(outcomes)} cases in {time.monotonic() - begin:.0f} s, seed {arguments.seed}; synthetic streams"
+    )
+    if arguments.json:
+        print(json.dumps(values))
+
+
+def specs(seed: int, cases: int) -> list[Spec]:
+    """What is drawn: faults of all classes alike, as many healthy trainings, a few that nobody can tell."""
+    found: list[Spec] = [
+        ("faulty", seed, cause.value, n) for n in range(-(-cases // len(CAUSES))) for cause in CAUSES
+    ]
+    found += [("healthy", seed, "", n) for n in range(cases)]
+    found += [("undecidable", seed, "", n) for n in range(max(2, cases // 20))]
+    return found
+
+
+def examine(found: Sequence[Spec], jobs: int) -> list[Outcome]:
+    """Each case drawn and judged, by several processes."""
+    if jobs == 1:
+        return [judge(spec) for spec in found]
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        return list(pool.imap(judge, found, chunksize=4))
+
+
+def drawn(spec: Spec) -> Case:
+    """The case that is meant."""
+    what, seed, cause, n = spec
+    if what == "faulty":
+        return faulty(seed, Cause(cause), n)
+    return healthy(seed, n) if what == "healthy" else undecidable(seed, n)
+
+
+def judge(spec: Spec) -> Outcome:
+    """Of a case the last look, those before it, and what the baselines say."""
+    case = drawn(spec)
+    series = case.recording.series()
+    verdict = diagnose(series, groups=case.groups, running=case.running)
+    fault = case.fault
+    well = fault is None or case.undecidable
+    others = {}
+    for name, baseline in BASELINES.items():
+        row = baseline(series)
+        others[name] = (row is not None, row is not None and blamed_right(case, row))
+    alarms = [] if fault is not None else _alarms(case, spec)
+    if fault is None and verdict.cause in TROUBLE:
+        alarms.append((verdict.cause.value, verdict.suspect))
+    detected = None
+    onset = fault is not None and fault.since_s is not None and not case.timeline
+    if onset and fault is not None and fault.since_s is not None:
+        detected = _detected(case, fault.since_s)
+    return Outcome(
+        name=case.name,
+        kind=case.kind,
+        source="injected",
+        truth=case.cause,
+        undecidable=case.undecidable,
+        size=0.0 if fault is None else fault.size,
+        n_gpus=case.job.n_workers,
+        model=case.job.model.name,
+        timeline=case.timeline,
+        hosts=bool(case.recording.hosts),
+        gpu_hours=case.gpu_hours,
+        said=verdict.cause,
+        said_kind=verdict.kind,
+        suspect=verdict.suspect,
+        culprit=None if well or verdict.cause is not case.cause else named_right(case, verdict),
+        alarms=tuple(alarms),
+        detected_s=detected,
+        onset=onset,
+        others=others,
+    )
+
+
+def _alarms(case: Case, spec: Spec) -> list[tuple[str, bool]]:
+    """What is found in a healthy training at moments before its end."""
+    rng = np.random.default_rng([spec[1], spec[3], 1])
+    found = []
+    for at in rng.uniform(0.15, 1.0, HEALTHY_LOOKS) * case.length_s:
+        verdict = diagnose(case.recording.series(float(at)), groups=case.groups)
+        if verdict.cause in TROUBLE:
+            found.append((verdict.cause.value, verdict.suspect))
+    return found
+
+
+def _detected(case: Case, since_s: float) -> float | None:
+    for after_s in LOOKS_S:
+        if since_s + after_s > case.length_s:
+            break
+        verdict = diagnose(case.recording.series(since_s + after_s), groups=case.groups)
+        if verdict.cause is case.cause:
+            return float(after_s)
+    return None
+
+
+def report(outcomes: Sequence[Outcome], *, wrong: bool) -> dict[str, Any]:
+    """The tables, and what --json tells."""
+    judged = [item for item in outcomes if not item.undecidable]
+    _print_confusion(outcomes)
+    classes = by_class(outcomes)
+    large = by_class([item for item in judged if item.size >= LARGE or item.truth is Cause.HEALTHY])
+    print(f"\n{'':22} {'cases':>6} {'precision':>10} {'recall':>7} {'>= 15 %':>8} {'culprit':>8}")
+    for cause, row in classes.items():
+        print(
+            f"{cause.value:22} {row.cases:6} {_share(row.precision):>10} {row.recall:7.3f} "
+            f"{_share(large[cause].recall if cause in large else None):>8} {_share(row.culprit):>8}"
+        )
+    _print_parts(judged)
+    _print_baselines(judged)
+    values = _figures(outcomes, judged, classes)
+    detection_lines = values["detection"]
+    print("\nseconds from the fault to the first right verdict, by the data; slurm-gpud ships each 10 s")
+    for name, row in detection_lines.items():
+        print(
+            f"  {name:34} {row['found']:3} of {row['cases']:3}, median {_plain(row['median_s'])}, "
+            f"p90 {_plain(row['p90_s'])}, within {row['goal_s']} s: {row['within']:.0%}"
+        )
+    if wrong:
+        _print_wrong(outcomes)
+    return values
+
+
+def _figures(
+    outcomes: Sequence[Outcome], judged: Sequence[Outcome], classes: dict[Cause, Any]
+) -> dict[str, Any]:
+    windows = [item for item in judged if not item.timeline]
+    alarmed, hours = false_alarms(windows)
+    sure, _ = false_alarms(windows, sure=True)
+    long_alarmed, long_hours = false_alarms([item for item in judged if item.timeline])
+    print(
+        f"\nfalse alarms: {alarmed} in {hours:,.0f} GPU-hours of healthy windows "
+        f"({sure} of them more than a suspicion), {long_alarmed} in {long_hours:,.0f} of courses of hours"
+    )
+    right = [item for item in judged if item.culprit is not None]
+    precisions = [row.precision for row in classes.values() if row.precision is not None]
+    return {
+        "precision": round(min(precisions, default=0.0), 4),
+        "recall": round(min((row.recall for row in classes.values()), default=0.0), 4),
+        "culprit": round(sum(bool(item.culprit) for item in right) / max(len(right), 1), 4),
+        "false_alarms_per_1000_gpu_job_hours": round(1000 * alarmed / hours, 3) if hours else None,
+        "false_alarms_per_1000_gpu_job_hours_sure": round(1000 * sure / hours, 3) if hours else None,
+        "false_alarms_per_1000_gpu_job_hours_courses": (
+            round(1000 * long_alarmed / long_hours, 4) if long_hours else None
+        ),
+        "cases": len(outcomes),
+        "by_class": {
+            cause.value: {
+                "cases": row.cases,
+                "precision": row.precision,
+                "recall": row.recall,
+                "culprit": row.culprit,
+            }
+            for cause, row in classes.items()
+        },
+        "detection": {
+            "hang or failing": _delay(
+                [i for i in judged if i.truth is Cause.HANG or i.kind == "failing"], 30
+            ),
+            "slow, >= 15 %": _delay(
+                [i for i in judged if i.truth is Cause.SLOW and i.size >= LARGE and i.kind != "failing"],
+                180,
+            ),
+            "any but hang, >= 15 %": _delay(
+                [i for i in judged if i.truth is not Cause.HANG and i.size >= LARGE and i.kind != "failing"],
+                180,
+            ),
+        },
+        "baselines": {name: _blamed(judged, name) for name in ("slurm-gpu", *BASELINES)},
+    }
+
+
+def _delay(items: Sequence[Outcome], goal_s: float) -> dict[str, Any]:
+    cases, after = detection(items)
+    within = sum(seconds <= goal_s for seconds in after)
+    return {
+        "cases": cases,
+        "found": len(after),
+        "median_s": after[len(after) // 2] if after else None,
+        "p90_s": after[int(0.9 * (len(after) - 1))] if after else None,
+        "goal_s": goal_s,
+        "within": within / cases if cases else 0.0,
+    }
+
+
+def _blamed(judged: Sequence[Outcome], name: str) -> dict[str, float]:
+    """Faulty or not, whoever says so: what baselines can say too."""
+
+    def alarm(item: Outcome) -> tuple[bool, bool]:
+        if name == "slurm-gpu":
+            return item.said in TROUBLE, bool(item.culprit)
+        return item.others[name]
+
+    faulty_ones = [item for item in judged if item.truth in TROUBLE]
+    well = [item for item in judged if item.truth is Cause.HEALTHY]
+    found = sum(alarm(item)[0] for item in faulty_ones)
+    false = sum(alarm(item)[0] for item in well)
+    return {
+        "precision": round(found / max(found + false, 1), 4),
+        "recall": round(found / max(len(faulty_ones), 1), 4),
+        "culprit": round(sum(alarm(item)[1] for item in faulty_ones) / max(found, 1), 4),
+        "false_alarms": false,
+    }
+
+
+def _print_confusion(outcomes: Sequence[Outcome]) -> None:
+    short = {cause: cause.value.split()[0] for cause in Cause}
+    table = confusion(outcomes)
+    print(f"{'is, and was said to be':22}" + "".join(f"{short[cause]:>15}" for cause in Cause))
+    for truth, row in table.items():
+        if any(row.values()):
+            name = "nobody could tell" if truth is Cause.UNKNOWN else truth.value
+            print(f"{name:22}" + "".join(f"{row[cause] or '·':>15}" for cause in Cause))
+
+
+def _print_parts(judged: Sequence[Outcome]) -> None:
+    """Recall by size, by what is told, and by kind of fault."""
+    are = [item for item in judged if item.truth in TROUBLE]
+    sized = [item for item in are if item.truth is not Cause.HANG and item.kind != "failing"]
+    edges = (0.05, 0.10, 0.15, 0.25, 0.40, 0.61)
+    parts = {
+        f"{low:.0%} to {min(high, 0.6):.0%}": [item for item in sized if low <= item.size < high]
+        for low, high in itertools.pairwise(edges)
+    }
+    print("\nrecall by size   " + _line(parts))
+    parts = {model: [item for item in are if item.model == model] for model in sorted({i.model for i in are})}
+    print("by GPU           " + _line(parts))
+    parts = {
+        "windows, hosts": [item for item in are if not item.timeline and item.hosts],
+        "without hosts": [item for item in are if not item.timeline and not item.hosts],
+        "courses": [item for item in are if item.timeline],
+    }
+    print("by what is told  " + _line(parts))
+    for cause in TROUBLE:
+        kinds = sorted({item.kind for item in are if item.truth is cause})
+        parts = {kind: [item for item in are if item.truth is cause and item.kind == kind] for kind in kinds}
+        if parts:
+            print(f"{cause.value.split()[0]:16} " + _line(parts))
+
+
+def _line(parts: dict[str, list[Outcome]]) -> str:
+    return ", ".join(
+        f"{name} {sum(item.right for item in items) / len(items):.2f} ({len(items)})"
+        for name, items in parts.items()
+        if items
+    )
+
+
+def _print_baselines(judged: Sequence[Outcome]) -> None:
+    print(f"\n{'faulty or not, and who':22} {'precision':>10} {'recall':>7} {'right one':>10} {'false':>6}")
+    for name in ("slurm-gpu", *BASELINES):
+        row = _blamed(judged, name)
+        label = name if name == "slurm-gpu" else f"{name} (ours)"
+        print(
+            f"{label:22} {row['precision']:10.3f} {row['recall']:7.3f} {row['culprit']:10.3f} "
+            f"{row['false_alarms']:6.0f}"
+        )
+
+
+def _print_wrong(outcomes: Sequence[Outcome]) -> None:
+    print()
+    for item in outcomes:
+        well = item.truth is Cause.HEALTHY or item.undecidable
+        if (well and (item.alarms or item.said in TROUBLE)) or (
+            not well and not (item.right and item.culprit)
+        ):
+            named = "" if item.culprit is None else ", named right" if item.culprit else ", named wrong"
+            print(
+                f"{item.name} ({item.kind}, {item.size:.0%}, {item.n_gpus} {item.model}"
+                f"{', course' if item.timeline else ''}{', hosts' if item.hosts else ''}): "
+                f"{item.said.value} ({item.said_kind}){named} {' '.join(a for a, _ in item.alarms)}"
+            )
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _plain(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} s"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""What others would say of the same streams: our own implementations of two published ways, and so labelled.
+
+Both know one answer, who is faulty, and none of causes. Thresholds are those with the best F1 on development
+seeds (bench/diagnose.py --seed 1), so that they are shown at their best.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.series import Metric, Series
+
+Floats = NDArray[np.float64]
+MAX_DEVIATION = 0.15
+MINDER_Z, MINDER_S, MINDER_CONTINUITY_S = 2.2, 30.0, 120.0
+_PRIORITY = (
+    # Of the metrics that Minder found to matter most, those that there are, in its order.
+    Metric.PCIE,
+    Metric.CPU,
+    Metric.UTIL,
+    Metric.POWER,
+    Metric.SM_ACTIVE,
+    Metric.SM_CLOCK,
+    Metric.TENSOR,
+    Metric.NVLINK,
+)
+_DEVIATING = (
+    Metric.UTIL,
+    Metric.SM_ACTIVE,
+    Metric.TENSOR,
+    Metric.POWER,
+    Metric.SM_CLOCK,
+    Metric.PCIE,
+    Metric.NVLINK,
+)
+
+
+def max_deviation(series: Series, threshold: float = MAX_DEVIATION) -> int | None:
+    """The worker whose mean of any metric lies furthest from the mean of all workers, in parts of it."""
+    worst, found = threshold, None
+    for metric in _DEVIATING:
+        matrix = series.get(metric)
+        if matrix is None or matrix.shape[1] == 0:
+            continue
+        means = _means(matrix)
+        whole = _mean(means)
+        if not whole > 0:
+            continue
+        apart = np.abs(means / whole - 1)
+        if np.isfinite(apart).any() and (most := float(np.nanmax(apart))) > worst:
+            worst, found = most, int(np.nanargmax(apart))
+    return found
+
+
+def minder_like(series: Series, threshold: float = MINDER_Z) -> int | None:
+    """Deng et al., "Minder" (NSDI'25), without its autoencoder, which means over 30 s stand in for.
+
+    For each metric in its order: in each stretch the worker whose distances to all others sum up to the most,
+    by z-score; who it is for `MINDER_CONTINUITY_S` without a break is faulty.
+    """
+    width = max(1, round(MINDER_S / series.width_s))
+    needed = max(2, round(MINDER_CONTINUITY_S / (width * series.width_s)))
+    n = series.n_bins // width
+    if n < needed or len(series.workers) < 3:
+        return None
+    for metric in _PRIORITY:
+        matrix = series.get(metric)
+        if matrix is None:
+            continue
+        parts = matrix[:, -n * width :].reshape(len(matrix), n, width)
+        stretches = np.stack([_means(parts[:, k]) for k in range(n)], axis=1)
+        if (found := _continued(stretches, needed, threshold)) is not None:
+            return found
+    return None
+
+
+def _continued(stretches: Floats, needed: int, threshold: float) -> int | None:
+    last, run = None, 0
+    for column in stretches.T:
+        told = np.isfinite(column)
+        if told.sum() < 3:
+            last, run = None, 0
+            continue
+        distance = np.abs(column[:, None] - column[None, told]).sum(axis=1)
+        spread = float(distance[told].std())
+        if spread <= 1e-9:
+            last, run = None, 0
+            continue
+        z = np.where(told, (distance - distance[told].mean()) / spread, -np.inf)
+        who = int(z.argmax())
+        if z[who] < threshold:
+            last, run = None, 0
+            continue
+        run = run + 1 if who == last else 1
+        last = who
+        if run >= needed:
+            return who
+    return None
+
+
+def _means(matrix: Floats) -> Floats:
+    """Of each row, of what was told; NaN of gaps alone."""
+    told = np.isfinite(matrix)
+    count = told.sum(axis=1)
+    return np.where(count > 0, np.where(told, matrix, 0.0).sum(axis=1) / np.maximum(count, 1), np.nan)
+
+
+def _mean(values: Floats) -> float:
+    told = values[np.isfinite(values)]
+    return float(told.mean()) if len(told) else float("nan")

@@ -1,0 +1,341 @@
+"""What slurm-gpud tells of an injected training: the window second by second, or the timeline.
+
+As docs/slurm-gpud.md says how numbers come about: utilisation and memory each second, all else at looks at
+details, each `details_s`, whose phase is each node's own. Counters are means between two looks; the clock and
+what throttles it are the mean of what was seen at both. Clocks of nodes are up to 2 s apart, values are
+quantised as NVML tells them, and there are gaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.diagnose_injector_job import Floats, Job
+from bench.diagnose_injector_play import (
+    CLOCK,
+    CPU,
+    DRAM,
+    INFINIBAND,
+    NETWORK,
+    NVLINK,
+    PCIE,
+    POWER,
+    SM,
+    TENSOR,
+    THROTTLE,
+    UTIL,
+    Play,
+)
+from slurm_gpu.diagnose.series import Course, HostCourse, Metric, Series, Worker, align
+from slurm_gpu.records import Event
+
+START_S = 1_790_000_000.0
+"""Wall clock of second 0 of a recording."""
+EDGE_S = 4.0
+"""A play reaches so far beyond both ends of its recording, since clocks differ."""
+_HOST_S = 10.0
+_LEVELS = 250
+_NOISE = {
+    POWER: 0.008,
+    SM: 0.003,
+    TENSOR: 0.005,
+    DRAM: 0.01,
+    NVLINK: 0.005,
+    PCIE: 0.02,
+    CLOCK: 0.001,
+}
+_NAMES = {
+    UTIL: Metric.UTIL,
+    SM: Metric.SM_ACTIVE,
+    TENSOR: Metric.TENSOR,
+    DRAM: Metric.DRAM,
+    POWER: Metric.POWER,
+    CLOCK: Metric.SM_CLOCK,
+    THROTTLE: Metric.THROTTLE,
+    NVLINK: Metric.NVLINK,
+    PCIE: Metric.PCIE,
+}
+_CLOCK_STEP = 15 / 1980
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collector:
+    """How one case was watched."""
+
+    offsets_s: Floats
+    """Of each node's clock."""
+    details_s: float
+    phases_s: Floats
+    gaps: tuple[tuple[int, float, float], ...]
+    """(node, from, to) in which it told nothing."""
+    silent: tuple[int, ...]
+    """Nodes that tell nothing at all."""
+    hosts: bool
+    lost: tuple[tuple[int, float], ...] = ()
+    """(worker, since) that fell off the bus."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """Values of each worker (n_workers, n) in bins of `width_s`, and when they were known."""
+
+    job: Job
+    workers: tuple[Worker, ...]
+    values: dict[Metric, Floats]
+    hosts: dict[Metric, Floats]
+    known_s: dict[Metric, Floats]
+    width_s: float
+    step: float
+    silent: tuple[int, ...]
+    events: tuple[Event, ...] = ()
+
+    def series(self, until_s: float | None = None) -> Series:
+        """As it is known at that second of the recording; None for its end."""
+        n = next(iter(self.values.values())).shape[1]
+        end = n if until_s is None else int(until_s // self.width_s)
+        courses, node = [], self.job.node()
+        for row, worker in enumerate(self.workers):
+            if node[row] in self.silent:
+                continue
+            told = {}
+            for metric, matrix in self.values.items():
+                line = matrix[row, :end]
+                if until_s is not None and metric in self.known_s:
+                    line = np.where(self.known_s[metric][row, :end] <= until_s, line, np.nan)
+                if np.isfinite(line).any():
+                    told[metric] = line
+            courses.append(
+                Course(worker=worker, start_s=START_S, width_s=self.width_s, values=told, step=self.step)
+            )
+        missing = [worker for row, worker in enumerate(self.workers) if node[row] in self.silent]
+        hosts = [
+            HostCourse(
+                node=f"n{number + 1}",
+                start_s=START_S,
+                width_s=_HOST_S,
+                values={
+                    metric: matrix[number, : int(end * self.width_s // _HOST_S)]
+                    for metric, matrix in self.hosts.items()
+                },
+            )
+            for number in range(self.job.n_nodes)
+            if self.hosts and number not in self.silent
+        ]
+        known = START_S + (n * self.width_s if until_s is None else until_s)
+        # XIDs are seen at looks at details, the last of which may be ten seconds old.
+        events = [event for event in self.events if event.at_s <= known]
+        return align(courses, hosts=hosts, missing=missing, events=events)
+
+
+def workers_of(job: Job) -> tuple[Worker, ...]:
+    """Named as the command has them: by node, UUID and index."""
+    return tuple(
+        Worker(
+            node=f"n{rank // job.per_node + 1}",
+            device=f"GPU-{rank // job.per_node + 1:04x}-{rank % job.per_node:x}",
+            index=rank % job.per_node,
+        )
+        for rank in range(job.n_workers)
+    )
+
+
+def draw_collector(job: Job, rng: np.random.Generator, length_s: float, *, gaps: bool = True) -> Collector:
+    """Any: clocks up to 2 s apart; in a quarter of the cases gaps, in one of 25 a silent node."""
+    details_s = 10.0
+    found = []
+    if gaps and rng.random() < 0.25:
+        for _ in range(int(rng.integers(1, 3))):
+            begin = float(rng.uniform(0, length_s * 0.9))
+            found.append(
+                (int(rng.integers(job.n_nodes)), begin, begin + length_s * float(rng.uniform(0.02, 0.08)))
+            )
+    silent = (int(rng.integers(job.n_nodes)),) if gaps and job.n_nodes > 3 and rng.random() < 0.04 else ()
+    return Collector(
+        offsets_s=np.clip(rng.normal(0, 0.6, job.n_nodes), -2, 2)
+        if rng.random() < 0.5
+        else np.zeros(job.n_nodes),
+        details_s=details_s,
+        phases_s=rng.uniform(0, details_s, job.n_nodes),
+        gaps=tuple(found),
+        silent=silent,
+        hosts=bool(rng.random() < 0.5),
+    )
+
+
+def record_window(
+    play: Play, collector: Collector, seconds: int, rng: np.random.Generator, events: Sequence[Event] = ()
+) -> Recording:
+    """The window of so many seconds."""
+    job = play.job
+    times, workers, nodes = play.integrals()
+    node = job.node()
+    values = {metric: np.full((job.n_workers, seconds), np.nan) for metric in _told(job)}
+    known = np.full((job.n_workers, seconds), np.inf)
+    util_known = np.broadcast_to(np.arange(1.0, seconds + 1), (job.n_workers, seconds))
+    offset = collector.offsets_s
+    wander = _wander(job, rng, np.arange(seconds) + 0.5)
+    for number in range(job.n_nodes):
+        rows = node == number
+        seconds_at = np.arange(seconds + 1) - offset[number]
+        util = np.diff(_at(times, workers[:, rows, UTIL], seconds_at), axis=0).T
+        values[Metric.UTIL][rows] = _percent(util, rng)
+        begin = collector.phases_s[number] - collector.details_s
+        looks = np.arange(begin, seconds + collector.details_s, collector.details_s)
+        looks = looks[(looks >= -EDGE_S + 1) & (looks <= seconds)]
+        here = workers[:, rows]
+        summed = _at(times, here, looks - offset[number])
+        before = _at(times, here[..., [CLOCK, THROTTLE]], looks - offset[number] - 1.0)
+        means = np.diff(summed, axis=0) / np.diff(looks)[:, None, None]
+        seen = summed[..., [CLOCK, THROTTLE]] - before
+        seen[..., 1] = rng.random(seen[..., 1].shape) < seen[..., 1]
+        means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
+        means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
+        means[..., [CLOCK, THROTTLE]] = (seen[:-1] + seen[1:]) / 2
+        # A look's values stand in the seconds whose middle lies before it.
+        which = np.searchsorted(looks, np.arange(seconds) + 0.5) - 1
+        there = (which >= 0) & (which < len(means))
+        for channel, metric in _NAMES.items():
+            if metric in values and channel != UTIL:
+                told = _noisy(channel, means[..., channel].T, rng)
+                values[metric][np.ix_(rows, there)] = told[:, which[there]]
+        known[np.ix_(rows, there)] = looks[1:][which[there]]
+    for channel in (CLOCK, POWER):
+        if not (job.clock > 0.965).all():  # under a power cap: with the temperature
+            values[_NAMES[channel]] *= wander
+    values[Metric.SM_CLOCK] = np.round(values[Metric.SM_CLOCK] / _CLOCK_STEP) * _CLOCK_STEP
+    values[Metric.MEM_USED] = _memory(job, seconds, rng)
+    hosts = _hosts(job, times, nodes, np.arange(0, seconds + 1, _HOST_S)[:, None] - offset, rng)
+    recording = Recording(
+        job=job,
+        workers=workers_of(job),
+        values=values,
+        hosts=hosts if collector.hosts else {},
+        known_s={
+            metric: util_known if metric in (Metric.UTIL, Metric.MEM_USED) else known for metric in values
+        },
+        width_s=1.0,
+        step=0.0,
+        silent=collector.silent,
+        events=tuple(events),
+    )
+    _forget(recording, collector)
+    return recording
+
+
+def record_timeline(
+    play: Play, collector: Collector, seconds: int, rng: np.random.Generator, events: Sequence[Event] = ()
+) -> Recording:
+    """The whole course in at most 256 bins, of one byte each."""
+    job = play.job
+    width = 1.0
+    while seconds / width > 256:
+        width *= 2
+    edges = np.arange(0, seconds + 1e-9, width)
+    times, workers, _ = play.integrals()
+    means = np.diff(_at(times, workers, edges), axis=0) / width
+    throttled = means[..., THROTTLE].mean(axis=0)
+    means[..., SM] /= np.maximum(means[..., CLOCK], 1e-9)
+    means[..., TENSOR] /= np.maximum(means[..., CLOCK], 1e-9)
+    values = {}
+    looks = np.sqrt(width / collector.details_s)
+    wander = _wander(job, rng, (edges[:-1] + edges[1:]) / 2)
+    for channel, metric in _NAMES.items():
+        if metric in _told(job) and metric not in (Metric.DRAM, Metric.THROTTLE):
+            told = means[..., channel].T
+            told = told * (1 + rng.normal(0, _NOISE.get(channel, 0.002) / looks, told.shape))
+            values[metric] = told * wander if channel in (CLOCK, POWER) else told
+    values[Metric.MEM_USED] = _memory(job, len(means), rng)
+    values = {
+        metric: np.round(np.clip(matrix, 0, 1) * _LEVELS) / _LEVELS for metric, matrix in values.items()
+    }
+    values[Metric.THROTTLE] = np.repeat(throttled[:, None], len(means), axis=1)
+    recording = Recording(
+        job=job,
+        workers=workers_of(job),
+        values=values,
+        hosts={},
+        known_s={},
+        width_s=width,
+        step=1 / _LEVELS,
+        silent=collector.silent,
+        events=tuple(events),
+    )
+    _forget(recording, collector)
+    return recording
+
+
+def _told(job: Job) -> list[Metric]:
+    untold = set() if job.model.gpm else {Metric.SM_ACTIVE, Metric.TENSOR, Metric.DRAM}
+    if job.model.nvlink is None:
+        untold.add(Metric.NVLINK)
+    return [metric for metric in _NAMES.values() if metric not in untold]
+
+
+def _at(times: Floats, summed: Floats, moments: Floats) -> Floats:
+    """The integrals at any moments (n_moments, …), straight between those that are known."""
+    index = np.clip(np.searchsorted(times, moments, side="right") - 1, 0, len(times) - 2)
+    part = (moments - times[index]) / np.maximum(times[index + 1] - times[index], 1e-9)
+    part = np.clip(part, 0, 1).reshape(-1, *[1] * (summed.ndim - 1))
+    low = summed[index]
+    return np.asarray(low + part * (summed[index + 1] - low))
+
+
+def _percent(util: Floats, rng: np.random.Generator) -> Floats:
+    """As the driver's ring has it: samples of whole percents, several a second."""
+    return np.clip(np.round(100 * util + rng.normal(0, 0.3, util.shape)), 0, 100) / 100
+
+
+def _noisy(channel: int, told: Floats, rng: np.random.Generator) -> Floats:
+    if channel == THROTTLE:
+        return told
+    return np.asarray(told * (1 + rng.normal(0, _NOISE[channel], told.shape)))
+
+
+def _wander(job: Job, rng: np.random.Generator, at_s: Floats) -> Floats:
+    """Temperature: each GPU's own slow waves, and the room's day (n_workers, n)."""
+    own = rng.uniform(0, 0.004, (job.n_workers, 1)) * np.sin(
+        at_s / rng.uniform(60, 300, (job.n_workers, 1)) + rng.uniform(0, 6.3, (job.n_workers, 1))
+    )
+    day = rng.uniform(0, 0.008) * np.sin(at_s / 86400 * 2 * np.pi + rng.uniform(0, 6.3))
+    return np.asarray(1 + own + day)
+
+
+def _memory(job: Job, n: int, rng: np.random.Generator) -> Floats:
+    """Allocators keep what they took: flat, with a rare growth."""
+    grown = np.where(rng.random(job.n_workers) < 0.1, rng.uniform(0, 0.01, job.n_workers), 0.0)
+    since = rng.uniform(0, n, job.n_workers)
+    grows = np.arange(n) >= since[:, None]
+    return np.minimum(job.memory[:, None] + grown[:, None] * grows, 1.0)
+
+
+def _hosts(
+    job: Job, times: Floats, nodes: Floats, edges: Floats, rng: np.random.Generator
+) -> dict[Metric, Floats]:
+    found = np.stack(
+        [
+            np.diff(_at(times, nodes[:, number], edges[:, number]), axis=0) / _HOST_S
+            for number in range(job.n_nodes)
+        ]
+    )
+    found = found * (1 + rng.normal(0, 0.02, found.shape))
+    hosts = {Metric.CPU: np.clip(found[..., CPU], 0, 1), Metric.NETWORK: found[..., NETWORK]}
+    if job.n_nodes > 1:
+        hosts[Metric.INFINIBAND] = found[..., INFINIBAND]
+    return hosts
+
+
+def _forget(recording: Recording, collector: Collector) -> None:
+    """Gaps, and GPUs that are gone."""
+    node = recording.job.node()
+    n = next(iter(recording.values.values())).shape[1]
+    at = np.arange(n) * recording.width_s
+    for number, begin, end in collector.gaps:
+        gone = np.ix_(node == number, (at >= begin) & (at < end))
+        for matrix in recording.values.values():
+            matrix[gone] = np.nan
+    for worker, since in collector.lost:
+        for matrix in recording.values.values():
+            matrix[worker, at >= since] = np.nan

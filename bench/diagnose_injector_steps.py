@@ -1,0 +1,209 @@
+"""Steps of synchronous training, one by one: who computes, waits, exchanges and stands idle for how long.
+
+A microbatch takes a tensor-parallel group as long as its slowest GPU, and stages hand it on; all replicas
+meet at the exchange of gradients, so that a step takes every worker equally long. Who is done earlier spins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.diagnose_injector_job import FORWARD, Floats, Job
+
+LOADER_DEPTH = 2
+"""Batches that a data loader has ready at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """What is different while it holds; scalars hold for all. Factors are 1 where nothing is."""
+
+    clock: Floats | float = 1.0
+    """Of each worker: what is left of its clock."""
+    stall: Floats | float = 1.0
+    """How many times as long each takes at the same clock: its memory, say."""
+    throttled: Floats | float = 0.0
+    """Part of the time for which the driver tells a fault that holds the clock down."""
+    braked: bool = False
+    work: Floats | float = 1.0
+    """Of each replica (data,): how much there is to do."""
+    stage: Floats | float = 1.0
+    """Of each stage (pipeline,): likewise."""
+    sequence: float = 0.0
+    """Sigma of the logarithm of a microbatch's length."""
+    comm: float = 1.0
+    """How many times as long the exchange takes."""
+    tensor_comm: Floats | float = 1.0
+    """Likewise within each tensor-parallel group (pipeline, data)."""
+    nvlink: Floats | float = 1.0
+    """What is left of each worker's NVLink traffic; the rest goes over PCIe."""
+    by_tcp: NDArray[np.bool_] | None = None
+    """Nodes whose InfiniBand traffic goes over the network."""
+    load_s: Floats | float = 0.0
+    """Of each worker: what its loader takes for the data of a step, in the mean."""
+    load_jitter: tuple[float, float] = (0.02, 0.08)
+    """Coefficients of variation of that: of all together, as storage is shared, and of each by itself."""
+    cpu: Floats | float = 0.0
+    """Of each node: part of its CPUs in use besides."""
+    forward_only: bool = False
+    microbatches: float = 1.0
+    """How many times as many: a batch that grows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """What n steps consist of: seconds, (n, n_workers) of each worker, (n,) of all.
+
+    A step is `meet_s` until all replicas have done their work, then `comm_s`, then `optimizer_s`. In
+    `meet_s` a worker stands idle, computes (`busy_s`, with `tensor_s` of exchange in its group), and waits.
+    """
+
+    idle_s: Floats
+    busy_s: Floats
+    tensor_s: Floats
+    work_s: Floats
+    """What `busy_s` would be at the usual clock, without stalls."""
+    meet_s: Floats
+    comm_s: Floats
+    optimizer_s: Floats
+    forward_s: Floats = field(repr=False)
+    """Computing of each microbatch (n, microbatches, pipeline, data), of the slowest of each group."""
+    backward_s: Floats = field(repr=False)
+
+    @property
+    def total_s(self) -> Floats:
+        """How long each step takes (n,)."""
+        return self.meet_s + self.comm_s + self.optimizer_s
+
+
+def slowness(job: Job, condition: Condition) -> Floats:
+    """How many times as long each worker computes (n_workers,)."""
+    clock = np.broadcast_to(np.asarray(condition.clock, dtype=float), job.n_workers)
+    stall = np.broadcast_to(np.asarray(condition.stall, dtype=float), job.n_workers)
+    return stall * (job.clock_bound / clock + 1 - job.clock_bound)
+
+
+def lengths(job: Job, condition: Condition, n: int, microbatches: int, rng: np.random.Generator) -> Floats:
+    """The relative work of each microbatch (n, microbatches, 1, data)."""
+    if not condition.sequence:
+        return np.ones((n, microbatches, 1, job.data))
+    sigma = condition.sequence
+    return rng.lognormal(-sigma * sigma / 2, sigma, (n, microbatches, 1, job.data))
+
+
+def run_steps(
+    job: Job,
+    condition: Condition,
+    n: int,
+    rng: np.random.Generator,
+    compute: Floats | None = None,
+) -> Steps:
+    """`n` steps under a condition. `compute` (n, microbatches, pipeline, data): their work, if not drawn."""
+    microbatches = max(1, round(job.microbatches * condition.microbatches))
+    if compute is None:
+        shape = (n, microbatches, job.pipeline, job.data)
+        stage = job.stage_work * np.asarray(condition.stage, dtype=float)
+        replica = np.broadcast_to(np.asarray(condition.work, dtype=float), job.data)
+        compute = np.broadcast_to(stage[:, None] * replica, shape) * lengths(
+            job, condition, n, microbatches, rng
+        )
+        compute = compute * rng.lognormal(0, 0.004, (n, 1, 1, 1)) * job.microbatch_s
+    noise = rng.lognormal(0, job.jitter, (*compute.shape, job.tensor))
+    slow = (job.spread * slowness(job, condition)).reshape(job.pipeline, job.data, job.tensor)
+    work = compute[..., None] * noise
+    own = work * slow * (1 + job.gaps)
+    if condition.forward_only:
+        work, own = work * FORWARD, own * FORWARD
+    slowest = own.max(axis=4)
+    comm = job.tensor_comm * compute * (FORWARD if condition.forward_only else 1.0)
+    group = slowest + comm * np.broadcast_to(
+        np.asarray(condition.tensor_comm, dtype=float), (job.pipeline, job.data)
+    )
+    forward = group if condition.forward_only else group * FORWARD
+    backward = group * 0 if condition.forward_only else group - forward
+    replica_s = makespan(forward, backward)
+    idle = _idle(job, condition, replica_s, rng)
+    exposed = 0.0 if condition.forward_only else job.exposed_s(condition.comm)
+    optimizer = 0.0 if condition.forward_only else job.optimizer_s
+    delay = idle.reshape(-1, job.pipeline, job.data, job.tensor).max(axis=(1, 3))
+    meet = (replica_s + delay).max(axis=1)
+    if (waits := _loaded(job, condition, meet + exposed + optimizer, rng)) is not None:
+        idle = idle + waits
+        delay = idle.reshape(-1, job.pipeline, job.data, job.tensor).max(axis=(1, 3))
+        meet = (replica_s + delay).max(axis=1)
+    each = (len(compute), job.n_workers)
+    return Steps(
+        idle_s=idle,
+        busy_s=own.sum(axis=1).reshape(each),
+        tensor_s=np.repeat((group - slowest).sum(axis=1)[..., None], job.tensor, axis=3).reshape(each),
+        work_s=work.sum(axis=1).reshape(each),
+        meet_s=meet,
+        comm_s=exposed * rng.lognormal(0, 0.03, len(meet)),
+        optimizer_s=np.full(len(meet), optimizer),
+        forward_s=forward,
+        backward_s=backward,
+    )
+
+
+def makespan(forward: Floats, backward: Floats) -> Floats:
+    """How long each replica takes (n, data) for microbatches handed from stage to stage and back.
+
+    `forward`, `backward` (n, microbatches, pipeline, data). A stage does one after the other, all
+    forward ones first; the order of 1F1B needs less memory and takes as long.
+    """
+    n, microbatches, stages, data = forward.shape
+    if stages == 1:
+        return np.asarray((forward + backward).sum(axis=1)[:, 0])
+    free = [np.zeros((n, data)) for _ in range(stages)]
+    arrived = []
+    for m in range(microbatches):
+        at = np.zeros((n, data))
+        for s in range(stages):
+            at = free[s] = np.maximum(at, free[s]) + forward[:, m, s]
+        arrived.append(at)
+    for m in range(microbatches):
+        at = arrived[m]
+        for s in reversed(range(stages)):
+            at = free[s] = np.maximum(at, free[s]) + backward[:, m, s]
+    return np.maximum.reduce(free)
+
+
+def _idle(job: Job, condition: Condition, replica_s: Floats, rng: np.random.Generator) -> Floats:
+    """Seconds in which a worker's interpreter collects garbage and it launches nothing (n, n_workers)."""
+    shape = (len(replica_s), job.n_workers)
+    if not job.collections:
+        return np.zeros(shape)
+    hit = rng.random(shape) < job.collections / np.sqrt(job.n_workers)
+    return np.where(hit, rng.uniform(0.05, 0.4, shape), 0.0)
+
+
+def _loaded(job: Job, condition: Condition, step_s: Floats, rng: np.random.Generator) -> Floats | None:
+    """For how long each worker waits for its data (n, n_workers): the loader works ahead by LOADER_DEPTH."""
+    load = np.broadcast_to(np.asarray(condition.load_s, dtype=float), job.n_workers)
+    # In a pipeline the first stage reads tokens and the last one labels: the first is who waits.
+    reads = (job.place()[0] == 0) & (load > 0)
+    if not reads.any():
+        return None
+    n = len(step_s)
+    common, own = condition.load_jitter
+    takes = np.where(reads, load * _around_one(rng, common, (n, 1)), 0.0)
+    takes = takes * _around_one(rng, own, (n, job.n_workers))
+    waits = np.zeros((n, job.n_workers))
+    ready = np.zeros(job.n_workers)
+    begun: list[float] = []
+    now = 0.0
+    for k in range(n):
+        room = begun[k - LOADER_DEPTH] if k >= LOADER_DEPTH else -LOADER_DEPTH * float(step_s[0])
+        ready = np.maximum(ready, room) + takes[k]
+        waits[k] = np.where(reads, np.maximum(ready - now, 0.0), 0.0)
+        begun.append(now + float(waits[k].max()))
+        now = begun[-1] + float(step_s[k])
+    return waits
+
+
+def _around_one(rng: np.random.Generator, variation: float, shape: tuple[int, int]) -> Floats:
+    """Times of that coefficient of variation, with a tail, 1 in the mean."""
+    return rng.gamma(variation**-2, variation**2, shape)

@@ -1,0 +1,130 @@
+"""Verdicts beside the truth: whether the cause is right, and whether it is the right ones who are named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bench.diagnose_injector import Case
+from slurm_gpu.diagnose.verdict import Cause, Verdict
+
+TROUBLE = (Cause.IMBALANCE, Cause.SLOW, Cause.COMMUNICATION, Cause.STARVATION, Cause.HANG)
+_LINK_ENDS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was said of one case. `said` is at the end; `alarms` at any look at a healthy one."""
+
+    name: str
+    kind: str
+    source: str
+    """`injected` or `resampled`."""
+    truth: Cause
+    undecidable: bool
+    size: float
+    n_gpus: int
+    model: str
+    timeline: bool
+    hosts: bool
+    gpu_hours: float
+    said: Cause
+    said_kind: str
+    suspect: bool
+    culprit: bool | None
+    """Whether the right ones are named; None where the cause is not right."""
+    alarms: tuple[tuple[str, bool], ...] = ()
+    """Of a healthy case: (cause, suspected) of each look that found trouble."""
+    detected_s: float | None = None
+    """From the fault on; None where it was never found, or has been there from the beginning."""
+    onset: bool = False
+    others: dict[str, tuple[bool, bool]] = field(default_factory=dict)
+    """Of each baseline: whether it named anybody, and whether that was right."""
+
+    @property
+    def right(self) -> bool:
+        """Whether the cause is."""
+        return self.said is self.truth
+
+
+def named_right(case: Case, verdict: Verdict) -> bool:
+    """Whether those are named that there are to name, and nobody who is innocent."""
+    fault = case.fault
+    assert fault is not None
+    rows = {worker: row for row, worker in enumerate(case.recording.workers)}
+    by_name = {worker.name: row for worker, row in rows.items()}
+    node = case.job.node()
+    workers = {rows[worker] for worker in verdict.culprits}
+    nodes = {int(name.removeprefix("n")) - 1 for name in verdict.nodes}
+    roles: set[int] = set()
+    for role in verdict.roles:
+        members = verdict.groups.get(role, (role,))
+        roles |= {by_name[member] for member in members if member in by_name}
+    truth = set(fault.culprits)
+    named = workers | roles or set(np.flatnonzero(np.isin(node, list(nodes))).tolist())
+    its_nodes = set(node[list(truth)].tolist())
+    named_nodes = nodes or set(node[list(named)].tolist())
+    if not fault.named:
+        everybody = 2 * len(named) >= case.job.n_workers
+        return not named or everybody or bool(truth and its_nodes <= named_nodes)
+    if fault.exact:
+        return named == truth
+    if fault.cause is Cause.COMMUNICATION:
+        return its_nodes <= named_nodes and len(named_nodes) <= _LINK_ENDS
+    return bool(named) and named <= truth
+
+
+def blamed_right(case: Case, row: int) -> bool:
+    """Whether a baseline that names one worker names one of them, where anybody is to be named."""
+    return case.fault is not None and row in case.fault.culprits
+
+
+def confusion(outcomes: Sequence[Outcome]) -> dict[Cause, dict[Cause, int]]:
+    """By truth and what was said."""
+    table = {truth: dict.fromkeys(Cause, 0) for truth in Cause}
+    for outcome in outcomes:
+        table[outcome.truth][outcome.said] += 1
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Class:
+    """How one class fares."""
+
+    cases: int
+    precision: float | None
+    recall: float
+    culprit: float | None
+
+
+def by_class(outcomes: Sequence[Outcome]) -> dict[Cause, Class]:
+    """Precision over all that were said to be of the class, recall over all that are."""
+    found = {}
+    for cause in TROUBLE:
+        are = [item for item in outcomes if item.truth is cause]
+        said = [item for item in outcomes if item.said is cause]
+        right = [item for item in are if item.right]
+        if not are:
+            continue
+        found[cause] = Class(
+            cases=len(are),
+            precision=len(right) / len(said) if said else None,
+            recall=len(right) / len(are),
+            culprit=sum(bool(item.culprit) for item in right) / len(right) if right else None,
+        )
+    return found
+
+
+def false_alarms(outcomes: Sequence[Outcome], *, sure: bool = False) -> tuple[int, float]:
+    """Healthy cases with an alarm at any look (`sure`: one that is no suspicion), and their GPU-hours."""
+    healthy = [item for item in outcomes if item.truth is Cause.HEALTHY]
+    alarmed = sum(any(not (sure and suspect) for _, suspect in item.alarms) for item in healthy)
+    return alarmed, sum(item.gpu_hours for item in healthy)
+
+
+def detection(outcomes: Sequence[Outcome], least_size: float = 0.0) -> tuple[int, list[float]]:
+    """How many began before everybody's eyes, and after how many seconds each that was found was found."""
+    seen = [item for item in outcomes if item.onset and item.size >= least_size]
+    return len(seen), sorted(item.detected_s for item in seen if item.detected_s is not None)
