@@ -80,6 +80,15 @@ local function is_only_type(kind, partitions)
   return true
 end
 
+-- Whether it can be sent back where it slows another down, or runs out of memory beside it.
+local function may_be_requeued(desc)
+  local requeue = amounts.u16(desc.requeue)
+  if requeue == nil then
+    return sharing.requeues ~= false
+  end
+  return requeue ~= 0
+end
+
 -- Why a job that agrees keeps a GPU for itself whatever it needs; nil where it does not.
 local function unfit(job)
   local desc, request = job.desc, job.request
@@ -106,6 +115,8 @@ local function unfit(job)
     return "begin"
   elseif set(desc.dependency) then
     return "dependency"
+  elseif not may_be_requeued(desc) then
+    return "requeue"
   elseif job.loan then
     return "loan"
   elseif job.urgent then

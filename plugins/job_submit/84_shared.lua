@@ -13,6 +13,7 @@ local KEEPS = {
   place = "it names nodes, features or a reservation",
   begin = "it begins later",
   dependency = "it waits for another job",
+  requeue = "it may not be requeued, as one has to that slows another down (--requeue)",
   loan = "it borrows its GPU",
   urgent = "urgent jobs do not",
   may = "it is for others",

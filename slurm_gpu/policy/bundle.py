@@ -166,7 +166,7 @@ def compile_policy(policy: Policy, names: ResolvedNames, facts: SiteFacts) -> di
         "bundles": [_bundle(bundle) for bundle in policy.bundles.values()],
         "lending": lending,
         "urgent": compile_urgent(policy, index) if facts.has_qos else None,
-        "colocation": compile_colocation(policy, index),
+        "colocation": compile_colocation(policy, index, requeues=facts.requeues),
         "utc_offsets": [
             {"from_s": second, "offset_s": east} for second, east in utc_offsets(zone, facts.year)
         ],

@@ -9,8 +9,13 @@ from slurm_gpu.policy.luadata import Plain
 from slurm_gpu.policy.model import Policy
 
 
-def compile_colocation(policy: Policy, index: Mapping[str, int]) -> dict[str, Plain] | None:
-    """The `colocation` of the compiled policy; None where no jobs share. `index` is that of groups."""
+def compile_colocation(
+    policy: Policy, index: Mapping[str, int], *, requeues: bool
+) -> dict[str, Plain] | None:
+    """The `colocation` of the compiled policy; None where no jobs share. `index` is that of groups.
+
+    `requeues`: whether jobs that do not say may be requeued.
+    """
     said = policy.colocation
     if said is None:
         return None
@@ -27,6 +32,7 @@ def compile_colocation(policy: Policy, index: Mapping[str, int]) -> dict[str, Pl
         "hold_s": said.hold_s,
         "planner": said.planner,
         "model": None if said.model is None else str(said.model),
+        "requeues": requeues,
         "why": said.why,
     }
 
@@ -43,6 +49,7 @@ _KEPT = {
     "place": "it names nodes, features or a reservation",
     "begin": "it had a begin time of its own",
     "dependency": "it waited for another job",
+    "requeue": "it may not be requeued, as one has to that slows another down",
     "loan": "it borrowed its GPU",
     "urgent": "urgent jobs do not share",
     "may": "it asked, and sharing is for others",

@@ -43,6 +43,12 @@ def test_all_is_there(installed: Installation) -> None:
     )
 
 
+def test_where_jobs_are_not_requeued_few_share(installed: Installation) -> None:
+    installed.conf.update(RIGHT | {"JobRequeue": "0"})
+    finding = found(installed)
+    assert (finding.level, "only jobs of `sbatch --requeue` share" in finding.message) == (Level.WARN, True)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [

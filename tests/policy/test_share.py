@@ -150,6 +150,7 @@ LEFT_ALONE = {
     "place": (ONE, {"features": "a100"}),
     "begin": (ONE, {"begin_time": NOW_S + 5}),
     "dependency": (ONE, {"dependency": "afterok:3"}),
+    "requeue": (ONE, {"requeue": 0}),
     "large": (ONE, {"comment": "share=huge"}),
 }
 
@@ -162,6 +163,17 @@ def test_what_stock_slurm_could_not_do_right_is_left_alone_and_the_user_is_told_
     verdict = site.submit(job, **fields)
     assert (verdict.accepted, site.logged, rewritten(verdict)) == (True, f"enforce:-:{why}", False)
     assert "does not share its GPU: " in " ".join(verdict.messages)
+
+
+@pytest.mark.parametrize(
+    ("requeue", "by_default", "shares"),
+    [(65534, True, True), (65534, False, False), (1, False, True), (0, True, False), (None, True, True)],
+)
+def test_only_what_can_be_sent_back_shares(
+    tmp_path: Path, requeue: int | None, by_default: bool, shares: bool
+) -> None:
+    site = Site(tmp_path, requeues=by_default)
+    assert rewritten(site.submit(requeue=requeue)) == shares
 
 
 def test_while_slurm_gpuctld_finds_no_places_every_job_has_a_gpu(site: Site) -> None:

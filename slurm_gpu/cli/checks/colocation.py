@@ -48,6 +48,11 @@ def _slurm(at: Surroundings) -> Iterator[Finding]:
             "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ: shards of a job may be of several GPUs",
             f"take it out of slurm.conf, and {_RESTART}",
         )
+    if raw.get("JobRequeue", "1") == "0":
+        yield warn(
+            "JobRequeue is 0: only jobs of `sbatch --requeue` share, as others cannot be sent back",
+            "write JobRequeue=1 into slurm.conf, and `scontrol reconfigure`; then `slurm-gpu policy apply`",
+        )
     numbers = {node.shards_per_gpu for node in at.nodes if node.n_gpus}
     with_shards = {number for number in numbers if number is not None}
     if not with_shards:
