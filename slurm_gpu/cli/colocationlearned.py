@@ -40,7 +40,10 @@ def write_learned(site: Site, out: Path, gpu_model: str) -> None:
 
 
 def measured_of(book: Book, gpu_model: str) -> Measured:
-    """Keys are the names of applications; a run alone counts as one step. Pairs that both were seen in."""
+    """Keys are the names of applications; a run alone counts as one step. Pairs that both were seen in.
+
+    Those that went wrong before anything was seen of their speed cannot run together.
+    """
     names = tuple(sorted(book.profiles))
     index = {name: at for at, name in enumerate(names)}
     speeds: dict[Beside, float] = {
@@ -48,4 +51,8 @@ def measured_of(book: Book, gpu_model: str) -> Measured:
         for (key, other), (speed, _) in book.speeds.items()
         if key in index and other in index and (other, key) in book.speeds
     }
+    for pair in book.apart:
+        one, other = min(pair), max(pair)
+        if pair <= index.keys() and not {(one, other), (other, one)} & book.speeds.keys():
+            speeds[index[one], (index[other],)] = speeds[index[other], (index[one],)] = 0.0
     return Measured(gpu_model, names, tuple(1 / book.profiles[name].alone_s for name in names), speeds)

@@ -11,7 +11,8 @@ from slurm_gpu.colocation.speeds import Beside, views_of
 if TYPE_CHECKING:  # what slurm-gpuctld learned is written as a table where there may be no numpy
     from slurm_gpu.colocation.pairtable import PairTable
 
-LONGEST_NAME = 256
+LONGEST_NAME = 512
+"""What slurm-gpuctld knows jobs by may have 481: a user and a job name of 80 bytes each, all encoded."""
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from slurm_gpu.cli.colocationlearned import measured_of, write_learned
 from slurm_gpu.cli.site import Site
+from slurm_gpu.colocation.pairfile import write_csv
 from slurm_gpu.colocation.tables import read_table
 from slurm_gpu.controller.colocation import book as books
 from slurm_gpu.controller.colocation.book import Book
@@ -56,6 +58,27 @@ def test_it_is_read_as_any_table_is(
 def test_a_pair_of_which_one_was_not_seen_is_left_out(book: Book) -> None:
     del book.speeds["bert", "alice/train"]
     assert measured_of(book, "a100").groups == [(1, 1)]
+
+
+def test_a_pair_that_ran_out_of_memory_cannot_run_together(book: Book, tmp_path: Path) -> None:
+    book.ran_alone("large", 100, 0.6, 0.5)
+    book.part("large", "bert")
+    book.part("large", "large")
+    book.part("large", "forgotten")
+    book.part("alice/train", "bert")  # slower than was promised, as its speeds tell
+    write_csv(tmp_path / "out.csv", [measured_of(book, "a100")])
+    table = read_table(tmp_path / "out.csv")
+    assert table.names == ("alice/train", "bert", "large")
+    assert (table.together((1, 2)), table.together((2, 2))) == ((0, 0), (0, 0))
+    assert (table.together((0, 1)), table.together((0, 2))) == ((0.8, 0.9), (None, None))
+
+
+def test_the_longest_key_that_job_submit_lua_writes_is_an_application(book: Book, tmp_path: Path) -> None:
+    key = "/".join(quote("안녕" * 14)[: 80 * 3] for _ in range(2))
+    book.ran_alone(key, 100, 0.3, 0.5)
+    write_csv(tmp_path / "out.csv", [measured_of(book, "a100")])
+    assert len(key) == 481
+    assert key in read_table(tmp_path / "out.csv").names
 
 
 def test_nothing_learned_and_nothing_to_write_to_are_told(site: Site, tmp_path: Path) -> None:

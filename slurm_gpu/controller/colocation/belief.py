@@ -23,6 +23,10 @@ class Learned:
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
         self._may: dict[tuple[int, ...], bool] = {}
 
+    def is_of(self, book: Book) -> bool:
+        """Whether it is from this book that it believes."""
+        return self._book is book
+
     def index(self, key: str) -> int:
         """The application that jobs of this key are."""
         at = self._at.get(key)

@@ -144,9 +144,13 @@ class Book:
             return self.foretold[key, other]
         return by_turns(self.profiles.get(key), self.profiles.get(other))
 
+    def may_meet(self, keys: Sequence[str]) -> bool:
+        """Whether nothing went wrong between any two of them."""
+        return not any(frozenset(pair) in self.apart for pair in combinations(keys, 2))
+
     def may_be_together(self, keys: Sequence[str]) -> bool:
         """Whether nothing went wrong between any two of them, and their memory fits with headroom."""
-        if any(frozenset(pair) in self.apart for pair in combinations(keys, 2)):
+        if not self.may_meet(keys):
             return False
         if any(key not in self.profiles for key in keys):
             return False
@@ -170,10 +174,14 @@ class Book:
         book = cls()
         for key, one in plain["profiles"].items():
             util = one["util_frac"]
-            book.profiles[str(key)] = Profile(
+            found = book.profiles[str(key)] = Profile(
                 int(one["runs"]), float(one["alone_s"]), float(one["memory_frac"]),
                 None if util is None else float(util),
             )  # fmt: skip
+            if not (0 < found.alone_s < math.inf and 0 <= found.memory_frac < math.inf):
+                raise ValueError(f"{found} of {key}")
+            if found.util_frac is not None and not 0 <= found.util_frac < math.inf:
+                raise ValueError(f"{found} of {key}")
         for key, other, speed, times in plain["speeds"]:
             if not 0 < speed <= 1:
                 raise ValueError(f"speed {speed} of {key} beside {other}")

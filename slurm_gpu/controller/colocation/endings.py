@@ -27,6 +27,8 @@ class Endings:
     ) -> None:
         self._control, self._acts = control, acts
         self._run_directory, self._wall = run_directory, wall
+        self._stays: int | None = None
+        """Who was to go last, and could not."""
 
     def send_back(
         self,
@@ -35,15 +37,23 @@ class Endings:
         why: str,
         told: str,
         evidence: Mapping[str, Any],
-    ) -> None:
-        """`others` were beside it, and stay. `told` is why in words that each of their owners may read."""
+    ) -> bool:
+        """`others` were beside it, and stay. `told` is why in words that each of their owners may read.
+
+        Whether it has gone.
+        """
         job_id = one.job.job_id
         try:
             self._control.requeue(job_id)
+        except SlurmError as error:  # such as one that may not be requeued, or has ended just now
+            if job_id != self._stays:
+                log.warning("job %d stays where it is, though %s: %s", job_id, why, error)
+            self._stays = job_id
+            return False
+        try:
             self._control.let_go(job_id, f"{one.gres}{one.of}")
-        except SlurmError as error:  # such as one that may not be requeued
-            log.warning("job %d stays where it is, though %s: %s", job_id, why, error)
-            return
+        except SlurmError as error:
+            log.warning("job %d waits for the GPU that it was on: %s", job_id, error)
         beside = [other.job.job_id for other in others]
         self._acts.add(
             "colocation ended", f"job {job_id}", why, old=f"{one.shards} of {one.of} shards", new="alone",
@@ -51,6 +61,7 @@ class Endings:
         )  # fmt: skip
         for who in (one, *others):
             self._tell(who, one, [two for two in (job_id, *beside) if two != who.job.job_id], told)
+        return True
 
     def _tell(self, who: Agreed, gone: Agreed, beside: Sequence[int], told: str) -> None:
         token = _TOKEN.match(who.job.admin_comment)

@@ -27,6 +27,8 @@ class Answers:
 
     ran: dict[RunKey, Ran] = field(default_factory=dict)
     utilisation: dict[RunKey, tuple[float, float]] = field(default_factory=dict)
+    since_s: Mapping[RunKey, float] = field(default_factory=dict)
+    """From when on each was asked for."""
     trouble: str | None = None
 
 
@@ -49,7 +51,7 @@ class Inquiry:
         """Ask how runs went that are over, and what those do that run, since when each."""
 
         def round_of_questions() -> Answers:
-            answers = Answers()
+            answers = Answers(since_s=running)
             try:
                 for key in ended:
                     if (ran := self._evidence.ran(key.job_id, key.start_s)) is not None:

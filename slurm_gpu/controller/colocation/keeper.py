@@ -101,7 +101,10 @@ class ColocationKeeper:
     ) -> None:
         """Look, and act, if it is time; only beside the slurmctld that is in charge."""
         self._works = self._works and policy is not None and in_charge
-        if policy is None or not in_charge or self._clock.monotonic() < self._next_s:
+        if policy is None or not in_charge:
+            self._forget()
+            return
+        if self._clock.monotonic() < self._next_s:
             return
         began_s = self._cpu()
         trouble = None
@@ -138,6 +141,7 @@ class ColocationKeeper:
         on_gpu = {job: gpu.sharers for room in found.values() for gpu in room.gpus for job in gpu.sharers}
         alone = {one.job.job_id: [one.job.job_id] for one in agreed.values() if one.shards is None}
         learning.look(agreed, {**on_gpu, **alone}, now_s)
+        self._look_for_missed(learning, agreed)
         self._settle(learning, agreed, book)
         self._unseen.turn(book, {one.key for one in agreed.values()})
         self._inquire(learning, book, found, policy, now_s, agreed)
@@ -148,6 +152,14 @@ class ColocationKeeper:
         if book.is_changed and self._book_path is not None:
             books.write(self._book_path, book, now_s, self._owner_uid)
         self._tell(policy, now_s, found, agreed, book)
+
+    def _forget(self) -> None:
+        """Whoever looks meanwhile writes into the book, and nobody sees who comes and goes."""
+        if self._book is not None:
+            self._book = self._learning = None
+            self._landing.clear()
+            self._known = {}
+            self._unseen.forget()
 
     def _read(self) -> tuple[Book, Learning]:
         if self._book is None or self._learning is None:
@@ -164,6 +176,13 @@ class ColocationKeeper:
             return ()
         holding = [job.job_id for job in jobs if job.phase is not Phase.PENDING and "gres/" in job.tres]
         return self._client.jobs(holding) if holding else ()
+
+    def _look_for_missed(self, learning: Learning, agreed: Mapping[int, Agreed]) -> None:
+        """Jobs that were told to start, did, and ended since the last look."""
+        for job_id, landing in self._landing.items():
+            one = agreed.get(job_id)
+            if one is not None and one.job.phase is Phase.ENDED:
+                learning.missed(one, [agreed[job].key for job in landing.act.beside if job in agreed])
 
     def _settle(self, learning: Learning, agreed: Mapping[int, Agreed], book: Book) -> None:
         """A job that failed beside others, though its like did not alone, gets one more run, alone."""
@@ -198,7 +217,13 @@ class ColocationKeeper:
         if answers is not None:
             learning.learn(answers.ran, now_s)
             if policy.mode == "enforce":
-                self._guard(learning, book, found, policy, answers.utilisation, agreed)
+                # Of who has other jobs beside it by now nothing was measured yet.
+                used = {
+                    key: one
+                    for key, one in answers.utilisation.items()
+                    if key in learning.running and answers.since_s[key] == since_s(learning.running[key])
+                }
+                self._guard(learning, book, found, policy, used, agreed)
         if self._inquiry.is_free and self._clock.monotonic() >= self._inquire_at_s:
             self._inquire_at_s = self._clock.monotonic() + _INQUIRE_EVERY_S
             running = {
@@ -246,17 +271,18 @@ class ColocationKeeper:
             }
             for run, course, speed in together
         ]
-        for _, course, speed in together:
-            if speed is not None:
-                for other, seen in observed(course, speed, book).items():
-                    book.ran_beside(course.key, other, seen)
-        book.part(ends.slowed, ends.other)
-        if ends.newcomer.job_id in agreed:
-            others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
-            self._endings.send_back(
-                agreed[ends.newcomer.job_id], others, ends.why, ends.told,
-                {"slowdown": policy.slowdown, "speeds": said},
-            )  # fmt: skip
+        others = [agreed[one.run.job_id] for one in together if one.run != ends.newcomer]
+        is_over = self._endings.send_back(
+            agreed[ends.newcomer.job_id], others, ends.why, ends.told,
+            {"slowdown": policy.slowdown, "speeds": said},
+        )  # fmt: skip
+        # One that stays all the same is found out each time that it is looked at.
+        if is_over or book.may_meet((ends.slowed, ends.other)):
+            for _, course, speed in together:
+                if speed is not None:
+                    for other, seen in observed(course, speed, book).items():
+                        book.ran_beside(course.key, other, seen)
+            book.part(ends.slowed, ends.other)
 
     def _land(
         self, found: Mapping[str, Room], agreed: Mapping[int, Agreed], facts: Facts, now_s: float

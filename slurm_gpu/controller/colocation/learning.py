@@ -53,6 +53,14 @@ class Learning:
                 self.over[key] = course
         self.running = running
 
+    def missed(self, one: Agreed, beside: Sequence[str]) -> None:
+        """It was put beside these keys, and ended before it was seen to run."""
+        if one.job.start_s is None:
+            return
+        course = Course(one.key, one.job.start_s, end_s=one.job.end_s)
+        course.seen(one.job.start_s, beside)
+        self.over[RunKey(one.job.job_id, one.job.start_s)] = course
+
     def settle(self, states: Mapping[int, str]) -> dict[RunKey, Course]:
         """What became of the runs that ended, by Slurm's state; returns those that failed beside others."""
         failed: dict[RunKey, Course] = {}

@@ -80,7 +80,7 @@ class Planners:
         serving = self._looked(policy)
         before = self._servers.get(partitions)
         belief = Learned(book, *self._terms)
-        if before is not None and len(before.belief.keys) <= _MOST_KEYS:
+        if before is not None and before.belief.is_of(book) and len(before.belief.keys) <= _MOST_KEYS:
             belief = before.belief
         for key in keys:
             belief.index(key)

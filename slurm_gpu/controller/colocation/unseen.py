@@ -40,6 +40,10 @@ class Unseen:
         self._next_s = 0.0
         self._failed = False
 
+    def forget(self) -> None:
+        """The next book is another one."""
+        self._under_way = self._made_of = None
+
     def turn(self, book: Book, there: Collection[str]) -> None:
         """Have the book believe what was fitted, and fit anew if need be. `there`: keys of jobs of now."""
         if self._under_way is not None and self._under_way.done():

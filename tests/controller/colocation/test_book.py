@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -93,6 +94,19 @@ def test_a_damaged_one_is_told_and_does_not_pass_for_empty(tmp_path: Path, text:
     with pytest.raises(OutsideError, match="move it away"):
         books.read(tmp_path / "b")
     assert books.read(tmp_path / "none").profiles == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("alone_s", 0), ("alone_s", math.nan), ("memory_frac", math.nan), ("memory_frac", -0.1),
+     ("util_frac", math.inf)],
+)  # fmt: skip
+def test_what_no_run_can_have_is_damage(tmp_path: Path, book: Book, name: str, value: float) -> None:
+    plain = book.to_json(0)
+    next(iter(plain["profiles"].values()))[name] = value
+    (tmp_path / "b").write_text(json.dumps(plain))
+    with pytest.raises(OutsideError, match="move it away"):
+        books.read(tmp_path / "b")
 
 
 def test_speeds_that_cannot_be_are_damage(tmp_path: Path, book: Book) -> None:

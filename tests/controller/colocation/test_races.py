@@ -1,0 +1,187 @@
+"""What comes between two looks of slurm-gpuctld, or a question and its answer, is held against nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import pytest
+
+from slurm_gpu.controller.amounts import Facts
+from slurm_gpu.controller.colocation import book as books
+from slurm_gpu.controller.colocation.guard import LEAST_S
+from slurm_gpu.controller.colocation.inquiry import Answers, Inquiry
+from slurm_gpu.errors import SlurmError
+from tests.controller.fakes import Clock
+
+from .cluster import OF, POLICY, Cluster, Job, Site
+
+PROMISE = dataclasses.replace(POLICY, goal="considerate", slowdown=1.1)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    found = Cluster(Clock(), str(tmp_path))
+    found.memory = {"a": 0.2, "b": 0.3, "c": 0.2}
+    found.util = {"a": 0.4, "b": 0.5, "c": 0.3}
+    return found
+
+
+@pytest.fixture
+def site(cluster: Cluster) -> Site:
+    """a, b and c are known."""
+    found = Site(cluster)
+    found.pass_s(1)
+    for key in cluster.memory:
+        cluster.submit(key, None, 50)
+    found.until_all_end()
+    found.pass_s(15)
+    return found
+
+
+def between_looks(site: Site, seconds: int) -> None:
+    site.runs = False
+    site.pass_s(seconds)
+    site.runs = True
+
+
+def until(site: Site, what: Callable[[], bool], most_s: int = 400) -> None:
+    for _ in range(most_s):
+        if what():
+            return
+        site.pass_s(1)
+    raise AssertionError("it does not come to that")
+
+
+def placed(job: Job) -> bool:
+    return job.wanted_node is not None or job.state == "RUNNING"
+
+
+def test_a_newcomer_that_runs_out_of_memory_before_it_was_seen_to_run_gets_its_run_alone(
+    site: Site, cluster: Cluster
+) -> None:
+    cluster.n_gpus = 1
+    stays = cluster.submit("a", 2)
+    until(site, lambda: stays.state == "RUNNING")
+    newcomer = cluster.submit("b", 3, fails_beside="a")
+    until(site, lambda: placed(newcomer))
+    between_looks(site, 3)
+    assert newcomer.state == "FAILED"
+    site.until_all_end()
+    assert (newcomer.state, newcomer.restarts, newcomer.shards) == ("COMPLETED", 1, OF)
+    assert frozenset(("a", "b")) in books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).apart
+
+
+def test_one_that_failed_alone_before_it_was_seen_to_run_is_left_as_it_is(
+    site: Site, cluster: Cluster
+) -> None:
+    job = cluster.submit("b", 3)
+    until(site, lambda: placed(job))
+    between_looks(site, 1)
+    job.state, job.end_s = "FAILED", int(cluster.clock.wall())
+    site.pass_s(30)
+    assert (job.state, job.restarts) == ("FAILED", 0)
+
+
+class Slow:
+    """Answers at once, until somebody's use was measured for long enough: then when it is told to."""
+
+    def __init__(self) -> None:
+        self.held: tuple[Future[Answers], Answers] | None = None
+
+    def __call__(self, task: Callable[[], Answers]) -> Future[Answers]:
+        future: Future[Answers] = Future()
+        answers = task()
+        if any(seconds >= LEAST_S for _, seconds in answers.utilisation.values()):
+            self.held = future, answers
+        else:
+            future.set_result(answers)
+        return future
+
+    def answer(self) -> None:
+        assert self.held is not None
+        future, answers = self.held
+        future.set_result(answers)
+
+
+def test_what_was_measured_beside_one_who_has_gone_is_not_held_against_who_came_after(
+    site: Site, cluster: Cluster
+) -> None:
+    site.policy, cluster.n_gpus = PROMISE, 1
+    cluster.speeds = {("a", "b"): 0.5}
+    slow = Slow()
+    site.keeper._inquiry = Inquiry(cluster, slow)
+    stays, goes = cluster.submit("a", 2, 500), cluster.submit("b", 3, 500)
+    until(site, lambda: stays.state == goes.state == "RUNNING")
+    until(site, lambda: slow.held is not None)
+    goes.state, goes.end_s = "CANCELLED", int(cluster.clock.wall())
+    comes = cluster.submit("c", 2, 500)
+    until(site, lambda: comes.state == "RUNNING")
+    site.pass_s(1)
+    slow.answer()
+    site.pass_s(1)
+    assert (comes.state, comes.restarts, site.told) == ("RUNNING", 0, [])
+
+
+def look(site: Site, cluster: Cluster, *, in_charge: bool, seconds: int = 1) -> None:
+    for _ in range(seconds):
+        cluster.second()
+        site.keeper.turn(cluster.queue(), site.policy, Facts(shards_per_gpu=OF), in_charge=in_charge)
+
+
+def known(cluster: Cluster) -> set[str]:
+    return set(books.read(Path(cluster.directory) / "slurm-gpu" / books.FILE_NAME).profiles)
+
+
+def test_what_the_backup_learned_meanwhile_is_not_written_over(site: Site, cluster: Cluster) -> None:
+    backup = Site(cluster)
+    cluster.memory |= {"d": 0.1, "e": 0.1}
+    look(site, cluster, in_charge=False)
+    look(backup, cluster, in_charge=True)
+    cluster.submit("d", None, 20)
+    look(backup, cluster, in_charge=True, seconds=60)
+    assert "d" in known(cluster)
+    look(backup, cluster, in_charge=False)
+    look(site, cluster, in_charge=True)
+    cluster.submit("e", None, 20)
+    look(site, cluster, in_charge=True, seconds=60)
+    assert known(cluster) >= {"a", "b", "d", "e"}
+
+
+def test_who_changed_partners_while_sharing_was_off_teaches_nothing_of_either(
+    site: Site, cluster: Cluster
+) -> None:
+    cluster.n_gpus = 1
+    cluster.speeds = {("a", "b"): 0.5}
+    job, first = cluster.submit("a", 2, 200), cluster.submit("c", 2, 1000)
+    until(site, lambda: job.state == first.state == "RUNNING")
+    site.pass_s(10)
+    between_looks(site, 0)
+    site.keeper.turn(cluster.queue(), None, Facts(shards_per_gpu=OF), in_charge=True)
+    first.state, first.end_s = "CANCELLED", int(cluster.clock.wall())
+    second = cluster.submit("b", 3, 100, hold_s=0)
+    between_looks(site, 150)
+    assert second.state == "COMPLETED"
+    site.until_all_end()
+    site.pass_s(30)
+    assert site.keeper._book is not None
+    assert ("a", "c") not in site.keeper._book.speeds
+
+
+def test_one_that_may_not_be_requeued_is_measured_once_however_often_it_should_go(
+    site: Site, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(job_id: int) -> None:
+        raise SlurmError("Requested operation is presently disabled")
+
+    monkeypatch.setattr(cluster, "requeue", refuse)
+    site.policy, cluster.n_gpus = PROMISE, 1
+    cluster.speeds = {("a", "b"): 0.5}
+    stays, goes = cluster.submit("a", 2, 150), cluster.submit("b", 3, 150)
+    until(site, lambda: stays.state == goes.state == "RUNNING")
+    site.pass_s(100)
+    assert site.keeper._book is not None
+    assert site.keeper._book.speeds["a", "b"][1] == 1
+    assert frozenset(("a", "b")) in site.keeper._book.apart
