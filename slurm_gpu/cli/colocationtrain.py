@@ -19,8 +19,8 @@ from slurm_gpu.cli.output import console, remark
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.gaps import completed
 from slurm_gpu.colocation.learned import jobarray
-from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_model
-from slurm_gpu.colocation.learned.models import inputs_of, write_if_better
+from slurm_gpu.colocation.learned.modelfile import Model, write_model
+from slurm_gpu.colocation.learned.models import read_for, write_if_better
 from slurm_gpu.colocation.learned.net import Net
 from slurm_gpu.colocation.measured import Measured
 from slurm_gpu.colocation.planners import Setting
@@ -107,7 +107,7 @@ def train_planner(
     for path in (out,) if checkpoint is None else (out, checkpoint):
         _check_folder(path)
     setting = known.setting(seed)
-    net = None if start is None else read_model(start, name, inputs_of(name)).net
+    net = None if start is None else read_for(start, name).net
     settings = replace(settings_of(name, seed=seed, again=net is not None), device=device)
     with _progress() as told:
         trained = teach(name, setting, settings, start=net, checkpoint=checkpoint, told=told)
@@ -148,6 +148,8 @@ def _check_folder(path: Path) -> None:
 def print_script(known: Table, name: str, out: Path, start: Path | None, device: str, n_seeds: int) -> None:
     """A script for sbatch; paths in it are whole ones, as tasks run on other hosts."""
     _ = known.measured  # a table with mistakes fails here, in place of in each task
+    if start is not None:
+        read_for(start, name)
     command = ["slurm-gpu", "colocation", "train", str(known.path.resolve()), "--planner", name]
     command += ["--together", str(known.together), "--device", device]
     command += [] if known.gpu_model is None else ["--gpu-model", known.gpu_model]

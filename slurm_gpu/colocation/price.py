@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from slurm_gpu.yamlsource import Location, YamlSource
+
+_LEAST, _MOST = 1e-9, 1e9
+"""Of an hour, in whichever currency."""
+_MOST_PARTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,10 @@ def _comparison(source: YamlSource, location: Location, prices: Mapping[str, flo
                 (*location, key), f"{value[key]!r} must be one of the instances: {', '.join(prices)}"
             )
     parts = value["parts"]
-    if isinstance(parts, bool) or not isinstance(parts, int) or parts < 1:
-        raise source.error((*location, "parts"), f"parts must be a whole number from 1 on, not {parts!r}")
+    if isinstance(parts, bool) or not isinstance(parts, int) or not 1 <= parts <= _MOST_PARTS:
+        raise source.error(
+            (*location, "parts"), f"parts must be a whole number from 1 to {_MOST_PARTS}, not {parts!r}"
+        )
     alone, shared = value["alone"], value["shared"]
     in_words = f"{f'1/{parts} of a ' if parts > 1 else ''}{shared} in place of {alone}"
     return Comparison(str(location[-1]), prices[alone], prices[shared] / parts, in_words)
@@ -53,8 +58,11 @@ def _comparison(source: YamlSource, location: Location, prices: Mapping[str, flo
 
 def _price(source: YamlSource, location: Location) -> float:
     value = _at(source, location)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise source.error(location, f"the price of {location[-1]} must be a number above 0, not {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST <= value <= _MOST:
+        raise source.error(
+            location,
+            f"the price of {location[-1]} must be a number from {_LEAST:g} to {_MOST:g}, not {value!r}",
+        )
     return float(value)
 
 

@@ -265,6 +265,7 @@ def test_what_a_table_lacks_is_predicted_where_that_is_asked_for(
         ),
         (("--checkpoint", "nowhere/file"), 3, "nowhere/file: cannot be written: "),
         (("--sbatch", "2", "--gpu-model", "other"), 2, "has no GPU model 'other'; there are: card"),
+        (("--sbatch", "2", "--start", "nowhere.npz"), 2, "nowhere.npz: cannot be read: No such file"),
     ],
 )
 def test_what_keeps_a_training_from_its_end_is_told_before_it(
@@ -283,6 +284,9 @@ def test_the_better_of_two_models_stays(slurm_gpu: CommandLine, table: Path, mod
     assert model.read_bytes() == before
     assert slurm_gpu(*argv, "--cap", "1.05") == 0
     assert model.read_bytes() != before
+    model.write_bytes(before[:-100])  # or one of an older version
+    assert slurm_gpu(*argv) == 0
+    assert read_any(model).kind == "dqngpu"
 
 
 def test_what_is_known_is_a_start_for_what_is_new(slurm_gpu: CommandLine, table: Path, model: Path):

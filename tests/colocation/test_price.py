@@ -33,9 +33,12 @@ def test_sharing_that_takes_too_long_saves_nothing() -> None:
         ("instances: {a: 1}", r"p.yaml:1:1: the file must have compare, instances, not instances"),
         ("[]", r"the file must have `name: value` lines"),
         ("instances: {}\ncompare: {}", r"p.yaml:1:12: instances must have `name: value` lines"),
-        ("instances: {a: 0}\ncompare: {}", r"p.yaml:1:16: the price of a must be a number above 0, not 0"),
-        ("instances: {a: true}\ncompare: {}", r"must be a number above 0, not True"),
-        ("instances: {a: .nan}\ncompare: {}", r"must be a number above 0, not nan"),
+        (
+            "instances: {a: 0}\ncompare: {}",
+            r"p.yaml:1:16: the price of a must be a number from 1e-09 to 1e\+09, not 0",
+        ),
+        ("instances: {a: true}\ncompare: {}", r"must be a number from 1e-09 to 1e\+09, not True"),
+        ("instances: {a: .nan}\ncompare: {}", r"must be a number from 1e-09 to 1e\+09, not nan"),
         (
             "instances: {a: 1}\ncompare: {x: {alone: a, shared: a}}",
             r"compare.x must have alone, parts, shared",
@@ -46,7 +49,15 @@ def test_sharing_that_takes_too_long_saves_nothing() -> None:
         ),
         (
             "instances: {a: 1}\ncompare: {x: {alone: a, shared: a, parts: 0}}",
-            r"parts must be a whole number from 1 on, not 0",
+            r"parts must be a whole number from 1 to 1000, not 0",
+        ),
+        (
+            f"instances: {{a: {'9' * 400}}}\ncompare: {{}}",
+            r"p.yaml:1:16: the price of a must be a number from 1e-09 to 1e\+09, not 9",
+        ),
+        (
+            f"instances: {{a: 1}}\ncompare: {{x: {{alone: a, shared: a, parts: {'9' * 400}}}}}",
+            r"parts must be a whole number from 1 to 1000, not 9",
         ),
         (
             "instances: {a: 1}\ncompare: {x: {alone: [a], shared: a, parts: 1}}",

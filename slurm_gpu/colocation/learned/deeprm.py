@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slurm_gpu.colocation.learned.episodes import NO_JOB, Episodes, Mask
-from slurm_gpu.colocation.learned.groups import groups
-from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, Images, Shown
+from slurm_gpu.colocation.learned.images import N_INPUTS, SLOTS, Images, Shown, options_of
 from slurm_gpu.colocation.learned.mates import Mates, Places
 from slurm_gpu.colocation.learned.net import Floats, Net, new_net
 from slurm_gpu.colocation.learned.play import Choose, Indices, Inputs, Kept, Options
@@ -29,11 +28,6 @@ HIDDEN = 20
 _TINY = np.float32(1e-4)
 SHOWN = {"deeprm_max": Shown.MAX, "deeprm_mean": Shown.MEAN, "dqngpu_thesis": Shown.COURSE}
 """By planner."""
-
-
-def options_of(name: str) -> NDArray[np.intp]:
-    """(S, 3) the slots of each option of a planner, hold first; `SLOTS` fills up."""
-    return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
 class Eyes:

@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from slurm_gpu.colocation.learned.groups import groups
 from slurm_gpu.colocation.learned.mates import Mates, Places
 from slurm_gpu.colocation.learned.net import Floats
 from slurm_gpu.colocation.profile import Profile, sampled
@@ -33,6 +34,11 @@ class Shown(StrEnum):
     """Its mean use, throughout."""
     COURSE = "course"
     """Its course, in steps."""
+
+
+def options_of(name: str) -> NDArray[np.intp]:
+    """(S, 3) the slots of each option of a planner, hold first; `SLOTS` fills up."""
+    return groups(SLOTS, SLOTS if name == "dqngpu_thesis" else 1, SLOTS)
 
 
 class Images:

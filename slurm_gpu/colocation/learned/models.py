@@ -5,11 +5,16 @@ from __future__ import annotations
 import fcntl
 from pathlib import Path
 
-from slurm_gpu.colocation.learned.images import LEVELS, RESOURCES, SLOTS, STEPS
+import numpy as np
+
+from slurm_gpu.colocation.learned.images import LEVELS, N_INPUTS, RESOURCES, SLOTS, STEPS, options_of
 from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_model
 from slurm_gpu.colocation.learned.rows import NAMES
 from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
+
+_LARGEST_INPUT = 1e6
+"""What a net sees are bits, and ratios of times in a queue."""
 
 
 def inputs_of(name: str) -> tuple[str, ...]:
@@ -19,11 +24,33 @@ def inputs_of(name: str) -> tuple[str, ...]:
     return (f"{SLOTS} slots", f"{STEPS} steps", f"{LEVELS} levels", *RESOURCES)
 
 
+def read_for(path: Path, name: str) -> Model:
+    """A model of this planner, whose net makes numbers of what it sees. Raises InputError."""
+    model = read_model(path, name, inputs_of(name))
+    if name == "dqngpu":
+        n_inputs, n_outputs = len(NAMES), 1
+    else:
+        n_inputs, n_outputs = N_INPUTS, len(options_of(name))
+    widths = model.net.widths
+    if (widths[0], widths[-1]) != (n_inputs, n_outputs):
+        raise InputError(
+            str(path), 0, 0,
+            f"its net has {widths[0]} inputs and {widths[-1]} outputs; that of planner {name} has {n_inputs} "
+            f"and {n_outputs}",
+        )  # fmt: skip
+    most = _LARGEST_INPUT
+    for weight, bias in zip(model.net.weights, model.net.biases, strict=True):
+        most = float((np.abs(weight, dtype=np.float64).sum(axis=0) * most + np.abs(bias)).max(initial=0))
+    if most > float(np.finfo(np.float32).max):
+        raise InputError(str(path), 0, 0, "its net has weights so large that what it tells is no number")
+    return model
+
+
 def read_any(path: Path) -> Model:
     """A model of whichever planner. Raises InputError."""
     for name in LEARNED:
         try:
-            return read_model(path, name, inputs_of(name))
+            return read_for(path, name)
         except InputError as error:
             if "is a model for planner" not in str(error):
                 raise
@@ -33,16 +60,22 @@ def read_any(path: Path) -> Model:
 def write_if_better(path: Path, model: Model) -> bool:
     """Unless the model that is there was trained on the same and is as good; whether it was written.
 
-    Several processes may do this at once. Raises InputError where the file that is there is no model, and
-    OSError.
+    What is there and cannot serve, as it is damaged or of another version, is not as good. Several processes
+    may do this at once. Raises OSError.
     """
     with path.with_name(f".{path.name}.lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            there = read_any(path)
-            of_same = there.kind == model.kind and there.provenance.get("data") == model.provenance["data"]
-            score = there.provenance.get("score")
-            if of_same and isinstance(score, int | float) and score <= model.provenance["score"]:
-                return False
-        write_model(path, model)
-        return True
+        is_better = not path.exists() or not _is_as_good(path, model)
+        if is_better:
+            write_model(path, model)
+        return is_better
+
+
+def _is_as_good(path: Path, model: Model) -> bool:
+    try:
+        there = read_for(path, model.kind)
+    except InputError:
+        return False
+    score = there.provenance.get("score")
+    of_same = there.provenance.get("data") == model.provenance["data"]
+    return of_same and isinstance(score, int | float) and score <= model.provenance["score"]

@@ -151,10 +151,9 @@ def _read(name: str, model: Path | None) -> Net:
         where = "policy.yaml names no model" if model is None else f"{model} is not there yet"
         raise ValueError(f"{where}; `slurm-gpu colocation train` makes one")
     # Only now: numpy takes memory that who serves without a model does not need.
-    from slurm_gpu.colocation.learned.modelfile import read_model
-    from slurm_gpu.colocation.learned.models import inputs_of
+    from slurm_gpu.colocation.learned.models import read_for
 
-    return read_model(model, name, inputs_of(name)).net
+    return read_for(model, name).net
 
 
 def _profiles(keys: Sequence[str], book: Book) -> list[Profile]:

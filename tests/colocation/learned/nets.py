@@ -8,8 +8,8 @@ import numpy as np
 
 from slurm_gpu.colocation.belief import Known
 from slurm_gpu.colocation.learned import dqngpu
-from slurm_gpu.colocation.learned.deeprm import HIDDEN, options_of
-from slurm_gpu.colocation.learned.images import N_INPUTS
+from slurm_gpu.colocation.learned.deeprm import HIDDEN
+from slurm_gpu.colocation.learned.images import N_INPUTS, options_of
 from slurm_gpu.colocation.learned.mates import Mates
 from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES

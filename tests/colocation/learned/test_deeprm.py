@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from slurm_gpu.colocation.belief import Known
-from slurm_gpu.colocation.learned.deeprm import ImagePlanner, options_of
-from slurm_gpu.colocation.learned.images import RESOURCES, Images, Shown
+from slurm_gpu.colocation.learned.deeprm import ImagePlanner
+from slurm_gpu.colocation.learned.images import RESOURCES, Images, Shown, options_of
 from slurm_gpu.colocation.profile import Phase, Profile
 from slurm_gpu.colocation.simulator import Job, simulate
 from slurm_gpu.colocation.world import TableWorld

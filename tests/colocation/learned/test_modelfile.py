@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_gpu.colocation.learned.modelfile import Model, read_model, write_arrays, write_model
+from slurm_gpu.colocation.learned.models import inputs_of, read_any, read_for
+from slurm_gpu.colocation.learned.net import Net, new_net
 from slurm_gpu.colocation.learned.rows import NAMES
+from slurm_gpu.colocation.planners import LEARNED
 from slurm_gpu.errors import InputError
-from tests.colocation.learned.nets import any_scorer
+from tests.colocation.learned.nets import any_images_net, any_scorer
 
 
 @pytest.fixture
@@ -108,3 +111,32 @@ def test_what_is_no_number_is_refused(tmp_path: Path, value: float):
     write_arrays(path, {}, {"weight0": np.array([[value]], dtype=np.float32)})
     with pytest.raises(InputError, match="finite numbers"):
         read_model(path, "dqngpu", NAMES)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_net_that_cannot_see_what_its_planner_sees_is_refused(tmp_path: Path, name: str):
+    path = tmp_path / "model.npz"
+    good = any_scorer(1) if name == "dqngpu" else any_images_net(name, 1)
+    n_inputs, *hidden, n_outputs = good.widths
+    write_model(path, Model(name, inputs_of(name), good, {}))
+    assert read_for(path, name).net.widths == good.widths
+    for widths in ((n_inputs + 1, *hidden, n_outputs), (n_inputs, *hidden, n_outputs + 1), (n_inputs, 0)):
+        write_model(path, Model(name, inputs_of(name), new_net(widths, np.random.default_rng(0)), {}))
+        with pytest.raises(InputError, match=f"that of planner {name} has {n_inputs} and {n_outputs}"):
+            read_any(path)
+
+
+def test_a_net_that_would_not_tell_numbers_is_refused(tmp_path: Path):
+    path, huge = tmp_path / "model.npz", np.full((len(NAMES), 1), 3e38, dtype=np.float32)
+    write_model(path, Model("dqngpu", NAMES, Net((huge,), (huge[0],)), {}))
+    with pytest.raises(InputError, match="so large that what it tells is no number"):
+        read_for(path, "dqngpu")
+
+
+def test_an_array_without_dimensions_is_no_layer(tmp_path: Path):
+    path = tmp_path / "model.npz"
+    write_model(path, Model("dqngpu", NAMES, any_scorer(1), {}))
+    with np.load(path) as there:
+        np.savez(path, **{**there, "weight0": np.float32(1)})
+    with pytest.raises(InputError, match="layer 0 has weights of shape"):
+        read_for(path, "dqngpu")
