@@ -1,9 +1,11 @@
 """One slurm-gpudbd for ten thousand nodes of eight GPUs: what it takes, how fast, and what that costs.
 
-    .venv/bin/python bench/scale.py [--nodes 10000] [--minutes 10] [--workers 1] [--directory DIR] [--json]
+    .venv/bin/python bench/scale.py [--nodes 10000] [--minutes 10] [--period 300] [--workers 1]
+        [--directory DIR] [--json]
 
 slurm-gpudbd and MariaDB run as installed. Each node posts from an address of its own with a MUNGE credential
-of its own, as docs/contracts.md has it: live values each 10 s, records each 300 ± 60 s and when its job ends.
+of its own, as docs/contracts.md has it: live values each 10 s, records each 300 ± 60 s
+(--period ± 60) and when its job ends.
 At last all jobs end at once, and what slurm-gpudbd has of them is counted in the database. Stand-ins: nodes
 (scale_load.c), whose records slurm-gpud made (scale_records.py), and Slurm's commands (scale_slurm.py).
 
@@ -37,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import arguments
 import numpy as np
 import psutil
-from scale_bodies import FINAL_SEQ, address, name, write_plan
+from scale_bodies import FINAL_SEQ, JITTER_S, PERIOD_S, address, name, write_plan
 from scale_progress import RESULT, progress_told
 from scale_records import patterns
 from scale_slurm import CLUSTER, GPUS, SimulatedJob, install, tell_jobs
@@ -310,6 +312,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="One slurm-gpudbd for many nodes.")
     parser.add_argument("--nodes", type=arguments.number(1, 60_000), default=10_000, help="default 10000")
     parser.add_argument("--minutes", type=float, default=10.0, help="of steady load (default 10)")
+    parser.add_argument(
+        "--period",
+        type=arguments.number(2 * int(JITTER_S), 3600),
+        default=int(PERIOD_S),
+        help=f"seconds between a node's records, ± {JITTER_S:.0f} (default {PERIOD_S:.0f})",
+    )
     parser.add_argument("--workers", type=arguments.number(0, 8), default=1, help="default 1")
     parser.add_argument("--directory", type=Path, help="where the database lies (default: a temporary one)")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
@@ -321,7 +329,9 @@ def main() -> int:
         print("making what the nodes will say ...", file=sys.stderr)
         load, plan = build_load(directory), directory / "plan"
         ramp_s, steady_s = options.nodes / FIRST_PER_S, options.minutes * 60
-        jobs = write_plan(plan, patterns(), options.nodes, int(time.time()), ramp_s, ramp_s + steady_s)
+        jobs = write_plan(
+            plan, patterns(), options.nodes, int(time.time()), ramp_s, ramp_s + steady_s, options.period
+        )
         with running(directory, jobs, options.workers) as bench:
             print(f"posting for {options.minutes:g} minutes ...", file=sys.stderr)
             values = measure(bench, load, jobs, plan, ramp_s, steady_s)

@@ -151,18 +151,19 @@ def write_plan(
     now_s: int,
     ramp_s: float,
     until_s: float,
+    period_s: float = PERIOD_S,
     seed: int = 1,
 ) -> list[SimulatedJob]:
     """Write what scale_load posts when; returns the jobs, in the order of nodes.
 
-    In the first `ramp_s` each node tells all that it has, then its records each PERIOD_S ± JITTER_S up to
+    In the first `ramp_s` each node tells all that it has, then its records each `period_s` ± JITTER_S up to
     `until_s`; the records of ended jobs when scale_load is told so.
     """
     dice = random.Random(seed)
     lengths = dice.choices(list(LENGTHS), weights=list(LENGTHS.values()), k=n_nodes)
     of_length = {pattern.seconds: pattern for pattern in patterns}
     nodes = [SimulatedNode(n, of_length[length], now_s, dice) for n, length in enumerate(lengths)]
-    times = [list(_times(dice, ramp_s, until_s)) for _ in nodes]
+    times = [list(_times(dice, ramp_s, until_s, period_s)) for _ in nodes]
     n_posts = sum(len(some) + 1 for some in times)
     head = _PLAN.size + n_nodes * (_NODE.size + 2 * _BODY.size) + n_posts * (_POST.size + _BODY.size)
     node_entries, post_entries = bytearray(), bytearray()
@@ -189,11 +190,11 @@ def write_plan(
     return [node.job for node in nodes]
 
 
-def _times(dice: random.Random, ramp_s: float, until_s: float) -> Iterator[float]:
+def _times(dice: random.Random, ramp_s: float, until_s: float, period_s: float) -> Iterator[float]:
     at_s = dice.uniform(0, ramp_s)
     yield at_s
     # As if slurm-gpud had been there for long: the nodes are anywhere in their periods.
-    at_s = ramp_s + dice.uniform(0, PERIOD_S)
+    at_s = ramp_s + dice.uniform(0, period_s)
     while at_s < until_s:
         yield at_s
-        at_s += PERIOD_S + dice.uniform(-JITTER_S, JITTER_S)
+        at_s += period_s + dice.uniform(-JITTER_S, JITTER_S)
