@@ -8,13 +8,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from slurm_gpu.cli.cells import moment, text
-from slurm_gpu.cli.diagnosed import series_of_timelines, series_of_windows, steps_of
-from slurm_gpu.cli.output import print_json
+from slurm_gpu.cli.diagnosed import groups_of, series_of_timelines, series_of_windows, steps_of
+from slurm_gpu.cli.diagnosedpage import SOURCES, Judged, write_page
+from slurm_gpu.cli.output import print_json, remark
 from slurm_gpu.cli.site import Site, with_site
 from slurm_gpu.database.client import DatabaseClient, Run
 from slurm_gpu.diagnose.case import Rules
 from slurm_gpu.diagnose.judge import diagnose as judge
-from slurm_gpu.diagnose.peers import groups_given
 from slurm_gpu.diagnose.series import Series
 from slurm_gpu.diagnose.steps import Steps
 from slurm_gpu.diagnose.verdict import Cause, Verdict
@@ -33,9 +33,23 @@ _NOTHING = (Cause.HEALTHY, Cause.UNKNOWN)
     metavar="FILE",
     help="Timings of its steps, as Parquet; docs/diagnose.md has the columns.",
 )
+@click.option(
+    "--html",
+    "page_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a page to look at as well: GPU by time, what changed when, the evidence.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/diagnose.md has its keys.")
 @with_site
-def diagnose(site: Site, job_id: str, groups: str | None, steps_file: Path | None, as_json: bool) -> None:
+def diagnose(
+    site: Site,
+    job_id: str,
+    groups: str | None,
+    steps_file: Path | None,
+    page_file: Path | None,
+    as_json: bool,
+) -> None:
     """Say why job ID is slow: imbalance, a slow or failing GPU, links, input, a hang, or that it is well.
 
     The last run is judged, by its last ten minutes at full resolution where slurm-gpudbd has them, else by
@@ -54,7 +68,11 @@ def diagnose(site: Site, job_id: str, groups: str | None, steps_file: Path | Non
             raise UsageError(f"job {job_id} is another user's: its owner and operators may diagnose it")
         if not run.devices:
             raise UsageError(f"nothing was told of GPUs of job {job_id} yet, or it has none")
-        by, verdict = _judged(run, _looks(database, run, job_id), groups, timings, rules)
+        judged = _judged(run, _looks(database, run, job_id), groups, timings, rules)
+    by, verdict = judged.by, judged.verdict
+    if page_file is not None:
+        write_page(page_file, run, judged, rules, site.config.timezone, site.wall())
+        remark(f"The page: {page_file}")
     if as_json:
         print_json({"id": run.id, "start_s": run.start_s, "by": by, "verdict": verdict.to_json()})
     else:
@@ -83,18 +101,18 @@ def _looks(database: DatabaseClient, run: Run, job_id: str) -> list[tuple[str, S
 
 def _judged(
     run: Run, looks: list[tuple[str, Series]], groups: str | None, timings: Steps | None, rules: Rules
-) -> tuple[str, Verdict]:
+) -> Judged:
     """What is found now counts; else what is found in the whole course."""
     verdicts = []
     for by, series in looks:
         try:
-            given = None if groups is None else groups_given(groups, len(series.workers))
+            given = groups_of(run, groups, len(series.workers))
         except ValueError as error:
             raise UsageError(str(error)) from None
         verdict = judge(series, groups=given, steps=timings, rules=rules, running=run.end_s is None)
-        verdicts.append((by, verdict))
-    found = [item for item in verdicts if item[1].cause not in _NOTHING]
-    told = [item for item in verdicts if item[1].cause is not Cause.UNKNOWN]
+        verdicts.append(Judged(by, series, given, verdict))
+    found = [item for item in verdicts if item.verdict.cause not in _NOTHING]
+    told = [item for item in verdicts if item.verdict.cause is not Cause.UNKNOWN]
     return (found or told or verdicts)[0]
 
 
@@ -102,7 +120,7 @@ def _print(run: Run, by: str, verdict: Verdict, zone: ZoneInfo) -> None:
     kind = f" ({verdict.kind})" if verdict.kind else ""
     sure = f", {'suspected: ' if verdict.suspect else ''}confidence {verdict.confidence:.0%}"
     click.echo(f"Job {run.id}: {verdict.cause}{kind}" + ("" if verdict.cause is Cause.UNKNOWN else sure))
-    source = "its last ten minutes" if by == "window" else "its whole course"
+    source = SOURCES[by]
     told = "" if verdict.coverage is None else f", {verdict.coverage:.0%} of which were told"
     click.echo(f"  by {source}{told}")
     if verdict.culprits:

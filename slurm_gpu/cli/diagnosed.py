@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_gpu.database.client import DeviceTimeline, NodeWindow, Run
+from slurm_gpu.diagnose.peers import Groups, Layout, groups_given
 from slurm_gpu.diagnose.series import (
     BAD_THROTTLES,
     Course,
@@ -41,6 +42,28 @@ def workers_of(run: Run) -> dict[tuple[str, str], Worker]:
             shared=shared,
         )
     return workers
+
+
+def groups_of(run: Run, given: str | None, n_workers: int) -> Groups | None:
+    """Who does the same: by `--groups`, else by what the nodes kept of the program's arguments.
+
+    None where neither says; ValueError where `given` is none of this job. Ranks are taken to be counted by
+    node and index, as launchers do.
+    """
+    if given is not None:
+        return groups_given(given, n_workers)
+    told = {
+        (str(kept.get("pipeline_parallel", "1")), str(kept.get("tensor_parallel", "1")))
+        for host in run.hosts or ()
+        if "pipeline_parallel" in (kept := host.app_params or {})
+    }
+    if len(told) != 1:
+        return None
+    try:
+        pipeline, tensor = map(int, told.pop())
+        return Layout(pipeline=pipeline, tensor=tensor).groups(n_workers, f"arguments of {run.app}")
+    except ValueError:
+        return None  # of another launch within the job: it does not fit these GPUs
 
 
 def series_of_timelines(run: Run, timelines: Sequence[DeviceTimeline]) -> Series:

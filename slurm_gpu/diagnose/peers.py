@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,52 +53,10 @@ class Layout:
         return Groups(of=np.arange(n_ranks) // each, names=names, source=source)
 
 
-_ENVIRONMENT = {
-    "pipeline": ("PIPELINE_MODEL_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE", "PP_SIZE", "PP"),
-    "tensor": ("TENSOR_MODEL_PARALLEL_SIZE", "TENSOR_PARALLEL_SIZE", "TP_SIZE", "TP"),
-}
-_ARGUMENTS = {
-    "pipeline": ("--pipeline-model-parallel-size", "--pipe-parallel-size", "--pipeline-parallel-size"),
-    "tensor": ("--tensor-model-parallel-size", "--model-parallel-size", "--tensor-parallel-size"),
-}
-
-
-def layout_of(environment: Mapping[str, str], arguments: Sequence[str] = ()) -> Layout | None:
-    """What the launcher was told: Megatron's and DeepSpeed's arguments, else the variables of their scripts.
-
-    None where neither says. ValueError where one is no whole number from 1 on.
-    """
-    told: dict[str, int] = {}
-    for kind, names in _ARGUMENTS.items():
-        for place, argument in enumerate(arguments):
-            name, equals, value = argument.partition("=")
-            if name in names and (equals or place + 1 < len(arguments)):
-                told[kind] = _size(name, value if equals else arguments[place + 1])
-    for kind, variables in _ENVIRONMENT.items():
-        there = [name for name in variables if name in environment]
-        if kind not in told and there:
-            told[kind] = _size(there[0], environment[there[0]])
-    return Layout(**told) if told else None
-
-
 def _size(name: str, value: str) -> int:
     if not re.fullmatch("[1-9][0-9]{0,5}", value):
         raise ValueError(f"{name}: {value!r} must be a whole number from 1 on")
     return int(value)
-
-
-def roles_of(environments: Sequence[Mapping[str, str]]) -> Groups | None:
-    """By torchrun's ROLE_NAME, one environment for each worker; None where not all have one."""
-    roles = [environment.get("ROLE_NAME") for environment in environments]
-    names = tuple(sorted({role for role in roles if role is not None}))
-    if not names or None in roles:
-        return None
-    numbers = {name: number for number, name in enumerate(names)}
-    return Groups(
-        of=np.array([numbers[role] for role in roles if role is not None], dtype=np.intp),
-        names=names,
-        source="ROLE_NAME of torchrun",
-    )
 
 
 def groups_given(text: str, n_workers: int) -> Groups:

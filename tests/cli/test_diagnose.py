@@ -1,6 +1,7 @@
 """`slurm-gpu diagnose ID`: the verdict of a job by what slurm-gpudbd has of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from slurm_gpu.database.client import DeviceTimeline, NodeWindow, RunTimeline
 from slurm_gpu.diagnose.series import Metric
-from slurm_gpu.records import DeviceFacts, Timeline, Window
+from slurm_gpu.records import DeviceFacts, Host, Timeline, Window
 from slurm_gpu.records.window import pack
 from tests.cli.conftest import START_S, CommandLine, make_record, make_run
 from tests.diagnose.test_steps import a_table, a_training
@@ -50,6 +51,23 @@ def a_job(slurm_gpu: CommandLine, training: Training, **records):
     slurm_gpu.database.courses = [
         RunTimeline(id=run.id, job_id=run.job_id, submit_s=run.submit_s, devices=devices)
     ]
+
+
+def make_host(**more) -> Host:
+    return Host(
+        cluster="neuron",
+        job_id=17,
+        restart=0,
+        prolog_s=START_S,
+        node="n1",
+        boot_id="b",
+        segment="0" * 16,
+        seq=1,
+        final=True,
+        first_s=START_S,
+        last_s=START_S + 3600,
+        **more,
+    )
 
 
 def a_slow_gpu() -> Training:
@@ -171,3 +189,33 @@ def test_another_users_job_is_not_diagnosed(slurm_gpu: CommandLine):
     slurm_gpu.database.runs = [make_run(full=False, devices=None)]
     assert slurm_gpu("diagnose", "17") == 2
     assert "another user's" in slurm_gpu.err
+
+
+def test_a_page_is_written_whole_and_for_its_owner_alone(slurm_gpu: CommandLine, tmp_path: Path):
+    a_job(slurm_gpu, a_slow_gpu())
+    assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "page.html")) == 1
+    page = tmp_path / "page.html"
+    assert page.stat().st_mode & 0o777 == 0o600
+    assert "slow or failing" in page.read_text("utf-8")
+    assert "slow or failing" in slurm_gpu.out
+    assert str(page) in slurm_gpu.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "slurm-gpu.yaml"]
+
+
+def test_where_a_page_cannot_be_written_it_says_so(slurm_gpu: CommandLine, tmp_path: Path):
+    a_job(slurm_gpu, a_slow_gpu())
+    assert slurm_gpu("diagnose", "17", "--html", str(tmp_path / "none" / "page.html")) > 1
+    assert "cannot be written: No such file" in slurm_gpu.err
+
+
+def test_stages_are_those_that_the_program_was_started_with(slurm_gpu: CommandLine):
+    a_job(slurm_gpu, Training(n_bins=200, width_s=16.0))
+    run = slurm_gpu.database.runs[0]
+    host = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "2", "tensor_parallel": "4"})
+    slurm_gpu.database.runs = [replace(run, app="Megatron-LM", hosts=(host,))]
+    assert slurm_gpu("diagnose", "17") == 0
+    assert "compared  within stage 0: 8, stage 1: 8 GPUs; arguments of Megatron-LM" in slurm_gpu.out
+    other = make_host(app="Megatron-LM", app_params={"pipeline_parallel": "3"})
+    slurm_gpu.database.runs = [replace(run, app="Megatron-LM", hosts=(other,))]
+    assert slurm_gpu("diagnose", "17", "--json") == 0
+    assert json.loads(slurm_gpu.out)["verdict"]["groups_by"] == "all do alike"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from slurm_gpu.diagnose.peers import Layout, groups_given, infer_groups, layout_of, roles_of
+from slurm_gpu.diagnose.peers import groups_given, infer_groups
 from slurm_gpu.diagnose.series import Metric, Series, Worker
 
 
@@ -50,25 +50,6 @@ def test_groups_by_hand():
 def test_groups_that_are_none_say_why(text, message):
     with pytest.raises(ValueError, match=message):
         groups_given(text, 16)
-
-
-def test_the_launchers_arguments_come_before_its_environment():
-    assert layout_of({"PP_SIZE": "2"}, ["--pipeline-model-parallel-size", "4"]) == Layout(pipeline=4)
-    assert layout_of({}, ["--pipe-parallel-size=8", "--model-parallel-size=2"]) == Layout(
-        pipeline=8, tensor=2
-    )
-    assert layout_of({"PP_SIZE": "2"}) == Layout(pipeline=2)
-    assert layout_of({"WORLD_SIZE": "8"}) is None
-    with pytest.raises(ValueError, match="PP_SIZE: 'two'"):
-        layout_of({"PP_SIZE": "two"})
-
-
-def test_torchruns_roles():
-    groups = roles_of([{"ROLE_NAME": "learner"}, {"ROLE_NAME": "actor"}, {"ROLE_NAME": "actor"}])
-    assert groups is not None
-    assert groups.names == ("actor", "learner")
-    assert groups.of.tolist() == [1, 0, 0]
-    assert roles_of([{"ROLE_NAME": "actor"}, {}]) is None
 
 
 def test_workers_that_do_alike_are_one_group():

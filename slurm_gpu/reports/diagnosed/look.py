@@ -1,0 +1,126 @@
+"""What a page on one diagnosis shows: the case that was judged, brought down to what fits on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slurm_gpu.diagnose.case import Case
+from slurm_gpu.diagnose.robust import Matrix, smooth
+from slurm_gpu.diagnose.series import Metric, Worker
+from slurm_gpu.diagnose.verdict import Verdict
+
+MOST_ROWS = 256
+MOST_COLUMNS = 288
+MOST_CELLS = 320_000
+"""Of all heat maps of one kind together: a page of 128 GPUs and all metrics stays below a megabyte."""
+_LEAST_COLUMNS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """`title` and `about` head the page; `by` is what was judged; times are shown in `timezone`."""
+
+    title: str
+    about: Sequence[str]
+    by: str
+    case: Case
+    verdict: Verdict
+    timezone: str
+    made: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sight:
+    """Rows (workers) and columns (bins) that are drawn: `values` (n_rows, n_columns) of each metric.
+
+    Rows are in the order of their groups; `of` is each row's group, `culprit` whether it is accused.
+    """
+
+    workers: tuple[Worker, ...]
+    of: NDArray[np.intp]
+    culprit: NDArray[np.bool_]
+    values: dict[Metric, Matrix]
+    start_s: float
+    width_s: float
+    n_columns: int
+    left_out: int
+    """Workers that are not drawn, where there are too many: none of them is accused."""
+    places: NDArray[np.intp]
+    """The row of each in the case."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many workers are drawn."""
+        return len(self.workers)
+
+    @property
+    def end_s(self) -> float:
+        """Where the last column ends."""
+        return self.start_s + self.n_columns * self.width_s
+
+    def share(self, at_s: float) -> float:
+        """Where a moment lies: 0 at the beginning, 1 at the end; within these."""
+        whole = self.end_s - self.start_s
+        return min(max((at_s - self.start_s) / whole, 0.0), 1.0) if whole > 0 else 0.0
+
+
+def accused(case: Case, verdict: Verdict) -> NDArray[np.bool_]:
+    """Of each worker of the case whether the verdict names it; timings alone know ranks only."""
+    whole = set(verdict.culprits)
+    ranks = {worker.rank for worker in verdict.culprits if not worker.device}
+    names = set(verdict.roles)
+    nodes = set() if verdict.culprits else set(verdict.nodes)
+    return np.array(
+        [
+            worker in whole
+            or (worker.rank is not None and worker.rank in ranks)
+            or worker.name in names
+            or (worker.node in nodes and nodes < set(case.series.nodes))
+            for worker in case.series.workers
+        ],
+        dtype=bool,
+    )
+
+
+def sight_of(case: Case, verdict: Verdict) -> Sight:
+    """What is drawn of a case: whoever is accused, and as many others as there is room for, evenly."""
+    culprit = accused(case, verdict)
+    rows = np.lexsort((np.arange(case.n), case.groups.of))
+    rows = rows[_chosen(culprit[rows])]
+    series = case.series
+    metrics = [metric for metric in Metric if metric in series.values]
+    room = MOST_CELLS // max(1, len(rows) * len(metrics))
+    most = max(_LEAST_COLUMNS, min(MOST_COLUMNS, room))
+    each = max(1, -(-series.n_bins // most))
+    whole = series.n_bins // each
+    values = {metric: _shrunk(series.values[metric][rows], each) for metric in metrics}
+    return Sight(
+        workers=tuple(series.workers[row] for row in rows),
+        of=case.groups.of[rows],
+        culprit=culprit[rows],
+        values=values,
+        start_s=series.start_s,
+        width_s=series.width_s * each,
+        n_columns=whole + (series.n_bins % each > 0),
+        left_out=case.n - len(rows),
+        places=rows,
+    )
+
+
+def _chosen(culprit: NDArray[np.bool_]) -> NDArray[np.intp]:
+    if len(culprit) <= MOST_ROWS:
+        return np.arange(len(culprit))
+    named, others = np.flatnonzero(culprit)[:MOST_ROWS], np.flatnonzero(~culprit)
+    room = MOST_ROWS - len(named)
+    some = others[np.linspace(0, len(others) - 1, room).astype(np.intp)] if room else others[:0]
+    return np.sort(np.concatenate([named, some]))
+
+
+def _shrunk(rows: Matrix, each: int) -> Matrix:
+    rest = -rows.shape[1] % each
+    padded = np.pad(rows, ((0, 0), (0, rest)), constant_values=np.nan) if rest else rows
+    return smooth(padded, each)

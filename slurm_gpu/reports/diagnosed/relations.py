@@ -1,0 +1,96 @@
+"""Which metrics go together: over time, and between GPUs at the same time."""
+
+from __future__ import annotations
+
+from xml.etree.ElementTree import Element
+
+import numpy as np
+
+from slurm_gpu.diagnose.robust import Matrix, median
+from slurm_gpu.reports.diagnosed.look import Sight
+from slurm_gpu.reports.diagnosed.words import TITLES
+from slurm_gpu.reports.page.markup import append, element
+
+_LEAST_PAIRS = 12
+_SHADES = 8
+_STEADY = 1e-4
+"""What varies less than rounding does goes together with nothing."""
+
+
+def correlations(sight: Sight) -> Matrix:
+    """(n_metrics, n_metrics): below the diagonal over time, above it between GPUs; NaN is unknown."""
+    metrics = list(sight.values)
+    over_time = [median(sight.values[metric].T) for metric in metrics]
+    between = [_apart(sight, sight.values[metric]) for metric in metrics]
+    found = np.full((len(metrics), len(metrics)), np.nan)
+    for row in range(len(metrics)):
+        for column in range(row):
+            found[row, column] = _pearson(over_time[row], over_time[column])
+            found[column, row] = _pearson(between[row].ravel(), between[column].ravel())
+    return found
+
+
+def relations_section(sight: Sight) -> Element | None:
+    """A table whose cells are as dark as two metrics go together; None of fewer than two metrics."""
+    metrics = list(sight.values)
+    if len(metrics) < 2:
+        return None
+    found = correlations(sight)
+    head = element("tr", None, element("td", None))
+    append(
+        head, *(element("th", {"scope": "col"}, element("span", None, TITLES[metric])) for metric in metrics)
+    )
+    body = element("tbody", None)
+    for row, metric in enumerate(metrics):
+        line = element("tr", None, element("th", {"scope": "row"}, TITLES[metric]))
+        append(line, *(_cell(found[row, column], row == column) for column in range(len(metrics))))
+        append(body, line)
+    reading = (
+        "Below the diagonal: what rises and falls together in the course of the job. Above it: what lies "
+        "apart from peers together, on the same GPU at the same time. 1 is always, −1 the opposite."
+    )
+    table = element("table", {"class": "relations"}, element("thead", None, head), body)
+    return element(
+        "section",
+        {"id": "relations", "aria-labelledby": "relations-title"},
+        element("h2", {"id": "relations-title"}, "What goes together"),
+        element("p", {"class": "reading"}, reading),
+        element("div", {"class": "across"}, table),
+    )
+
+
+def shade_rules() -> str:
+    """CSS of the cells: orange together, blue opposite."""
+    return "".join(
+        f".c{sign}{shade}{{background:color-mix(in srgb,var(--{tone}) {shade * 80 // _SHADES}%,transparent)}}"
+        for sign, tone in (("p", "s1"), ("m", "s0"))
+        for shade in range(1, _SHADES + 1)
+    )
+
+
+def _cell(value: float, is_same: bool) -> Element:
+    if is_same:
+        return element("td", {"class": "same"})
+    if np.isnan(value):
+        return element("td", {"class": "none"}, "–")
+    shade = round(abs(value) * _SHADES)
+    text = f"{value:.1f}".replace("-", "−") if round(abs(value), 1) else "0"
+    return element("td", {"class": f"c{'p' if value > 0 else 'm'}{shade}"} if shade else {}, text)
+
+
+def _apart(sight: Sight, rows: Matrix) -> Matrix:
+    apart = np.full(rows.shape, np.nan)
+    for group in np.unique(sight.of):
+        members = sight.of == group
+        apart[members] = rows[members] - median(rows[members].T)
+    return apart
+
+
+def _pearson(one: Matrix, other: Matrix) -> float:
+    both = np.isfinite(one) & np.isfinite(other)
+    if both.sum() < _LEAST_PAIRS:
+        return float("nan")
+    a, b = one[both], other[both]
+    if min(a.std() / max(1e-12, abs(a).max()), b.std() / max(1e-12, abs(b).max())) < _STEADY:
+        return float("nan")
+    return float(np.corrcoef(a, b)[0, 1])

@@ -1,0 +1,71 @@
+"""Metrics and moments as people read them on the page."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from zoneinfo import ZoneInfo
+
+from slurm_gpu.diagnose.series import Metric
+from slurm_gpu.diagnose.signals import Signal
+from slurm_gpu.reports.page.palette import series_tone
+
+TITLES = {
+    Metric.UTIL: "Utilisation",
+    Metric.SM_ACTIVE: "SMs active",
+    Metric.TENSOR: "Tensor pipe",
+    Metric.DRAM: "Memory traffic",
+    Metric.MEM_USED: "Memory used",
+    Metric.POWER: "Power",
+    Metric.SM_CLOCK: "SM clock",
+    Metric.THROTTLE: "Held down",
+    Metric.PCIE: "PCIe",
+    Metric.NVLINK: "NVLink",
+    Metric.CPU: "Host CPU",
+    Metric.NETWORK: "Host network",
+    Metric.INFINIBAND: "InfiniBand",
+}
+BYTES = (Metric.NETWORK, Metric.INFINIBAND)
+"""Those in bytes/s; all others are fractions."""
+GROUP_TONES = (0, 2, 6, 8)
+NAMED_TONES = (1, 3, 4, 5)
+"""Of those that are drawn by themselves: none is a group's."""
+_OF_SIGNALS = {
+    Signal.BUSY.value: Metric.SM_ACTIVE,
+    Signal.WORK.value: Metric.TENSOR,
+    Signal.CLOCK.value: Metric.SM_CLOCK,
+}
+
+
+def group_tone(group: int) -> str:
+    """The colour of a group of peers; they come again when there are more than four."""
+    return series_tone(GROUP_TONES[group % len(GROUP_TONES)])
+
+
+def metric_of(name: str) -> Metric | None:
+    """The metric that an evidence speaks of; None where it is none of a GPU."""
+    if name in _OF_SIGNALS:
+        return _OF_SIGNALS[name]
+    return Metric(name) if name in Metric._value2member_map_ else None
+
+
+def shown(metric: Metric, value: float) -> str:
+    """A value with its unit."""
+    if math.isnan(value):
+        return "–"
+    if metric in BYTES:
+        return f"{value / 1e6:,.0f}\u00a0MB/s"
+    return f"{100 * value:.0f}\u00a0%"
+
+
+def clock_time(at_s: float, zone: str, *, day: bool = True) -> str:
+    """A moment, with its day where that is asked for."""
+    form = "%Y-%m-%d %H:%M:%S" if day else "%H:%M:%S"
+    return dt.datetime.fromtimestamp(at_s, ZoneInfo(zone)).strftime(form)
+
+
+def lasting(seconds: float) -> str:
+    """A duration, such as 10 min or 23.5 h."""
+    if seconds < 120:
+        return f"{seconds:.0f}\u00a0s"
+    return f"{seconds / 60:.0f}\u00a0min" if seconds < 7200 else f"{seconds / 3600:.1f}\u00a0h"

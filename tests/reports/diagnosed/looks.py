@@ -1,0 +1,33 @@
+"""Looks at trainings in which something is wrong, for the tests of their page."""
+
+from dataclasses import replace
+
+from slurm_gpu.diagnose.case import Rules, build_case
+from slurm_gpu.diagnose.judge import diagnose
+from slurm_gpu.reports.diagnosed.look import Look
+from tests.diagnose.training import Training
+
+
+def a_look(training: Training, title="Job 17: train", about=("alice in vision",), **more) -> Look:
+    """What the page is made of; the training's workers are GPUs of nodes, without ranks."""
+    training.workers = tuple(
+        replace(worker, rank=None, index=row % training.per_node)
+        for row, worker in enumerate(training.workers)
+    )
+    series = training.series(**more)
+    return Look(
+        title=title,
+        about=about,
+        by="its whole course",
+        case=build_case(series, None, Rules(), running=True),
+        verdict=diagnose(series),
+        timezone="Asia/Seoul",
+        made="version 0",
+    )
+
+
+def a_slow_gpu(**more) -> Training:
+    """GPU 5 of n2, from the middle on."""
+    training = Training(**{"n": 16, "n_bins": 120, "width_s": 16.0} | more)
+    training.clock[13, training.n_bins // 2 :] *= 0.8
+    return training

@@ -1,0 +1,71 @@
+"""The page on a diagnosis in a real browser: a metric is chosen, a GPU pointed at, nothing asked for."""
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from slurm_gpu.reports.diagnosed.document import diagnosis_html
+from tests.reports.diagnosed.looks import a_look, a_slow_gpu
+
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="needs the Python package playwright (extra dev)"
+)
+_CHROMIUM = next(filter(shutil.which, ("chromium", "chromium-browser", "google-chrome")), None)
+pytestmark = pytest.mark.skipif(
+    _CHROMIUM is None, reason="needs Chromium, which packaging/install-packages installs where it can be had"
+)
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    file = tmp_path_factory.mktemp("diagnosis") / "page.html"
+    file.write_text(diagnosis_html(a_look(a_slow_gpu())), "utf-8")
+    with playwright.sync_playwright() as started:
+        # Root has no sandbox; the page is our own.
+        browser = started.chromium.launch(executable_path=shutil.which(_CHROMIUM), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 1800})
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        page.goto(file.as_uri())
+        yield page
+        browser.close()
+
+
+def _shown(tab: Any) -> list[str]:
+    return [image.get_attribute("class") for image in tab.locator(".plot img").all() if image.is_visible()]
+
+
+def test_one_metric_is_seen_and_another_can_be_chosen(tab: Any):
+    assert _shown(tab) == ["p-sm_clock v-measured"]
+    tab.get_by_text("Power", exact=True).first.click()
+    assert _shown(tab) == ["p-power v-measured"]
+    tab.get_by_text("Against peers", exact=True).click()
+    assert _shown(tab) == ["p-power v-peers"]
+
+
+def test_what_is_under_the_pointer_is_told(tab: Any):
+    tab.get_by_text("SM clock", exact=True).first.click()
+    tab.get_by_text("As measured", exact=True).click()
+    box = tab.locator(".plot").bounding_box()
+    tab.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + (13.5 / 16) * box["height"])
+    told = tab.locator("#readout").text_content()
+    assert told.startswith("n2 GPU 5 · ")
+    assert told.endswith("SM clock 76 %")
+    tab.get_by_text("Against peers", exact=True).click()
+    tab.mouse.move(box["x"] + 0.9 * box["width"], box["y"] + (13.5 / 16) * box["height"] + 1)
+    assert tab.locator("#readout").text_content().endswith("SM clock −20 % against peers")
+
+
+def test_nothing_is_asked_for_and_nothing_complained_about(tab: Any):
+    assert [url for url in tab.asked if not url.startswith(("file:", "data:"))] == []
+    assert tab.said == []
+
+
+@pytest.mark.parametrize("width", [390, 768])
+def test_it_fits_a_small_screen(tab: Any, width: int):
+    tab.set_viewport_size({"width": width, "height": 800})
+    assert tab.evaluate("() => document.documentElement.scrollWidth") <= width

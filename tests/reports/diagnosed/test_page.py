@@ -1,0 +1,194 @@
+"""The page on a diagnosis: whole in one small file, asking nobody, and names are nothing but text."""
+
+import base64
+import hashlib
+import re
+import struct
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from slurm_gpu.diagnose.series import Metric, Worker
+from slurm_gpu.diagnose.verdict import Cause
+from slurm_gpu.reports.diagnosed.document import diagnosis_html
+from slurm_gpu.reports.diagnosed.heat import against_peers
+from slurm_gpu.reports.diagnosed.look import MOST_ROWS, sight_of
+from slurm_gpu.reports.diagnosed.raster import N_LEVELS, picture, sequential
+from slurm_gpu.reports.diagnosed.relations import correlations
+from slurm_gpu.reports.diagnosed.timeaxis import ticks
+from slurm_gpu.reports.page.plaintext import visible
+from tests.diagnose.training import START_S, Training
+from tests.reports.diagnosed.looks import a_look, a_slow_gpu
+from tests.reports.page.madeup import HOSTILE
+
+_OWN_ELEMENTS = {
+    "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "h3", "p", "dl", "div", "dt",
+    "dd", "small", "ul", "li", "main", "section", "svg", "rect", "path", "text", "line", "details", "summary",
+    "table", "thead", "tbody", "tr", "th", "td", "input", "label", "img", "span", "bdi", "i", "script",
+    "footer",
+}  # fmt: skip
+
+
+class Seen(HTMLParser):
+    """What a browser would make of it."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.inside: dict[str, list[str]] = {}
+        self.texts: list[str] = []
+        self._open = ""
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._open = tag
+
+    def handle_endtag(self, tag):
+        self._open = ""
+
+    def handle_data(self, data):
+        self.inside.setdefault(self._open, []).append(data)
+        if self._open not in ("script", "style"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        """All that stands there."""
+        return " ".join(self.texts)
+
+
+def test_the_verdict_its_evidence_and_the_next_step_stand_on_top():
+    look = a_look(a_slow_gpu())
+    text = Seen(diagnosis_html(look)).text
+    assert look.verdict.cause is Cause.SLOW
+    first, rest = text.split("GPU × time")
+    for part in (
+        "slow or failing",
+        "n2 GPU 5",
+        "SM clock 76% where peers have 95%",
+        "sbatch --exclude",
+        "sure",
+    ):
+        assert part in first
+    assert "1 of 16 GPUs is framed" in rest
+
+
+def test_names_of_jobs_are_nothing_but_text():
+    look = a_look(a_slow_gpu(), title=HOSTILE[0], about=HOSTILE)
+    hostile = tuple(
+        Worker(node=HOSTILE[row % len(HOSTILE)], device=f"GPU-{row}", index=row)
+        for row in range(len(look.case.series.workers))
+    )
+    series = replace(look.case.series, workers=hostile)
+    groups = replace(look.case.groups, names=(HOSTILE[2],), source=HOSTILE[1])
+    verdict = replace(look.verdict, culprits=hostile[:3], kind=HOSTILE[0], why_not=HOSTILE, nodes=HOSTILE)
+    case = replace(look.case, series=series, groups=groups)
+    html = diagnosis_html(replace(look, case=case, verdict=verdict))
+    seen = Seen(html)
+    assert {tag for tag, _ in seen.tags} <= _OWN_ELEMENTS
+    names = {name for _, attributes in seen.tags for name in attributes}
+    assert not {name for name in names if name.startswith("on") or name in ("style", "srcdoc")}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", html)
+    for name in HOSTILE:
+        assert visible(name) in seen.text
+
+
+def test_it_asks_nobody_and_runs_its_own_script_alone():
+    seen = Seen(diagnosis_html(a_look(a_slow_gpu())))
+    sources = [
+        value or ""
+        for _, attributes in seen.tags
+        for name, value in attributes.items()
+        if name in ("src", "href")
+    ]
+    assert sources
+    assert all(source.startswith("data:image/png;base64,") for source in sources)
+    policy = next(
+        a["content"] or "" for tag, a in seen.tags if a.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert "default-src 'none'" in policy
+    for kind in ("script", "style"):
+        digest = hashlib.sha256("".join(seen.inside[kind]).encode()).digest()
+        assert f"{kind}-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
+
+
+def test_a_day_of_128_gpus_is_a_small_page():
+    training = Training(n=128, n_bins=170, width_s=512.0)
+    training.clock[37, 80:] *= 0.8
+    assert len(diagnosis_html(a_look(training)).encode()) < 700_000
+
+
+def test_ten_minutes_of_seconds_of_128_gpus_are_a_small_page_too():
+    assert len(diagnosis_html(a_look(Training(n=128, n_bins=600))).encode()) < 1_000_000
+
+
+def test_of_a_thousand_gpus_whoever_is_accused_is_drawn():
+    training = Training(n=1024, n_bins=40, width_s=64.0)
+    training.clock[777, 10:] *= 0.8
+    look = a_look(training)
+    sight = sight_of(look.case, look.verdict)
+    assert (sight.n_rows, sight.left_out) == (MOST_ROWS, 1024 - MOST_ROWS)
+    assert [worker.name for worker, named in zip(sight.workers, sight.culprit, strict=True) if named] == [
+        "n98 GPU 1"
+    ]
+    assert "768 GPUs that nobody accuses are left out" in Seen(diagnosis_html(look)).text
+
+
+@pytest.mark.parametrize("n_bins", [0, 1, 7, 4000])
+def test_any_length_has_a_page(n_bins):
+    assert "verdict" in diagnosis_html(a_look(Training(n=2, n_bins=n_bins)))
+
+
+def test_of_a_job_that_told_nothing_there_is_the_verdict():
+    look = a_look(Training(n=2, told=()))
+    text = Seen(diagnosis_html(look)).text
+    assert "Why it cannot be told" in text
+    assert "GPU × time" not in text
+
+
+def test_against_peers_only_who_lies_apart_has_a_colour():
+    look = a_look(a_slow_gpu(noise=0.0))
+    sight = sight_of(look.case, look.verdict)
+    apart = against_peers(sight, Metric.SM_CLOCK)
+    late = apart[:, sight.n_columns // 2 + 2 :]
+    row = int(np.flatnonzero(sight.culprit)[0])
+    assert late[row].mean() == pytest.approx(-0.2, abs=0.02)
+    assert np.abs(np.delete(late, row, axis=0)).max() < 0.03
+
+
+def test_what_rises_together_is_told_over_time_and_between_gpus():
+    training = Training(n_bins=200)
+    training.talk[:, 100:] *= 3
+    training.work[5, :] *= 1.3
+    look = a_look(training)
+    sight = sight_of(look.case, look.verdict)
+    metrics = list(sight.values)
+    busy, tensor, power = (metrics.index(m) for m in (Metric.SM_ACTIVE, Metric.TENSOR, Metric.POWER))
+    found = correlations(sight)
+    assert found[tensor, busy] > 0.9
+    assert found[busy, tensor] > 0.5
+    assert found[power, tensor] > 0.9
+
+
+def test_a_picture_is_a_png_of_one_pixel_for_each_value():
+    levels = np.array([[0.0, 0.5, np.nan], [1.0, 2.0, -1.0]])
+    data = base64.b64decode(picture(levels, sequential()).removeprefix("data:image/png;base64,"))
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", data[16:24]) == (3, 2)
+    at = data.index(b"IDAT")
+    pixels = zlib.decompress(data[at + 4 : at + 4 + struct.unpack(">I", data[at - 4 : at])[0]])
+    full = N_LEVELS - 1
+    assert list(pixels) == [0, 0, full // 2, N_LEVELS, 0, full, full, 0]
+
+
+def test_moments_are_named_by_the_clock_of_the_zone():
+    # 2026-11-18 11:06:40 UTC is 20:06:40 in Seoul.
+    named = ticks(START_S, START_S + 600, "Asia/Seoul")
+    assert [name for _, name in named][:2] == ["20:07", "20:08"]
+    assert named[0][0] % 60 == 0
+    assert "09:00" in [name for _, name in ticks(START_S, START_S + 86400, "Asia/Seoul")]
